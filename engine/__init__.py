@@ -1,0 +1,1 @@
+"""OptiML's engine: takes a CUDA file to a faster one that is proven equal and measured."""

@@ -1,0 +1,65 @@
+"""What a rule is: from a program, what it could become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.model import LaunchConfig, Program
+from engine.source.model import Edit, Kernel, LaunchSite, Unit
+from engine.spec.model import KernelSpec
+
+
+@dataclass(frozen=True)
+class Target:
+    """The figures of the target that rules may look at."""
+
+    arch: str = "sm_90"
+    warp: int = 32
+    max_threads_per_block: int = 1024
+    max_threads_per_sm: int = 2048
+    max_blocks_per_sm: int = 32
+    registers_per_sm: int = 65536
+    shared_per_block: int = 49152  # static limit, bytes
+    shared_per_sm: int = 233472
+    multiprocessors: int = 132
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a rule sees: one kernel of one program, with its launches and spec, parsed once for all rules."""
+
+    program: Program
+    spec: KernelSpec
+    step: int  # index into spec.steps
+    unit: Unit  # of the kernel's file
+    kernel: Kernel
+    launches: tuple[LaunchSite, ...]  # every launch of the kernel in the program; () where none can be seen
+    configs: tuple[LaunchConfig, ...]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
+    target: Target = Target()
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One edit of a program that a proposer suggests.
+
+    `edits` are by repository-relative path, against the files of the program they were made for. `summary` is one sentence
+    in the imperative ("Let one warp work on each row"). `prior` in (0, 1]: how promising before anything is measured.
+    """
+
+    proposer: str  # "rules", "tuner", "llm"
+    rule: str
+    summary: str
+    edits: Mapping[str, tuple[Edit, ...]]
+    parameters: Mapping[str, int | str] = field(default_factory=dict)
+    prior: float = 0.5
+
+
+class Rule(Protocol):
+    """A rewrite rule: one module, one idea. `propose` yields nothing where the precondition does not hold."""
+
+    name: str
+    summary: str
+
+    def propose(self, site: Site) -> Iterator[Proposal]: ...
