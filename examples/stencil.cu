@@ -20,7 +20,8 @@ __global__ void stencil_kernel(const float* in, float* out, int height, int widt
         out[IDX(y, x)] = in[IDX(y, x)];
         return;
     }
-    out[IDX(y, x)] = 0.2f * (in[IDX(y, x)] + in[IDX(y - 1, x)] + in[IDX(y + 1, x)] + in[IDX(y, x - 1)] + in[IDX(y, x + 1)]);
+    out[IDX(y, x)] =
+        0.2f * (in[IDX(y, x)] + in[IDX(y - 1, x)] + in[IDX(y + 1, x)] + in[IDX(y, x - 1)] + in[IDX(y, x + 1)]);
 }
 
 void stencil_step(const float* in, float* out, int height, int width) {
