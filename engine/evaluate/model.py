@@ -1,0 +1,69 @@
+"""The seam between the search and the machine: building a candidate, and evaluating what was built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from engine.errors import OptimlError
+from engine.model import Binary, Evaluation, LaunchConfig, Program
+
+
+@dataclass(frozen=True)
+class Built:
+    """A candidate ready to run. `launches` has one tuple (a launch per step) for each check case, then each timing case."""
+
+    program: Program
+    text: str  # the device slice
+    expressions: tuple[str, ...]
+    binary: Binary
+    launches: tuple[tuple[LaunchConfig, ...], ...]
+    stage_s: Mapping[str, float] = field(default_factory=dict)
+    extra: Any = field(default=None, compare=False, repr=False)  # what the evaluator's build adds (the CPU binary)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Two programs with the same machine code and launches are one node of the tree."""
+        return (self.binary.code_hash, self.launches)
+
+
+@dataclass
+class NotBuilt(OptimlError):
+    """A candidate that ended before it could run; `evaluation` says how."""
+
+    evaluation: Evaluation | None = None
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What the evaluator can and cannot see on this machine. `missing` are sentences for the result."""
+
+    mode: str  # "measured" or "predicted"
+    device: Mapping[str, Any]
+    missing: tuple[str, ...] = ()
+
+
+class Evaluator(Protocol):
+    """Builds and evaluates candidates of one spec against its original. `build` is thread-safe, the rest is not."""
+
+    @property
+    def signals(self) -> Signals: ...
+
+    def open(self, original: Program) -> tuple[Built, Evaluation]:
+        """Build and validate the original. Raises RefusedError when the spec proves nothing, CompileError, SourceError."""
+        ...
+
+    def build(self, program: Program) -> Built:
+        """Slice, launch figures and machine code of a candidate. Raises NotBuilt."""
+        ...
+
+    def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+        """Verify and time (or screen and predict). With an incumbent, also the speedup over it in the same run."""
+        ...
+
+    def confirm(self, built: Built) -> Evaluation:
+        """Evaluate what would be suggested once more: fresh seeds, a second process, more effort."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,177 @@
+"""One case's buffers on the device: inputs, two sets of outputs, and the double-precision twin. Worker only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from engine.gpu.device import POISON_WORDS, Arena, Tools
+from engine.spec.data import buffer_elements, generate, scalars
+from engine.spec.dtypes import DType, parse_dtype
+from engine.spec.model import Case, KernelSpec
+
+
+def tool_kind(dtype: DType) -> str:
+    """The suffix of the tool kernels for this element type."""
+    if dtype.name == "bfloat16":
+        return "bfloat16"
+    if dtype.kind == "bytes":
+        return "uint8"
+    return str(np.dtype(dtype.storage).name).replace("bool", "uint8")
+
+
+class CaseBuffers:
+    """The buffers of one case.
+
+    The candidate works in `main`; the original writes its outputs to `other` (same inputs); the widened original works in
+    `wide`, where every float is a double. Expected values are poisoned as soon as they were used.
+    """
+
+    def __init__(self, spec: KernelSpec, case: Case, tools: Tools, *, widened: bool) -> None:
+        self.spec, self.case, self._tools = spec, case, tools
+        elements = buffer_elements(spec, case)
+        self.buffers = [a for a in spec.arguments if a.role != "scalar"]
+        self.dtypes = {a.name: parse_dtype(a.type) for a in self.buffers}
+        self.counts = {a.name: elements[a.name] * self.dtypes[a.name].lanes for a in self.buffers}
+        self.written = [a.name for a in self.buffers if a.role in ("out", "inout")]
+        self.read_only = [a.name for a in self.buffers if a.role == "in"]
+        self.inout = [a.name for a in self.buffers if a.role == "inout"]
+        sizes = {name: self.counts[name] * self.item_bytes(name) for name in self.dtypes}
+        self.data_bytes = sum(sizes.values())
+        self.main = Arena(sizes, tools)
+        self.other = Arena({n: sizes[n] for n in self.written}, tools) if self.written else None
+        self.pristine = Arena({n: sizes[n] for n in self.inout}, tools) if self.inout else None
+        self.wide: Arena | None = None
+        if widened:
+            self.wide = Arena(
+                {n: self.counts[n] * (8 if self.dtypes[n].kind == "float" else self.item_bytes(n)) for n in self.dtypes},
+                tools,
+            )
+        self._scalars = scalars(spec, case)
+        self._hashes = cp.zeros(2 * max(1, len(self.read_only)), cp.uint64)
+
+    def item_bytes(self, name: str) -> int:
+        """Bytes of one lane."""
+        dtype = self.dtypes[name]
+        return dtype.itemsize // dtype.lanes
+
+    # ---- contents
+
+    def draw(self, seed: int, family: str) -> None:
+        """Fresh inputs in `main` (and their double twins in `wide`)."""
+        data = generate(self.spec, self.case, seed, family, xp=cp)
+        for argument in self.buffers:
+            name = argument.name
+            if argument.role == "out":
+                continue
+            view = self.main.view(name, cp.uint8)
+            view[...] = data[name].reshape(-1).view(cp.uint8)
+            if argument.role == "inout" and self.pristine is not None:
+                self.pristine.view(name, cp.uint8)[...] = view
+        self.widen()
+
+    def widen(self, noise_seed: int | None = None) -> None:
+        """Copy the inputs to `wide` as doubles; with a seed, each perturbed by up to half an epsilon of its own type."""
+        if self.wide is None:
+            return
+        for argument in self.buffers:
+            name, dtype = argument.name, self.dtypes[argument.name]
+            if argument.role == "out":
+                continue
+            source = (self.pristine if argument.role == "inout" and self.pristine else self.main).address(name)
+            if dtype.kind == "float":
+                self._tools.widen(tool_kind(dtype), source, self.wide.address(name), self.counts[name])
+                if noise_seed is not None:
+                    self._tools.perturb(self.wide.address(name), self.counts[name], dtype.epsilon, noise_seed)
+            else:
+                arena = self.pristine if argument.role == "inout" and self.pristine else self.main
+                self.wide.view(name, cp.uint8)[...] = arena.view(name, cp.uint8)
+
+    def reset(self, arena: Arena, poison: int) -> None:
+        """Poison the pure outputs of `main` or `other` and put the inouts' first contents there."""
+        for argument in self.buffers:
+            name = argument.name
+            if argument.role == "out":
+                self._tools.fill(arena.address(name), arena.sizes[name], POISON_WORDS[poison])
+            elif argument.role == "inout" and self.pristine is not None:
+                arena.view(name, cp.uint8)[...] = self.pristine.view(name, cp.uint8)
+
+    def reset_wide(self) -> None:
+        if self.wide is not None:
+            for argument in self.buffers:
+                if argument.role == "out":
+                    self._tools.fill(self.wide.address(argument.name), self.wide.sizes[argument.name], POISON_WORDS[0])
+
+    def hash_inputs(self, slot: int) -> None:
+        """Hash the read-only inputs into slot 0 (before) or 1 (after)."""
+        count = len(self.read_only)
+        self._hashes[slot * count : (slot + 1) * count] = 0
+        for i, name in enumerate(self.read_only):
+            out = int(self._hashes.data.ptr) + 8 * (slot * count + i)
+            self._tools.hash_into(self.main.address(name), self.main.sizes[name], out)
+
+    def changed_input(self) -> str | None:
+        """The first input whose hash differs between the slots."""
+        count = len(self.read_only)
+        hashes = self._hashes.get()
+        for i, name in enumerate(self.read_only):
+            if hashes[i] != hashes[count + i]:
+                return name
+        return None
+
+    # ---- what kernels get
+
+    def arguments(self, outputs: Arena) -> list[list[int | bytes]]:
+        """Parameter values per step, with written buffers in `outputs` (`main` or `other`)."""
+        return [[self._value(name, outputs) for name in step.arguments] for step in self.spec.steps]
+
+    def wide_arguments(self) -> list[list[int | bytes]]:
+        """Parameter values of the widened original."""
+        return [[self._wide_value(name) for name in step.arguments] for step in self.spec.steps]
+
+    def _value(self, name: str, outputs: Arena) -> int | bytes:
+        if name in self.dtypes:
+            return (outputs if name in outputs.sizes else self.main).address(name)
+        return _scalar_bytes(self._scalars[name])
+
+    def _wide_value(self, name: str) -> int | bytes:
+        assert self.wide is not None
+        if name in self.dtypes:
+            return self.wide.address(name)
+        value = self._scalars[name]
+        dtype = parse_dtype(self.spec.argument(name).type)
+        if dtype.kind == "float" and dtype.lanes == 1:
+            return np.float64(dtype.to_float64(np.asarray(value).reshape(1))[0]).tobytes()
+        return _scalar_bytes(value)
+
+
+def _scalar_bytes(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, bytes | bytearray) else np.asarray(value).tobytes()
+
+
+def as_spec(data: Mapping[str, Any]) -> KernelSpec:
+    """A KernelSpec from its `dataclasses.asdict` form."""
+    from engine.spec.model import Argument, CompileOptions, Fill, LaunchExpr, Step
+
+    def launch(value: Mapping[str, Any] | None) -> LaunchExpr | None:
+        return None if value is None else LaunchExpr(tuple(value["grid"]), tuple(value["block"]), value["shared"])
+
+    def cases(values: Sequence[Mapping[str, Any]]) -> tuple[Case, ...]:
+        return tuple(Case(v["name"], v["sizes"], v["weight"]) for v in values)
+
+    return KernelSpec(
+        file=data["file"],
+        steps=tuple(
+            Step(s["kernel"], s["template_args"], tuple(s["arguments"]), launch(s["launch"])) for s in data["steps"]
+        ),
+        arguments=tuple(Argument(**{**a, "fill": Fill(**a["fill"])}) for a in data["arguments"]),
+        check=cases(data["check"]),
+        time=cases(data["time"]),
+        tolerance=data["tolerance"],
+        compile=CompileOptions(**{k: tuple(v) if isinstance(v, list) else v for k, v in data["compile"].items()}),
+        origin=data["origin"],
+        deterministic=data["deterministic"],
+    )

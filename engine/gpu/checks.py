@@ -1,0 +1,334 @@
+"""Correctness on the device: one check of a candidate, and the validation of a spec on the original. Worker only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from engine.gpu.buffers import CaseBuffers, tool_kind
+from engine.gpu.device import POISON_WORDS, Arena, Call, Loaded, Tools
+from engine.model import LaunchConfig
+from engine.spec.data import families_for
+from engine.spec.model import Case, KernelSpec
+from engine.verify.tolerance import Noise, allowed, relative_term
+
+VALIDATION_SEEDS = 3
+
+
+@dataclass
+class Checker:
+    """Checks candidates of one spec against its original.
+
+    `original` launches come per case (check cases first, then timing cases); `wide` is the original compiled with doubles.
+    """
+
+    spec: KernelSpec
+    tools: Tools
+    original: Loaded
+    launches: Sequence[Sequence[LaunchConfig]]
+    wide: Loaded | None
+    wide_launches: Sequence[Sequence[LaunchConfig]]
+    noise: dict[tuple[int, str, str], Noise] = field(default_factory=dict)
+    _buffers: dict[int, CaseBuffers] = field(default_factory=dict)
+    _calls: dict[int, tuple[Call, Call | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cases: tuple[Case, ...] = (*self.spec.check, *self.spec.time)
+        self.stream = cp.cuda.get_current_stream()
+
+    def buffers(self, index: int) -> CaseBuffers:
+        """The buffers of a case, allocated once."""
+        if index not in self._buffers:
+            self._buffers[index] = CaseBuffers(
+                self.spec, self.cases[index], self.tools, widened=self.wide is not None
+            )
+        return self._buffers[index]
+
+    def _reference(self, index: int) -> tuple[Call, Call | None]:
+        if index not in self._calls:
+            buffers = self.buffers(index)
+            other = buffers.other
+            assert other is not None
+            wide = None
+            if self.wide is not None:
+                wide = Call(self.wide, self.wide_launches[index], buffers.wide_arguments())
+            self._calls[index] = (Call(self.original, self.launches[index], buffers.arguments(other)), wide)
+        return self._calls[index]
+
+    def run_reference(self, index: int, poison: int) -> None:
+        """Run the original into `other` and its wide twin into `wide`, from the inputs that stand in `main`."""
+        buffers = self.buffers(index)
+        original, wide = self._reference(index)
+        assert buffers.other is not None
+        buffers.reset(buffers.other, poison)
+        original(self.stream)
+        if wide is not None:
+            buffers.reset_wide()
+            wide(self.stream)
+
+    def forget_reference(self, index: int) -> None:
+        """Poison the expected values, so that no later candidate finds them in memory."""
+        buffers = self.buffers(index)
+        assert buffers.other is not None
+        for arena in (buffers.other, buffers.wide):
+            if arena is not None:
+                for name in buffers.written:
+                    self.tools.fill(arena.address(name), arena.sizes[name], POISON_WORDS[0])
+
+    # ---- one check
+
+    def check(self, call: Call, index: int, family: str, seed: int) -> dict[str, Any] | None:
+        """Run a prepared candidate once on fresh inputs and compare. None when it is right, else the failure's data."""
+        buffers = self.buffers(index)
+        poison = seed & 1
+        buffers.draw(seed, family)
+        buffers.reset(buffers.main, poison)
+        buffers.hash_inputs(0)
+        call(self.stream)
+        self.stream.synchronize()
+        buffers.hash_inputs(1)
+        touched = buffers.main.touched()
+        if touched:
+            return self._failure("memory_error", index, family, f"wrote outside an array, {touched}")
+        changed = buffers.changed_input()
+        if changed:
+            return self._failure("memory_error", index, family, f"changed the input '{changed}'", argument=changed)
+        self.run_reference(index, poison)
+        failure = self.compare(buffers.main, index, family)
+        self.forget_reference(index)
+        return failure
+
+    def compare(self, got: Arena, index: int, family: str) -> dict[str, Any] | None:
+        """Compare every output in `got` with the reference that was just run."""
+        buffers = self.buffers(index)
+        for name in buffers.written:
+            tolerance, relative = self.tolerance(index, family, name)
+            record = self._compare(got, index, name, tolerance, relative)
+            if record["bad"]:
+                return self._difference(got, index, family, name, int(record["first"]), int(record["bad"]), tolerance)
+        return None
+
+    def tolerance(self, index: int, family: str, name: str) -> tuple[float, float]:
+        """Absolute and relative tolerance of one output for the inputs that stand there, from the reference just run."""
+        buffers = self.buffers(index)
+        dtype = buffers.dtypes[name]
+        declared = self.spec.argument(name).tolerance
+        declared = self.spec.tolerance if declared is None else declared
+        if dtype.kind != "float" and declared is None:
+            return 0.0, 0.0
+        assert buffers.other is not None
+        now = self._noise(buffers.other, index, name)
+        before = self.noise.get((index, family, name), Noise(0.0, 0.0))
+        noise = Noise(max(now.error, before.error), max(now.rms, before.rms))
+        return allowed(dtype, noise, declared=declared, widened=self._widened(name, index)), relative_term(dtype)
+
+    def _widened(self, name: str, index: int) -> bool:
+        return self.wide is not None and self.buffers(index).dtypes[name].kind == "float"
+
+    def _noise(self, original: Arena, index: int, name: str) -> Noise:
+        record = self._compare(original, index, name, math.inf, 0.0)
+        finite = int(record["finite"])
+        return Noise(
+            float(record["max_error"]), math.sqrt(float(record["sum_squares"]) / finite) if finite else 0.0
+        )
+
+    def _compare(self, got: Arena, index: int, name: str, tolerance: float, relative: float) -> np.void:
+        buffers = self.buffers(index)
+        assert buffers.other is not None
+        wide = buffers.wide.address(name) if self._widened(name, index) and buffers.wide is not None else 0
+        dtype = buffers.dtypes[name]
+        count = buffers.main.sizes[name] if dtype.kind == "bytes" else buffers.counts[name]
+        return self.tools.compare(
+            tool_kind(dtype), got.address(name), buffers.other.address(name), wide, count, tolerance, relative
+        )
+
+    def _failure(self, kind: str, index: int, family: str, reason: str, **more: Any) -> dict[str, Any]:
+        return {"kind": kind, "case": self.cases[index].name, "family": family, "reason": reason, **more}
+
+    def _difference(
+        self, got: Arena, index: int, family: str, name: str, first: int, bad: int, tolerance: float
+    ) -> dict[str, Any]:
+        buffers = self.buffers(index)
+        dtype = buffers.dtypes[name]
+        assert buffers.other is not None
+
+        def value(arena: Arena, wide: bool = False) -> float:
+            storage = np.dtype(np.float64) if wide else np.dtype(dtype.storage)
+            if dtype.kind == "bytes":
+                storage = np.dtype(np.uint8)
+            element = cp.asnumpy(arena.view(name, storage)[first : first + 1])
+            return float(element[0]) if wide or dtype.kind == "bytes" else float(dtype.to_float64(element)[0])
+
+        expected = value(buffers.wide, True) if self._widened(name, index) and buffers.wide else value(buffers.other)
+        actual = value(got)
+        total = buffers.counts[name]
+        return self._failure(
+            "wrong_result", index, family,
+            f"'{name}' differs at {bad} of {total} elements, first at index {first}: {actual:.9g} instead of {expected:.9g}",
+            argument=name, index=first, expected=expected, got=actual, error=abs(actual - expected), tolerance=tolerance,
+        )  # fmt: skip
+
+    # ---- the spec's validation
+
+    def validate(self) -> list[str]:
+        """What keeps the spec from proving anything; empty when it validates. Measures the original's own error too."""
+        problems: list[str] = []
+        proven: set[tuple[str, str]] = set()  # (what, argument) shown at least once
+        wanted: set[tuple[str, str]] = set()
+        rng = np.random.default_rng(0)
+        for index, case in enumerate(self.cases):
+            small = index < len(self.spec.check)
+            families = families_for(self.spec) if small else ("declared",)
+            call = Call(self.original, self.launches[index], self.buffers(index).arguments(self.buffers(index).main))
+            for family in families:
+                for _ in range(VALIDATION_SEEDS if small else 1):
+                    seed = int(rng.integers(1 << 31)) * 2
+                    problem = self._original_runs(call, index, family, seed)
+                    if problem:
+                        problems.append(f"case {case.name}, inputs '{family}': {problem}")
+                        return problems
+                    self._controls(index, family, wanted, proven)
+                if small:
+                    self._dependence(call, index, family, seed, wanted, proven)
+                self.forget_reference(index)
+        for what, argument in sorted(wanted - proven):
+            problems.append(
+                {
+                    "input": f"no output depends on the input '{argument}' in any check case",
+                    "zeros": f"all zeros in '{argument}' would pass for a right result",
+                    "copy": f"a copy of an input in '{argument}' would pass for a right result",
+                    "stale": f"whatever stood in '{argument}' before would pass for a right result",
+                }[what]
+            )
+        return problems
+
+    def _original_runs(self, call: Call, index: int, family: str, seed: int) -> str | None:
+        buffers = self.buffers(index)
+        buffers.draw(seed, family)
+        buffers.reset(buffers.main, 0)
+        buffers.hash_inputs(0)
+        call(self.stream)
+        self.stream.synchronize()
+        buffers.hash_inputs(1)
+        touched = buffers.main.touched()
+        if touched:
+            return f"the kernel itself writes outside an array, {touched}; is its size right?"
+        changed = buffers.changed_input()
+        if changed:
+            return f"the kernel itself changes the input '{changed}'; declare it as inout"
+        self.run_reference(index, 1)
+        self.stream.synchronize()
+        for name in buffers.written:
+            problem = self._repeats(index, name)
+            if problem:
+                return problem
+        # The original against its wide twin, and against the twin of inputs perturbed by half an epsilon: its own error
+        # and the problem's conditioning, the scale that a candidate's error is held against.
+        self._book_noise(index, family)
+        if self.wide is not None:
+            buffers.widen(noise_seed=seed)
+            buffers.reset_wide()
+            wide = self._reference(index)[1]
+            assert wide is not None
+            wide(self.stream)
+            self._book_noise(index, family)
+            buffers.widen()
+            self.run_reference(index, 1)
+        for name in buffers.written:
+            noise = self.noise[index, family, name]
+            if self._widened(name, index) and noise.error > 0.05 * noise.rms and buffers.dtypes[name].itemsize >= 4:
+                self.wide = None
+                self._calls.clear()
+                self.noise.clear()
+                return self._original_runs(call, index, family, seed)
+        return None
+
+    def _book_noise(self, index: int, family: str) -> None:
+        buffers = self.buffers(index)
+        # `main` holds the original's result, so where there is no wide twin its difference to `other` is the run-to-run noise.
+        for name in buffers.written:
+            now = self._noise(buffers.main, index, name)
+            old = self.noise.get((index, family, name), Noise(0.0, 0.0))
+            self.noise[index, family, name] = Noise(max(old.error, now.error), max(old.rms, now.rms))
+
+    def _repeats(self, index: int, name: str) -> str | None:
+        buffers = self.buffers(index)
+        assert buffers.other is not None
+        first, second = buffers.main.view(name, cp.uint8), buffers.other.view(name, cp.uint8)
+        if bool((first == second).all()):
+            return None
+        word = buffers.item_bytes(name)
+        a, b = cp.asnumpy(first).reshape(-1, word), cp.asnumpy(second).reshape(-1, word)
+        pattern = [np.frombuffer(np.uint32(w).tobytes() * 2, np.uint8) for w in POISON_WORDS]
+        offsets = np.arange(a.shape[0]) * word % 4
+        stale = np.ones(a.shape[0], bool)
+        for column in range(word):
+            at = (offsets + column) % 4
+            stale &= (a[:, column] == pattern[0][at]) & (b[:, column] == pattern[1][at])
+        if self.spec.argument(name).role == "out" and stale.any():
+            return (
+                f"the kernel leaves {int(stale.sum())} of {len(stale)} elements of the output '{name}' unwritten, first at "
+                f"index {int(stale.argmax())}; declare it as inout, or give its true size"
+            )
+        if self.spec.deterministic:
+            different = int((a != b).any(axis=1).argmax())
+            return (
+                f"the kernel gives different values in '{name}' from run to run, first at index {different}; "
+                "if that is its nature, declare deterministic = false"
+            )
+        return None
+
+    def _controls(self, index: int, family: str, wanted: set[tuple[str, str]], proven: set[tuple[str, str]]) -> None:
+        buffers = self.buffers(index)
+        for name in buffers.written:
+            target = buffers.main.view(name, cp.uint8)
+            saved = target.copy()
+            controls: dict[str, Any] = {"zeros": cp.zeros_like(target)}
+            stale = buffers.pristine.view(name, cp.uint8) if name in buffers.inout and buffers.pristine else None
+            if stale is None:
+                stale = cp.asarray(np.resize(np.frombuffer(np.uint32(POISON_WORDS[1]).tobytes(), np.uint8), target.size))
+            controls["stale"] = stale
+            for other in buffers.read_only:
+                if buffers.dtypes[other] == buffers.dtypes[name] and buffers.main.sizes[other] >= target.size:
+                    controls["copy"] = buffers.main.view(other, cp.uint8)[: target.size]
+                    break
+            tolerance, relative = self.tolerance(index, family, name)
+            for what, content in controls.items():
+                wanted.add((what, name))
+                target[...] = content
+                if self._compare(buffers.main, index, name, tolerance, relative)["bad"]:
+                    proven.add((what, name))
+            target[...] = saved
+
+    def _dependence(
+        self, call: Call, index: int, family: str, seed: int, wanted: set[tuple[str, str]], proven: set[tuple[str, str]]
+    ) -> None:
+        from engine.spec.data import generate
+
+        buffers = self.buffers(index)
+        fresh: dict[str, Any] | None = None
+        for argument in buffers.buffers:
+            name = argument.name
+            if argument.role == "out" or ("input", name) in proven or argument.fill.kind == "constant":
+                continue
+            wanted.add(("input", name))
+            fresh = fresh or generate(self.spec, self.cases[index], seed + 2, family, xp=cp)
+            buffers.draw(seed, family)
+            buffers.reset(buffers.main, 0)
+            buffers.main.view(name, cp.uint8)[...] = fresh[name].reshape(-1).view(cp.uint8)
+            call(self.stream)
+            self.stream.synchronize()
+            buffers.main.touched()
+            changed = buffers.main
+            # The reference in `other`/`wide` still belongs to the unchanged inputs of the same seed.
+            for output in buffers.written:
+                tolerance, relative = self.tolerance(index, family, output)
+                if self._compare(changed, index, output, tolerance, relative)["bad"]:
+                    proven.add(("input", name))
+                    break
+        buffers.draw(seed, family)

@@ -1,0 +1,184 @@
+"""The worker's hold on the device: modules, launches, guarded memory, its own small kernels. Runs in the worker only."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cupy as cp
+import numpy as np
+from cupy.cuda import driver
+
+from engine.model import LaunchConfig
+
+# NaN as float, large as integer: a read outside an array spoils sums, a write is seen.
+GUARD_WORD = 0x7FF8A5C3
+# Outputs start from one of these: a NaN pattern, and one that is a plausible finite float (3.1e6).
+POISON_WORDS = (0x7FF8A5C3, 0x4A3C2B1D)
+GUARD_BYTES = 4096
+_ALIGN = 256
+_MAX_DYNAMIC_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_DEFAULT_DYNAMIC_SHARED = 48 << 10
+
+
+class Loaded:
+    """A cubin on the device with the kernels of each step."""
+
+    def __init__(self, cubin: bytes, entries: Sequence[str]) -> None:
+        self._module = cp.cuda.function.Module()
+        self._module.load(cubin)
+        self._functions = [self._module.get_function(entry) for entry in entries]
+        self._raised = [_DEFAULT_DYNAMIC_SHARED] * len(self._functions)
+
+    def prepare(self, launches: Sequence[LaunchConfig]) -> None:
+        """Allow the dynamic shared memory that the launches ask for."""
+        for i, launch in enumerate(launches):
+            if launch.shared_bytes > self._raised[i]:
+                driver.funcSetAttribute(self._functions[i].ptr, _MAX_DYNAMIC_SHARED_ATTRIBUTE, launch.shared_bytes)
+                self._raised[i] = launch.shared_bytes
+
+    def pointer(self, step: int) -> int:
+        return int(self._functions[step].ptr)
+
+
+class Call:
+    """All launches of one program on one set of buffers, ready to go: a call costs a few microseconds."""
+
+    def __init__(
+        self, loaded: Loaded, launches: Sequence[LaunchConfig], arguments: Sequence[Sequence[int | bytes]]
+    ) -> None:
+        loaded.prepare(launches)
+        self._loaded = loaded
+        self._launches = []
+        for step, (launch, values) in enumerate(zip(launches, arguments, strict=True)):
+            cells = [
+                ctypes.c_void_p(v) if isinstance(v, int) else ctypes.create_string_buffer(v, len(v)) for v in values
+            ]
+            pointers = (ctypes.c_void_p * max(1, len(cells)))(*[ctypes.addressof(c) for c in cells])
+            self._launches.append((loaded.pointer(step), launch, cells, pointers))
+
+    def __call__(self, stream: Any) -> None:
+        for function, launch, _, pointers in self._launches:
+            driver.launchKernel(
+                function, *launch.grid, *launch.block, launch.shared_bytes, stream.ptr, ctypes.addressof(pointers), 0
+            )
+
+
+class Tools:
+    """The worker's own kernels (tools.cu)."""
+
+    COMPARISON = np.dtype(
+        [("bad", "<u8"), ("first", "<u8"), ("max_error", "<f8"), ("sum_squares", "<f8"), ("finite", "<u8")]
+    )
+
+    def __init__(self, cubin: bytes) -> None:
+        self._module = cp.cuda.function.Module()
+        self._module.load(cubin)
+        self._cache: dict[str, Any] = {}
+        self._empty = np.zeros(1, self.COMPARISON)
+        self._empty["first"] = np.iinfo(np.uint64).max
+
+    def _launch(self, name: str, blocks: int, *arguments: ctypes._SimpleCData[Any], threads: int = 256) -> None:
+        function = self._cache.get(name)
+        if function is None:
+            function = self._cache[name] = self._module.get_function(name)
+        pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(a) for a in arguments])
+        stream = cp.cuda.get_current_stream()
+        driver.launchKernel(
+            function.ptr, blocks, 1, 1, threads, 1, 1, 0, stream.ptr, ctypes.addressof(pointers), 0
+        )
+
+    @staticmethod
+    def _blocks(count: int) -> int:
+        return max(1, min(1056, -(-count // 1024)))
+
+    def fill(self, address: int, size_bytes: int, word: int) -> None:
+        """Fill with a 4-byte word; the size is rounded up to whole words (arrays are padded to 256 bytes)."""
+        words = -(-size_bytes // 4)
+        if words:
+            self._launch(
+                "fill_words", self._blocks(words), ctypes.c_void_p(address), ctypes.c_uint64(words), ctypes.c_uint32(word)
+            )
+
+    def hash_into(self, address: int, size_bytes: int, out: int) -> None:
+        self._launch(
+            "hash_bytes", self._blocks(size_bytes // 4), ctypes.c_void_p(address), ctypes.c_uint64(size_bytes), ctypes.c_void_p(out)
+        )
+
+    def check_guards(self, zones: int, count: int, out: int) -> None:
+        self._launch(
+            "check_guards", count, ctypes.c_void_p(zones), ctypes.c_uint32(count), ctypes.c_uint32(GUARD_WORD), ctypes.c_void_p(out),
+            threads=128,
+        )  # fmt: skip
+
+    def widen(self, kind: str, source: int, target: int, count: int) -> None:
+        self._launch(
+            f"widen_{kind}", self._blocks(count), ctypes.c_void_p(source), ctypes.c_void_p(target), ctypes.c_uint64(count)
+        )
+
+    def perturb(self, address: int, count: int, epsilon: float, seed: int) -> None:
+        self._launch(
+            "perturb", self._blocks(count), ctypes.c_void_p(address), ctypes.c_uint64(count), ctypes.c_double(epsilon),
+            ctypes.c_uint64(seed),
+        )  # fmt: skip
+
+    def compare(
+        self, kind: str, got: int, original: int, wide: int, count: int, tolerance: float, relative: float
+    ) -> np.void:
+        """Compare two arrays on the device; waits for the result (a record of COMPARISON)."""
+        result = cp.asarray(self._empty.view(np.uint8))
+        self._launch(
+            f"compare_{kind}", self._blocks(count), ctypes.c_void_p(got), ctypes.c_void_p(original), ctypes.c_void_p(wide),
+            ctypes.c_uint64(count), ctypes.c_double(tolerance), ctypes.c_double(relative), ctypes.c_void_p(result.data.ptr),
+        )  # fmt: skip
+        record: np.void = cp.asnumpy(result).view(self.COMPARISON)[0]
+        return record
+
+
+class Arena:
+    """Buffers with guard zones between them, in one allocation. Sizes are bytes."""
+
+    def __init__(self, sizes: Mapping[str, int], tools: Tools) -> None:
+        self.sizes = dict(sizes)
+        self._tools = tools
+        offset = GUARD_BYTES
+        self._offsets: dict[str, int] = {}
+        zones: list[tuple[int, int]] = [(0, GUARD_BYTES)]
+        for name, size in sizes.items():
+            self._offsets[name] = offset
+            end = offset + size
+            # The words up to the next aligned buffer belong to the guard as well; a partial word does not.
+            zone_start = -(-end // 4) * 4
+            offset = -(-end // _ALIGN) * _ALIGN + GUARD_BYTES
+            zones.append((zone_start, offset - zone_start))
+        self._block = cp.empty(offset, cp.uint8)
+        self._base = int(self._block.data.ptr)
+        self.bytes = offset
+        self._zones = [(self._base + start, length // 4) for start, length in zones]
+        self._zone_table = cp.asarray(np.array(self._zones, dtype=np.uint64))
+        self._names = list(sizes)
+        self._flag = cp.zeros(1, cp.uint32)
+        self.set_guards()
+
+    def address(self, name: str) -> int:
+        return self._base + self._offsets[name]
+
+    def view(self, name: str, dtype: Any) -> Any:
+        """The buffer as a CuPy array."""
+        start = self._offsets[name]
+        return self._block[start : start + self.sizes[name]].view(dtype)
+
+    def set_guards(self) -> None:
+        for address, words in self._zones:
+            self._tools.fill(address, words * 4, GUARD_WORD)
+
+    def touched(self) -> str | None:
+        """The name of the buffer next to a guard zone that was written, and the guards set anew; None if all are whole."""
+        self._flag.fill(0xFFFFFFFF)
+        self._tools.check_guards(int(self._zone_table.data.ptr), len(self._zones), int(self._flag.data.ptr))
+        zone = int(self._flag.get()[0])
+        if zone == 0xFFFFFFFF:
+            return None
+        self.set_guards()
+        return f"before {self._names[0]}" if zone == 0 else f"after {self._names[zone - 1]}"

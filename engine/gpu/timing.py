@@ -1,0 +1,235 @@
+"""Paired timing on the device: original, incumbent and candidate in turn, caches cold. Worker only.
+
+Kernels of 20 µs and more are timed one launch at a time, after a flush of L2. Shorter ones are timed as CUDA graphs of many
+launches that walk over several copies of the buffers, so that a launch does not find its data in the cache.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from engine.gpu.buffers import CaseBuffers
+from engine.gpu.checks import Checker
+from engine.gpu.device import Arena, Call, Loaded
+from engine.model import LaunchConfig
+from engine.statistics import paired_ratio
+
+GRAPH_BELOW_US = 20.0  # a launch this short drowns in the events' own noise (coefficient of variation 20 % at 4 µs)
+GRAPH_SPAN_US = 200.0  # what one graph launch should last, so that events resolve it to 0.1 %
+MAX_SETS = 32
+MAX_SET_BYTES = 2 << 30
+FLUSH_BYTES = 256 << 20  # over four times the largest L2 (60 MB on an H200)
+WARM_UP_S = 0.003
+FIRST_ROUNDS = 5
+BATCH = 5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """When to stop: relative half width of the interval, most rounds, seconds per case."""
+
+    half_width: float
+    rounds: int
+    budget_s: float
+
+
+LOOK = Effort(half_width=0.02, rounds=10, budget_s=0.15)
+CLOSE = Effort(half_width=0.004, rounds=60, budget_s=0.8)
+FINAL = Effort(half_width=0.002, rounds=150, budget_s=2.0)
+
+
+@dataclass
+class Contestant:
+    """One program in a comparison; `samples_us` holds one time per round."""
+
+    name: str
+    calls: list[Call]  # one per set of buffers
+    arenas: list[Arena]
+    repeat: int = 1
+    graph: Any = None
+    samples_us: list[float] = field(default_factory=list)
+
+
+class Timer:
+    """Times programs of one spec on one case at a time."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+        self.stream = checker.stream
+        self._flush = cp.empty(FLUSH_BYTES // 4, cp.uint32)
+        self._extra: dict[int, list[CaseBuffers]] = {}
+        self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(4 * BATCH)]
+        self.original_us: dict[int, float] = {}
+        self.l2_bytes = int(cp.cuda.Device().attributes["L2CacheSize"])
+
+    def _sets(self, index: int, count: int) -> list[CaseBuffers]:
+        """The case's buffers and enough copies of them, all with the same contents."""
+        first = self.checker.buffers(index)
+        extra = self._extra.setdefault(index, [])
+        while len(extra) < count - 1:
+            extra.append(CaseBuffers(first.spec, first.case, self.checker.tools, widened=False))
+        for twin in extra[: count - 1]:
+            for name in twin.main.sizes:
+                twin.main.view(name, cp.uint8)[...] = first.main.view(name, cp.uint8)
+            if twin.pristine is not None and first.pristine is not None:
+                for name in twin.inout:
+                    twin.pristine.view(name, cp.uint8)[...] = first.pristine.view(name, cp.uint8)
+        return [first, *extra[: count - 1]]
+
+    def _estimate_us(self, call: Call, buffers: CaseBuffers) -> float:
+        """Warm up by time, then one cold launch; the smaller of three."""
+        begin = time.perf_counter()
+        times = []
+        while len(times) < 3 or (time.perf_counter() - begin < WARM_UP_S and len(times) < 50):
+            buffers.reset(buffers.main, 0)
+            times.append(self._once(call, 0))
+        return min(times[1:])
+
+    def _once(self, call: Call, slot: int) -> float:
+        start, stop = self._events[slot]
+        self.flush()
+        start.record(self.stream)
+        call(self.stream)
+        stop.record(self.stream)
+        stop.synchronize()
+        return float(cp.cuda.get_elapsed_time(start, stop)) * 1e3
+
+    def flush(self) -> None:
+        """Push everything else out of L2."""
+        self.checker.tools.fill(int(self._flush.data.ptr), FLUSH_BYTES, 0)
+
+    def time(
+        self, index: int, programs: Sequence[tuple[str, Loaded, Sequence[LaunchConfig]]], effort: Effort, seed: int,
+        keep_on: Callable[[dict[str, list[float]]], bool] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Time programs (the first is the original, the last the candidate) on fresh inputs of one case.
+
+        Returns samples per program in µs, the check after timing (`failure`), and whether the caches were cold.
+        """
+        buffers = self.checker.buffers(index)
+        buffers.draw(seed, "declared")
+        calls = [Call(loaded, launches, buffers.arguments(buffers.main)) for _, loaded, launches in programs]
+        estimates = [self._estimate_us(call, buffers) for call in calls]
+        self.original_us[index] = estimates[0]
+        graph = min(estimates) < GRAPH_BELOW_US
+        sets, cold = [buffers], True
+        if graph:
+            wanted = -(-2 * self.l2_bytes // max(1, buffers.data_bytes))
+            most = max(1, min(MAX_SETS, MAX_SET_BYTES // max(1, buffers.data_bytes)))
+            sets = self._sets(index, min(wanted, most))
+            cold = wanted <= most
+        contestants = []
+        for (name, loaded, launches), call, estimate in zip(programs, calls, estimates, strict=True):
+            own = [call, *(Call(loaded, launches, s.arguments(s.main)) for s in sets[1:])]
+            contestant = Contestant(name, own, [s.main for s in sets])
+            if graph:
+                contestant.repeat = max(1, min(64, round(GRAPH_SPAN_US / max(estimate, 1.0))))
+                contestant.graph = self._capture(contestant)
+            contestants.append(contestant)
+        failure, host_over_events = self._rounds(index, contestants, sets, effort, keep_on)
+        return {
+            "samples_us": {c.name: c.samples_us for c in contestants},
+            "failure": failure,
+            "cold": cold,
+            "host_over_events": host_over_events,
+        }
+
+    def _capture(self, contestant: Contestant) -> Any:
+        stream = cp.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            for i in range(contestant.repeat):
+                contestant.calls[i % len(contestant.calls)](stream)
+            graph = stream.end_capture()
+        graph.launch(self.stream)
+        self.stream.synchronize()
+        return graph
+
+    def _rounds(
+        self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort,
+        keep_on: Callable[[dict[str, list[float]]], bool] | None,
+    ) -> tuple[dict[str, Any] | None, float]:  # fmt: skip
+        begin = time.perf_counter()
+        candidate = contestants[-1]
+        order = np.random.default_rng(secrets.randbits(32))
+        done = 0
+        failure: dict[str, Any] | None = None
+        worst_gap = 0.0
+        batches = -(-effort.rounds // BATCH)
+        checked_batch = int(order.integers(batches))  # a candidate cannot know which of its timed launches is looked at
+        for batch in range(batches):
+            rounds = min(BATCH, effort.rounds - done)
+            host = time.perf_counter()
+            pending: list[tuple[Contestant, Any, Any]] = []
+            for r in range(rounds):
+                turn = list(order.permutation(len(contestants)))
+                if r == rounds - 1:
+                    turn.remove(len(contestants) - 1)
+                    turn.append(len(contestants) - 1)
+                for position in turn:
+                    c = contestants[position]
+                    start, stop = self._events[len(pending)]
+                    self._before(c, sets, poison=int(order.integers(2)))
+                    start.record(self.stream)
+                    if c.graph is None:
+                        c.calls[0](self.stream)
+                    else:
+                        c.graph.launch(self.stream)
+                    stop.record(self.stream)
+                    pending.append((c, start, stop))
+            self.stream.synchronize()
+            host_us = (time.perf_counter() - host) * 1e6
+            for c, start, stop in pending:
+                c.samples_us.append(float(cp.cuda.get_elapsed_time(start, stop)) * 1e3 / c.repeat)
+            # The events' clock against the host's, over the whole batch: they must tell the same story.
+            span_us = float(cp.cuda.get_elapsed_time(pending[0][1], pending[-1][2])) * 1e3
+            worst_gap = max(worst_gap, host_us / max(span_us, 1.0))
+            done += rounds
+            last = (
+                done >= effort.rounds
+                or time.perf_counter() - begin > effort.budget_s
+                or (done >= FIRST_ROUNDS and self._narrow(contestants, effort))
+                or (keep_on is not None and not keep_on({c.name: c.samples_us for c in contestants}))
+            )
+            if batch == checked_batch or last:
+                # The candidate ran last: its timed launch must have left the right result.
+                failure = self._after(index, candidate, sets)
+            if failure or last:
+                break
+        return failure, worst_gap
+
+    @staticmethod
+    def _narrow(contestants: list[Contestant], effort: Effort) -> bool:
+        interval = paired_ratio(contestants[0].samples_us, contestants[-1].samples_us)
+        return interval.half_width < effort.half_width
+
+    def _before(self, contestant: Contestant, sets: list[CaseBuffers], poison: int) -> None:
+        for buffers in sets[: contestant.repeat]:
+            buffers.reset(buffers.main, poison)
+        if contestant.graph is None:
+            self.flush()
+
+    def _after(self, index: int, candidate: Contestant, sets: list[CaseBuffers]) -> dict[str, Any] | None:
+        buffers = sets[0]
+        used = min(len(sets), candidate.repeat)
+        if buffers.inout and candidate.repeat > used:
+            return None  # applied several times to one buffer: nothing to compare with
+        for twin in sets[:used]:
+            touched = twin.main.touched()
+            if touched:
+                return {"kind": "memory_error", "case": buffers.case.name, "reason": f"wrote outside an array while timed, {touched}"}
+        self.checker.run_reference(index, 0)
+        failure = None
+        for twin in (sets[0], sets[used - 1]):
+            failure = failure or self.checker.compare(twin.main, index, "declared")
+        self.checker.forget_reference(index)
+        if failure:
+            failure["reason"] = f"right before timing, but while timed {failure['reason']}"
+        return failure

@@ -1,0 +1,118 @@
+// The worker's own kernels: fill, hash, guard check, widen, perturb, compare. Compiled by the same compiler as candidates.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+struct Comparison {
+  u64 bad;        // elements outside the tolerance
+  u64 first;      // index of the first of them
+  u64 max_error;  // bits of a non-negative double, ordered as an integer
+  double sum_squares;  // of the finite reference
+  u64 finite;     // finite elements of the reference
+};
+
+__device__ __forceinline__ double as_double(float v) { return v; }
+__device__ __forceinline__ double as_double(double v) { return v; }
+__device__ __forceinline__ double as_double(__half v) { return __half2float(v); }
+__device__ __forceinline__ double as_double(__nv_bfloat16 v) { return __bfloat162float(v); }
+template <typename T>
+__device__ __forceinline__ double as_double(T v) { return (double)v; }
+
+__device__ u64 mix(u64 x) {  // splitmix64's finaliser
+  x ^= x >> 30; x *= 0xbf58476d1ce4e5b9ull;
+  x ^= x >> 27; x *= 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+extern "C" __global__ void fill_words(u32* out, u64 words, u32 pattern) {
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) out[i] = pattern;
+}
+
+extern "C" __global__ void hash_bytes(const unsigned char* data, u64 bytes, u64* out) {
+  u64 sum = 0, words = bytes / 4;
+  const u32* w = (const u32*)data;
+  u64 start = blockIdx.x * (u64)blockDim.x + threadIdx.x, stride = (u64)gridDim.x * blockDim.x;
+  for (u64 i = start; i < words; i += stride) sum += mix(i * 0x9e3779b97f4a7c15ull + w[i]);
+  for (u64 i = words * 4 + start; i < bytes; i += stride) sum += mix(i * 0x9e3779b97f4a7c15ull + 0x1000000000ull + data[i]);
+  for (int o = 16; o; o >>= 1) sum += __shfl_down_sync(~0u, sum, o);
+  if ((threadIdx.x & 31) == 0) atomicAdd(out, sum);
+}
+
+// zones: pairs of (address, words); out: index of the first zone that was touched, or all ones.
+extern "C" __global__ void check_guards(const u64* zones, u32 count, u32 pattern, u32* out) {
+  u32 zone = blockIdx.x;
+  const u32* p = (const u32*)zones[2 * zone];
+  u64 words = zones[2 * zone + 1];
+  for (u64 i = threadIdx.x; i < words; i += blockDim.x)
+    if (p[i] != pattern) atomicMin(out, zone);
+}
+
+template <typename T>
+__device__ void compare(const T* got, const T* original, const double* wide, u64 n, double tolerance, double relative,
+                        Comparison* out) {
+  u64 bad = 0, first = ~0ull, finite = 0;
+  double worst = 0, squares = 0;
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
+    double g = as_double(got[i]), o = as_double(original[i]);
+    double r = wide ? wide[i] : o;
+    bool ok;
+    if (isfinite(r)) { squares += r * r; finite++; }
+    if (!isfinite(o)) {
+      ok = (isnan(g) && isnan(o)) || g == o;
+      if (!ok && isfinite(r)) ok = fabs(g - r) <= tolerance + relative * fabs(r);
+    } else if (!isfinite(g) || !isfinite(r)) {
+      ok = g == o;
+    } else {
+      double e = fabs(g - r);
+      worst = fmax(worst, e);
+      ok = e <= tolerance + relative * fabs(r);
+    }
+    if (!ok) { bad++; if (i < first) first = i; }
+  }
+  for (int o = 16; o; o >>= 1) {
+    bad += __shfl_down_sync(~0u, bad, o);
+    finite += __shfl_down_sync(~0u, finite, o);
+    squares += __shfl_down_sync(~0u, squares, o);
+    worst = fmax(worst, __shfl_down_sync(~0u, worst, o));
+    u64 f = __shfl_down_sync(~0u, first, o);
+    if (f < first) first = f;
+  }
+  if ((threadIdx.x & 31) == 0) {
+    if (bad) { atomicAdd(&out->bad, bad); atomicMin(&out->first, first); }
+    atomicAdd(&out->finite, finite);
+    atomicAdd(&out->sum_squares, squares);
+    atomicMax(&out->max_error, (u64)__double_as_longlong(worst));
+  }
+}
+
+template <typename T>
+__device__ void widen(const T* in, double* out, u64 n) {
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) out[i] = as_double(in[i]);
+}
+
+// Relative noise of at most half an epsilon of the narrow type on each element.
+extern "C" __global__ void perturb(double* data, u64 n, double epsilon, u64 seed) {
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
+    double u = (double)(mix(seed + i * 0x9e3779b97f4a7c15ull) >> 11) * 0x1.0p-53 - 0.5;
+    data[i] *= 1.0 + epsilon * u;
+  }
+}
+
+#define FOR_TYPE(NAME, T)                                                                                                  \
+  extern "C" __global__ void compare_##NAME(const T* g, const T* o, const double* w, u64 n, double t, double r,           \
+                                            Comparison* out) { compare<T>(g, o, w, n, t, r, out); }                       \
+  extern "C" __global__ void widen_##NAME(const T* in, double* out, u64 n) { widen<T>(in, out, n); }
+FOR_TYPE(float32, float)
+FOR_TYPE(float64, double)
+FOR_TYPE(float16, __half)
+FOR_TYPE(bfloat16, __nv_bfloat16)
+FOR_TYPE(int8, signed char)
+FOR_TYPE(uint8, unsigned char)
+FOR_TYPE(int16, short)
+FOR_TYPE(uint16, unsigned short)
+FOR_TYPE(int32, int)
+FOR_TYPE(uint32, unsigned int)
+FOR_TYPE(int64, long long)
+FOR_TYPE(uint64, unsigned long long)

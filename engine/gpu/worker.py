@@ -1,0 +1,201 @@
+"""The GPU worker: a long-lived process that gets machine code and launch figures, never host code of a candidate.
+
+Answers one frame per request. An error that breaks the context is answered where it can be, then the process ends: the parent
+starts another one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+
+class _Session:
+    """What the worker knows of the spec under work."""
+
+    def __init__(self, tools: Any, header: dict[str, Any], blobs: list[bytes]) -> None:
+        from engine.gpu.buffers import as_spec
+        from engine.gpu.checks import Checker
+        from engine.gpu.device import Loaded
+        from engine.gpu.timing import Timer
+
+        self.spec = as_spec(header["spec"])
+        original = Loaded(blobs[0], header["entries"])
+        wide = Loaded(blobs[1], header["wide_entries"]) if header["wide_entries"] else None
+        self.launches = _launches(header["launches"])
+        self.checker = Checker(
+            self.spec, tools, original, self.launches, wide, _launches(header["wide_launches"] or header["launches"])
+        )
+        self.timer = Timer(self.checker)
+        self.loaded: dict[str, tuple[Any, Any]] = {"original": (original, self.launches)}
+
+    def load(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
+        from engine.gpu.device import Loaded
+
+        while len(self.loaded) > 8:
+            oldest = next(k for k in self.loaded if k not in ("original", header.get("keep")))
+            del self.loaded[oldest]
+        self.loaded[header["key"]] = (Loaded(blobs[0], header["entries"]), _launches(header["launches"]))
+        return {}
+
+    def validate(self) -> dict[str, Any]:
+        problems = self.checker.validate()
+        return {
+            "problems": problems,
+            "widened": self.checker.wide is not None,
+            "noise": [[*key, noise.error, noise.rms] for key, noise in self.checker.noise.items()],
+        }
+
+    def verify(self, header: dict[str, Any]) -> dict[str, Any]:
+        from engine.gpu.device import Call
+
+        loaded, launches = self.loaded[header["key"]]
+        calls: dict[int, Any] = {}
+        checks = 0
+        for index, family, seed in header["plan"]:
+            if index not in calls:
+                buffers = self.checker.buffers(index)
+                calls[index] = Call(loaded, launches[index], buffers.arguments(buffers.main))
+            failure = self.checker.check(calls[index], index, family, seed)
+            checks += 1
+            if failure:
+                return {"failure": failure, "checks": checks}
+        return {"failure": None, "checks": checks}
+
+    def time(self, header: dict[str, Any]) -> dict[str, Any]:
+        from engine.gpu import timing
+
+        effort = {"look": timing.LOOK, "close": timing.CLOSE, "final": timing.FINAL}[header["effort"]]
+        results = []
+        for index in header["cases"]:
+            programs = [(key, self.loaded[key][0], self.loaded[key][1][index]) for key in header["programs"]]
+            result = self.timer.time(index, programs, effort, header["seed"])
+            results.append(result)
+            if result["failure"]:
+                break
+        return {"results": results}
+
+    def bytes_needed(self) -> int:
+        from engine.spec.data import bytes_needed
+
+        return max(bytes_needed(self.spec, case) for case in self.checker.cases)
+
+
+def _launches(values: list[list[list[Any]]]) -> list[list[Any]]:
+    from engine.model import LaunchConfig
+
+    return [[LaunchConfig(tuple(g), tuple(b), s) for g, b, s in case] for case in values]
+
+
+def _device() -> dict[str, Any]:
+    import cupy as cp
+
+    properties = cp.cuda.runtime.getDeviceProperties(0)
+    return {
+        "name": properties["name"].decode(),
+        "arch": f"sm_{properties['major']}{properties['minor']}",
+        "multiprocessors": properties["multiProcessorCount"],
+        "l2_bytes": properties["l2CacheSize"],
+        "memory_bytes": properties["totalGlobalMem"],
+        "free_bytes": cp.cuda.runtime.memGetInfo()[0],
+        "uuid": "GPU-" + "-".join(
+            properties["uuid"][a:b].hex() for a, b in ((0, 4), (4, 6), (6, 8), (8, 10), (10, 16))
+        ) if isinstance(properties.get("uuid"), bytes) else "",
+        "runtime": cp.cuda.runtime.runtimeGetVersion(),
+        "driver": cp.cuda.runtime.driverGetVersion(),
+        "cupy": cp.__version__,
+    }  # fmt: skip
+
+
+def _copy_bandwidth() -> dict[str, Any]:
+    """Device-to-device copy, bytes read plus bytes written, the best of several: the memory roof."""
+    import cupy as cp
+
+    source = cp.zeros(1 << 28, cp.uint32)
+    target = cp.empty_like(source)
+    start, stop = cp.cuda.Event(), cp.cuda.Event()
+    best = 0.0
+    for _ in range(8):
+        start.record()
+        cp.cuda.runtime.memcpyAsync(
+            target.data.ptr, source.data.ptr, source.nbytes, 3, cp.cuda.get_current_stream().ptr
+        )
+        stop.record()
+        stop.synchronize()
+        best = max(best, 2 * source.nbytes / (cp.cuda.get_elapsed_time(start, stop) * 1e-3))
+    del source, target
+    cp.get_default_memory_pool().free_all_blocks()
+    return {"bytes_per_s": best}
+
+
+def main() -> int:
+    """Serve until the input closes. Exit code 0; 70 after an error that broke the context."""
+    from engine import wire
+
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # printf of a kernel must not reach the frames
+    session: _Session | None = None
+    tools: Any = None
+    while True:
+        try:
+            header, blobs = wire.receive(source)
+        except wire.WireError:
+            return 0
+        begin = time.perf_counter()
+        broken = False
+        try:
+            answer: dict[str, Any]
+            match header["op"]:
+                case "hello":
+                    from engine.gpu.device import Tools
+
+                    tools = Tools(blobs[0])
+                    answer = _device()
+                case "bandwidth":
+                    answer = _copy_bandwidth()
+                case "open":
+                    session = None
+                    session = _Session(tools, header, blobs)
+                    answer = {}
+                case "load" if session:
+                    answer = session.load(header, blobs)
+                case "validate" if session:
+                    answer = session.validate()
+                case "verify" if session:
+                    answer = session.verify(header)
+                case "time" if session:
+                    answer = session.time(header)
+                case other:
+                    answer = {"error": f"unknown request {other!r}", "error_kind": "protocol"}
+        except Exception as error:
+            kind, broken = _classify(error)
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000], "error_kind": kind}
+            if kind == "internal":
+                import traceback
+
+                traceback.print_exc()
+        answer["seconds"] = time.perf_counter() - begin
+        wire.send(sink, answer)
+        if broken:
+            os._exit(70)
+
+
+def _classify(error: Exception) -> tuple[str, bool]:
+    """(kind, whether the context is lost) of an exception of the worker."""
+    import cupy as cp
+
+    text = str(error)
+    if isinstance(error, cp.cuda.memory.OutOfMemoryError) or "OUT_OF_MEMORY" in text.upper().replace(" ", "_"):
+        return "out_of_memory", False
+    if isinstance(error, cp.cuda.driver.CUDADriverError | cp.cuda.runtime.CUDARuntimeError):
+        name = text.split(":")[0]
+        if any(word in name for word in ("InvalidValue", "INVALID_VALUE", "InvalidConfiguration", "LAUNCH_OUT_OF_RESOURCES", "LaunchOutOfResources", "INVALID_IMAGE", "NO_BINARY", "NOT_FOUND")):  # fmt: skip
+            return "launch", False
+        return "device", True
+    return "internal", False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The journal: every evaluated candidate in SQLite, booked at once, so that a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sqlite3
+import time
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import MachineError, UsageError
+from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
+
+SCHEMA = 1
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS candidates (
+    id INTEGER PRIMARY KEY,
+    parent INTEGER,
+    proposer TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    parameters TEXT NOT NULL,
+    summary TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    code_hash TEXT NOT NULL,
+    launches TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    ratio REAL,
+    low REAL,
+    high REAL,
+    evaluation TEXT NOT NULL,
+    files BLOB NOT NULL,
+    elapsed_s REAL NOT NULL,
+    booked_at REAL NOT NULL,
+    checksum TEXT NOT NULL
+) STRICT;
+"""
+_COLUMNS = (
+    "id, parent, proposer, rule, parameters, summary, digest, code_hash, launches, outcome, reason, ratio, low, high, "
+    "evaluation, files, elapsed_s, booked_at"
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One booked candidate. `files` are the files that differ from the original. `elapsed_s` is the run's time so far."""
+
+    id: int
+    parent: int | None
+    proposer: str
+    rule: str
+    parameters: Mapping[str, int | str]
+    summary: str
+    digest: str
+    launches: tuple[tuple[LaunchConfig, ...], ...]
+    evaluation: Evaluation
+    files: Mapping[str, bytes]
+    elapsed_s: float
+
+
+class Journal:
+    """One file per run. Opening takes a lock that a second run on the same file meets with a clear error."""
+
+    def __init__(self, path: Path, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
+        self.path = path
+        exists = path.exists()
+        if resume and not exists:
+            raise UsageError("there is no run to resume", where=str(path), do="start without --resume")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=0.2, isolation_level=None)
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("BEGIN EXCLUSIVE")
+            if exists and not resume:
+                self._db.executescript("COMMIT; DROP TABLE IF EXISTS candidates; DROP TABLE IF EXISTS meta; BEGIN EXCLUSIVE")
+            for statement in _CREATE.split(";\n"):
+                self._db.execute(statement)
+            self._open_meta(original, settings, resume=resume)
+            self._db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) or "busy" in str(error):
+                raise MachineError("another run works on this journal", str(path), "wait for it, or choose another --out") from None
+            raise MachineError(f"the journal cannot be written: {error}", str(path), "choose a writable --out") from None
+        except sqlite3.DatabaseError as error:
+            raise MachineError(f"the journal is damaged: {error}", str(path), "delete it and start without --resume") from None
+        except OSError as error:
+            raise MachineError(f"cannot be written: {error.strerror}", str(path.parent), "choose a writable --out") from None
+
+    def _open_meta(self, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
+        wanted = {"schema": str(SCHEMA), "original": original.digest, **{k: json.dumps(v) for k, v in settings.items()}}
+        if not resume:
+            self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", wanted.items())
+            return
+        stored = dict(self._db.execute("SELECT key, value FROM meta"))
+        for key, value in wanted.items():
+            if stored.get(key) != value:
+                what = "the source has changed since" if key == "original" else f"'{key}' was {stored.get(key)}, now {value}"
+                raise UsageError(f"this run cannot be resumed: {what}", str(self.path), "start without --resume")
+
+    def book(self, entry: Entry) -> None:
+        """Write one candidate; it is on disk when this returns. Raises MachineError when the disk is full."""
+        evaluation = entry.evaluation
+        measurement = evaluation.measurement
+        row = (
+            entry.id, entry.parent, entry.proposer, entry.rule, json.dumps(dict(entry.parameters), sort_keys=True), entry.summary,
+            entry.digest, evaluation.code_hash, json.dumps([[dataclasses.astuple(s) for s in case] for case in entry.launches]),
+            evaluation.outcome.value, evaluation.failure.reason if evaluation.failure else "",
+            measurement.ratio if measurement else None, measurement.low if measurement else None,
+            measurement.high if measurement else None, json.dumps(dataclasses.asdict(evaluation), sort_keys=True),
+            _pack(entry.files), entry.elapsed_s, time.time(),
+        )  # fmt: skip
+        try:
+            self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 19)})", (*row, _checksum(row)))
+        except sqlite3.Error as error:
+            raise MachineError(
+                f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
+            ) from None
+
+    def entries(self) -> Iterator[Entry]:
+        """All booked candidates in order. A row whose checksum does not fit ends the run with MachineError."""
+        try:
+            for *row, checksum in self._db.execute(f"SELECT {_COLUMNS}, checksum FROM candidates ORDER BY id"):
+                if _checksum(tuple(row)) != checksum:
+                    raise MachineError(f"row {row[0]} of the journal is damaged", str(self.path), "delete it and start anew")
+                yield _entry(row)
+        except sqlite3.DatabaseError as error:
+            raise MachineError(f"the journal is damaged: {error}", str(self.path), "delete it and start anew") from None
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _checksum(row: tuple[Any, ...]) -> str:
+    return hashlib.sha256(repr(row).encode()).hexdigest()
+
+
+def _pack(files: Mapping[str, bytes]) -> bytes:
+    return zlib.compress(json.dumps({k: b64encode(v).decode() for k, v in files.items()}).encode(), 1)
+
+
+def _entry(row: list[Any]) -> Entry:
+    files = {k: b64decode(v) for k, v in json.loads(zlib.decompress(row[15])).items()}
+    launches = tuple(tuple(LaunchConfig(tuple(g), tuple(b), s) for g, b, s in case) for case in json.loads(row[8]))
+    return Entry(
+        row[0], row[1], row[2], row[3], json.loads(row[4]), row[5], row[6], launches,
+        evaluation_from_json(json.loads(row[14])), files, row[16],
+    )  # fmt: skip
+
+
+def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
+    """An Evaluation from its `dataclasses.asdict` form."""
+    measurement = data["measurement"]
+    return Evaluation(
+        outcome=Outcome(data["outcome"]),
+        measurement=None
+        if measurement is None
+        else Measurement(
+            **{
+                **measurement,
+                "cases": tuple(CaseTiming(**c) for c in measurement["cases"]),
+                "notes": tuple(measurement["notes"]),
+            }
+        ),
+        failure=Failure(**data["failure"]) if data["failure"] else None,
+        resources=tuple(Resources(**r) for r in data["resources"]),
+        code_hash=data["code_hash"],
+        stage_s=data["stage_s"],
+        notes=tuple(data["notes"]),
+    )

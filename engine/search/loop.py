@@ -1,0 +1,277 @@
+"""The search: keeps several candidates in flight so that compiling never waits for the device, books each at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
+
+from engine.evaluate.model import Built, Evaluator, NotBuilt
+from engine.model import Evaluation, Failure, Outcome, Program
+from engine.rules.model import Proposal
+from engine.search.journal import Entry, Journal
+from engine.search.tree import Node, Tree
+from engine.source.edit import edit_program
+
+# An incumbent is replaced only by what beats it side by side, by more than the noise of a close look. Ours.
+_WIN = 1.003
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds or candidates, whichever ends first; None: no such limit."""
+
+    seconds: float | None = None
+    candidates: int | None = None
+
+
+@dataclass
+class Progress:
+    """What a progress line shows."""
+
+    evaluated: int = 0
+    verified: int = 0
+    best_ratio: float = 1.0
+    best_summary: str = ""
+    elapsed_s: float = 0.0
+    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    stage_s: dict[str, float] = field(default_factory=dict)
+    stopped: str = ""  # why the search ended
+
+
+class Search:
+    """One run over one kernel. Use `run`, then `best_nodes`."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        evaluator: Evaluator,
+        journal: Journal,
+        executor: Executor,
+        *,
+        in_flight: int,
+        prefetch: Callable[[Program], object] = lambda program: None,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.tree, self.evaluator, self.journal = tree, evaluator, journal
+        self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
+        self.progress = Progress()
+        self.incumbent: Node | None = None
+        self.built: dict[int, Built] = {}
+        self._codes: dict[tuple[object, ...], Node] = {}
+        self._earlier_s = 0.0
+        self._begin = time.monotonic()
+        self._next_id = 1
+
+    # ---- start
+
+    def start(self, built: Built, evaluation: Evaluation) -> None:
+        """Book the original as node 0, or take over what the journal already holds."""
+        root = self.tree.root
+        root.evaluation = evaluation
+        self.built[0] = built
+        self._codes[built.identity] = root
+        entries = list(self.journal.entries())
+        if not entries:
+            self.journal.book(
+                Entry(0, None, "", "", {}, "the original", root.program.digest, built.launches, evaluation, {}, 0.0)
+            )
+        for entry in entries:
+            self._take_over(entry)
+        self._begin = time.monotonic()
+
+    def _take_over(self, entry: Entry) -> None:
+        self._earlier_s = max(self._earlier_s, entry.elapsed_s)
+        self._next_id = max(self._next_id, entry.id + 1)
+        if entry.parent is None:
+            return
+        parent = self.tree.nodes[entry.parent]
+        program = self.tree.root.program.replace(entry.files)
+        proposal = Proposal(entry.proposer, entry.rule, entry.summary, {}, entry.parameters)
+        node = self.tree.add(entry.id, parent, proposal, program, entry.evaluation)
+        if entry.evaluation.code_hash:
+            self._codes.setdefault((entry.evaluation.code_hash, entry.launches), node)
+        self._count(node)
+        measurement = entry.evaluation.measurement
+        if entry.evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and measurement:
+            best = self.incumbent.evaluation.measurement if self.incumbent and self.incumbent.evaluation else None
+            if measurement.ratio > max(1.0, best.ratio if best else 1.0):
+                self.incumbent = node
+                self.progress.best_ratio, self.progress.best_summary = measurement.ratio, entry.summary
+
+    # ---- run
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._earlier_s + time.monotonic() - self._begin
+
+    def run(self, budget: Budget) -> None:
+        """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked."""
+        pending: dict[Future[Built], tuple[Node, Proposal, Program]] = {}
+        ready: list[Future[Built]] = []
+        try:
+            while True:
+                exhausted = self._fill(pending, budget)
+                if not pending:
+                    self.progress.stopped = "nothing is left to try" if exhausted else "the budget is spent"
+                    return
+                timeout = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
+                waiting = time.monotonic()
+                done, _ = wait(pending, timeout=timeout, return_when=FIRST_COMPLETED)
+                self._stage("wait", time.monotonic() - waiting)
+                if self._spent(budget):
+                    self.progress.stopped = "the budget is spent"
+                    return
+                ready = sorted(done, key=lambda f: list(pending).index(f))
+                for future in ready:
+                    parent, proposal, program = pending.pop(future)
+                    self._finish(future, parent, proposal, program)
+                    if self._spent(budget):
+                        self.progress.stopped = "the budget is spent"
+                        return
+                    self._fill(pending, budget)
+        finally:
+            for future, (parent, _, _) in pending.items():
+                future.cancel()
+                self.tree.settle(parent)
+
+    def _spent(self, budget: Budget) -> bool:
+        if budget.seconds is not None and self.elapsed_s >= budget.seconds:
+            return True
+        return budget.candidates is not None and self.progress.evaluated >= budget.candidates
+
+    def _fill(self, pending: dict[Future[Built], tuple[Node, Proposal, Program]], budget: Budget) -> bool:
+        """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
+        while len(pending) < self._in_flight:
+            if budget.candidates is not None and self.progress.evaluated + len(pending) >= budget.candidates:
+                return False
+            selecting = time.monotonic()
+            chosen = self.tree.select()
+            self._stage("select", time.monotonic() - selecting)
+            if chosen is None:
+                return True
+            parent, proposal = chosen
+            try:
+                program = edit_program(parent.program, proposal.edits)
+            except Exception as error:
+                self._drop(parent, proposal, f"the edit cannot be applied: {error}")
+                continue
+            if program.digest in self.tree.digests or any(program.digest == p.digest for _, _, p in pending.values()):
+                self.tree.settle(parent)  # the same text by another way: already known, costs nothing
+                continue
+            pending[self._executor.submit(self._build, program)] = (parent, proposal, program)
+        return False
+
+    def _build(self, program: Program) -> Built:
+        built = self.evaluator.build(program)
+        self._prefetch(program)
+        return built
+
+    def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
+        self.tree.settle(parent)
+        evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
+        self._book(parent, proposal, parent.program, evaluation, None)
+
+    def _finish(self, future: Future[Built], parent: Node, proposal: Proposal, program: Program) -> None:
+        built: Built | None = None
+        against: float | None = None
+        try:
+            built = future.result()
+        except NotBuilt as error:
+            evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
+        else:
+            twin = self._codes.get(built.identity)
+            if twin is not None:
+                measurement = twin.evaluation.measurement if twin.evaluation else None
+                evaluation = Evaluation(
+                    Outcome.DUPLICATE,
+                    measurement=measurement,
+                    failure=Failure(f"same machine code and launch as candidate {twin.id}"),
+                    resources=built.binary.resources,
+                    code_hash=built.binary.code_hash,
+                    stage_s=built.stage_s,
+                )
+            else:
+                champion = self.built.get(self.incumbent.id) if self.incumbent else None
+                evaluation, against = self.evaluator.evaluate(built, champion)
+        self.tree.settle(parent)
+        node = self._book(parent, proposal, program, evaluation, built)
+        if built is not None and evaluation.outcome is not Outcome.DUPLICATE:
+            self._codes[built.identity] = node
+            self._crown(node, built, against)
+        self._on_progress(self.progress)
+
+    def _book(
+        self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None
+    ) -> Node:
+        node = self.tree.add(self._next_id, parent, proposal, program, evaluation)
+        self._next_id += 1
+        original = self.tree.root.program
+        changed = {k: v for k, v in program.files.items() if original.files.get(k) != v}
+        booking = time.monotonic()
+        self.journal.book(
+            Entry(
+                node.id, parent.id, proposal.proposer, proposal.rule, dict(proposal.parameters), proposal.summary,
+                program.digest, built.launches if built else (), evaluation, changed, self.elapsed_s,
+            )
+        )  # fmt: skip
+        self._stage("journal", time.monotonic() - booking)
+        self._count(node)
+        return node
+
+    def _crown(self, node: Node, built: Built, against: float | None) -> None:
+        evaluation = node.evaluation
+        if evaluation is None or evaluation.measurement is None:
+            return
+        if evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED) or evaluation.measurement.ratio <= 1.0:
+            return
+        if self.incumbent is not None:
+            held = self.incumbent.evaluation.measurement if self.incumbent.evaluation else None
+            if against is not None:
+                if against <= _WIN:
+                    return
+            elif held is not None and evaluation.measurement.ratio <= held.ratio * _WIN:
+                return
+        if self.incumbent is not None and self.incumbent.id != 0:
+            self.built.pop(self.incumbent.id, None)
+        self.incumbent = node
+        self.built[node.id] = built
+        self.progress.best_ratio = evaluation.measurement.ratio
+        self.progress.best_summary = node.proposal.summary if node.proposal else ""
+
+    def _count(self, node: Node) -> None:
+        progress = self.progress
+        evaluation = node.evaluation
+        assert evaluation is not None
+        progress.evaluated += 1
+        progress.elapsed_s = self.elapsed_s
+        progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
+        if evaluation.outcome in (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED):
+            progress.verified += 1
+        for stage, seconds in evaluation.stage_s.items():
+            self._stage(stage, seconds)
+
+    def _stage(self, name: str, seconds: float) -> None:
+        self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
+
+    def best_nodes(self, count: int) -> list[Node]:
+        """The most promising candidates, the incumbent first, then by ratio."""
+        good = [
+            n
+            for n in self.tree.walk()
+            if n.id
+            and n.evaluation
+            and n.evaluation.measurement
+            and n.evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED)
+            and n.evaluation.measurement.ratio > 1.0
+        ]
+        good.sort(key=lambda n: -(n.evaluation.measurement.ratio if n.evaluation and n.evaluation.measurement else 0.0))
+        if self.incumbent in good:
+            good.remove(self.incumbent)
+            good.insert(0, self.incumbent)
+        return good[:count]
+
+    def summary(self) -> Mapping[str, int]:
+        """Candidates by outcome."""
+        return {outcome.value: n for outcome, n in sorted(self.progress.outcomes.items())}

@@ -1,0 +1,137 @@
+"""The search tree over programs: selection by PUCT with progressive widening, and backpropagation.
+
+PUCT: Rosin 2011, "Multi-armed bandits with episode context"; progressive widening: Couëtoux et al. 2011.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from engine.model import Evaluation, Program
+from engine.rules.model import Proposal
+from engine.search.reward import failed, reward
+
+# Exploration constant 1.4: KernelOPT (arXiv 2609.30059) on one H200.
+EXPLORATION = 1.4
+# A node with n visits may have WIDTH * n ** WIDENING children. Ours: a root of 30 proposals is spread within some 60 visits.
+WIDTH = 3.0
+WIDENING = 0.6
+# The value of a child mixes the best and the mean reward below it: the best finds, the mean forgives noise. Ours.
+BEST_SHARE = 0.7
+# What an in-flight visit counts for while its result is awaited, so that parallel selections spread.
+VIRTUAL_REWARD = -0.3
+
+
+@dataclass(eq=False)
+class Node:
+    """One program in the tree. `pending` counts selections below it whose evaluations are still awaited."""
+
+    id: int
+    program: Program
+    parent: Node | None
+    proposal: Proposal | None
+    evaluation: Evaluation | None = None
+    children: list[Node] = field(default_factory=list)
+    untried: list[Proposal] | None = None  # by falling prior; None: not asked for yet
+    visits: int = 0
+    pending: int = 0
+    total: float = 0.0
+    best: float = -math.inf
+    code: tuple[object, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    def path(self) -> list[Node]:
+        """From the original to this node."""
+        return [*(self.parent.path() if self.parent else []), self]
+
+    def value(self) -> float:
+        """The node's worth with awaited visits counted as poor."""
+        n = self.visits + self.pending
+        if not n:
+            return 0.0
+        mean = (self.total + self.pending * VIRTUAL_REWARD) / n
+        return BEST_SHARE * self.best + (1 - BEST_SHARE) * mean if self.visits else mean
+
+
+class Tree:
+    """Programs reached from the original. `propose` gives a node's proposals, asked for once and only when needed."""
+
+    def __init__(self, original: Program, propose: Callable[[Program], list[Proposal]], seed: int) -> None:
+        self._propose = propose
+        self._random = random.Random(seed)
+        self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
+        self.nodes: dict[int, Node] = {0: self.root}
+        self.digests: dict[str, Node] = {original.digest: self.root}
+
+    def select(self) -> tuple[Node, Proposal] | None:
+        """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending."""
+        node = self.root
+        while True:
+            if self._may_widen(node):
+                break
+            candidates = [c for c in node.children if self._open(c)]
+            if candidates:
+                visits = math.sqrt(node.visits + node.pending)
+                node = max(candidates, key=lambda c: self._score(c, visits))
+            elif self._proposals(node):
+                break  # nothing below: widen here even against the limit
+            elif node is self.root:
+                return None
+            else:
+                node = self.root  # this branch is closed from now on; choose again
+        proposal = self._proposals(node).pop()
+        for step in node.path():
+            step.pending += 1
+        return node, proposal
+
+    def _score(self, child: Node, root_of_visits: float) -> float:
+        prior = child.proposal.prior if child.proposal else 1.0
+        return child.value() + EXPLORATION * prior * root_of_visits / (1 + child.visits + child.pending)
+
+    def _proposals(self, node: Node) -> list[Proposal]:
+        if node.untried is None:
+            if node.evaluation is not None and failed(node.evaluation.outcome):
+                node.untried = []
+            else:
+                proposals = self._propose(node.program)
+                self._random.shuffle(proposals)  # equal priors are tried in an order of the seed's
+                node.untried = sorted(proposals, key=lambda p: p.prior)
+        return node.untried
+
+    def _may_widen(self, node: Node) -> bool:
+        if len(node.children) + node.pending >= WIDTH * (node.visits + node.pending) ** WIDENING:
+            return False
+        return bool(self._proposals(node))
+
+    def _open(self, node: Node) -> bool:
+        """Whether something can still be tried at or below this node."""
+        if node.evaluation is None or failed(node.evaluation.outcome):
+            return False
+        return node.untried is None or bool(node.untried) or any(self._open(child) for child in node.children)
+
+    def add(self, id: int, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation) -> Node:
+        """Book an evaluated child and carry its reward up the path."""
+        node = Node(id, program, parent, proposal, evaluation)
+        parent.children.append(node)
+        self.nodes[id] = node
+        self.digests.setdefault(program.digest, node)
+        gained = reward(evaluation)
+        for step in node.path():
+            step.visits += 1
+            step.total += gained
+            step.best = max(step.best, gained)
+        return node
+
+    def settle(self, parent: Node) -> None:
+        """An awaited visit below `parent` has ended (booked or dropped)."""
+        for step in parent.path():
+            step.pending = max(0, step.pending - 1)
+
+    def walk(self) -> Iterator[Node]:
+        yield from self.nodes.values()

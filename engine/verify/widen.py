@@ -1,0 +1,96 @@
+"""The original kernel with every float widened to double: the float64 reference that errors are held against.
+
+Widening is textual, on the device slice: types, literals and math functions of single, half and bfloat16 precision become
+those of double precision. What reinterprets bits, or packs halves, cannot be widened; then there is no float64 reference
+and the tolerance says so.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TOKEN = re.compile(
+    r"//[^\n]*|/\*.*?\*/"
+    r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    r"|^[ \t]*\#[ \t]*(?:include|line|pragma|error)[^\n]*"
+    r"|(?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[fF](?![\w.]))"
+    r"|(?P<other_number>0[xX][0-9a-fA-F.]+[pP]?[+-]?\w*|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?\w*)"
+    r"|(?P<name>[A-Za-z_]\w*)",
+    re.S | re.M,
+)
+
+_TYPES = {
+    "float": "double", "half": "double", "__half": "double", "__nv_bfloat16": "double", "nv_bfloat16": "double",
+    "float2": "double2", "float3": "double3", "float4": "double4",
+    "make_float2": "make_double2", "make_float3": "make_double3", "make_float4": "make_double4",
+    "FLT_MAX": "1.7976931348623157e308", "FLT_MIN": "2.2250738585072014e-308", "FLT_EPSILON": "2.220446049250313e-16",
+    "CUDART_INF_F": "(1.0/0.0)", "HUGE_VALF": "(1.0/0.0)",
+}  # fmt: skip
+
+_F_SUFFIXED = (
+    "acos asin atan atan2 cbrt ceil copysign cos cosh erf erfc exp exp2 exp10 expm1 fabs fdim floor fma fmax fmin fmod "
+    "hypot ldexp lgamma log log10 log1p log2 logb lrint lround modf nearbyint pow remainder rint round rsqrt scalbn sin "
+    "sinh sqrt tan tanh tgamma trunc normcdf erfinv rcbrt"
+).split()
+
+_INTRINSICS = {
+    "__expf": "exp", "__exp10f": "exp10", "__logf": "log", "__log2f": "log2", "__log10f": "log10", "__sinf": "sin",
+    "__cosf": "cos", "__tanf": "tan", "__powf": "pow", "__fsqrt_rn": "sqrt", "__fmaf_rn": "fma", "__frsqrt_rn": "rsqrt",
+    "__fdividef": "__optiml_div", "__fdiv_rn": "__optiml_div", "__frcp_rn": "__optiml_rcp", "__saturatef": "__optiml_sat",
+    "__fadd_rn": "__optiml_add", "__fmul_rn": "__optiml_mul", "__fsub_rn": "__optiml_sub",
+    "__half2float": "__optiml_same", "__float2half": "__optiml_same", "__float2half_rn": "__optiml_same",
+    "__bfloat162float": "__optiml_same", "__float2bfloat16": "__optiml_same", "__float2bfloat16_rn": "__optiml_same",
+    "__hadd": "__optiml_add", "__hmul": "__optiml_mul", "__hsub": "__optiml_sub", "__hdiv": "__optiml_div",
+    "__hfma": "fma", "__hmax": "fmax", "__hmin": "fmin", "hexp": "exp", "hsqrt": "sqrt", "hlog": "log", "__habs": "fabs",
+    "__float2int_rn": "__double2int_rn", "__float2int_rz": "__double2int_rz", "__float2int_rd": "__double2int_rd",
+    "__float2int_ru": "__double2int_ru", "__int2float_rn": "__int2double_rn",
+}  # fmt: skip
+
+_PRELUDE = (
+    "static __device__ __forceinline__ double __optiml_div(double a, double b) { return a / b; } "
+    "static __device__ __forceinline__ double __optiml_rcp(double a) { return 1.0 / a; } "
+    "static __device__ __forceinline__ double __optiml_sat(double a) { return fmin(fmax(a, 0.0), 1.0); } "
+    "static __device__ __forceinline__ double __optiml_add(double a, double b) { return a + b; } "
+    "static __device__ __forceinline__ double __optiml_sub(double a, double b) { return a - b; } "
+    "static __device__ __forceinline__ double __optiml_mul(double a, double b) { return a * b; } "
+    "static __device__ __forceinline__ double __optiml_same(double a) { return a; }\n"
+)
+
+_HOPELESS = re.compile(
+    r"^(?:__float_as_(?:u?int)|__u?int_as_float|reinterpret_cast|union|asm|__asm__|half2|__half2|__nv_bfloat162|"
+    r"memcpy|__half_as_\w+|__\w+_as_half|__nv_fp8\w*|wmma|nvcuda|tf32|__dp4a|short2|cub|cp_async|__pipeline_\w+)$"
+)
+_FLOAT_WORD = re.compile(r"\b(?:float|half|__half|__nv_bfloat16|nv_bfloat16)\b")
+
+
+def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
+    """The slice and its kernel expressions in double precision; None where there is nothing to widen or no safe way to."""
+    if not _FLOAT_WORD.search(text) and not any(_FLOAT_WORD.search(e) for e in expressions):
+        return None
+    hopeless = False
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal hopeless
+        if match["number"]:
+            literal = match["number"][:-1]
+            return literal if any(c in literal for c in ".eE") else literal + ".0"
+        name = match["name"]
+        if not name:
+            return match[0]
+        if _HOPELESS.match(name):
+            hopeless = True
+        if name in _TYPES:
+            return _TYPES[name]
+        if name in _INTRINSICS:
+            return _INTRINSICS[name]
+        if name.endswith("f") and name[:-1] in _FUNCTIONS:
+            return name[:-1]
+        return name
+
+    widened = _TOKEN.sub(replace, text)
+    if hopeless:
+        return None
+    return _PRELUDE + "#line 1\n" + widened, tuple(_TOKEN.sub(replace, e) for e in expressions)
+
+
+_FUNCTIONS = frozenset(_F_SUFFIXED)
