@@ -1,0 +1,78 @@
+"""The rewrite rules: the proposer that needs no model.
+
+A rule is one module with a class that follows `engine.rules.model.Rule` and is named in `_MODULES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from engine.errors import OptimlError
+from engine.model import LaunchConfig, Program
+from engine.rules.model import Proposal, Rule, Site, Target
+from engine.spec.model import KernelSpec
+
+# Module to class; the order is the order of proposals with an equal prior.
+_MODULES: tuple[tuple[str, str], ...] = (
+    ("restrict", "Restrict"),
+    ("unroll", "Unroll"),
+)
+
+
+@dataclass(frozen=True)
+class RuleFailure:
+    """A rule that raised instead of proposing: a defect of ours, booked and passed over."""
+
+    rule: str
+    error: str
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Every rule, once."""
+    return tuple(getattr(importlib.import_module(f"engine.rules.{module}"), name)() for module, name in _MODULES)
+
+
+def proposals(
+    site: Site, *, only: Iterable[str] | None = None, failures: list[RuleFailure] | None = None
+) -> tuple[Proposal, ...]:
+    """What all rules (or those named in `only`) propose for the site, most promising first.
+
+    A rule that raises never ends the search: what it raised is appended to `failures`, and its proposals so far count.
+    """
+    wanted = None if only is None else frozenset(only)
+    found: list[Proposal] = []
+    for rule in rules():
+        if wanted is not None and rule.name not in wanted:
+            continue
+        try:
+            for proposal in rule.propose(site):
+                found.append(proposal)
+        except Exception as error:  # any defect of one rule must leave the others working
+            if failures is not None:
+                failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
+    return tuple(sorted(found, key=lambda p: -p.prior))
+
+
+def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:
+    """Parse the program once for all rules.
+
+    `configs` is empty where a launch of a timing case cannot be evaluated. Raises KeyError where the kernel is gone,
+    and SourceError where the file cannot be parsed.
+    """
+    from engine.source.launch import evaluate, sites
+    from engine.source.parse import parse
+
+    unit = parse(program.data, program.kernel_file)
+    kernel = unit.kernel(spec.steps[step].kernel)
+    launches = sites(program, kernel.name)
+    configs: list[LaunchConfig] = []
+    try:
+        for case in spec.time:
+            configs.append(evaluate(program, spec, step, case.sizes))
+    except OptimlError:
+        configs = []
+    return Site(program, spec, step, unit, kernel, launches, tuple(configs), target or Target())

@@ -1,0 +1,190 @@
+"""Promise the compiler that pointers do not overlap and that inputs are only read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.errors import OptimlError
+from engine.rules.common import body_node, in_file, merge, pointers_distinct, proposal, sound, text, walk, written
+from engine.rules.model import Proposal, Site
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+# Types that __ldg takes (CUDA C++ Programming Guide, "Read-Only Data Cache Load Function").
+_HINTED = frozenset({
+    "float", "double", "int", "unsigned int", "unsigned", "char", "signed char", "unsigned char", "short",
+    "unsigned short", "long long", "unsigned long long", "float2", "float4", "double2", "int2", "int4", "uint2", "uint4",
+    "__half", "half", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t",
+})  # fmt: skip
+
+
+class Restrict:
+    """`__restrict__` on every pointer parameter, `const` on those never written; read-only loads apart."""
+
+    name = "restrict"
+    summary = "Tell the compiler which pointers do not overlap and which are only read"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site):
+            return
+        parameters = _pointer_parameters(site.kernel.node, site.kernel.name)
+        if not parameters or "__restrict" in "".join(site.unit.macros.get(n, "") for n in site.kernel.names):
+            return
+        read_only = _read_only(site)
+        const = [p for p in parameters if p.name in read_only and not p.const]
+        prototypes = _prototype_edits(site, {p.position: p for p in const})
+        if prototypes is None:
+            const = []
+            prototypes = {}
+        qualify = [Edit(Span(p.type_start, p.type_start), "const ") for p in const]
+        if pointers_distinct(site):
+            restrict = [Edit(Span(p.name_start, p.name_start), "__restrict__ ") for p in parameters if not p.restrict]
+            if restrict:
+                yield from proposal(
+                    self.name,
+                    "Mark pointers that do not overlap with __restrict__" + (" and inputs with const" if const else ""),
+                    merge(in_file(site, *restrict, *qualify), prototypes),
+                    0.35,
+                    restrict=len(restrict),
+                    const=len(const),
+                )
+            hints = _hint_edits(site, read_only)
+            if hints:
+                # sm_35 and later choose this path themselves where const and __restrict__ allow: rarely a gain.
+                yield from proposal(
+                    self.name,
+                    "Load inputs through the read-only data cache",
+                    in_file(site, *hints),
+                    0.12,
+                    ldg=len(hints),
+                )
+
+
+class _Pointer:
+    """One pointer parameter of a declarator in the tree."""
+
+    def __init__(self, position: int, node: Node, name: Node) -> None:
+        declaration = text(node)
+        kind = node.child_by_field_name("type")
+        self.position = position
+        self.name = text(name)
+        self.name_start = name.start_byte
+        self.type_start = min(node.start_byte, kind.start_byte) if kind is not None else node.start_byte
+        head = declaration.split("*", 1)[0]
+        self.const = bool(re.search(r"\bconst\b", head))
+        self.restrict = "__restrict" in declaration
+        self.type = " ".join(head.replace("const", " ").split())
+
+
+def _pointer_parameters(node: Node, function: str) -> list[_Pointer]:
+    for declarator in walk(node):
+        if declarator.type != "function_declarator":
+            continue
+        name, parameters = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("parameters")
+        if name is None or parameters is None or text(name).split("<")[0].split("::")[-1].strip() != function:
+            continue
+        found = []
+        listed = [
+            c
+            for c in parameters.named_children
+            if c.type in ("parameter_declaration", "optional_parameter_declaration")
+        ]
+        for position, parameter in enumerate(listed):
+            inner = parameter.child_by_field_name("declarator")
+            if inner is None or inner.type != "pointer_declarator":
+                continue
+            target = inner.child_by_field_name("declarator")
+            if target is not None and target.type == "identifier":
+                found.append(_Pointer(position, parameter, target))
+        return found
+    return []
+
+
+def _read_only(site: Site) -> set[str]:
+    """Pointer parameters that the kernel only reads, and only by subscripts."""
+    body = body_node(site)
+    pointers = {p.name for p in site.kernel.parameters if p.pointer}
+    found = pointers - written(body)
+    for node in walk(body):
+        if node.type == "identifier" and text(node) in found:
+            parent = node.parent
+            subscripted = parent is not None and parent.type == "subscript_expression"
+            indexed = subscripted and parent is not None and parent.child_by_field_name("argument") == node
+            if not indexed and not _is_declared_name(node):
+                found.discard(text(node))
+    # A local of the same name would hide the parameter.
+    return {
+        n for n in found if not any(_is_declared_name(i) and text(i) == n for i in walk(body) if i.type == "identifier")
+    }
+
+
+def _is_declared_name(node: Node) -> bool:
+    parent = node.parent
+    return (
+        parent is not None and parent.type.endswith("declarator") and parent.child_by_field_name("declarator") == node
+    )
+
+
+def _hint_edits(site: Site, read_only: set[str]) -> list[Edit]:
+    by_name = {p.name: p for p in site.kernel.parameters}
+    edits = []
+    for node in walk(body_node(site)):
+        if node.type != "subscript_expression":
+            continue
+        array, parent = node.child_by_field_name("argument"), node.parent
+        if array is None or text(array) not in read_only or by_name[text(array)].base not in _HINTED:
+            continue
+        if parent is not None and parent.type == "pointer_expression":
+            continue
+        # Nested loads (`x[idx[i]]`) would need nested edits: the inner one is left as it is.
+        if any(edit.span.contains(Span(node.start_byte, node.end_byte)) for edit in edits):
+            continue
+        edits.append(Edit(Span(node.start_byte, node.end_byte), f"__ldg(&{text(node)})"))
+    return edits
+
+
+def _prototype_edits(site: Site, const: dict[int, _Pointer]) -> dict[str, tuple[Edit, ...]] | None:
+    """`const` in every other declaration of the kernel; None where one differs or the kernel's address may be taken."""
+    if not const:
+        return {}
+    from engine.source.parse import parse
+
+    name = site.kernel.name
+    word = re.compile(rf"\b{re.escape(name)}\b(?!\s*(?:<|\())".encode())
+    found: dict[str, tuple[Edit, ...]] = {}
+    for path, data in site.program.files.items():
+        if name.encode() not in data or not path.endswith((".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".inl")):
+            continue
+        if word.search(re.sub(rb"//[^\n]*|/\*.*?\*/", b"", data, flags=re.S)):
+            return None
+        try:
+            root = parse(data, path).root
+        except OptimlError:
+            return None
+        edits: list[Edit] = []
+        for node in walk(root):
+            if node.type != "function_declarator" or (
+                path == site.program.kernel_file and _inside(node, site.kernel.span)
+            ):
+                continue
+            inner = node.child_by_field_name("declarator")
+            if inner is None or text(inner).split("<")[0].split("::")[-1].strip() != name:
+                continue
+            declared = {p.position: p for p in _pointer_parameters(node, name)}
+            for position, pointer in const.items():
+                if position not in declared or declared[position].type != pointer.type:
+                    return None
+                if not declared[position].const:
+                    at = declared[position].type_start
+                    edits.append(Edit(Span(at, at), "const "))
+        if edits:
+            found[path] = tuple(edits)
+    return found
+
+
+def _inside(node: Node, whole: Span) -> bool:
+    return whole.start <= node.start_byte and node.end_byte <= whole.end

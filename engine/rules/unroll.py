@@ -1,0 +1,300 @@
+"""Unroll counted loops: by a pragma, and by hand with accumulators of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.arith import ArithmeticError_, evaluate_int
+from engine.rules.common import (
+    body_node,
+    children,
+    fresh,
+    in_file,
+    indent_at,
+    is_plain,
+    local_only,
+    names,
+    proposal,
+    pure,
+    render,
+    replace_name,
+    sound,
+    span,
+    text,
+    walk,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.threads import StrideLoop, declarators, declared_type, definition, stride_loop
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_FACTORS = (4, 8, 2, 16)
+_MAX_LOOPS = 4
+_MAX_FULL = 64
+_MAX_PARTS = 4
+_FLOATING = frozenset({"float", "double"})
+_EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
+
+
+class Unroll:
+    """`#pragma unroll k` on innermost counted loops, and reductions split into independent chains."""
+
+    name = "unroll"
+    summary = "Unroll counted loops"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site):
+            return
+        innermost = [n for n in walk(body_node(site)) if n.type == "for_statement" and not _holds_loop(n)]
+        if "__restrict" in site.unit.macros or len(innermost) == 0:
+            return
+        for order, loop in enumerate(innermost[:_MAX_LOOPS]):
+            yield from self._pragmas(site, loop, order)
+            yield from self._chains(site, loop, order)
+        if len(innermost) > 1:
+            edits = [e for loop in innermost if (e := _pragma(site, loop, "4")) is not None]
+            if len(edits) == len(innermost):
+                yield from proposal(
+                    self.name,
+                    "Unroll every innermost loop four times",
+                    in_file(site, *edits),
+                    0.3,
+                    factor=4,
+                    loop="all",
+                )
+
+    def _pragmas(self, site: Site, loop: Node, order: int) -> Iterator[Proposal]:
+        line = site.unit.line_of(loop.start_byte)
+        trips = _constant_trips(site, loop)
+        choices = [("full", "")] if trips is not None and trips <= _MAX_FULL else [(str(k), str(k)) for k in _FACTORS]
+        for rank, (label, argument) in enumerate(choices):
+            edit = _pragma(site, loop, argument)
+            if edit is None:
+                continue
+            times = "fully" if label == "full" else f"{label} times"
+            # The compiler unrolls short constant loops by itself; others gain where loads overlap.
+            prior = 0.15 if label == "full" else 0.3 - 0.04 * rank - 0.02 * order
+            yield from proposal(
+                self.name,
+                f"Unroll the loop of line {line} {times}",
+                in_file(site, edit),
+                prior,
+                factor=label,
+                line=line,
+            )
+
+    def _chains(self, site: Site, node: Node, order: int) -> Iterator[Proposal]:
+        loop = stride_loop(node)
+        reduction = _reduction(site, loop) if loop is not None else None
+        if loop is None or reduction is None:
+            return
+        line = site.unit.line_of(node.start_byte)
+        for rank, parts in enumerate((4, 2)):
+            edit = _split(site, loop, reduction, parts)
+            # A chain of dependent additions costs four cycles each; independent ones overlap, and so do their loads.
+            yield from proposal(
+                self.name,
+                f"Split the reduction of line {line} into {parts} independent accumulators",
+                in_file(site, edit),
+                0.34 - 0.05 * rank - 0.02 * order,
+                accumulators=parts,
+                line=line,
+            )
+
+
+def _holds_loop(node: Node) -> bool:
+    body = node.child_by_field_name("body")
+    return body is not None and any(n.type in ("for_statement", "while_statement", "do_statement") for n in walk(body))
+
+
+def _constant_trips(site: Site, node: Node) -> int | None:
+    loop = stride_loop(node)
+    if loop is None:
+        return None
+    template = {t.split()[-1] for t in site.kernel.template_parameters}
+    values = {}
+    for name in names(loop.start) | names(loop.bound):
+        if name in template:
+            return None
+        try:
+            values[name] = evaluate_int(site.unit.macros.get(name, site.unit.constants.get(name, "")), {})
+        except ArithmeticError_:
+            return None
+    try:
+        low, high, step = (
+            evaluate_int(text(loop.start), values),
+            evaluate_int(text(loop.bound), values),
+            evaluate_int(loop.step, {}),
+        )
+    except ArithmeticError_:
+        return None
+    return max(0, -(-(high - low) // step)) if step > 0 else None
+
+
+def _pragma(site: Site, loop: Node, argument: str) -> Edit | None:
+    """The pragma before the loop, or another factor in the one that is there."""
+    parent = loop.parent
+    if parent is None or parent.type != "compound_statement":
+        return None
+    wanted = f"#pragma unroll {argument}".rstrip()
+    before = [c for c in parent.children if c.end_byte <= loop.start_byte and c.type != "comment"][-1]
+    if before.type.startswith("preproc"):
+        match = re.fullmatch(r"#\s*pragma\s+unroll\b[^\n]*", text(before).strip())
+        if not match or match[0] == wanted:
+            return None
+        length = len(match[0].encode())
+        return Edit(Span(before.start_byte, before.start_byte + length), wanted)
+    start = loop.start_byte
+    head = site.unit.data[site.unit.data.rfind(b"\n", 0, start) + 1 : start]
+    if head.strip():
+        return Edit(Span(start, start), f"\n{indent_at(site, start)}{wanted}\n{indent_at(site, start)}")
+    return Edit(Span(start, start), f"{wanted}\n{indent_at(site, start)}")
+
+
+def _reduction(site: Site, loop: StrideLoop) -> dict[str, tuple[str, str, str]] | None:
+    """The accumulators of a loop that does nothing but reduce: name to (type, operator, identity)."""
+    statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
+    found: dict[str, tuple[str, str, str]] = {}
+    locals_: set[str] = set()
+    if not local_only(site, loop.body) or not statements:
+        return None
+    values: list[Node] = []
+    for statement in statements:
+        if statement.type == "declaration":
+            parts = declarators(statement)
+            if any(not name or value is None or not pure(value) for name, value in parts):
+                return None
+            locals_ |= {name for name, _ in parts}
+            values += [value for _, value in parts if value is not None]
+            continue
+        inner = children(statement)
+        if statement.type != "expression_statement" or len(inner) != 1 or inner[0].type != "assignment_expression":
+            return None
+        sign, left, right = (inner[0].child_by_field_name(f) for f in ("operator", "left", "right"))
+        if sign is None or left is None or right is None or left.type != "identifier" or not pure(right):
+            return None
+        name = text(left)
+        shape = _operation(text(sign), name, right)
+        kind = _local_type(site, name, loop.node)
+        if shape is None or kind is None or name in locals_ or (name in found and found[name][1] != shape[0]):
+            return None
+        identity = "0" if shape[0] == "+" else "1" if shape[0] == "*" else name
+        if kind in _FLOATING and identity in ("0", "1"):
+            identity += ".0f" if kind == "float" else ".0"
+        found[name] = (kind, shape[0], identity)
+        values.append(shape[1])
+    if not found or any(names(value) & set(found) for value in values):
+        return None
+    return found
+
+
+def _operation(sign: str, name: str, right: Node) -> tuple[str, Node] | None:
+    """Operator and operand of `acc += e`, `acc = acc + e`, `acc = e + acc`, `acc *= e`, `acc = fmaxf(acc, e)`."""
+    if sign in ("+=", "*="):
+        return sign[0], right
+    if sign != "=":
+        return None
+    for operator in ("+", "*"):
+        if right.type == "binary_expression":
+            terms = [right.child_by_field_name("left"), right.child_by_field_name("right")]
+            own = right.child_by_field_name("operator")
+            if own is not None and text(own) == operator:
+                for this, other in (terms, terms[::-1]):
+                    if this is not None and other is not None and text(this) == name and name not in names(other):
+                        return operator, other
+    if right.type == "call_expression":
+        function, arguments = right.child_by_field_name("function"), right.child_by_field_name("arguments")
+        if (
+            function is not None
+            and arguments is not None
+            and text(function) in _EXTREMA
+            and len(children(arguments)) == 2
+        ):
+            a, b = children(arguments)
+            for this, other in ((a, b), (b, a)):
+                if text(this) == name and name not in names(other):
+                    return text(function), other
+    return None
+
+
+def _local_type(site: Site, name: str, before: Node) -> str | None:
+    """The type of a scalar local of the kernel that is declared once, before the loop."""
+    found = []
+    for node in walk(body_node(site)):
+        if node.type == "declaration" and name in [d for d, _ in declarators(node)]:
+            found.append((declared_type(node), node.end_byte <= before.start_byte))
+    if (
+        len(found) != 1
+        or not found[0][1]
+        or found[0][0] not in (*_FLOATING, "int", "unsigned", "unsigned int", "long long")
+    ):
+        return None
+    return found[0][0]
+
+
+def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]], parts: int) -> Edit:
+    indent = indent_at(site, loop.node.start_byte)
+    unit = "\t" if indent.startswith("\t") else "    "
+    taken: list[str] = []
+
+    def name_for(base: str) -> str:
+        taken.append(fresh(site, base, taken))
+        return taken[-1]
+
+    copies = {acc: [acc] + [name_for(f"{acc}_{p}") for p in range(1, parts)] for acc in found}
+    lines = [
+        f"{kind} {', '.join(f'{c} = {identity}' for c in copies[acc][1:])};"
+        for acc, (kind, _, identity) in found.items()
+    ]
+    step = loop.step
+    if not re.fullmatch(r"\d+", step):
+        step = name_for("step") if not is_plain(step) or definition(site, step) is None else step
+        if step != loop.step:
+            lines.append(f"const {loop.type} {step} = {loop.step};")
+    variable, bound = loop.variable, text(loop.bound)
+    lines.append(f"{loop.type} {variable} = {text(loop.start)};")
+    ahead = _times(parts - 1, step)
+    bound = bound if is_plain(bound) else f"({bound})"
+    lines.append(f"for (; {variable} + {ahead} < {bound}; {variable} += {_times(parts, step)}) {{")
+    statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
+    braces = any(s.type == "declaration" for s in statements)
+    for part in range(parts):
+        changes: list[tuple[int, int, str]] = []
+        if part:
+            changes += replace_name(loop.body, variable, f"({variable} + {_times(part, step)})")
+            for acc, own in copies.items():
+                changes += replace_name(loop.body, acc, own[part])
+        body = [
+            render(site, s.start_byte, s.end_byte, [c for c in changes if s.start_byte <= c[0] < s.end_byte])
+            for s in statements
+        ]
+        lines += (
+            [unit + "{", *(unit * 2 + line for line in body), unit + "}"] if braces else [unit + line for line in body]
+        )
+    lines.append("}")
+    lines.append(f"for (; {variable} < {bound}; {_increment(variable, step)}) {{")
+    lines += [unit + render(site, s.start_byte, s.end_byte) for s in statements]
+    lines.append("}")
+    for acc, (_, operator, _) in found.items():
+        rest = copies[acc][1:]
+        if operator in ("+", "*"):
+            pairs = f" {operator} ".join(rest)
+            lines.append(f"{acc} {operator}= {pairs};")
+        else:
+            lines += [f"{acc} = {operator}({acc}, {copy});" for copy in rest]
+    inner = indent + unit
+    written_lines = ("\n" + inner).join(lines)
+    # A block of its own keeps the loop variable's name out of the code that follows.
+    return Edit(span(loop.node), "{\n" + inner + written_lines + "\n" + indent + "}")
+
+
+def _times(count: int, step: str) -> str:
+    return str(count * int(step)) if step.isdigit() else step if count == 1 else f"{count} * {step}"
+
+
+def _increment(variable: str, step: str) -> str:
+    return f"++{variable}" if step == "1" else f"{variable} += {step}"
