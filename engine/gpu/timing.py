@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.gpu.buffers import CaseBuffers
 from engine.gpu.checks import Checker
-from engine.gpu.device import Arena, Call, Loaded
+from engine.gpu.device import Call, Loaded
 from engine.model import LaunchConfig
 from engine.statistics import paired_ratio
 
@@ -28,6 +28,7 @@ MAX_SET_BYTES = 2 << 30
 FLUSH_BYTES = 256 << 20  # over four times the largest L2 (60 MB on an H200)
 WARM_UP_S = 0.003
 FIRST_ROUNDS = 5
+GIVE_UP = 0.85  # of the bar: three cold launches tell 15 % apart
 BATCH = 5
 
 
@@ -49,9 +50,7 @@ FINAL = Effort(half_width=0.002, rounds=150, budget_s=2.0)
 class Contestant:
     """One program in a comparison; `samples_us` holds one time per round."""
 
-    name: str
     calls: list[Call]  # one per set of buffers
-    arenas: list[Arena]
     repeat: int = 1
     graph: Any = None
     samples_us: list[float] = field(default_factory=list)
@@ -66,7 +65,6 @@ class Timer:
         self._flush = cp.empty(FLUSH_BYTES // 4, cp.uint32)
         self._extra: dict[int, list[CaseBuffers]] = {}
         self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(4 * BATCH)]
-        self.original_us: dict[int, float] = {}
         self.l2_bytes = int(cp.cuda.Device().attributes["L2CacheSize"])
 
     def _sets(self, index: int, count: int) -> list[CaseBuffers]:
@@ -83,14 +81,14 @@ class Timer:
                     twin.pristine.view(name, cp.uint8)[...] = first.pristine.view(name, cp.uint8)
         return [first, *extra[: count - 1]]
 
-    def _estimate_us(self, call: Call, buffers: CaseBuffers) -> float:
-        """Warm up by time, then one cold launch; the smaller of three."""
+    def _warm_up(self, call: Call, buffers: CaseBuffers) -> list[float]:
+        """Cold single launches in µs after one that does not count: at least three, and as many as warm the clocks up."""
         begin = time.perf_counter()
-        times = []
-        while len(times) < 3 or (time.perf_counter() - begin < WARM_UP_S and len(times) < 50):
+        times: list[float] = []
+        while len(times) < 4 or (time.perf_counter() - begin < WARM_UP_S and len(times) < 30):
             buffers.reset(buffers.main, 0)
             times.append(self._once(call, 0))
-        return min(times[1:])
+        return times[-3:]
 
     def _once(self, call: Call, slot: int) -> float:
         start, stop = self._events[slot]
@@ -106,18 +104,21 @@ class Timer:
         self.checker.tools.fill(int(self._flush.data.ptr), FLUSH_BYTES, 0)
 
     def time(
-        self, index: int, programs: Sequence[tuple[str, Loaded, Sequence[LaunchConfig]]], effort: Effort, seed: int,
-        keep_on: Callable[[dict[str, list[float]]], bool] | None = None,
+        self, index: int, programs: Sequence[tuple[Loaded, Sequence[LaunchConfig]]], effort: Effort, seed: int,
+        bar: float = 0.0,
     ) -> dict[str, Any]:  # fmt: skip
         """Time programs (the first is the original, the last the candidate) on fresh inputs of one case.
 
-        Returns samples per program in µs, the check after timing (`failure`), and whether the caches were cold.
+        A candidate whose first launches are clearly below `bar` (a speedup) is given up with three samples.
+        Returns samples in µs per program (in the order given), the check after timing (`failure`), and whether the caches were cold.
         """
         buffers = self.checker.buffers(index)
         buffers.draw(seed, "declared")
-        calls = [Call(loaded, launches, buffers.arguments(buffers.main)) for _, loaded, launches in programs]
-        estimates = [self._estimate_us(call, buffers) for call in calls]
-        self.original_us[index] = estimates[0]
+        calls = [Call(loaded, launches, buffers.arguments(buffers.main)) for loaded, launches in programs]
+        warm = [self._warm_up(call, buffers) for call in calls]
+        estimates = [min(times) for times in warm]
+        if estimates[0] / estimates[-1] < GIVE_UP * bar and estimates[-1] > GRAPH_BELOW_US:
+            return {"samples_us": warm, "failure": None, "cold": True, "host_over_events": 1.0}
         graph = min(estimates) < GRAPH_BELOW_US
         sets, cold = [buffers], True
         if graph:
@@ -126,16 +127,16 @@ class Timer:
             sets = self._sets(index, min(wanted, most))
             cold = wanted <= most
         contestants = []
-        for (name, loaded, launches), call, estimate in zip(programs, calls, estimates, strict=True):
+        for (loaded, launches), call, estimate in zip(programs, calls, estimates, strict=True):
             own = [call, *(Call(loaded, launches, s.arguments(s.main)) for s in sets[1:])]
-            contestant = Contestant(name, own, [s.main for s in sets])
+            contestant = Contestant(own)
             if graph:
                 contestant.repeat = max(1, min(64, round(GRAPH_SPAN_US / max(estimate, 1.0))))
                 contestant.graph = self._capture(contestant)
             contestants.append(contestant)
-        failure, host_over_events = self._rounds(index, contestants, sets, effort, keep_on)
+        failure, host_over_events = self._rounds(index, contestants, sets, effort)
         return {
-            "samples_us": {c.name: c.samples_us for c in contestants},
+            "samples_us": [c.samples_us for c in contestants],
             "failure": failure,
             "cold": cold,
             "host_over_events": host_over_events,
@@ -153,8 +154,7 @@ class Timer:
         return graph
 
     def _rounds(
-        self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort,
-        keep_on: Callable[[dict[str, list[float]]], bool] | None,
+        self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort
     ) -> tuple[dict[str, Any] | None, float]:  # fmt: skip
         begin = time.perf_counter()
         candidate = contestants[-1]
@@ -196,7 +196,6 @@ class Timer:
                 done >= effort.rounds
                 or time.perf_counter() - begin > effort.budget_s
                 or (done >= FIRST_ROUNDS and self._narrow(contestants, effort))
-                or (keep_on is not None and not keep_on({c.name: c.samples_us for c in contestants}))
             )
             if batch == checked_batch or last:
                 # The candidate ran last: its timed launch must have left the right result.

@@ -70,17 +70,12 @@ class _Session:
         effort = {"look": timing.LOOK, "close": timing.CLOSE, "final": timing.FINAL}[header["effort"]]
         results = []
         for index in header["cases"]:
-            programs = [(key, self.loaded[key][0], self.loaded[key][1][index]) for key in header["programs"]]
-            result = self.timer.time(index, programs, effort, header["seed"])
+            programs = [(self.loaded[key][0], self.loaded[key][1][index]) for key in header["programs"]]
+            result = self.timer.time(index, programs, effort, header["seed"], header["bar"])
             results.append(result)
             if result["failure"]:
                 break
         return {"results": results}
-
-    def bytes_needed(self) -> int:
-        from engine.spec.data import bytes_needed
-
-        return max(bytes_needed(self.spec, case) for case in self.checker.cases)
 
 
 def _launches(values: list[list[list[Any]]]) -> list[list[Any]]:

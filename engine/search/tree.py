@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from engine.model import Evaluation, Program
+from engine.model import Evaluation, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.reward import failed, reward
 
@@ -96,7 +96,7 @@ class Tree:
 
     def _proposals(self, node: Node) -> list[Proposal]:
         if node.untried is None:
-            if node.evaluation is not None and failed(node.evaluation.outcome):
+            if node.evaluation is not None and _closed(node.evaluation.outcome):
                 node.untried = []
             else:
                 proposals = self._propose(node.program)
@@ -111,7 +111,7 @@ class Tree:
 
     def _open(self, node: Node) -> bool:
         """Whether something can still be tried at or below this node."""
-        if node.evaluation is None or failed(node.evaluation.outcome):
+        if node.evaluation is None or _closed(node.evaluation.outcome):
             return False
         return node.untried is None or bool(node.untried) or any(self._open(child) for child in node.children)
 
@@ -135,3 +135,8 @@ class Tree:
 
     def walk(self) -> Iterator[Node]:
         yield from self.nodes.values()
+
+
+def _closed(outcome: Outcome) -> bool:
+    """Whether nothing is built upon such a candidate: it failed, or its twin elsewhere in the tree stands for it."""
+    return failed(outcome) or outcome is Outcome.DUPLICATE

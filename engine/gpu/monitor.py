@@ -1,0 +1,97 @@
+"""What NVML says of the GPU around a measurement: throttling, temperature, other processes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import MachineError
+
+# Reasons that change what a kernel's time means; idle and the applications' own clock settings do not.
+_THROTTLES = {
+    0x0000000000000008: "hardware slowdown",
+    0x0000000000000020: "thermal slowdown (software)",
+    0x0000000000000040: "thermal slowdown (hardware)",
+    0x0000000000000080: "power brake",
+}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One reading: clocks in MHz, temperature in °C, power in W, reasons that clocks are held down, other processes."""
+
+    sm_mhz: int
+    memory_mhz: int
+    temperature_c: int
+    power_w: float
+    throttles: tuple[str, ...]
+    others: tuple[int, ...]  # process ids
+
+
+class Monitor:
+    """Reads one GPU. `own` is the process id of our worker, whose processes do not count as others."""
+
+    def __init__(self, index: int = 0) -> None:
+        import pynvml
+
+        self._nvml: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError as error:
+            raise MachineError(f"NVML does not answer: {error}", do="check the driver with nvidia-smi") from None
+
+    def read(self, own: int = 0) -> Snapshot:
+        """A reading; costs about a millisecond. Raises MachineError when the GPU is lost."""
+        nvml = self._nvml
+        try:
+            others: list[int] = []
+            with contextlib.suppress(nvml.NVMLError):
+                others = [
+                    p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle) if not _descends(p.pid, own)
+                ]
+            reasons = 0
+            with contextlib.suppress(nvml.NVMLError):
+                reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+            power = 0.0
+            with contextlib.suppress(nvml.NVMLError):
+                power = nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
+            return Snapshot(
+                nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
+                nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
+                nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU),
+                power,
+                tuple(name for bit, name in _THROTTLES.items() if reasons & bit),
+                tuple(others),
+            )
+        except nvml.NVMLError as error:
+            raise MachineError(f"the GPU does not answer: {error}", do="check it with nvidia-smi") from None
+
+    def driver(self) -> str:
+        return str(self._nvml.nvmlSystemGetDriverVersion())
+
+
+def disturbance(before: Snapshot, after: Snapshot) -> str | None:
+    """Why the time between two readings cannot be trusted, or None."""
+    if after.throttles or before.throttles:
+        return f"the GPU's clocks were held down: {', '.join(sorted({*before.throttles, *after.throttles}))}"
+    if after.others or before.others:
+        return f"another process used the GPU (process {', '.join(map(str, sorted({*before.others, *after.others})))})"
+    return None
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is `ancestor` or one of its descendants; a pid that cannot be seen counts as ours only if gone."""
+    seen = 0
+    while pid > 1 and seen < 64:
+        if pid == ancestor:
+            return True
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return not Path(f"/proc/{pid}").exists()
+        pid = int(stat.rpartition(")")[2].split()[1])
+        seen += 1
+    return False

@@ -1,0 +1,155 @@
+"""The parent's side of the GPU worker: starts it, talks to it, replaces it when a candidate took it down."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import MachineError
+from engine.evaluate.model import Built
+from engine.gpu.monitor import Monitor
+from engine.model import Binary, LaunchConfig
+from engine.sandbox import NoSandbox, Sandbox, python_command
+from engine.spec.model import KernelSpec
+from engine.verify.plan import Check
+from engine.worker import Worker, WorkerLost
+
+_START_S = 60.0  # CUDA's context and CuPy's import, on a busy machine
+_VALIDATE_S = 120.0
+
+
+@dataclass
+class DeviceFault(MachineError):
+    """A request failed on the device. `kind`: "launch" (refused), "device" (fault that broke the context), "out_of_memory",
+    "timeout", "died"."""
+
+    kind: str = "device"
+
+
+@dataclass(frozen=True)
+class Wide:
+    """The widened original."""
+
+    binary: Binary
+    launches: tuple[tuple[LaunchConfig, ...], ...]
+
+
+class GpuRunner:
+    """One worker on one GPU, for one spec at a time. Not thread-safe. `scratch` holds the worker's own compile cache."""
+
+    def __init__(self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, *, device: int = 0) -> None:
+        self._box, self._tools, self._scratch, self._index = box, tools, scratch, device
+        self._worker: Worker | None = None
+        self._session: tuple[dict[str, Any], list[bytes]] | None = None
+        self._loaded: list[str] = []
+        self.restarts = -1
+        self.monitor = Monitor(device)
+        self.device: Mapping[str, Any] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._worker.pid if self._worker else 0
+
+    def start(self) -> Mapping[str, Any]:
+        """Start the worker if none runs; returns what the device says of itself. Raises MachineError."""
+        if self._worker is not None and self._worker.alive:
+            return self.device
+        self._loaded = []
+        self.restarts += 1
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
+        command = self._box.command(
+            python_command("engine.gpu.worker"),
+            writable=[self._scratch],
+            gpu=True,
+            environment={
+                "CUPY_CACHE_DIR": str(self._scratch / "cupy"),
+                "CUDA_CACHE_PATH": str(self._scratch / "driver"),
+                "CUDA_VISIBLE_DEVICES": str(self._index),
+            },
+        )
+        self._worker = Worker(command)
+        try:
+            self.device = self._request({"op": "hello"}, [self._tools], timeout_s=_START_S)
+            if self._session is not None:
+                self._request(*self._session, timeout_s=_START_S)
+        except DeviceFault as fault:
+            raise MachineError(
+                f"the GPU worker cannot start: {fault.what}", do="run 'optiml doctor' to see what this machine lacks"
+            ) from None
+        return self.device
+
+    def bandwidth(self) -> float:
+        """Device-to-device copy bandwidth in bytes per second, read plus written."""
+        self.start()
+        return float(self._request({"op": "bandwidth"}, timeout_s=_START_S)["bytes_per_s"])
+
+    def open(self, spec: KernelSpec, original: Built, wide: Wide | None) -> None:
+        """Make `spec` and its original the session's."""
+        header = {
+            "op": "open",
+            "spec": dataclasses.asdict(spec),
+            "entries": original.binary.entries,
+            "launches": _plain(original.launches),
+            "wide_entries": wide.binary.entries if wide else (),
+            "wide_launches": _plain(wide.launches) if wide else None,
+        }
+        self._session = None
+        self.start()
+        session = (header, [original.binary.cubin, *([wide.binary.cubin] if wide else [])])
+        self._request(*session, timeout_s=_START_S)
+        self._session = session
+        self._loaded = ["original"]
+
+    def validate(self) -> Mapping[str, Any]:
+        """Run the spec's validation on the original: `problems`, `widened`, `noise`."""
+        return self._request({"op": "validate"}, timeout_s=_VALIDATE_S)
+
+    def load(self, key: str, built: Built) -> None:
+        """Put a candidate's machine code on the device under `key`."""
+        self.start()
+        header = {"op": "load", "key": key, "entries": built.binary.entries, "launches": _plain(built.launches)}
+        self._request(header, [built.binary.cubin], timeout_s=20.0)
+
+    def verify(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
+        """Run checks in order until one fails: `failure` (None or data), `checks` run, `seconds`."""
+        plan = [(c.case, c.family, c.seed) for c in checks]
+        return self._request({"op": "verify", "key": key, "plan": plan}, timeout_s=timeout_s)
+
+    def time(
+        self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float
+    ) -> list[Mapping[str, Any]]:
+        """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `cold`, `host_over_events`."""
+        header = {"op": "time", "programs": list(keys), "cases": list(cases), "effort": effort, "seed": seed, "bar": bar}
+        results: list[Mapping[str, Any]] = self._request(header, timeout_s=timeout_s)["results"]
+        return results
+
+    def _request(self, header: Mapping[str, Any], blobs: Sequence[bytes] = (), *, timeout_s: float) -> dict[str, Any]:
+        assert self._worker is not None
+        try:
+            answer, _ = self._worker.call(header, blobs, timeout_s=timeout_s)
+        except WorkerLost as lost:
+            self._worker = None
+            what = "the GPU did not finish in time" if lost.kind == "timeout" else f"the GPU worker ended: {lost.stderr[-300:]}"
+            raise DeviceFault(what, kind="timeout" if lost.kind == "timeout" else "died") from None
+        if "error" in answer:
+            kind = str(answer.get("error_kind"))
+            if kind == "device":
+                self._worker.kill()
+                self._worker = None
+            if kind in ("internal", "protocol"):
+                raise MachineError(f"the GPU worker failed: {answer['error']}", do="please report this")
+            raise DeviceFault(str(answer["error"]), kind=kind)
+        return answer
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+
+def _plain(launches: Sequence[Sequence[LaunchConfig]]) -> list[list[tuple[Any, ...]]]:
+    return [[(s.grid, s.block, s.shared_bytes) for s in case] for case in launches]
