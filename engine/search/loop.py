@@ -100,6 +100,10 @@ class Search:
                 self.incumbent = node
                 self.progress.best_ratio, self.progress.best_summary = measurement.ratio, entry.summary
 
+    def spent_s(self, seconds: float) -> None:
+        """Count time that went before the search (setting up and validating) against its budget."""
+        self._begin -= seconds
+
     # ---- run
 
     @property

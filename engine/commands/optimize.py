@@ -1,0 +1,90 @@
+"""`optiml optimize FILE`: search one kernel under a budget."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from engine.search.loop import Budget
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser("optimize", help="search for a faster version of a kernel")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several with a spec")
+    parser.add_argument(
+        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is candidates (default: 60s)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: .optiml/<file>-<kernel>/)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
+    parser.add_argument(
+        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
+    )
+    parser.add_argument("--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
+    parser.add_argument(
+        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 1 when there is a suggestion (a finding), 0 when there is none."""
+    budget = parse_budget(arguments.budget)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UsageError("--jobs must be at least 1")
+    if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
+        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+    if arguments.file.is_dir():
+        raise UsageError("is a folder", where=str(arguments.file), do="name one .cu file")
+    if not arguments.file.is_file():
+        raise UsageError("no such file", where=str(arguments.file), do="check the path")
+
+    from engine.machine import make_machine
+    from engine.optimize import Options, optimize
+    from engine.report.terminal import Live, print_result
+
+    machine = make_machine(
+        device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
+    )
+    try:
+        options = Options(
+            path=arguments.file.resolve(),
+            kernel=arguments.kernel,
+            budget=budget,
+            seed=arguments.seed,
+            out=arguments.out.resolve() if arguments.out else None,
+            resume=arguments.resume,
+            command=("optiml", *sys.argv[1:]),
+        )
+        with Live(budget, quiet=arguments.format == "json") as live:
+            result, out = optimize(options, machine, live.update)
+    finally:
+        machine.close()
+    if arguments.format == "json":
+        sys.stdout.write(result.to_json())
+    else:
+        print_result(result, out)
+    return 1 if result.best else 0
+
+
+def parse_budget(text: str) -> Budget:
+    """A Budget from "60s", "1.5m", "1h" or "200" (candidates). Raises UsageError."""
+    from engine.search.loop import Budget
+
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
+        raise UsageError(f"'{text}' is no budget", do="write seconds, minutes or hours (60s, 10m, 1h) or candidates (200)")
+    if match[2]:
+        return Budget(seconds=float(match[1]) * _UNITS[match[2]])
+    return Budget(candidates=int(match[1]))

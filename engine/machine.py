@@ -1,0 +1,115 @@
+"""What this machine can do for a run: which evaluator, which target, how many compilers at once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from engine.errors import MachineError
+from engine.evaluate.build import Builder
+from engine.evaluate.model import Evaluator
+from engine.rules.model import Target
+from engine.sandbox import NoSandbox, Sandbox, sandbox
+from engine.spec.model import KernelSpec
+
+if TYPE_CHECKING:
+    from engine.compile.nvrtc import NvrtcCompiler
+
+_CPU_ARCH = "sm_90"
+
+
+@dataclass
+class Machine:
+    """The parts of this machine, set up once for a run. `close` ends what it started."""
+
+    mode: Literal["measured", "predicted"]
+    arch: str
+    target: Target
+    jobs: int
+    box: Sandbox | NoSandbox
+    cache: Path
+    compiler: NvrtcCompiler
+    device: int = 0
+    _scratch: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory("optiml"))
+
+    def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Evaluator:
+        """The evaluator for one spec. Raises MachineError where a part cannot start."""
+        builder = Builder(spec, root, self.compiler, self.target, spec_path)
+        if self.mode == "predicted":
+            from engine.evaluate.cpu import CpuEvaluator
+
+            return CpuEvaluator(spec, builder, self.box, self.cache, Path(self._scratch.name), self.target, self.jobs)
+        from engine.compile.compiler import Translation
+        from engine.evaluate.gpu import GpuEvaluator
+        from engine.gpu.runner import GpuRunner
+
+        text = (Path(__file__).parent / "gpu" / "tools.cu").read_text()
+        tools = self.compiler.compile(Translation(text=text, path="tools.cu", expressions=()))
+        worker_cache = self.cache / "worker"
+        return GpuEvaluator(spec, builder, lambda: GpuRunner(self.box, tools.cubin, worker_cache, device=self.device))
+
+    def close(self) -> None:
+        self.compiler.close()
+        self._scratch.cleanup()
+
+
+def cache_folder() -> Path:
+    """Where compiled things are kept between runs: `$OPTIML_CACHE`, else the user's cache folder."""
+    given = os.environ.get("OPTIML_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "optiml"
+
+
+def gpu_arch(device: int = 0) -> str | None:
+    """The architecture of the GPU here ("sm_90"), or None when there is none that answers."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(pynvml.nvmlDeviceGetHandleByIndex(device))
+    except pynvml.NVMLError:
+        return None
+    return f"sm_{major}{minor}"
+
+
+def make_machine(
+    *, device: Literal["auto", "gpu", "cpu"] = "auto", arch: str | None = None, jobs: int | None = None, unsafe: bool = False
+) -> Machine:
+    """Look at what is here and set it up.
+
+    `auto` measures on a GPU where there is one (with CuPy), else screens on the CPU and predicts for `arch` (sm_90).
+    Raises MachineError where what is asked for is missing.
+    """
+    from engine.compile.nvrtc import NvrtcCompiler
+    from engine.predict.targets import target_for
+
+    found = None if device == "cpu" else gpu_arch()
+    if found is not None and device == "auto" and not _has_cupy():
+        found = None
+    if device == "gpu":
+        if found is None:
+            raise MachineError("no NVIDIA GPU answers here", do="use --device cpu to screen and predict without one")
+        if not _has_cupy():
+            raise MachineError("CuPy is missing, so nothing can run on the GPU", do="pip install 'optiml[gpu]'")
+    if found is not None and arch is not None and arch.rstrip("a") != found:
+        raise MachineError(
+            f"the GPU here is {found}, so nothing can be measured for {arch}", do="leave --arch away, or use --device cpu"
+        )
+    chosen = arch or found or _CPU_ARCH
+    box = sandbox(unsafe)
+    cache = cache_folder()
+    count = jobs or len(os.sched_getaffinity(0))
+    compiler = NvrtcCompiler(chosen, cache=cache / "compile", sandbox=box, jobs=count)
+    return Machine(
+        "measured" if found else "predicted", chosen, target_for(chosen), count, box, cache, compiler
+    )
+
+
+def _has_cupy() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("cupy") is not None

@@ -1,0 +1,253 @@
+"""The engine's public function: one kernel of one file, searched under a budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import MachineError, RefusedError
+from engine.evaluate.model import Built, Evaluator
+from engine.machine import Machine
+from engine.model import Evaluation, Outcome, Program
+from engine.result import Best, OptimizationResult, Refusal, Step, write
+from engine.rules import make_site, proposals
+from engine.rules.model import Proposal, Target
+from engine.search.journal import Journal
+from engine.search.loop import Budget, Progress, Search
+from engine.search.tree import Node, Tree
+from engine.source.load import load_program, repository_root
+from engine.source.patch import make_patch
+from engine.spec.model import KernelSpec
+from engine.spec.read import find_spec
+
+# The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
+_RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
+_CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked for. `out` is where journal, result and patch go; None: `.optiml/<file>-<kernel>/` at the root."""
+
+    path: Path
+    kernel: str | None = None
+    budget: Budget = Budget(seconds=60.0)
+    seed: int = 0
+    out: Path | None = None
+    resume: bool = False
+    command: tuple[str, ...] = ()
+
+
+def optimize(
+    options: Options, machine: Machine, on_progress: Callable[[Progress], None] = lambda progress: None
+) -> tuple[OptimizationResult, Path]:
+    """Search one kernel; returns the result and the folder it was written to.
+
+    Raises UsageError, SpecError, SourceError (wrong input), RefusedError (the spec proves nothing), MachineError.
+    """
+    root = repository_root(options.path)
+    spec, spec_path = find_spec(root, options.path, options.kernel)
+    program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+    name = f"{options.path.stem}-{spec.kernel.replace('::', '.')}"
+    out = options.out or root / ".optiml" / name
+    evaluator = machine.evaluator(spec, root, spec_path)
+    try:
+        return _run(options, machine, evaluator, spec, program, out, on_progress), out
+    finally:
+        evaluator.close()
+
+
+def _run(
+    options: Options, machine: Machine, evaluator: Evaluator, spec: KernelSpec, program: Program, out: Path,
+    on_progress: Callable[[Progress], None],
+) -> OptimizationResult:  # fmt: skip
+    begin = time.monotonic()
+    settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
+    _ignore(out)
+    journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
+    try:
+        built, original = evaluator.open(program)
+        source = Proposals(spec, machine.target)
+        tree = Tree(program, source, options.seed)
+        with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
+            search = Search(
+                tree, evaluator, journal, executor,
+                in_flight=machine.jobs + 2, prefetch=source, on_progress=on_progress,
+            )  # fmt: skip
+            search.start(built, original)
+            search.spent_s(time.monotonic() - begin)
+            limit = options.budget.seconds
+            if limit is not None:
+                limit -= min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit), limit / 2)
+            interrupted = False
+            try:
+                search.run(Budget(limit, options.budget.candidates))
+            except KeyboardInterrupt:
+                search.progress.stopped, interrupted = "interrupted", True
+            executor.shutdown(wait=False, cancel_futures=True)
+            best, refused = (None, []) if interrupted else _confirmed(search, evaluator)
+        result = _result(options, search, evaluator, spec, best, refused, source)
+        patch = None
+        if best is not None:
+            patch = make_patch(program, search.tree.nodes[best[0].id].program)
+        write(result, out, patch)
+        if interrupted:
+            raise KeyboardInterrupt
+        return result
+    finally:
+        journal.close()
+
+
+class Proposals:
+    """What the rules propose for a program; asked once per text, from any thread."""
+
+    def __init__(self, spec: KernelSpec, target: Target) -> None:
+        self._spec, self._target = spec, target
+        self._known: dict[str, list[Proposal]] = {}
+        self._lock = threading.Lock()
+        self.failures: list[Any] = []
+
+    def __call__(self, program: Program) -> list[Proposal]:
+        with self._lock:
+            known = self._known.get(program.digest)
+        if known is None:
+            known = []
+            for step in range(len(self._spec.steps)):
+                site = make_site(program, self._spec, step, self._target)
+                known += proposals(site, failures=self.failures)
+            with self._lock:
+                self._known[program.digest] = known
+        return list(known)
+
+
+def _confirmed(search: Search, evaluator: Evaluator) -> tuple[tuple[Node, Evaluation] | None, list[Refusal]]:
+    """The best candidate that holds under a second look, and those that did not."""
+    refused: list[Refusal] = []
+    for node in search.best_nodes(_CONFIRMED):
+        built: Built = search.built.get(node.id) or evaluator.build(node.program)
+        begin = time.monotonic()
+        evaluation = evaluator.confirm(built)
+        stages = search.progress.stage_s
+        stages["confirm"] = stages.get("confirm", 0.0) + time.monotonic() - begin
+        if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED):
+            return (node, evaluation), refused
+        refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
+    return None, refused
+
+
+def _result(
+    options: Options, search: Search, evaluator: Evaluator, spec: KernelSpec, best: tuple[Node, Evaluation] | None,
+    refused: list[Refusal], source: Proposals,
+) -> OptimizationResult:  # fmt: skip
+    progress = search.progress
+    signals = evaluator.signals
+    original = search.tree.root.evaluation
+    assert original is not None
+    steps: list[Step] = []
+    chosen: Best | None = None
+    if best is not None:
+        node, evaluation = best
+        for step in node.path()[1:]:
+            assert step.proposal is not None and step.evaluation is not None
+            p = step.proposal
+            steps.append(Step(step.id, p.proposer, p.rule, p.summary, dict(p.parameters), step.evaluation))
+        first = search.tree.root.program.files
+        changed = tuple(sorted(k for k, v in node.program.files.items() if first.get(k) != v))
+        chosen = Best(node.id, evaluation, "best.patch", changed)
+    notes = [*signals.missing]
+    if source.failures:
+        rules = sorted({failure.rule for failure in source.failures})
+        notes.append(f"rules that failed and were passed over: {', '.join(rules)}")
+    elapsed = search.elapsed_s
+    return OptimizationResult(
+        file=spec.file,
+        kernel=spec.kernel,
+        mode=signals.mode,
+        verdict=verdict(spec.kernel, chosen, original, progress, signals.device),
+        best=chosen,
+        trajectory=tuple(steps),
+        original=original,
+        refused=tuple(refused),
+        counts={"candidates": progress.evaluated, "verified": progress.verified, **search.summary()},
+        budget={"seconds": options.budget.seconds, "candidates": options.budget.candidates},
+        seed=options.seed,
+        stopped=progress.stopped,
+        elapsed_s=elapsed,
+        stages=dict(sorted(progress.stage_s.items())),
+        signals=dataclasses.asdict(signals),
+        spec=dataclasses.asdict(spec),
+        notes=tuple(notes),
+        provenance=provenance(options.command),
+    )
+
+
+def verdict(
+    kernel: str, best: Best | None, original: Evaluation, progress: Progress, device: Mapping[str, Any]
+) -> str:
+    """The run in one sentence."""
+    tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
+    if best is None:
+        return f"No improvement found for {kernel}: {tried}."
+    measurement = best.evaluation.measurement
+    assert measurement is not None
+    if measurement.predicted:
+        target = device.get("arch", "the target")
+        return (
+            f"{kernel}: {measurement.ratio:.2f}× predicted for {target}, not measured; screened on the CPU, not verified ({tried})."
+        )
+    return (
+        f"{kernel} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to {measurement.high:.2f}), "
+        f"verified ({tried})."
+    )
+
+
+def provenance(command: tuple[str, ...]) -> dict[str, Any]:
+    """Command, date, versions and machine."""
+    versions = {"optiml": _version("optiml"), "python": platform.python_version()}
+    for package in ("cuda-core", "nvidia-cuda-nvrtc", "cupy-cuda13x", "numpy", "tree-sitter-cuda"):
+        found = _version(package)
+        if found:
+            versions[package] = found
+    return {
+        "command": list(command),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": versions,
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+        "python_implementation": sys.implementation.name,
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _ignore(out: Path) -> None:
+    """Keep a default output folder out of git, as the tools of Python do with their caches."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if out.parent.name == ".optiml":
+            marker = out.parent / ".gitignore"
+            if not marker.exists():
+                marker.write_text("*\n")
+    except NotADirectoryError:
+        raise MachineError("is not a folder", str(out), "choose another --out") from None
+    except OSError as error:
+        raise MachineError(f"cannot be written: {error.strerror}", str(out), "choose a writable --out") from None
+
+
+__all__ = ["Options", "RefusedError", "optimize"]

@@ -1,0 +1,152 @@
+"""What a person sees in the terminal: a progress line while searching, then verdict, trajectory and where the patch is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from engine.model import Evaluation, Outcome
+from engine.result import OptimizationResult
+from engine.search.loop import Budget, Progress
+
+_REFRESH_S = 0.2
+_LOG_EVERY_S = 10.0  # in a log, where a line cannot be rewritten
+
+
+class Live:
+    """The progress line: rewritten in a terminal, one line every ten seconds elsewhere, nothing when quiet."""
+
+    def __init__(self, budget: Budget, *, quiet: bool = False) -> None:
+        self._budget, self._quiet = budget, quiet
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("setting up and validating the spec") if self._console.is_terminal else None
+        self._last = 0.0
+
+    def __enter__(self) -> Live:
+        if self._status and not self._quiet:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status and not self._quiet:
+            self._status.stop()
+
+    def update(self, progress: Progress) -> None:
+        """Show the state, but not more often than a person can read."""
+        now = time.monotonic()
+        if self._quiet or now - self._last < (_REFRESH_S if self._status else _LOG_EVERY_S):
+            return
+        self._last = now
+        text = progress_line(progress, self._budget)
+        if self._status:
+            self._status.update(escape(text))
+        else:
+            self._console.print(text, markup=False)
+
+
+def progress_line(progress: Progress, budget: Budget) -> str:
+    """Candidates tried, verified, best speedup so far, time left."""
+    left = ""
+    if budget.seconds is not None:
+        left = f", {max(0.0, budget.seconds - progress.elapsed_s):.0f} s left"
+    elif budget.candidates is not None:
+        left = f", {max(0, budget.candidates - progress.evaluated)} to go"
+    best = f"best {progress.best_ratio:.2f}×"
+    if progress.best_summary:
+        best += f" ({progress.best_summary[:60]})"
+    return f"{progress.evaluated} candidates tried, {progress.verified} passed, {best}{left}"
+
+
+def print_result(result: OptimizationResult, out: Path) -> None:
+    """Verdict, trajectory, timing cases, notes, and the patch's place."""
+    console = Console(highlight=False)
+    console.print(result.verdict, style="bold", markup=False)
+    predicted = result.mode == "predicted"
+    if predicted:
+        arch = result.signals.get("device", {}).get("arch", "")
+        console.print(f"Speeds are predicted for {arch}, not measured.", markup=False)
+    if result.best is not None:
+        console.print(_trajectory(result, predicted))
+        console.print(_cases(result.best.evaluation, predicted))
+    for refusal in result.refused:
+        reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
+        console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
+    for note in result.notes:
+        console.print(f"Note: {note}", markup=False)
+    console.print(f"{result.elapsed_s:.0f} s; the search ended because {result.stopped}.", markup=False)
+    if result.best is not None:
+        patch = out / result.best.patch
+        console.print(f"Patch: {patch}", markup=False, soft_wrap=True)
+        console.print(f"Take it with: git apply {patch}", markup=False, soft_wrap=True)
+    console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
+
+
+def _trajectory(result: OptimizationResult, predicted: bool) -> Table:
+    table = Table(title="From the original to the best")
+    table.add_column("step", justify="right")
+    table.add_column("edit")
+    table.add_column("predicted speedup" if predicted else "speedup (95 %)", justify="right")
+    table.add_column("registers", justify="right")
+    table.add_column("shared B", justify="right")
+    table.add_row("0", "the original", "1.00", *_resources(result.original))
+    for i, step in enumerate(result.trajectory, 1):
+        table.add_row(str(i), escape(step.summary), _speedup(step.evaluation), *_resources(step.evaluation))
+    return table
+
+
+def _cases(evaluation: Evaluation, predicted: bool) -> Table:
+    table = Table(title="Predicted times" if predicted else "Confirmed on fresh inputs in a second process")
+    for column in ("case", "before µs", "after µs", "speedup"):
+        table.add_column(column, justify="left" if column == "case" else "right")
+    measurement = evaluation.measurement
+    for case in measurement.cases if measurement else ():
+        speedup = f"{case.ratio:.2f}" if predicted else f"{case.ratio:.2f} ({case.low:.2f} to {case.high:.2f})"
+        table.add_row(escape(case.case), f"{case.original_us:.1f}", f"{case.candidate_us:.1f}", speedup)
+    return table
+
+
+def _speedup(evaluation: Evaluation) -> str:
+    measurement = evaluation.measurement
+    if measurement is None:
+        return evaluation.outcome.value
+    if measurement.predicted:
+        return f"{measurement.ratio:.2f}"
+    return f"{measurement.ratio:.2f} ({measurement.low:.2f} to {measurement.high:.2f})"
+
+
+def _resources(evaluation: Evaluation) -> tuple[str, str]:
+    if not evaluation.resources:
+        return "", ""
+    return (
+        str(max(r.registers for r in evaluation.resources)),
+        str(max(r.shared_bytes for r in evaluation.resources)),
+    )
+
+
+def print_tree(rows: Sequence[tuple[int, int | None, str, str, str, float | None]]) -> None:
+    """Every candidate below the one it was made from."""
+    console = Console(highlight=False)
+    branches: dict[int, Any] = {}
+    root: Tree | None = None
+    for id, parent, summary, outcome, reason, ratio in rows:
+        label = f"{id} {summary}: "
+        label += f"{ratio:.2f}× " if ratio is not None and outcome != Outcome.DUPLICATE else ""
+        label += outcome + (f" ({reason[:100]})" if reason else "")
+        if parent is None:
+            root = branches[id] = Tree(escape(f"{id} {summary}"))
+        elif parent in branches:
+            branches[id] = branches[parent].add(escape(label))
+    if root is not None:
+        console.print(root)
+    sys.stdout.flush()

@@ -1,0 +1,92 @@
+"""The result of a run: frozen, serialisable, every figure in it. Its JSON form is documented in docs/result.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.errors import MachineError
+from engine.model import Evaluation
+
+SCHEMA = "optiml.result/1"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the trajectory. `evaluation` is what the search saw when it tried this step."""
+
+    id: int
+    proposer: str
+    rule: str
+    summary: str
+    parameters: Mapping[str, int | str]
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class Best:
+    """What is suggested. `evaluation` is the confirmation: fresh seeds, a second process."""
+
+    id: int
+    evaluation: Evaluation
+    patch: str  # file name beside the result
+    files: tuple[str, ...]  # repository-relative paths that the patch changes
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A candidate that looked best and was not confirmed."""
+
+    id: int
+    summary: str
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class OptimizationResult:
+    """One run over one kernel. Times in seconds unless the name says otherwise."""
+
+    file: str
+    kernel: str
+    mode: str  # "measured" or "predicted"
+    verdict: str  # one sentence for a person
+    best: Best | None
+    trajectory: tuple[Step, ...]
+    original: Evaluation
+    refused: tuple[Refusal, ...]
+    counts: Mapping[str, int]  # candidates, verified, and one entry per outcome
+    budget: Mapping[str, Any]
+    seed: int
+    stopped: str
+    elapsed_s: float
+    stages: Mapping[str, float]  # seconds by stage; builds run beside the device, so the sum can exceed the elapsed time
+    signals: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+    def to_json(self) -> str:
+        """The documented JSON form."""
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
+
+def write(result: OptimizationResult, folder: Path, patch: bytes | None) -> None:
+    """Write result.json and best.patch into `folder`; an older patch goes when there is none now. Raises MachineError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / "best.patch"
+        if patch is None:
+            target.unlink(missing_ok=True)
+        else:
+            target.write_bytes(patch)
+        (folder / "result.json").write_text(result.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise MachineError(
+            f"the result cannot be written: {error.strerror}", str(folder), "free some space or choose another --out; "
+            "the journal has every candidate, so --resume costs no new search",
+        ) from None  # fmt: skip
