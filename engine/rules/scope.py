@@ -1,0 +1,256 @@
+"""What a kernel's names stand for: declarations by scope, pointers by their array, array accesses by their index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from engine.rules.common import body_node, children, strip, text, walk
+from engine.rules.model import Site
+from engine.rules.polynomial import Polynomial, number, polynomial
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+Shape = Literal["scalar", "pointer", "array", "reference"]
+_SHAPES: dict[str, Shape] = {
+    "identifier": "scalar",
+    "pointer_declarator": "pointer",
+    "array_declarator": "array",
+    "reference_declarator": "reference",
+}
+_LOAD_HINTS = ("__ldg", "__ldcs", "__ldca", "__ldcg")
+_MAX_STEPS = 8
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One declared local variable. `type` is as written, with const; `scope` is the statement that ends its life."""
+
+    name: str
+    type: str
+    shape: Shape
+    value: Node | None
+    node: Node  # the declaration
+    scope: Node
+    alone: bool  # the only variable of its declaration
+
+
+@dataclass(frozen=True)
+class Use:
+    """One access to an element of an array that a parameter points to.
+
+    `index` counts elements from the parameter's value; None where it cannot be told.
+    """
+
+    array: str
+    index: Polynomial | None
+    writes: bool
+    reads: bool
+    node: Node
+
+
+def assigned(node: Node) -> Node | None:
+    """What an assignment or update changes; None for other nodes."""
+    if node.type == "assignment_expression":
+        return node.child_by_field_name("left")
+    return node.child_by_field_name("argument") if node.type == "update_expression" else None
+
+
+def inside(node: Node, outer: Node) -> bool:
+    """Whether the first node stands within the second (or is it)."""
+    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
+class Scope:
+    """The names of one kernel's body."""
+
+    def __init__(self, site: Site, keep: frozenset[str] = frozenset()) -> None:
+        """`keep` are names never replaced by their definition."""
+        self.body = body_node(site)
+        self.keep = keep
+        self.pointers = {p.name for p in site.kernel.parameters if p.pointer}
+        self.parameters = {p.name: p for p in site.kernel.parameters}
+        self.declared: dict[str, list[Declared]] = {}
+        for node in walk(self.body):
+            if node.type == "declaration":
+                for found in _declarations(node):
+                    self.declared.setdefault(found.name, []).append(found)
+
+    def lookup(self, name: str, at: Node) -> Declared | None:
+        """The declaration that the name means where `at` stands; None for parameters and what is declared outside."""
+        fitting = [d for d in self.declared.get(name, []) if inside(at, d.scope) and d.node.start_byte <= at.start_byte]
+        return max(fitting, key=lambda d: d.scope.start_byte, default=None)
+
+    def same(self, declared: Declared | None, name: str, within: Node) -> list[Node]:
+        """Every use of the variable below `within`: identifiers of that name that mean this declaration."""
+        return [
+            n for n in walk(within) if n.type == "identifier" and text(n) == name and self.lookup(name, n) == declared
+        ]
+
+    def changed(self, declared: Declared) -> bool:
+        """Whether the variable is assigned after its declaration, or its address is taken."""
+        for node in walk(declared.scope):
+            target = assigned(node)
+            if node.type == "pointer_expression" and text(node).startswith("&"):
+                target = node.child_by_field_name("argument")
+            target = strip(target) if target is not None else None
+            while target is not None and target.type == "field_expression":
+                target = target.child_by_field_name("argument")
+            if target is not None and target.type == "identifier" and text(target) == declared.name:
+                return True
+        return False
+
+    def resolve(self, identifier: Node) -> Node | None:
+        """The initialiser of a variable that never changes: what may stand in its place."""
+        name = text(identifier)
+        if name in self.keep:
+            return None
+        found = self.lookup(name, identifier)
+        if found is None or found.shape != "scalar" or found.value is None or self.changed(found):
+            return None
+        value = strip(found.value)
+        # A float or a conversion to a narrower type must not be looked through.
+        if value.type in ("initializer_list", "conditional_expression") or not _counts(found.type):
+            return None
+        return found.value
+
+    def index(self, node: Node) -> Polynomial | None:
+        """An index expression as a polynomial over what is not defined in the body."""
+        return polynomial(node, self.resolve)
+
+    def base(self, node: Node, steps: int = 0) -> tuple[str, Polynomial | None] | None:
+        """Which parameter a pointer expression points into, and how many elements after its start."""
+        node = strip(node)
+        if steps > _MAX_STEPS:
+            return None
+        if node.type == "identifier":
+            name = text(node)
+            found = self.lookup(name, node)
+            if found is None:
+                return (name, number(0)) if name in self.pointers else None
+            if found.shape != "pointer" or found.value is None or self.changed(found):
+                return None
+            return self.base(found.value, steps + 1)
+        if node.type == "binary_expression" and text(node.child_by_field_name("operator") or node) == "+":
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            if left is None or right is None:
+                return None
+            for pointer, offset in ((left, right), (right, left)):
+                origin = self.base(pointer, steps + 1)
+                if origin is not None:
+                    further = self.index(offset)
+                    known = origin[1] is not None and further is not None
+                    return origin[0], origin[1].plus(further) if known and origin[1] and further else None
+            return None
+        if node.type == "pointer_expression" and text(node).startswith("&"):
+            target = node.child_by_field_name("argument")
+            if target is not None and strip(target).type == "subscript_expression":
+                return self.element(strip(target))
+            return None
+        # A cast to another element type: the array is known, the element is not.
+        inner = node.child_by_field_name("value") if node.type == "cast_expression" else None
+        if node.type == "call_expression" and "reinterpret_cast" in text(node)[:20]:
+            arguments = node.child_by_field_name("arguments")
+            inner = children(arguments)[0] if arguments is not None and children(arguments) else None
+        origin = self.base(inner, steps + 1) if inner is not None else None
+        return (origin[0], None) if origin is not None else None
+
+    def element(self, subscript: Node) -> tuple[str, Polynomial | None] | None:
+        """Array and index of `p[i]` or `*p`; None where the array cannot be told."""
+        pointer = subscript.child_by_field_name("argument")
+        if pointer is None:
+            return None
+        origin = self.base(pointer)
+        if origin is None or subscript.type == "pointer_expression":
+            return origin
+        indices = subscript.child_by_field_name("indices")
+        if indices is None or len(children(indices)) != 1:
+            return origin[0], None
+        at = self.index(children(indices)[0])
+        return origin[0], origin[1].plus(at) if origin[1] is not None and at is not None else None
+
+    def uses(self, node: Node) -> list[Use] | None:
+        """Every access below the node; None where one cannot be told (unknown array, a pointer handed on)."""
+        found = []
+        accounted: list[Node] = []
+        for n in walk(node):
+            star = n.type == "pointer_expression" and text(n).startswith("*")
+            if n.type != "subscript_expression" and not star:
+                continue
+            origin = self.element(n)
+            if origin is None:
+                return None
+            reads, writes = _direction(n)
+            found.append(Use(origin[0], origin[1], writes, reads, n))
+            accounted.append(n)
+        for n in walk(node):
+            if n.type != "identifier" or not self._pointer(n):
+                continue
+            if any(inside(n, a) for a in accounted) or self._defines(n):
+                continue
+            return None
+        return found
+
+    def _pointer(self, identifier: Node) -> bool:
+        name = text(identifier)
+        found = self.lookup(name, identifier)
+        return found.shape != "scalar" if found is not None else name in self.pointers
+
+    def _defines(self, identifier: Node) -> bool:
+        """Whether the identifier only defines another pointer (`const float* in = x + row * n`) or is declared here."""
+        node: Node | None = identifier
+        while node is not None and node.type not in ("declaration", "compound_statement"):
+            node = node.parent
+        if node is None or node.type != "declaration":
+            return False
+        return all(
+            d.shape == "pointer" and d.value is not None and self.base(d.value) is not None and not self.changed(d)
+            for d in _declarations(node)
+        )
+
+
+def _counts(written_type: str) -> bool:
+    words = set(written_type.replace("std::", "").split()) - {"const", "constexpr", "unsigned", "signed"}
+    return words <= {"int", "long", "size_t", "ptrdiff_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "uint", "auto"}
+
+
+def _direction(access: Node) -> tuple[bool, bool]:
+    """(reads, writes) of an access by where it stands."""
+    node = access
+    while node.parent is not None and node.parent.type in ("parenthesized_expression", "field_expression"):
+        node = node.parent
+    parent = node.parent
+    if parent is None:
+        return True, False
+    if parent.type == "update_expression":
+        return True, True
+    if parent.type == "assignment_expression" and parent.child_by_field_name("left") == node:
+        return text(parent.child_by_field_name("operator") or parent) != "=", True
+    if parent.type == "pointer_expression" and text(parent).startswith("&"):
+        call = parent.parent.parent if parent.parent is not None else None
+        hint = call is not None and call.type == "call_expression"
+        hint = hint and call is not None and text(call.child_by_field_name("function") or call) in _LOAD_HINTS
+        return True, not hint
+    return True, False
+
+
+def _declarations(node: Node) -> Iterator[Declared]:
+    parts = node.children_by_field_name("declarator")
+    if not parts:
+        return
+    start = node.start_byte
+    written_type = (node.text or b"")[: parts[0].start_byte - start].decode("utf-8", "replace").strip()
+    scope = node.parent or node
+    for part in parts:
+        value = part.child_by_field_name("value") if part.type == "init_declarator" else None
+        target = part.child_by_field_name("declarator") if part.type == "init_declarator" else part
+        shape = _SHAPES.get(target.type, "array") if target is not None else "array"
+        name = ""
+        for n in walk(target) if target is not None else ():
+            if n.type == "identifier":
+                name = text(n)
+                break
+        if name:
+            yield Declared(name, written_type, shape, value, node, scope, len(parts) == 1)
