@@ -17,6 +17,12 @@ from engine.spec.model import KernelSpec
 
 # Module to class; the order is the order of proposals with an equal prior.
 _MODULES: tuple[tuple[str, str], ...] = (
+    ("transpose_tile", "TransposeTile"),
+    ("atomic_aggregate", "AtomicAggregate"),
+    ("vectorize", "Vectorize"),
+    ("row_vectorize", "RowVectorize"),
+    ("block_size", "BlockSize"),
+    ("coarsen", "Coarsen"),
     ("restrict", "Restrict"),
     ("unroll", "Unroll"),
 )

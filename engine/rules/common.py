@@ -385,6 +385,16 @@ def value_in(site: Site, expression: str, case: Case) -> int | None:
         return None
 
 
+def size_in_all_cases(site: Site, argument: str) -> int | None:
+    """The number of elements of a buffer of the spec where it is the same in every case; None where it differs."""
+    try:
+        size = site.spec.argument(argument).size
+        found = {evaluate_int(size, case.sizes) for case in all_cases(site)}
+    except (KeyError, ArithmeticError_):
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
 def visible(site: Site) -> bool:
     """Whether edits may change the launch: every launch is seen, and its figures are known for every timing case."""
     return bool(site.launches) and len(site.configs) == len(site.spec.time) > 0
@@ -453,3 +463,19 @@ def proposal(rule: str, summary: str, edits: Edits | None, prior: float, **param
     """One proposal, or none where `edits` is None or empty."""
     if edits:
         yield Proposal("rules", rule, summary, edits, parameters, prior)
+
+
+def declaration_start(site: Site) -> int:
+    """Where something new may be defined before the kernel: above the comments that stand directly over it."""
+    start = site.kernel.span.start
+    node = site.kernel.node
+    while node.parent is not None and node.parent.start_byte == start and node.parent.type != "translation_unit":
+        node = node.parent
+    above = node.prev_sibling
+    while above is not None and above.type == "comment":
+        between = site.unit.data[above.end_byte : start]
+        begin = site.unit.data.rfind(b"\n", 0, above.start_byte) + 1
+        if between.strip() or between.count(b"\n") != 1 or site.unit.data[begin : above.start_byte].strip():
+            break
+        start, above = above.start_byte, above.prev_sibling
+    return start

@@ -321,7 +321,7 @@ def ceil_div(expression: str, divisor: int) -> str:
     return f"({expression if simple else _wrap(expression)} + {divisor - 1}) / {divisor}"
 
 
-def covers_exactly(site: Site, bound: str, configs: tuple[tuple[int, int], ...], factor: int) -> bool:
+def covers(site: Site, bound: str, configs: tuple[tuple[int, int], ...], factor: int) -> bool:
     """Whether the launch covers the bound in every case; `configs` holds (grid, block) of one axis."""
     for case, (grid, block) in zip(all_cases(site), configs, strict=True):
         value = value_in(site, bound, case)
@@ -387,3 +387,31 @@ def _step(update: Node, name: str) -> str | None:
             other = terms[0] if text(terms[1]) == name else terms[1]
             return text(other) if name not in names(other) else None
     return None
+
+
+def holds(mapping: ThreadMap) -> str:
+    """The condition under which a thread works, as text without outer parentheses."""
+    parts = []
+    for guard in mapping.guards:
+        condition = guard.child_by_field_name("condition")
+        if condition is not None:
+            inner = children(condition)[0] if condition.type == "condition_clause" else condition
+            parts.append(text(inner) if mapping.style == "wrap" else _negation(inner))
+    return " && ".join(parts)
+
+
+_OPPOSITE = {">=": "<", "<=": ">", "<": ">=", ">": "<=", "==": "!=", "!=": "=="}
+
+
+def _negation(node: Node) -> str:
+    """The opposite of a condition without floating-point comparisons, as a person would write it."""
+    while node.type == "parenthesized_expression":
+        node = children(node)[0]
+    sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
+    if node.type == "binary_expression" and sign is not None and left is not None and right is not None:
+        if text(sign) == "||":
+            return f"{_negation(left)} && {_negation(right)}"
+        # Indices and sizes are integers, for which the opposite comparison is the negation.
+        if text(sign) in _OPPOSITE:
+            return f"{text(left)} {_OPPOSITE[text(sign)]} {text(right)}"
+    return f"!({text(node)})"

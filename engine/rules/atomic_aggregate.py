@@ -1,0 +1,344 @@
+"""Add up within the block before adding to global memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.rules.coarsen import covered, independent, only_bound
+from engine.rules.common import (
+    Edits,
+    body_node,
+    called,
+    children,
+    configs_of,
+    declaration_start,
+    fresh,
+    in_file,
+    indent_at,
+    indent_unit,
+    launch_edits,
+    line_span,
+    local_only,
+    merge,
+    names,
+    proposal,
+    reindent,
+    render,
+    size_in_all_cases,
+    sound,
+    text,
+    visible,
+    walk,
+    written,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.threads import ceil_div, holds, stride_loop, thread_indices, thread_map
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_ZEROS = {
+    "float": "0.0f", "double": "0.0", "int": "0", "unsigned int": "0", "unsigned": "0", "unsigned long long": "0",
+    "unsigned long long int": "0",
+}  # fmt: skip
+_BYTES = {"double": 8, "unsigned long long": 8, "unsigned long long int": 8}
+_MOST_SHARED = 32768  # bytes: leaves room for several blocks per multiprocessor
+_ELEMENTS = (64, 16, 256)
+
+
+class AtomicAggregate:
+    """One atomic per block instead of one per thread: sums by shuffles, counters by a private copy in shared memory."""
+
+    name = "atomic_aggregate"
+    summary = "Combine atomics within the block"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not visible(site) or any(c.block[1:] != (1, 1) for c in site.configs):
+            return
+        atomics = [n for n in walk(body_node(site)) if n.type == "call_expression" and called(n).startswith("atomic")]
+        pairs = [_addition(site, n) for n in atomics]
+        if not pairs or any(p is None for p in pairs):
+            return
+        found = [p for p in pairs if p is not None]
+        targets = {array for array, _, _ in found}
+        if len(targets) != 1:
+            return
+        array = targets.pop()
+        uses = [n for n in walk(body_node(site)) if n.type == "identifier" and text(n) == array]
+        if len(uses) != len(found):
+            return
+        if len(found) == 1 and found[0][1] is None:
+            if all(c.block[0] % 32 == 0 for c in site.configs):
+                # Atomics on one address are served one after the other; a block then asks once.
+                edits = _summed(site, atomics[0], array, found[0][2])
+                yield from proposal(
+                    self.name, f"Add up within the block before adding to {array}", edits, 0.85, form="sum"
+                )
+        elif len(found) == 1 and found[0][1] is not None:
+            yield from self._private(site, atomics[0], array, found[0][1], found[0][2])
+
+    def _private(self, site: Site, atomic: Node, array: str, index: Node, value: Node) -> Iterator[Proposal]:
+        argument = next(
+            (a for p, a in zip(site.kernel.parameters, _arguments(site), strict=False) if p.name == array), ""
+        )
+        count = size_in_all_cases(site, argument)
+        kind = next(p.base for p in site.kernel.parameters if p.name == array)
+        if count is None or not 1 <= count * _BYTES.get(kind, 4) <= _MOST_SHARED or site.kernel.shared:
+            return
+        for rank, elements in enumerate(_ELEMENTS):
+            edits = _privatised(site, atomic, array, index, value, count, elements)
+            # Shared atomics run on every multiprocessor at once; each block then touches global counters once.
+            yield from proposal(
+                self.name,
+                f"Count in shared memory and add to {array} once per block",
+                edits,
+                0.85 - 0.1 * rank,
+                form="private",
+                elements=elements,
+            )
+            if _stride_statement(site, atomic) is not None:
+                return
+
+
+def _arguments(site: Site) -> tuple[str, ...]:
+    return site.spec.steps[site.step].arguments
+
+
+def _addition(site: Site, call: Node) -> tuple[str, Node | None, Node] | None:
+    """Array, index (None for one fixed address) and value of `atomicAdd(&array[index], value);` whose result is unused."""
+    arguments = call.child_by_field_name("arguments")
+    if (
+        called(call) != "atomicAdd"
+        or arguments is None
+        or call.parent is None
+        or call.parent.type != "expression_statement"
+    ):
+        return None
+    parts = children(arguments)
+    pointers = {p.name: p for p in site.kernel.parameters if p.pointer and p.base in _ZEROS and p.type.count("*") == 1}
+    if len(parts) != 2:
+        return None
+    target, value = parts
+    if target.type == "identifier":
+        return (text(target), None, value) if text(target) in pointers else None
+    inner = target.child_by_field_name("argument")
+    if target.type != "pointer_expression" or inner is None or inner.type != "subscript_expression":
+        return None
+    array, listed = inner.child_by_field_name("argument"), inner.child_by_field_name("indices")
+    if array is None or listed is None or text(array) not in pointers or len(children(listed)) != 1:
+        return None
+    index = children(listed)[0]
+    if index.type == "number_literal":
+        return (text(array), None, value) if text(index) == "0" else None
+    return text(array), index, value
+
+
+def _summed(site: Site, call: Node, array: str, value: Node) -> Edits | None:
+    """The kernel with a block-wide sum before its one atomic."""
+    body, statement = body_node(site), call.parent
+    if statement is None or statement.parent is None:
+        return None
+    kind = next(p.base for p in site.kernel.parameters if p.name == array)
+    zero, unit = _ZEROS[kind], indent_unit(site)
+    inner = indent_at(site, children(body)[0].start_byte)
+    returns = [n for n in walk(body) if n.type == "return_statement"]
+    taken: list[str] = []
+
+    def name_for(base: str) -> str:
+        taken.append(fresh(site, base, taken))
+        return taken[-1]
+
+    helper, total = name_for("block_sum"), name_for("total")
+    define = Edit(Span(declaration_start(site), declaration_start(site)), _helper(helper, kind, zero))
+    closing = [
+        f"{inner}const {kind} {total} = {helper}({{}});",
+        f"{inner}if (threadIdx.x == 0) {{",
+        f"{inner}{unit}atomicAdd({array}, {total});",
+        f"{inner}}}",
+    ]
+    if statement.parent == body and not returns:
+        lines = [closing[0].format(text(value)).strip(), *closing[1:]] if "{" not in text(value) else []
+        return (
+            merge(in_file(site, define, Edit(Span(statement.start_byte, statement.end_byte), "\n".join(lines))))
+            if lines
+            else None
+        )
+    partial = name_for("partial")
+    replaced = (statement.start_byte, statement.end_byte, f"{partial} += {text(value)};")
+    after = "\n" + "\n".join([closing[0].format(partial), *closing[1:]])
+    start = f"{kind} {partial} = {zero};\n{inner}"
+    last = children(body)[-1]
+    top = statement
+    while top.parent is not None and top.parent != body:
+        top = top.parent
+    mapping = thread_map(site)
+    if mapping is not None and mapping.style == "return":
+        if len(returns) != len(mapping.guards) or not mapping.work:
+            return None
+        first, guard = mapping.work[0], mapping.guards[-1]
+        if len(mapping.guards) != 1 or any(
+            d.start_byte > guard.start_byte for d in (*mapping.derived, *mapping.invariant)
+        ):
+            return None
+        work = reindent(
+            render(site, first.start_byte, last.end_byte, [replaced]), indent_at(site, first.start_byte), inner + unit
+        )
+        wrapped = f"{start}if ({holds(mapping)}) {{\n{work}\n{inner}}}{after}"
+        return merge(in_file(site, define, Edit(Span(guard.start_byte, last.end_byte), wrapped)))
+    if returns:
+        return None
+    edits = [
+        define,
+        Edit(Span(top.start_byte, top.start_byte), start),
+        Edit(Span(replaced[0], replaced[1]), replaced[2]),
+        Edit(Span(last.end_byte, last.end_byte), after),
+    ]
+    return merge(in_file(site, *edits))
+
+
+def _helper(name: str, kind: str, zero: str) -> str:
+    return f"""// The sum of `value` over the threads of the block, in its first warp. The block is a multiple of 32 threads.
+__device__ __forceinline__ {kind} {name}({kind} value) {{
+    __shared__ {kind} sums[32];
+    const int lane = threadIdx.x % 32;
+    for (int offset = 16; offset > 0; offset /= 2) {{
+        value += __shfl_down_sync(0xffffffffu, value, offset);
+    }}
+    if (lane == 0) {{
+        sums[threadIdx.x / 32] = value;
+    }}
+    __syncthreads();
+    if (threadIdx.x < 32) {{
+        value = lane < blockDim.x / 32 ? sums[lane] : {zero};
+        for (int offset = 16; offset > 0; offset /= 2) {{
+            value += __shfl_down_sync(0xffffffffu, value, offset);
+        }}
+    }}
+    return value;
+}}
+
+"""
+
+
+def _stride_statement(site: Site, atomic: Node) -> Node | None:
+    """The grid-stride loop at the top of the body that holds the atomic."""
+    body = body_node(site)
+    top: Node | None = atomic
+    while top is not None and top.parent != body:
+        top = top.parent
+    loop = stride_loop(top) if top is not None else None
+    return top if loop is not None and "gridDim" in text(body) else None
+
+
+def _privatised(
+    site: Site, atomic: Node, array: str, index: Node, value: Node, count: int, elements: int
+) -> Edits | None:
+    """The kernel with its own copy of the counters in shared memory, as a grid-stride loop."""
+    statement = atomic.parent
+    kind = next(p.base for p in site.kernel.parameters if p.name == array)
+    body, unit = body_node(site), indent_unit(site)
+    if statement is None or statement.parent is None:
+        return None
+    inner = indent_at(site, children(body)[0].start_byte)
+    taken: list[str] = []
+
+    def name_for(base: str) -> str:
+        taken.append(fresh(site, base, taken))
+        return taken[-1]
+
+    local, slot, bin_ = name_for(f"block_{array}"), name_for("b"), name_for("bin")
+    over = f"for (int {slot} = threadIdx.x; {slot} < {count}; {slot} += blockDim.x) {{"
+    head = [
+        f"{inner}__shared__ {kind} {local}[{count}];",
+        f"{inner}{over}",
+        f"{inner}{unit}{local}[{slot}] = 0;",
+        f"{inner}}}",
+        f"{inner}__syncthreads();",
+    ]
+    tail = [
+        f"{inner}__syncthreads();",
+        f"{inner}{over}",
+        f"{inner}{unit}if ({local}[{slot}] != 0) {{",
+        f"{inner}{unit * 2}atomicAdd(&{array}[{slot}], {local}[{slot}]);",
+        f"{inner}{unit}}}",
+        f"{inner}}}",
+    ]
+    at = indent_at(site, statement.start_byte)
+    counted = [f"const auto {bin_} = {text(index)};"]
+    if _within_byte(site, index) and count >= 256:
+        counted.append(f"{at}atomicAdd(&{local}[{bin_}], {text(value)});")
+    else:
+        # The array may be longer where this kernel is launched for other sizes than the spec's.
+        counted += [
+            f"{at}if (static_cast<unsigned int>({bin_}) < {count}u) {{",
+            f"{at}{unit}atomicAdd(&{local}[{bin_}], {text(value)});",
+            f"{at}}} else {{",
+            f"{at}{unit}atomicAdd(&{array}[{bin_}], {text(value)});",
+            f"{at}}}",
+        ]
+    replacement = "\n".join(counted)
+    bare = statement.parent.type != "compound_statement"
+    if bare:
+        replacement = f"{{\n{at}{replacement}\n{at}}}"
+    changed = (statement.start_byte, statement.end_byte, replacement)
+    last = children(body)[-1]
+    strided = _stride_statement(site, atomic)
+    if strided is not None:
+        if any(n.type == "return_statement" for n in walk(body)) or not local_only(
+            site, strided, frozenset({"atomicAdd"})
+        ):
+            return None
+        first = children(body)[0]
+        edits = [
+            Edit(Span(first.start_byte, first.start_byte), "\n".join(head).strip() + "\n" + inner),
+            Edit(Span(changed[0], changed[1]), changed[2]),
+            Edit(Span(last.end_byte, last.end_byte), "\n" + "\n".join(tail)),
+        ]
+        return merge(in_file(site, *edits))
+    mapping = thread_map(site)
+    before = configs_of(site, {})
+    if (
+        mapping is None
+        or before is None
+        or len(mapping.indices) != 1
+        or not independent(site, mapping)
+        or not only_bound(mapping)
+    ):
+        return None
+    bounds, one = covered(site, mapping, before), mapping.indices[0]
+    if bounds is None or list(bounds) != ["x"] or len({c.block for c in before}) != 1:
+        return None
+    if any(n.type == "return_statement" for w in mapping.work for n in walk(w)) or names(index) & written(body):
+        return None
+    limit, guard = text(mapping.bounds["x"]), mapping.guards[0]
+    start = f"blockIdx.x * {one.extent} + threadIdx.x"
+    loop = (
+        f"{inner}for ({one.type} {one.name} = {start}; {one.name} < {limit}; {one.name} += {one.extent} * gridDim.x) {{"
+    )
+    lines = [*head, loop]
+    for node in mapping.derived:
+        lines.append(
+            reindent(render(site, node.start_byte, node.end_byte), indent_at(site, node.start_byte), inner + unit)
+        )
+    begin, end = mapping.work[0].start_byte, mapping.work[-1].end_byte
+    lines += [reindent(render(site, begin, end, [changed]), indent_at(site, begin), inner + unit), f"{inner}}}", *tail]
+    row = site.unit.data.rfind(b"\n", 0, guard.start_byte) + 1
+    edits = [
+        Edit(line_span(site, one.declaration), ""),
+        *(Edit(line_span(site, d), "") for d in mapping.derived),
+        Edit(Span(row, last.end_byte), "\n".join(lines)),
+    ]
+    grid = [ceil_div(bounds["x"], before[0].block[0] * elements)]
+    merged = merge(in_file(site, *edits), launch_edits(site, grid=grid))
+    return merged if merged is not None and configs_of(site, merged) is not None and thread_indices(site) else None
+
+
+def _within_byte(site: Site, index: Node) -> bool:
+    """Whether the index is an element of an array of unsigned bytes."""
+    array = index.child_by_field_name("argument") if index.type == "subscript_expression" else None
+    return array is not None and any(
+        p.name == text(array) and p.pointer and p.base in ("unsigned char", "uint8_t", "std::uint8_t")
+        for p in site.kernel.parameters
+    )

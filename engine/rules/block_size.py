@@ -1,0 +1,200 @@
+"""Try other block shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from engine.errors import OptimlError
+from engine.model import LaunchConfig
+from engine.rules.common import (
+    THREAD_NAMES,
+    Edits,
+    body_node,
+    called,
+    configs_of,
+    function_macros,
+    launch_edits,
+    merge,
+    proposal,
+    sound,
+    text,
+    visible,
+    walk,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.threads import AXES, ThreadMap, ceil_div, covers, in_parameters, thread_map, thread_uses_outside
+from engine.source.model import Edit, Span
+
+Shape = tuple[int, int]
+
+_LINES = (256, 128, 512, 1024, 64)
+_PLANES: tuple[Shape, ...] = ((32, 8), (32, 16), (64, 4), (32, 4), (16, 16), (128, 2), (32, 32), (256, 1))
+_COOPERATIVE = re.compile(
+    r"__sync\w*|__shfl\w*|__ballot\w*|__any\w*|__all\w*|__reduce\w*|this_thread_block|tiled_partition"
+)
+
+
+class BlockSize:
+    """Another number or shape of threads per block, by the constant that the launch uses or by the launch itself."""
+
+    name = "block_size"
+    summary = "Launch blocks of another size or shape"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not visible(site):
+            return
+        blocks = {c.block for c in site.configs}
+        if len(blocks) != 1:
+            return
+        current = blocks.pop()
+        if current[2] != 1:
+            return
+        mapping = thread_map(site)
+        if mapping is not None and _free(site, mapping):
+            yield from self._by_index(site, mapping, current)
+        elif current[1] == 1:
+            yield from self._by_constant(site, current)
+
+    def _by_index(self, site: Site, mapping: ThreadMap, current: tuple[int, int, int]) -> Iterator[Proposal]:
+        """Kernels whose threads differ in their global index alone: any block is right if the grid covers the bounds."""
+        axes = tuple(i.axis for i in mapping.indices)
+        planar = set(axes) == {"x", "y"}
+        if not planar and axes != ("x",):
+            return
+        shapes = _PLANES if planar else tuple((n, 1) for n in _LINES)
+        before = configs_of(site, {})
+        if before is None:
+            return
+        for rank, shape in enumerate(s for s in shapes if s != current[:2]):
+            edits = _resized(site, mapping, shape, before)
+            # Warps that span 32 columns load whole sectors; 8 × 8 blocks and below 128 threads leave the SM idle.
+            prior = 0.4 - 0.03 * rank + (0.15 if current[0] * current[1] < 128 or current[0] < 32 else 0.0)
+            label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
+            yield from proposal(self.name, f"Launch blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
+
+    def _by_constant(self, site: Site, current: tuple[int, int, int]) -> Iterator[Proposal]:
+        """Kernels whose threads work together: only where one constant sizes the block, the grid and the kernel's arrays."""
+        before = configs_of(site, {})
+        body = body_node(site)
+        literals = {text(n) for n in walk(body) if n.type == "number_literal"}
+        if before is None or str(current[0]) in literals or site.kernel.launch_bounds:
+            return
+        for rank, size in enumerate(s for s in (256, 512, 128, 1024) if s != current[0]):
+            edits = _constant(site, current[0], size)
+            after = configs_of(site, edits) if edits else None
+            if edits is None or after is None or not _same_work(before, after, size):
+                continue
+            yield from proposal(self.name, f"Launch blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
+
+
+def _free(site: Site, mapping: ThreadMap) -> bool:
+    """Whether no thread looks at others, at its place in the block, or at the size of the block."""
+    if site.kernel.shared or thread_uses_outside(site, mapping.indices) or site.kernel.launch_bounds:
+        return False
+    functions = {f.name: f for f in site.unit.functions}
+    macros = function_macros(site)
+    for node in walk(body_node(site)):
+        if node.type == "call_expression":
+            name = called(node)
+            if _COOPERATIVE.match(name) or name.endswith("sync"):
+                return False
+            if name in functions and any(text(n) in THREAD_NAMES for n in walk(functions[name].node)):
+                return False
+            if _threaded(macros.get(name, "")):
+                return False
+        if node.type == "identifier" and _threaded(site.unit.macros.get(text(node), "")):
+            return False
+        if node.type == "gnu_asm_expression":
+            return False
+    return True
+
+
+def _threaded(replacement: str) -> bool:
+    return any(re.search(rf"\b{name}\b", replacement) for name in THREAD_NAMES) or bool(
+        _COOPERATIVE.search(replacement)
+    )
+
+
+def _resized(site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchConfig, ...]) -> Edits | None:
+    """Edits for one block shape: the launch, and in the kernel the constant that stood for the block's extent."""
+    if shape[0] * shape[1] > site.target.max_threads_per_block:
+        return None
+    grid: list[str] = []
+    for k, axis in enumerate(AXES[: 2 if mapping.index("y") else 1]):
+        index, bound = mapping.index(axis), mapping.bounds.get(axis)
+        expression = in_parameters(site, bound) if bound is not None else None
+        if index is None or expression is None:
+            return None
+        figures = tuple((c.grid[k], c.block[k]) for c in before)
+        if not covers(site, expression, figures, index.factor):
+            return None
+        grid.append(ceil_div(expression, shape[k] * index.factor))
+    if any(c.grid[2] != 1 or (len(grid) == 1 and c.grid[1] != 1) for c in before):
+        return None
+    block = [str(shape[0])] if len(grid) == 1 else [str(shape[0]), str(shape[1])]
+    edits = merge(launch_edits(site, grid=grid, block=block), _dimensions(site, mapping))
+    if edits is None:
+        return None
+    after = configs_of(site, edits)
+    if after is None or any(c.block[:2] != shape for c in after):
+        return None
+    # The launch that is measured is the one the text evaluates to: it has to cover what the guard lets through.
+    for axis, k in (("x", 0), ("y", 1)):
+        index = mapping.index("x" if axis == "x" else "y")
+        if index is not None:
+            expression = in_parameters(site, mapping.bounds[index.axis]) or ""
+            if not covers(site, expression, tuple((c.grid[k], c.block[k]) for c in after), index.factor):
+                return None
+    return edits
+
+
+def _dimensions(site: Site, mapping: ThreadMap) -> Edits:
+    """`blockDim.x` in place of the constant that stood for it in an index."""
+    edits = []
+    for index in mapping.indices:
+        dimension = f"blockDim.{index.axis}"
+        if index.extent == dimension:
+            continue
+        for node in walk(index.declaration):
+            within = _initialises(node.start_byte, index.declaration.start_byte, site, index.name)
+            if within and node.type in ("identifier", "number_literal") and text(node) == index.extent:
+                edits.append(Edit(Span(node.start_byte, node.end_byte), dimension))
+    return {site.program.kernel_file: tuple(edits)} if edits else {}
+
+
+def _initialises(offset: int, start: int, site: Site, name: str) -> bool:
+    head = site.unit.data[start:offset].decode("utf-8", "replace")
+    return head.rfind(f"{name} =") > head.rfind(",") or head.rfind(f"{name}=") > head.rfind(",")
+
+
+def _constant(site: Site, current: int, size: int) -> Edits | None:
+    """The definition of the one constant that every launch's block depends on, rewritten."""
+    from engine.source.launch import block_constants, set_constant
+
+    names: set[tuple[str, str]] = set()
+    try:
+        for launch in site.launches:
+            constants = [c for c in block_constants(site.program, launch) if c.value == current]
+            if len(constants) != 1:
+                return None
+            names.add((constants[0].path, constants[0].name))
+        if len(names) != 1:
+            return None
+        path, name = names.pop()
+        edits = set_constant(site.program, path, name, str(size))
+    except OptimlError:
+        return None
+    return {path: tuple(edits)} if edits else None
+
+
+def _same_work(before: tuple[LaunchConfig, ...], after: tuple[LaunchConfig, ...], size: int) -> bool:
+    """Whether the grid went with the block (threads stay the same to within one block), or the grid does not depend on it."""
+    if any(c.block != (size, 1, 1) for c in after):
+        return False
+    follows = all(
+        abs(a.blocks * a.threads - b.blocks * b.threads) < max(a.threads, b.threads)
+        for a, b in zip(after, before, strict=True)
+    )
+    fixed = all(a.grid == b.grid for a, b in zip(after, before, strict=True))
+    return follows or fixed

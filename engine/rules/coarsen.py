@@ -1,0 +1,339 @@
+"""Let each thread work on several elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.model import LaunchConfig
+from engine.rules.common import (
+    Edits,
+    body_node,
+    children,
+    configs_of,
+    fresh,
+    in_file,
+    indent_at,
+    indent_unit,
+    launch_edits,
+    line_span,
+    local_only,
+    merge,
+    names,
+    proposal,
+    reindent,
+    render,
+    sound,
+    text,
+    visible,
+    walk,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.threads import (
+    AXES,
+    Axis,
+    Index,
+    ThreadMap,
+    ceil_div,
+    covers,
+    in_parameters,
+    stride_loop,
+    thread_map,
+    thread_uses_outside,
+)
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_FACTORS = (4, 2, 8)
+_WAVES = 4
+
+
+class Coarsen:
+    """Fewer threads with several elements each: strided by the block (loads stay coalesced), or as a grid-stride loop."""
+
+    name = "coarsen"
+    summary = "Let each thread work on several elements"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not visible(site):
+            return
+        before = configs_of(site, {})
+        if before is None or any(c.grid[2] != 1 or c.block[2] != 1 for c in before):
+            return
+        mapping = thread_map(site)
+        if mapping is not None and independent(site, mapping):
+            axis: Axis = "y" if mapping.index("y") is not None else "x"
+            for rank, factor in enumerate(_FACTORS):
+                # More loads in flight per thread, and the index arithmetic is shared; costs parallelism in small grids.
+                yield from proposal(
+                    self.name,
+                    f"Let each thread work on {factor} elements along {axis}",
+                    _coarsened(site, mapping, axis, factor, before),
+                    0.3 - 0.04 * rank,
+                    factor=factor,
+                    form="block",
+                    axis=axis,
+                )
+            if axis == "x":
+                for factor in (4, 16):
+                    yield from proposal(
+                        self.name,
+                        f"Loop over the elements with grid stride, {factor} per thread",
+                        _grid_stride(site, mapping, factor, before),
+                        0.22,
+                        factor=factor,
+                        form="grid",
+                        axis=axis,
+                    )
+        yield from self._resident(site, before)
+
+    def _resident(self, site: Site, before: tuple[LaunchConfig, ...]) -> Iterator[Proposal]:
+        """Grid-stride kernels are right for every grid: as many blocks as the multiprocessors hold at once, or twice that."""
+        if not _strides_over_grid(site) or any(c.grid[1] != 1 or c.block[1] != 1 for c in before):
+            return
+        threads = {c.threads for c in before}
+        if len(threads) != 1:
+            return
+        at_once = min(site.target.max_threads_per_sm // max(threads), site.target.max_blocks_per_sm)
+        for waves in (1, 2, _WAVES):
+            blocks = site.target.multiprocessors * at_once * waves
+            if all(c.grid[0] == blocks for c in before):
+                continue
+            # Small inputs get idle blocks; every kernel of this form tolerates those.
+            yield from proposal(
+                self.name,
+                f"Launch {blocks} blocks for the grid-stride loop",
+                launch_edits(site, grid=[str(blocks)]),
+                0.25 if waves == 1 else 0.18,
+                blocks=blocks,
+                form="resident",
+            )
+
+
+def independent(site: Site, mapping: ThreadMap) -> bool:
+    """Whether the work may be repeated for other elements by the same thread."""
+    if mapping.style == "none" or site.kernel.shared or thread_uses_outside(site, mapping.indices):
+        return False
+    if any(i.factor != 1 or not i.alone for i in mapping.indices) or not mapping.work:
+        return False
+    atomics = frozenset(c for c in site.kernel.calls if c.startswith("atomic"))
+    return all(local_only(site, node, atomics) for node in (*mapping.work, *mapping.derived))
+
+
+def covered(site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...]) -> dict[Axis, str] | None:
+    """The bound of each axis over kernel parameters, where the launch covers it in every case."""
+    found: dict[Axis, str] = {}
+    for index in mapping.indices:
+        bound = mapping.bounds.get(index.axis)
+        expression = in_parameters(site, bound) if bound is not None else None
+        k = AXES.index(index.axis)
+        if expression is None or not covers(
+            site, expression, tuple((c.grid[k], c.block[k]) for c in before), index.factor
+        ):
+            return None
+        found[index.axis] = expression
+    unindexed = [k for k, axis in enumerate(AXES) if axis not in found]
+    return found if all(c.grid[k] == 1 and c.block[k] == 1 for c in before for k in unindexed) else None
+
+
+def _coarsened(
+    site: Site, mapping: ThreadMap, axis: Axis, factor: int, before: tuple[LaunchConfig, ...]
+) -> Edits | None:
+    bounds = covered(site, mapping, before)
+    index = mapping.index(axis)
+    blocks = {c.block for c in before}
+    if bounds is None or index is None or len(blocks) != 1:
+        return None
+    block = blocks.pop()
+    grid = [ceil_div(bounds[a], block[k] * (factor if a == axis else 1)) for k, a in enumerate(AXES) if a in bounds]
+    if list(bounds) not in (["x"], ["x", "y"], ["y", "x"]):
+        return None
+    first, count = fresh(site, f"{index.name}0"), fresh(site, "k")
+    declaration = f"{index.type} {first} = blockIdx.{axis} * ({index.extent} * {factor}) + threadIdx.{axis};"
+    loop = f"for (int {count} = 0; {count} < {factor}; ++{count}) {{"
+    inside = f"{index.type} {index.name} = {first} + {count} * {index.extent};"
+    body = _looped(site, mapping, index, declaration, ["#pragma unroll", loop], [inside], keep_guard=True)
+    edits = merge(body, launch_edits(site, grid=grid)) if body is not None else None
+    return edits if edits is not None and _still_covers(site, edits, bounds, axis, factor) else None
+
+
+def _grid_stride(site: Site, mapping: ThreadMap, factor: int, before: tuple[LaunchConfig, ...]) -> Edits | None:
+    bounds = covered(site, mapping, before)
+    index = mapping.index("x")
+    blocks = {c.block for c in before}
+    if bounds is None or index is None or list(bounds) != ["x"] or len(blocks) != 1 or not only_bound(mapping):
+        return None
+    limit = text(mapping.bounds["x"])
+    start = f"blockIdx.x * {index.extent} + threadIdx.x"
+    loop = f"for ({index.type} {index.name} = {start}; {index.name} < {limit}; {index.name} += {index.extent} * gridDim.x) {{"
+    body = _looped(site, mapping, index, None, [loop], [], keep_guard=False)
+    grid = [ceil_div(bounds["x"], blocks.pop()[0] * factor)]
+    edits = merge(body, launch_edits(site, grid=grid)) if body is not None else None
+    return edits if edits is not None and configs_of(site, edits) is not None else None
+
+
+def only_bound(mapping: ThreadMap) -> bool:
+    """Whether the guard says `i < n` and nothing more."""
+    if len(mapping.guards) != 1:
+        return False
+    condition = mapping.guards[0].child_by_field_name("condition")
+    comparisons = (
+        [n for n in walk(condition) if n.type in ("binary_expression", "unary_expression")] if condition else []
+    )
+    bound = mapping.bounds.get("x")
+    inside = {n.id for n in walk(bound)} if bound is not None else set()
+    return len([n for n in comparisons if n.id not in inside]) == 1
+
+
+def _still_covers(site: Site, edits: Edits, bounds: dict[Axis, str], axis: Axis, factor: int) -> bool:
+    after = configs_of(site, edits)
+    if after is None:
+        return False
+    return all(
+        covers(
+            site,
+            bound,
+            tuple((c.grid[AXES.index(a)], c.block[AXES.index(a)]) for c in after),
+            factor if a == axis else 1,
+        )
+        for a, bound in bounds.items()
+    )
+
+
+def _looped(
+    site: Site,
+    mapping: ThreadMap,
+    index: Index,
+    declaration: str | None,
+    opening: list[str],
+    inside: list[str],
+    *,
+    keep_guard: bool,
+) -> Edits | None:
+    """The kernel with its work in a loop: the index's declaration replaced, what depends on it moved inside."""
+    unit = indent_unit(site)
+    outer = indent_at(site, index.declaration.start_byte)
+    inner = outer + unit
+    edits: list[Edit] = []
+    if declaration is not None:
+        edits.append(Edit(Span(index.declaration.start_byte, index.declaration.end_byte), declaration))
+    else:
+        edits.append(Edit(line_span(site, index.declaration), ""))
+    moved = [d for d in mapping.derived if _depends(mapping, d, index)]
+    edits += [Edit(line_span(site, d), "") for d in moved]
+    lines = [outer + line for line in opening] + [inner + line for line in inside]
+    lines += [reindent(render(site, d.start_byte, d.end_byte), indent_at(site, d.start_byte), inner) for d in moved]
+    first = mapping.guards[0]
+    last = children(body_node(site))[-1]
+    if mapping.style == "wrap" and not keep_guard:
+        body = first.child_by_field_name("consequence")
+        work = _inner_text(site, body, inner) if body is not None else None
+    elif mapping.style == "return" and not keep_guard:
+        work = _with_continue(site, mapping.work[0].start_byte, last, mapping.work, inner)
+    else:
+        nodes = (
+            mapping.guards
+            if mapping.style == "wrap"
+            else tuple(s for s in children(body_node(site)) if s.start_byte >= first.start_byte and s not in moved)
+        )
+        if any(first.start_byte < d.start_byte for d in moved):
+            return None
+        work = _with_continue(site, first.start_byte, last, nodes, inner)
+    if work is None:
+        return None
+    lines += [work, outer + "}"]
+    begin = _line_start(site, first.start_byte)
+    edits.append(Edit(Span(begin, last.end_byte), "\n".join(lines)))
+    return merge(in_file(site, *edits))
+
+
+def _line_start(site: Site, offset: int) -> int:
+    """The start of the line where only white space stands before the offset, else the offset."""
+    begin = site.unit.data.rfind(b"\n", 0, offset) + 1
+    return begin if not site.unit.data[begin:offset].strip() else offset
+
+
+def _depends(mapping: ThreadMap, declaration: Node, index: Index) -> bool:
+    moving = {index.name}
+    for derived in mapping.derived:
+        if names(derived) & moving:
+            moving |= {
+                n for n in names(derived) if derived == declaration or (n not in moving and _declares(derived, n))
+            }
+            if derived == declaration:
+                return True
+    return False
+
+
+def _declares(declaration: Node, name: str) -> bool:
+    from engine.rules.threads import declarators
+
+    return name in {n for n, _ in declarators(declaration)}
+
+
+def _inner_text(site: Site, body: Node, indent: str) -> str | None:
+    """The statements of a block or the single statement, indented; None where it returns."""
+    if any(n.type == "return_statement" for n in walk(body)):
+        return None
+    parts = children(body) if body.type == "compound_statement" else [body]
+    if not parts:
+        return None
+    start = body.start_byte + 1 if body.type == "compound_statement" else body.start_byte
+    end = body.end_byte - 1 if body.type == "compound_statement" else body.end_byte
+    written = render(site, start, end).strip("\n").rstrip()
+    return reindent(written, indent_at(site, parts[0].start_byte), indent)
+
+
+def _with_continue(site: Site, start: int, last: Node, nodes: tuple[Node, ...], indent: str) -> str | None:
+    """The statements from `start` on, with `return` as `continue`; None where a return stands in a loop or a switch."""
+    changes = []
+    for node in nodes:
+        for n in walk(node):
+            if n.type != "return_statement":
+                continue
+            above = n.parent
+            while above is not None and above != node.parent:
+                if above.type in (
+                    "for_statement",
+                    "while_statement",
+                    "do_statement",
+                    "switch_statement",
+                    "for_range_loop",
+                ):
+                    return None
+                above = above.parent
+            changes.append((n.start_byte, n.end_byte, "continue;"))
+    return reindent(render(site, start, last.end_byte, changes), indent_at(site, start), indent)
+
+
+def _strides_over_grid(site: Site) -> bool:
+    """Whether blocks and grid enter the kernel through grid-stride loops alone."""
+    body = body_node(site)
+    loops = [s for n in walk(body) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
+    over = [s for s in loops if _is_grid_stride(site, s.start, s.step)]
+    if not over:
+        return False
+    uses = [n for n in walk(body) if n.type == "identifier" and text(n) in ("gridDim", "blockIdx")]
+    allowed = sum(1 for _ in over)
+    starts = [n for n in uses if text(n) == "blockIdx"]
+    strides = [n for n in uses if text(n) == "gridDim"]
+    return len(starts) <= allowed and len(strides) <= allowed
+
+
+def _is_grid_stride(site: Site, start: Node, step: str) -> bool:
+    from engine.rules.threads import definition, global_axis
+
+    origin: Node | None = start
+    if start.type == "identifier":
+        origin = definition(site, text(start))
+    shape = global_axis(origin) if origin is not None else None
+    if shape is None or shape[0] != "x":
+        return False
+    written_step = step
+    if step.isidentifier():
+        local = definition(site, step)
+        written_step = text(local) if local is not None else ""
+    compact = written_step.replace(" ", "").strip("()")
+    return compact in (f"{shape[1]}*gridDim.x", f"gridDim.x*{shape[1]}")

@@ -1,0 +1,222 @@
+"""Stage a transposed access through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from engine.rules.coarsen import covered
+from engine.rules.common import (
+    body_node,
+    children,
+    configs_of,
+    fresh,
+    in_file,
+    indent_at,
+    indent_unit,
+    launch_edits,
+    line_span,
+    local_only,
+    merge,
+    names,
+    operands,
+    pointers_distinct,
+    proposal,
+    reindent,
+    render,
+    sound,
+    strip,
+    text,
+    visible,
+    walk,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.packs import index_of, subscripts
+from engine.rules.threads import (
+    AXES,
+    Index,
+    ThreadMap,
+    ceil_div,
+    covers,
+    definition,
+    holds,
+    thread_map,
+    thread_uses_outside,
+)
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+# Edge of the square tile and rows of threads: 32 columns fill a 128-byte line of floats.
+_SHAPES = ((32, 8), (32, 16), (64, 8), (32, 4))
+_MOST_SHARED = 49152
+
+
+@dataclass(frozen=True)
+class _Transposed:
+    load: Node  # the subscript expression to stage
+    array: str
+    statement: Node
+    along: Literal["x", "y"]  # the axis along which the load's neighbours stand side by side
+
+
+class TransposeTile:
+    """Read a square tile along its rows and write it along its columns, so that both sides are coalesced."""
+
+    name = "transpose_tile"
+    summary = "Stage a transposed access through a tile in shared memory"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not visible(site) or not pointers_distinct(site) or site.kernel.shared:
+            return
+        mapping = thread_map(site)
+        before = configs_of(site, {})
+        if (
+            mapping is None
+            or before is None
+            or mapping.style == "none"
+            or {i.axis for i in mapping.indices} != {"x", "y"}
+        ):
+            return
+        bounds = covered(site, mapping, before)
+        found = _find(site, mapping)
+        if bounds is None or found is None:
+            return
+        for rank, (edge, rows) in enumerate(_SHAPES):
+            # A warp's store to 32 lines costs 32 sectors of which an eighth is used.
+            grid = [ceil_div(bounds[axis], edge) for axis in AXES[:2]]
+            edits = merge(
+                in_file(site, *_tiled(site, mapping, found, edge, rows)),
+                launch_edits(site, grid=grid, block=[str(edge), str(rows)]),
+            )
+            after = configs_of(site, edits) if edits is not None else None
+            if after is None or any(c.block != (edge, rows, 1) for c in after):
+                continue
+            if not all(
+                covers(site, bounds[axis], tuple((c.grid[k], edge) for c in after), 1)
+                for k, axis in enumerate(AXES[:2])
+            ):
+                continue
+            yield from proposal(
+                self.name,
+                f"Stage {found.array} through a {edge} x {edge} tile in shared memory",
+                edits,
+                0.85 - 0.06 * rank,
+                tile=edge,
+                rows=rows,
+            )
+
+
+def _find(site: Site, mapping: ThreadMap) -> _Transposed | None:
+    """The one load whose neighbours run along another axis than those of the one store."""
+    x, y = mapping.index("x"), mapping.index("y")
+    if x is None or y is None or thread_uses_outside(site, mapping.indices) or len(mapping.work) != 1:
+        return None
+    if not x.alone or not y.alone or x.factor != 1 or y.factor != 1:
+        return None
+    statement = mapping.work[0]
+    inner = children(statement)
+    if statement.type != "expression_statement" or len(inner) != 1 or inner[0].type != "assignment_expression":
+        return None
+    if not local_only(site, statement) or not all(local_only(site, d) for d in mapping.derived):
+        return None
+    left, right = inner[0].child_by_field_name("left"), inner[0].child_by_field_name("right")
+    if left is None or right is None or left.type != "subscript_expression":
+        return None
+    if any(n.type in ("assignment_expression", "update_expression") for n in walk(right)):
+        return None
+    target, index = left.child_by_field_name("argument"), index_of(left)
+    pointers = {p.name for p in site.kernel.parameters if p.pointer}
+    if target is None or index is None or text(target) not in pointers or text(target) in names(right):
+        return None
+    stored = _unit_axis(site, index, x, y)
+    if stored is None:
+        return None
+    found = []
+    for array in sorted(pointers & names(right)):
+        uses = subscripts(right, array)
+        if uses is None or any(array in names(d) for d in mapping.derived):
+            return None
+        for use in uses:
+            place = index_of(use)
+            axis = _unit_axis(site, place, x, y) if place is not None else None
+            if axis is not None and axis != stored:
+                found.append(_Transposed(use, array, statement, axis))
+    return found[0] if len(found) == 1 else None
+
+
+def _unit_axis(site: Site, index: Node, x: Index, y: Index) -> Literal["x", "y"] | None:
+    """The axis whose index is a bare term of the array index, the other being multiplied."""
+    node = strip(index)
+    if node.type == "identifier" and text(node) not in (x.name, y.name):
+        local = definition(site, text(node))
+        if local is None:
+            return None
+        node = strip(local)
+    terms = operands(node, "+")
+    bare = [text(t) for t in terms if text(t) in (x.name, y.name)]
+    others = [t for t in terms if text(t) not in (x.name, y.name)]
+    if len(bare) != 1 or any(bare[0] in names(t) for t in others):
+        return None
+    other = y.name if bare[0] == x.name else x.name
+    holders = [t for t in others if other in names(t)]
+    if len(holders) != 1 or other not in [text(f) for f in operands(holders[0], "*")]:
+        return None
+    return "x" if bare[0] == x.name else "y"
+
+
+def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: int) -> list[Edit]:
+    x, y = mapping.index("x"), mapping.index("y")
+    assert x is not None and y is not None
+    kind = next(p.base for p in site.kernel.parameters if p.name == found.array)
+    outer, unit = indent_at(site, x.declaration.start_byte), indent_unit(site)
+    inner, deep = outer + unit, outer + unit * 2
+    taken: list[str] = []
+
+    def name_for(base: str) -> str:
+        taken.append(fresh(site, base, taken))
+        return taken[-1]
+
+    tile, k = name_for("tile"), name_for("k")
+    derived = [
+        reindent(render(site, d.start_byte, d.end_byte), indent_at(site, d.start_byte), inner) for d in mapping.derived
+    ]
+
+    def phase(along: str, action: str) -> list[str]:
+        """A pass over the tile whose lanes run along one axis."""
+        lane, step = (x, y) if along == "x" else (y, x)
+        return [
+            f"{outer}for (int {k} = threadIdx.y; {k} < {edge}; {k} += {rows}) {{",
+            f"{inner}const {lane.type} {lane.name} = blockIdx.{lane.axis} * {edge} + threadIdx.x;",
+            f"{inner}const {step.type} {step.name} = blockIdx.{step.axis} * {edge} + {k};",
+            *derived,
+            f"{inner}if ({holds(mapping)}) {{",
+            action,
+            f"{inner}}}",
+            f"{outer}}}",
+        ]
+
+    def place(along: str) -> str:
+        """The tile is indexed by (y, x), so one of the two passes walks down its columns."""
+        return f"{tile}[{k}][threadIdx.x]" if along == "x" else f"{tile}[threadIdx.x][{k}]"
+
+    other = "y" if found.along == "x" else "x"
+    start, end = found.statement.start_byte, found.statement.end_byte
+    stored = render(site, start, end, [(found.load.start_byte, found.load.end_byte, place(other))])
+    lines = [
+        # The extra column puts the elements of a column into different banks.
+        f"{outer}__shared__ {kind} {tile}[{edge}][{edge} + 1];",
+        *phase(found.along, f"{deep}{place(found.along)} = {text(found.load)};"),
+        f"{outer}__syncthreads();",
+        *phase(other, reindent(stored, indent_at(site, start), deep)),
+    ]
+    first, last = mapping.guards[0], children(body_node(site))[-1]
+    begin = site.unit.data.rfind(b"\n", 0, first.start_byte) + 1
+    return [
+        Edit(line_span(site, x.declaration), ""),
+        Edit(line_span(site, y.declaration), ""),
+        *(Edit(line_span(site, d), "") for d in mapping.derived if d.start_byte < first.start_byte),
+        Edit(Span(begin, last.end_byte), "\n".join(lines)),
+    ]

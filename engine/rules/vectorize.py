@@ -1,0 +1,215 @@
+"""Load and store several neighbouring elements at once in elementwise kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.rules.coarsen import covered, independent, only_bound
+from engine.rules.common import (
+    Edits,
+    body_node,
+    children,
+    configs_of,
+    fresh,
+    in_file,
+    indent_at,
+    indent_unit,
+    launch_edits,
+    line_span,
+    merge,
+    names,
+    pointers_distinct,
+    proposal,
+    reindent,
+    render,
+    sound,
+    span,
+    text,
+    visible,
+    walk,
+    written,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.packs import aligned, element_size, index_of, packs, scalar_pointers, subscripts, widths
+from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+@dataclass(frozen=True)
+class _Array:
+    name: str
+    kind: str
+    size: int
+    accesses: tuple[Node, ...]  # those at exactly the thread's index
+    stored: bool
+    loaded: bool
+
+
+class Vectorize:
+    """128- and 64-bit loads and stores for work on `a[i]`, with a scalar path for the tail and odd addresses."""
+
+    name = "vectorize"
+    summary = "Load and store neighbouring elements as vectors"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not visible(site) or not pointers_distinct(site):
+            return
+        mapping = thread_map(site)
+        if mapping is None or len(mapping.indices) != 1 or mapping.indices[0].axis != "x":
+            return
+        if not independent(site, mapping) or not only_bound(mapping):
+            return
+        if any(c.startswith("atomic") for c in site.kernel.calls):
+            return
+        arrays = _arrays(site, mapping)
+        if not arrays:
+            return
+        for rank, count in enumerate(widths([a.size for a in arrays])):
+            # A quarter of the load instructions, and more bytes in flight per warp: what memory-bound kernels lack.
+            yield from proposal(
+                self.name,
+                f"Load and store {count} elements at once",
+                _vectorized(site, mapping, arrays, count),
+                0.5 - 0.12 * rank,
+                width=count,
+            )
+
+
+def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
+    """The arrays that are used at the thread's own index; None where that cannot be separated from other uses."""
+    name = mapping.indices[0].name
+    parts = (*mapping.derived, *mapping.work)
+    changed = set().union(*(written(p) for p in parts))
+    if "" in changed or any(n.type == "return_statement" for p in parts for n in walk(p)):
+        return None
+    pointers = scalar_pointers(site)
+    for parameter in site.kernel.parameters:
+        if parameter.pointer and parameter.name in changed and parameter.name not in pointers:
+            return None
+    found = []
+    for array, parameter in pointers.items():
+        uses: list[Node] = []
+        for part in parts:
+            listed = subscripts(part, array)
+            if listed is None:
+                return None
+            uses += listed
+        own = [a for a in uses if (i := index_of(a)) is not None and text(i) == name]
+        if array in changed and len(own) != len(uses):
+            return None
+        size = element_size(site, parameter.base)
+        if own and size is not None:
+            stored = array in changed
+            found.append(
+                _Array(array, parameter.base, size, tuple(own), stored, not stored or _needs_load(parts, array, own))
+            )
+    return tuple(found)
+
+
+def _needs_load(parts: tuple[Node, ...], array: str, uses: list[Node]) -> bool:
+    """Whether an array that is stored must be loaded first: it is read, or not every path stores it."""
+    first = min(uses, key=lambda u: u.start_byte)
+    parent = first.parent
+    if parent is None or parent.type != "assignment_expression" or parent.child_by_field_name("left") != first:
+        return True
+    sign, right = parent.child_by_field_name("operator"), parent.child_by_field_name("right")
+    if sign is None or text(sign) != "=" or right is None or array in names(right):
+        return True
+    return parent.parent not in parts
+
+
+def _vectorized(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int) -> Edits | None:
+    before = configs_of(site, {})
+    bounds = covered(site, mapping, before) if before is not None else None
+    if before is None or bounds is None or len({c.block for c in before}) != 1:
+        return None
+    grid = [ceil_div(bounds["x"], before[0].block[0] * count)]
+    edits = merge(in_file(site, *_body(site, mapping, arrays, count)), launch_edits(site, grid=grid))
+    after = configs_of(site, edits) if edits is not None else None
+    if after is None or not covers(site, bounds["x"], tuple((c.grid[0], c.block[0]) for c in after), count):
+        return None
+    return edits
+
+
+def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int) -> list[Edit]:
+    index, unit = mapping.indices[0], indent_unit(site)
+    outer = indent_at(site, index.declaration.start_byte)
+    taken: list[str] = []
+
+    def name_for(base: str) -> str:
+        taken.append(fresh(site, base, taken))
+        return taken[-1]
+
+    first, lane = name_for(f"{index.name}0"), name_for("k")
+    vectors = {a.name: name_for(f"{a.name}_pack") for a in arrays}
+    kinds, definitions = packs(site, [a.kind for a in arrays], count, taken)
+    limit = mapping.bounds["x"]
+    bound = text(limit) if limit.type in ("identifier", "number_literal") else f"({text(limit)})"
+    changes = [(u.start_byte, u.end_byte, f"{vectors[a.name]}.at[{lane}]") for a in arrays for u in a.accesses]
+    condition = aligned([(a.name, a.size * count) for a in arrays])
+    lines = [f"{outer}if ({first} + {count - 1} < {bound} && {condition}) {{"]
+    inner = outer + unit
+    for a in arrays:
+        if a.loaded:
+            const = "" if a.stored else "const "
+            lines.append(
+                f"{inner}{const}{kinds[a.kind]} {vectors[a.name]} = *reinterpret_cast<const {kinds[a.kind]}*>({a.name} + {first});"
+            )
+        else:
+            lines.append(f"{inner}{kinds[a.kind]} {vectors[a.name]};")
+    lines += [f"{inner}#pragma unroll", f"{inner}for (int {lane} = 0; {lane} < {count}; ++{lane}) {{"]
+    if _index_used(mapping, arrays, index):
+        lines.append(f"{inner}{unit}const {index.type} {index.name} = {first} + {lane};")
+    lines += [*_work(site, mapping, changes, inner + unit), f"{inner}}}"]
+    for a in arrays:
+        if a.stored:
+            lines.append(f"{inner}*reinterpret_cast<{kinds[a.kind]}*>({a.name} + {first}) = {vectors[a.name]};")
+    last = f"{index.name} < {first} + {count} && {index.name} < {bound}"
+    lines += [
+        f"{outer}}} else {{",
+        f"{inner}for ({index.type} {index.name} = {first}; {last}; ++{index.name}) {{",
+        *_work(site, mapping, [], inner + unit),
+        f"{inner}}}",
+        f"{outer}}}",
+    ]
+    start = f"(blockIdx.x * {index.extent} + threadIdx.x) * {count}"
+    declaration = f"const {index.type} {first} = {start};"
+    guard, end = mapping.guards[0], children(body_node(site))[-1].end_byte
+    begin = site.unit.data.rfind(b"\n", 0, guard.start_byte) + 1
+    if site.unit.data[begin : guard.start_byte].strip():
+        begin, lines[0] = guard.start_byte, lines[0].strip()
+    return [
+        *definitions,
+        Edit(span(index.declaration), declaration),
+        *(Edit(line_span(site, d), "") for d in mapping.derived if d.start_byte < guard.start_byte),
+        Edit(Span(begin, end), "\n".join(lines)),
+    ]
+
+
+def _index_used(mapping: ThreadMap, arrays: tuple[_Array, ...], index: Index) -> bool:
+    replaced = [(u.start_byte, u.end_byte) for a in arrays for u in a.accesses]
+    for part in (*mapping.derived, *mapping.work):
+        for n in walk(part):
+            inside = any(low <= n.start_byte < high for low, high in replaced)
+            if not inside and n.type == "identifier" and text(n) == index.name:
+                return True
+    return False
+
+
+def _work(site: Site, mapping: ThreadMap, changes: list[tuple[int, int, str]], indent: str) -> list[str]:
+    """The derived declarations and the work, with the changes, one statement after the other."""
+    lines = []
+    for node in mapping.derived:
+        inside = [c for c in changes if node.start_byte <= c[0] < node.end_byte]
+        lines.append(
+            reindent(render(site, node.start_byte, node.end_byte, inside), indent_at(site, node.start_byte), indent)
+        )
+    start, end = mapping.work[0].start_byte, mapping.work[-1].end_byte
+    inside = [c for c in changes if start <= c[0] < end]
+    lines.append(reindent(render(site, start, end, inside), indent_at(site, start), indent))
+    return lines
