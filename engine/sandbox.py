@@ -181,8 +181,8 @@ class Sandbox:
         """The argv that runs `argv` inside.
 
         Own user (65534), pid, ipc, uts, cgroup and network namespaces; no capability; the environment cleared but for
-        an allow list and `environment`; system folders, this Python, CUDA toolkits and `readable` read-only at their own
-        paths; `writable` writable; an empty /tmp of 1 GiB that goes with the process; with `gpu` the GPU's nodes.
+        an allow list and `environment`; system folders, this Python, CUDA toolkits and `readable` read-only, at their
+        own paths; `writable` writable; an empty /tmp of 1 GiB that goes with the process; with `gpu` the GPU's nodes.
         `readable` and `writable` must be the caller's own choice, with links resolved: what they lead to is shown.
         Limits count per process: address space in bytes (leave None for GPU and ThreadSanitizer processes, which
         reserve far more than they use), CPU seconds, processes of the sandbox (no effect when the caller is root: the

@@ -1,0 +1,194 @@
+"""What a cubin holds: its entries, the hash of their machine code, its disassembly."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import MachineError, OptimlError
+
+if TYPE_CHECKING:
+    from engine.sandbox import NoSandbox, Sandbox
+
+_MAX_DEPTH = 16  # of calls from section to section
+_NVDISASM_S = 30.0
+
+
+@dataclass
+class CubinError(OptimlError):
+    """The bytes are no cubin, or hold no such entry."""
+
+
+class Cubin:
+    """A parsed cubin. Raises CubinError where the bytes are none."""
+
+    def __init__(self, data: bytes) -> None:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+
+        try:
+            elf = ELFFile(io.BytesIO(data))
+            self._sections: list[Any] = list(elf.iter_sections())
+            symtab = elf.get_section_by_name(".symtab")
+            self._symbols: list[Any] = list(symtab.iter_symbols()) if symtab is not None else []
+        except (ELFError, ValueError, KeyError, AttributeError, UnicodeDecodeError, IndexError) as error:
+            raise CubinError(f"the compiler's output is no cubin ({type(error).__name__})") from None
+        self._by_name = {section.name: section for section in self._sections}
+
+    @cached_property
+    def entries(self) -> tuple[str, ...]:
+        """Symbols of the `__global__` functions, sorted. Each has code and a constant bank of its own for parameters."""
+        prefix = ".nv.constant0."
+        names = (name.removeprefix(prefix) for name in self._by_name if name.startswith(prefix))
+        return tuple(sorted(name for name in names if f".text.{name}" in self._by_name))
+
+    def static_shared_bytes(self, entry: str) -> int:
+        """Bytes of static shared memory per block that the entry's own section reserves."""
+        section = self._by_name.get(f".nv.shared.{entry}")
+        return int(section["sh_size"]) if section is not None else 0
+
+    def code_hash(self, entries: tuple[str, ...]) -> str:
+        """SHA-256 of what the entries execute and read as constants, in the order given.
+
+        Over: instructions, relocations with what they point at, constant banks, sizes of shared memory. Not over names,
+        line numbers or debug information, so a comment or a moved line changes nothing. Raises CubinError.
+        """
+        digest = hashlib.sha256()
+        for entry in entries:
+            if f".text.{entry}" not in self._by_name:
+                raise CubinError(f"the compiler's output holds no entry '{entry[:200]}'")
+            self._feed_function(digest, f".text.{entry}", 0)
+            self._feed_section(digest, f".nv.constant0.{entry}")
+            self._feed_section(digest, f".nv.constant2.{entry}")
+            digest.update(f"shared {self.static_shared_bytes(entry)}\0".encode())
+        for name in (".nv.constant3", ".nv.constant4"):  # __constant__ variables, and addresses of globals
+            self._feed_section(digest, name)
+            self._feed_relocations(digest, name, _MAX_DEPTH)
+        return digest.hexdigest()
+
+    def _feed_function(self, digest: Any, section: str, depth: int) -> None:
+        self._feed_section(digest, section)
+        self._feed_relocations(digest, section, depth)
+
+    def _feed_section(self, digest: Any, name: str) -> None:
+        section = self._by_name.get(name)
+        if section is None:
+            return
+        data = b"" if section["sh_type"] == "SHT_NOBITS" else section.data()
+        digest.update(f"section {section['sh_size']}\0".encode())
+        digest.update(data)
+
+    def _feed_relocations(self, digest: Any, section: str, depth: int) -> None:
+        for prefix in (".rel", ".rela"):
+            table = self._by_name.get(prefix + section)
+            if table is None or not hasattr(table, "iter_relocations"):
+                continue
+            for relocation in sorted(table.iter_relocations(), key=lambda r: int(r["r_offset"])):
+                addend = relocation["r_addend"] if relocation.is_RELA() else 0
+                digest.update(f"relocation {relocation['r_offset']} {relocation['r_info_type']} {addend}\0".encode())
+                index = int(relocation["r_info_sym"])
+                if index < len(self._symbols):
+                    self._feed_symbol(digest, self._symbols[index], depth)
+
+    def _feed_symbol(self, digest: Any, symbol: Any, depth: int) -> None:
+        """What a symbol stands for. Names of a file's own symbols hold a hash of its text, so they say nothing."""
+        index = symbol["st_shndx"]
+        if not isinstance(index, int) or index >= len(self._sections):
+            digest.update(f"outside {symbol.name}\0".encode())
+            return
+        section = self._sections[index]
+        if section.name.startswith(".text."):
+            if depth < _MAX_DEPTH:
+                self._feed_function(digest, section.name, depth + 1)
+            return
+        size, start = int(symbol["st_size"]), int(symbol["st_value"])
+        kind = section.name.split(".")[2] if section.name.count(".") >= 2 else section.name
+        digest.update(f"data {kind} {size}\0".encode())
+        if section["sh_type"] != "SHT_NOBITS":
+            digest.update(section.data()[start : start + size] if size else section.data())
+
+    def pointed_at(self, prefix: str) -> tuple[str, ...]:
+        """Symbols whose addresses the device variables `prefix`0, `prefix`1, … are initialised with."""
+        places = {
+            int(symbol["st_value"]): int(symbol.name.removeprefix(prefix))
+            for symbol in self._symbols
+            if symbol.name.startswith(prefix) and symbol.name.removeprefix(prefix).isdigit()
+        }
+        found: dict[int, str] = {}
+        for name in (".rela.nv.global.init", ".rel.nv.global.init"):
+            table = self._by_name.get(name)
+            if table is None or not hasattr(table, "iter_relocations"):
+                continue
+            for relocation in table.iter_relocations():
+                place = places.get(int(relocation["r_offset"]))
+                if place is not None:
+                    found[place] = self._symbols[int(relocation["r_info_sym"])].name
+        return tuple(found[place] for place in sorted(found))
+
+
+def find_tool(name: str) -> Path | None:
+    """A CUDA tool: from the installed packages first, then CUDA_HOME, then PATH, then /usr/local/cuda. None if missing."""
+    for folder in package_folders("bin"):
+        if os.access(folder / name, os.X_OK):
+            return folder / name
+    for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")):
+        if root and os.path.isabs(root) and os.access(Path(root, "bin", name), os.X_OK):
+            return Path(root, "bin", name)
+    path = ":".join(entry for entry in os.environ.get("PATH", os.defpath).split(":") if entry.startswith("/"))
+    found = shutil.which(name, path=path) or shutil.which(name, path="/usr/local/cuda/bin")
+    return Path(found) if found else None
+
+
+def package_folders(name: str) -> tuple[Path, ...]:
+    """Folders `name` ("bin", "include", "lib") of the CUDA packages from the package index."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("nvidia")
+    roots = list(spec.submodule_search_locations or ()) if spec else []
+    return tuple(path for root in roots for path in sorted(Path(root).glob(f"cu[0-9]*/{name}")) if path.is_dir())
+
+
+def include_folders() -> tuple[Path, ...]:
+    """CUDA's header folders: of the packages, else of an installed toolkit. Empty when there are none."""
+    roots = package_folders("include") or tuple(
+        Path(root, "include")
+        for root in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda")
+        if os.path.isabs(root) and Path(root, "include", "cuda_runtime.h").is_file()
+    )
+    return tuple(path for root in roots for path in (root, root / "cccl") if path.is_dir())
+
+
+def disassemble(cubin: bytes, *, sandbox: Sandbox | NoSandbox, line_info: bool = False) -> str:
+    """nvdisasm's text of a cubin (about a second). With `line_info` its `//## File … line` comments, where compiled in.
+
+    Raises MachineError when nvdisasm is missing or fails.
+    """
+    tool = find_tool("nvdisasm")
+    if tool is None:
+        raise MachineError(
+            "nvdisasm is missing, so machine code cannot be read", "", "pip install nvidia-cuda-nvdisasm"
+        )
+    options = ["--print-line-info"] if line_info else []
+    script = 'f=$(mktemp) && cat >"$f" && "$@" "$f"; s=$?; rm -f "$f"; exit $s'
+    argv = sandbox.command(
+        ["/bin/sh", "-c", script, "sh", str(tool), "--print-code", *options],
+        readable=[tool.resolve().parent], cpu_s=int(_NVDISASM_S), file_bytes=256 << 20,
+    )  # fmt: skip
+    with tempfile.TemporaryFile() as out:
+        try:
+            done = subprocess.run(argv, input=cubin, stdout=out, stderr=subprocess.PIPE, timeout=_NVDISASM_S)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise MachineError(f"nvdisasm could not be run ({type(error).__name__})") from None
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise MachineError(f"nvdisasm failed: {said[-1][:200] if said else done.returncode}")
+        out.seek(0)
+        return out.read().decode("utf-8", "replace")

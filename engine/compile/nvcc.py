@@ -1,0 +1,87 @@
+"""nvcc, for code that NVRTC refuses: `<cub/cub.cuh>`, Thrust, headers with host functions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from engine.compile.compiler import CompileTimeout, Translation, compile_error
+from engine.compile.cubin import Cubin, find_tool, include_folders, package_folders
+from engine.errors import CompileError, MachineError
+from engine.sandbox import NoSandbox, Sandbox
+
+_MARK = "optiml_entry_"
+_MEMORY_BYTES = 12 << 30  # cicc takes 2 GB for the largest CUB headers
+_FILE_BYTES = 512 << 20
+# What NVRTC says of code that is meant for a compiler with a host side, and that nvcc may take.
+_TOO_HARD = re.compile(
+    r"not allowed in JIT mode|JIT mode|cannot open source file \"(?:c[a-z]+|[a-z_]+)\"|not supported (?:by|with|in) NVRTC|__CUDACC_RTC__"
+)
+
+
+def too_hard_for_nvrtc(log: str) -> bool:
+    """Whether NVRTC refused the text for what it is, not for an error in it."""
+    return bool(_TOO_HARD.search(log))
+
+
+def find_nvcc() -> Path | None:
+    """nvcc of the extra `optiml[nvcc]` or of an installed toolkit, or None."""
+    return find_tool("nvcc")
+
+
+def with_markers(translation: Translation) -> str:
+    """The text with a device variable per expression that holds the kernel's address.
+
+    It instantiates the template, and its relocation tells the entry's symbol: nvcc has no name expressions.
+    """
+    name = re.sub(r"[\"\\\n\r]", "_", translation.path)
+    lines = [f'#line 1 "{name}"', translation.text, '#line 1 "kernel expressions"']
+    lines += [f"__device__ decltype(&{e}) {_MARK}{i} = &{e};" for i, e in enumerate(translation.expressions)]
+    return "\n".join(lines) + "\n"
+
+
+def compile_nvcc(
+    translation: Translation, arch: str, *, sandbox: Sandbox | NoSandbox, timeout_s: float = 120.0
+) -> tuple[bytes, tuple[str, ...], str]:
+    """(cubin, one entry symbol per expression, log) from nvcc in the sandbox; nothing is written outside of it.
+
+    Raises CompileError; CompileTimeout after `timeout_s`; MachineError when there is no nvcc.
+    """
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise MachineError("this code needs nvcc, which is not here", translation.path, "pip install 'optiml[nvcc]'")
+    argv = [str(nvcc), "-cubin", f"-arch={arch}", f"-std={translation.std}", "-Xptxas", "-v"]
+    argv += ["-lineinfo"] if translation.line_info else []
+    argv += [f"-D{define}" for define in translation.defines]
+    argv += [f"-I{folder}" for folder in translation.include]
+    if nvcc.parent in package_folders("bin"):
+        argv += [f"-I{folder}" for folder in include_folders()]
+    script = (
+        'd=$(mktemp -d) && cat >"$d/in.cu" && cd "$d" && "$@" -o "$d/out.cubin" "$d/in.cu" 1>&2 && cat "$d/out.cubin"\n'
+        's=$?; rm -rf "$d"; exit $s'
+    )
+    command = sandbox.command(
+        ["/bin/sh", "-c", script, "sh", *argv],
+        readable=[nvcc.resolve().parent, *translation.include],
+        memory_bytes=_MEMORY_BYTES, cpu_s=int(timeout_s), file_bytes=_FILE_BYTES,
+    )  # fmt: skip
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            source = with_markers(translation).encode()
+            code = subprocess.run(command, input=source, stdout=out, stderr=err, timeout=timeout_s).returncode
+        except subprocess.TimeoutExpired:
+            raise CompileTimeout(f"nvcc did not finish within {timeout_s:.0f} s", translation.path) from None
+        except OSError as error:
+            raise MachineError(f"nvcc could not be started ({error.strerror})", str(nvcc)) from None
+        err.seek(0)
+        log = err.read(1 << 20).decode("utf-8", "replace")
+        if code:
+            raise compile_error(log, translation.path)
+        out.seek(0)
+        cubin = out.read()
+    entries = Cubin(cubin).pointed_at(_MARK)
+    if len(entries) != len(translation.expressions):
+        raise CompileError("nvcc's output does not say which entry is which kernel", translation.path, log=log)
+    return cubin, entries, log

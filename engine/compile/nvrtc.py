@@ -1,0 +1,232 @@
+"""The inner loop's compiler: NVRTC in a pool of long-lived, sandboxed worker processes, with a cache in front."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from engine import sandbox as _sandbox
+from engine.compile.cache import DiskCache
+from engine.compile.compiler import CompileTimeout, Translation, check_arch, clean_log, compile_error, parse_resources
+from engine.compile.cubin import Cubin, CubinError
+from engine.compile.nvcc import compile_nvcc, find_nvcc, too_hard_for_nvrtc
+from engine.errors import CompileError, MachineError
+from engine.model import Binary, Resources
+from engine.worker import Worker, WorkerLost
+
+_TIMEOUT_S = 30.0  # CUB's heaviest block headers take 3 s
+_MEMORY_BYTES = 6 << 30  # of address space per worker; precompiled headers reserve 1 GiB
+_RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each header set keeps its precompiled state
+_ANSWER_LIMIT = 256 << 20
+_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "cuda-core")
+
+
+class NvrtcCompiler:
+    """Compiles device code for `arch` through NVRTC, and through nvcc what NVRTC refuses. Thread-safe.
+
+    `jobs` worker processes at most, each started when it is first needed. A worker that hangs or dies costs the one
+    compile it was at. `cache` is a folder, or None for no cache on disk. Raises MachineError when NVRTC is not installed.
+    """
+
+    def __init__(
+        self,
+        arch: str,
+        *,
+        cache: Path | None,
+        sandbox: _sandbox.Sandbox | _sandbox.NoSandbox,
+        jobs: int | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self.arch = check_arch(arch)
+        self.version = nvrtc_version()
+        self._sandbox, self._timeout_s = sandbox, timeout_s
+        self._cache = DiskCache(cache)
+        # Each thread owns one worker process, which lives as long as the thread that started it.
+        self._threads = ThreadPoolExecutor(
+            max_workers=max(1, jobs or os.cpu_count() or 1), thread_name_prefix="compile"
+        )
+        self._own = threading.local()
+        self._workers: set[Worker] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def cache_problem(self) -> str:
+        """Why compiled code is no longer kept on disk, "" while it is."""
+        return self._cache.problem
+
+    def compile(self, translation: Translation) -> Binary:
+        """Machine code for all expressions, with what each uses.
+
+        Raises CompileError (`where` is the first error's `path:line`, `log` the cleaned messages), CompileTimeout,
+        MachineError when the code needs nvcc and there is none, or when workers cannot start.
+        """
+        return self.submit(translation).result()
+
+    def submit(self, translation: Translation) -> Future[Binary]:
+        """Start compiling and return at once. The future raises what `compile` raises."""
+        translation.check()
+        if self._closed:
+            raise MachineError("the compiler is closed")
+        return self._threads.submit(self._compile, translation)
+
+    def close(self) -> None:
+        """End the workers. What is being compiled raises MachineError."""
+        with self._lock:
+            self._closed = True
+            workers, self._workers = list(self._workers), set()
+        for worker in workers:
+            worker.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> NvrtcCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _compile(self, translation: Translation) -> Binary:
+        begin = time.perf_counter()
+        key = self._key(translation)
+        kept = self._cache.get(key) if key else None
+        if kept is not None:
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                return self._binary(kept[0], kept[1], begin, cached=True)
+        header, cubin = self._run(translation)
+        if header.get("ok") is not True:
+            log = str(header.get("log", ""))
+            if not too_hard_for_nvrtc(log):
+                raise compile_error(log, translation.path)
+            if find_nvcc() is None:
+                error = compile_error(log, translation.path)
+                error.do = "NVRTC does not take this code; with nvcc it may compile: pip install 'optiml[nvcc]'"
+                raise error
+            cubin, names, log = compile_nvcc(translation, self.arch, sandbox=self._sandbox)
+            header = {"names": list(names), "log": log}
+        try:
+            described = self._describe(translation, header, cubin)
+        except CubinError as error:
+            raise CompileError(error.what, translation.path) from None
+        if key:
+            self._cache.put(key, described, cubin)
+        return self._binary(described, cubin, begin, cached=False)
+
+    def _describe(self, translation: Translation, header: dict[str, Any], cubin: bytes) -> dict[str, Any]:
+        """What the cache keeps beside the cubin."""
+        parsed = Cubin(cubin)
+        log = str(header.get("log", ""))
+        entries = tuple(str(name) for name in header.get("names", ())) or parsed.entries
+        if not entries:
+            raise CompileError("there is no kernel to compile in it", translation.path)
+        used = parse_resources(log)
+        missing = [entry for entry in entries if entry not in used]
+        if missing:
+            raise CompileError(
+                f"the compiler did not say what '{missing[0][:200]}' uses", translation.path, log=clean_log(log)
+            )
+        return {
+            "entries": list(entries),
+            "resources": [vars(used[entry]) for entry in entries],
+            "code_hash": parsed.code_hash(entries),
+            "log": clean_log(log),
+        }
+
+    def _binary(self, described: dict[str, Any], cubin: bytes, begin: float, *, cached: bool) -> Binary:
+        return Binary(
+            cubin=cubin,
+            arch=self.arch,
+            entries=tuple(described["entries"]),
+            resources=tuple(Resources(**each) for each in described["resources"]),
+            code_hash=described["code_hash"],
+            compile_s=time.perf_counter() - begin,
+            cached=cached,
+            log=described["log"],
+        )
+
+    def _key(self, translation: Translation) -> str:
+        if translation.include:
+            return ""  # what those folders hold may change without a sign
+        nvcc = find_nvcc()
+        parts = [
+            1, self.version, self.arch, translation.text, translation.path, translation.expressions, translation.defines,
+            translation.std, translation.line_info, str(nvcc) if nvcc else "",
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _run(self, translation: Translation) -> tuple[dict[str, Any], bytes]:
+        """One answer of this thread's worker. Raises CompileTimeout when the worker was lost over this text."""
+        request = {
+            "text": translation.text,
+            "name": translation.path.replace("\0", "_") or "kernel.cu",
+            "arch": self.arch,
+            "std": translation.std,
+            "expressions": list(translation.expressions),
+            "defines": list(translation.defines),
+            "include": [str(path) for path in translation.include],
+            "line_info": translation.line_info,
+        }
+        worker = self._worker(translation.include)
+        try:
+            header, blobs = worker.call(request, timeout_s=self._timeout_s)
+        except WorkerLost as lost:
+            self._drop(worker)
+            if self._closed:
+                raise MachineError("the compiler was closed while it worked") from None
+            if lost.kind == "timeout":
+                raise CompileTimeout(
+                    f"the compiler did not finish within {self._timeout_s:.0f} s", translation.path
+                ) from None
+            said = clean_log(lost.stderr)
+            if not getattr(self._own, "answered", False):
+                raise MachineError(
+                    f"the compiler's process cannot start: {said[-300:]}", do="run 'optiml doctor'"
+                ) from None
+            raise CompileTimeout("the compiler died over this code", translation.path, log=said) from None
+        self._own.answered = True
+        if int(header.get("peak_bytes", 0)) > _RECYCLE_BYTES:
+            self._drop(worker)
+        return header, blobs[0] if blobs else b""
+
+    def _worker(self, include: tuple[Path, ...]) -> Worker:
+        worker: Worker | None = getattr(self._own, "worker", None)
+        if worker is not None and worker.alive and set(include) <= self._own.include:
+            return worker
+        if worker is not None:
+            self._drop(worker)
+        command = self._sandbox.command(
+            _sandbox.python_command("engine.compile.worker"), readable=include, memory_bytes=_MEMORY_BYTES
+        )
+        worker = Worker(command, limit=_ANSWER_LIMIT)
+        with self._lock:
+            if self._closed:
+                worker.kill()
+                raise MachineError("the compiler is closed")
+            self._workers.add(worker)
+        self._own.worker, self._own.include = worker, set(include)
+        return worker
+
+    def _drop(self, worker: Worker) -> None:
+        with self._lock:
+            self._workers.discard(worker)
+        self._own.worker = None
+        worker.kill()
+
+
+def nvrtc_version() -> str:
+    """Versions of what decides about the machine code. Raises MachineError when NVRTC is not installed."""
+    found = []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            if name == "cuda-core":
+                raise MachineError("the package cuda-core is missing", do="pip install optiml") from None
+    return ", ".join(found)
