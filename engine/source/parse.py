@@ -1,0 +1,454 @@
+"""Reads a CUDA file with tree-sitter: kernels, parameters, loops, accesses, launches, and where the grammar gave up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Literal
+
+import tree_sitter
+import tree_sitter_cuda
+from tree_sitter import Node
+
+from engine.errors import SourceError
+from engine.source.model import (
+    Access,
+    Function,
+    Kernel,
+    LaunchPart,
+    LaunchSite,
+    Loop,
+    Parameter,
+    SharedArray,
+    Span,
+    Unit,
+)
+
+_LANGUAGE = tree_sitter.Language(tree_sitter_cuda.language())
+_BOM = b"\xef\xbb\xbf"
+_MAX_BYTES = 16 << 20
+_CALLS = frozenset({"call_expression"})
+_CONTAINERS = frozenset(
+    {
+        "translation_unit", "namespace_definition", "declaration_list", "linkage_specification", "template_declaration",
+        "preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef", "ERROR",
+    }
+)  # fmt: skip
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|static|extern|__grid_constant__)\b|[*&]")
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, in order of text."""
+    cursor = node.walk()
+    while True:
+        current = cursor.node
+        assert current is not None
+        yield current
+        if cursor.goto_first_child() or cursor.goto_next_sibling():
+            continue
+        while True:
+            if not cursor.goto_parent():
+                return
+            if cursor.goto_next_sibling():
+                break
+
+
+def span_of(node: Node) -> Span:
+    """The node's bytes."""
+    return Span(node.start_byte, node.end_byte)
+
+
+def text_of(node: Node) -> str:
+    """The node's text as written."""
+    return (node.text or b"").decode("utf-8")
+
+
+def names_in(node: Node) -> set[str]:
+    """Every identifier, type name and field-free name used at or below the node."""
+    wanted = ("identifier", "type_identifier", "namespace_identifier")
+    return {text_of(n) for n in walk(node) if n.type in wanted}
+
+
+@lru_cache(maxsize=512)
+def parse(data: bytes, path: str = "") -> Unit:
+    """Parse one file. Raises SourceError with `path:line` for what is no UTF-8 text.
+
+    What the grammar does not know is in `errors`; everything else is there all the same. Cached by content.
+    """
+    _check_text(data, path)
+    root = tree_sitter.Parser(_LANGUAGE).parse(data).root_node
+    reader = _Reader(data, path)
+    reader.read(root)
+    windows = data.count(b"\r\n")
+    return Unit(
+        path=path,
+        data=data,
+        functions=tuple(reader.functions),
+        kernels=tuple(f for f in reader.functions if isinstance(f, Kernel)),
+        launches=tuple(reader.launches),
+        macros=reader.macros,
+        constants=reader.constants,
+        includes=tuple(reader.includes),
+        errors=tuple(reader.errors),
+        newline="\r\n" if windows * 2 > data.count(b"\n") else "\n",
+        bom=data.startswith(_BOM),
+        root=root,
+    )
+
+
+def _check_text(data: bytes, path: str) -> None:
+    if len(data) > _MAX_BYTES:
+        raise SourceError(f"a file of {len(data)} bytes is over the limit of {_MAX_BYTES}", path)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SourceError("is no UTF-8 text", f"{path}:{line}", "convert the file to UTF-8") from None
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise SourceError("holds a NUL byte", f"{path}:{data.count(bytes([10]), 0, zero) + 1}", "is this a text file?")
+
+
+class _Reader:
+    def __init__(self, data: bytes, path: str) -> None:
+        self.data, self.path = data, path
+        self.functions: list[Function] = []
+        self.launches: list[LaunchSite] = []
+        self.macros: dict[str, str] = {}
+        self.constants: dict[str, str] = {}
+        self.includes: list[tuple[str, bool, Span]] = []
+        self.errors: list[Span] = []
+
+    def read(self, root: Node) -> None:
+        if root.has_error:
+            self.errors = [span_of(n) for n in walk(root) if n.type == "ERROR" or n.is_missing]
+        self._level(root, ())
+        self._launches_outside(root)
+
+    def _launches_outside(self, root: Node) -> None:
+        """Launches that stand in no function the grammar found (inside an ERROR node, in a lambda at file scope)."""
+        if not self.errors or b"<<<" not in self.data:
+            return
+        known = {site.span for site in self.launches}
+        for node in walk(root):
+            if node.type == "kernel_call_syntax" and node.parent is not None and span_of(node.parent) not in known:
+                self._launch(node.parent, "")
+
+    def _level(self, node: Node, scope: tuple[str, ...]) -> None:
+        for child in node.children:
+            match child.type:
+                case "function_definition":
+                    self._function(child, scope)
+                case "namespace_definition":
+                    name = child.child_by_field_name("name")
+                    self._level(child, (*scope, text_of(name)) if name is not None else scope)
+                case "preproc_def":
+                    name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
+                    if name is not None:
+                        self.macros[text_of(name)] = _without_comment(text_of(value)) if value is not None else ""
+                case "preproc_include":
+                    target = child.child_by_field_name("path")
+                    if target is not None:
+                        written = text_of(target)
+                        self.includes.append((written[1:-1], written.startswith('"'), span_of(child)))
+                case "declaration":
+                    self._constants(child)
+                case "enum_specifier":
+                    self._enumerators(child)
+                case _ if child.type in _CONTAINERS or child.type == "type_definition":
+                    self._level(child, scope)
+
+    def _constants(self, node: Node) -> None:
+        for child in node.children:
+            if child.type == "enum_specifier":
+                self._enumerators(child)
+        qualifiers = {text_of(c) for c in node.children if c.type == "type_qualifier"}
+        if not qualifiers & {"const", "constexpr"}:
+            return
+        for declarator in node.children_by_field_name("declarator"):
+            if declarator.type == "init_declarator":
+                name, value = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("value")
+                if name is not None and value is not None and name.type == "identifier":
+                    self.constants[text_of(name)] = text_of(value)
+
+    def _enumerators(self, node: Node) -> None:
+        previous: str | None = None
+        for child in walk(node):
+            if child.type != "enumerator":
+                continue
+            name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
+            if name is None:
+                continue
+            self.constants[text_of(name)] = text_of(value) if value is not None else f"({previous})+1" if previous else "0"
+            previous = text_of(name)
+
+    def _function(self, node: Node, scope: tuple[str, ...]) -> None:
+        body = node.child_by_field_name("body")
+        declarator = _function_declarator(node)
+        if body is None or declarator is None:
+            return
+        named = declarator.child_by_field_name("declarator")
+        parameters = declarator.child_by_field_name("parameters")
+        if named is None or parameters is None:
+            return
+        name = text_of(named)
+        outer = node
+        if node.parent is not None and node.parent.type == "template_declaration":
+            outer = node.parent
+        elif node.parent is not None and node.parent.type == "linkage_specification":
+            outer = node.parent
+        template = outer.child_by_field_name("parameters") if outer.type == "template_declaration" else None
+        head = self.data[outer.start_byte : body.start_byte]
+        words = set(re.findall(rb"__global__|__device__|__host__", _without_comments(head)))
+        qualifier: Literal["global", "device", "host", "host device"] = "host"
+        if b"__global__" in words:
+            qualifier = "global"
+        elif b"__device__" in words:
+            qualifier = "host device" if b"__host__" in words else "device"
+        plain = name.rpartition("::")[2]
+        function = Function(
+            name=plain,
+            qualified="::".join((*scope, name)),
+            qualifier=qualifier,
+            span=span_of(outer),
+            signature=Span(outer.start_byte, body.start_byte),
+            body=span_of(body),
+            parameters=tuple(_parameters(parameters)),
+            template_parameters=tuple(text_of(c) for c in template.named_children if c.type != "comment") if template else (),
+            line=outer.start_point[0] + 1,
+            node=node,
+        )
+        if qualifier == "global":
+            function = _kernel(function, node, body)
+        self.functions.append(function)
+        if b"<<<" in self.data[body.start_byte : body.end_byte]:
+            for inner in walk(body):
+                if inner.type == "kernel_call_syntax" and inner.parent is not None:
+                    self._launch(inner.parent, plain)
+
+    def _launch(self, call: Node, function: str) -> None:
+        called, syntax = call.child_by_field_name("function"), None
+        for child in call.children:
+            if child.type == "kernel_call_syntax":
+                syntax = child
+        arguments = call.child_by_field_name("arguments")
+        if called is None or syntax is None or arguments is None:
+            return
+        name, template = text_of(called), ""
+        for inner in walk(called):
+            if inner.type in ("template_function", "template_method"):
+                args = inner.child_by_field_name("arguments")
+                if args is not None:
+                    template = text_of(args)[1:-1].strip()
+                    name = text_of(called)[: args.start_byte - called.start_byte]
+                break
+        self.launches.append(
+            LaunchSite(
+                path=self.path,
+                kernel=name.strip().removeprefix("::"),
+                template_args=template,
+                parts=tuple(LaunchPart(text_of(n), span_of(n)) for n in _operands(syntax)),
+                arguments=tuple(text_of(n) for n in _operands(arguments)),
+                span=span_of(call),
+                line=call.start_point[0] + 1,
+                function=function,
+            )
+        )
+
+
+def _operands(node: Node) -> list[Node]:
+    return [n for n in node.named_children if n.type != "comment"]
+
+
+def _without_comment(value: str) -> str:
+    return re.split(r"//|/\*", value, maxsplit=1)[0].strip()
+
+
+def _without_comments(head: bytes) -> bytes:
+    return re.sub(rb"//[^\n]*|/\*.*?\*/", b" ", head, flags=re.S)
+
+
+def _function_declarator(node: Node) -> Node | None:
+    declarator = node.child_by_field_name("declarator")
+    while declarator is not None and declarator.type != "function_declarator":
+        declarator = declarator.child_by_field_name("declarator") or next(
+            (c for c in declarator.named_children if c.type.endswith("declarator")), None
+        )
+    return declarator
+
+
+def _parameters(node: Node) -> Iterator[Parameter]:
+    for child in node.named_children:
+        if child.type not in ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration"):
+            continue
+        declarator = child.child_by_field_name("declarator")
+        kind = child.child_by_field_name("type")
+        name = _declared(declarator)
+        written = text_of(child)
+        end = child.end_byte
+        if name is not None:
+            # The type is everything but the name; an array parameter is a pointer.
+            before = written[: len((child.text or b"")[: name.start_byte - child.start_byte].decode())]
+            after = (child.text or b"")[name.end_byte - child.start_byte :].decode()
+            written = before.rstrip()
+            if after.lstrip().startswith("["):
+                written += "*"
+        pointer = "*" in written
+        base = _QUALIFIERS.sub(" ", text_of(kind)) if kind is not None else _QUALIFIERS.sub(" ", written)
+        pointee = written.split("*", 1)[0]
+        yield Parameter(
+            name=text_of(name) if name is not None else "",
+            span=Span(child.start_byte, end),
+            type=" ".join(written.split()),
+            base=" ".join(base.split()),
+            pointer=pointer,
+            const=bool(re.search(r"\bconst\b", pointee)),
+            restrict="restrict" in written,
+        )
+
+
+def _declared(node: Node | None) -> Node | None:
+    """The identifier that a declarator declares."""
+    while node is not None and node.type != "identifier":
+        node = node.child_by_field_name("declarator") or next(
+            (c for c in node.named_children if c.type.endswith("declarator") or c.type == "identifier"), None
+        )
+    return node
+
+
+def _kernel(function: Function, node: Node, body: Node) -> Kernel:
+    bounds = next((c for c in walk(node) if c.type == "launch_bounds"), None)
+    loops: list[Loop] = []
+    accesses: list[Access] = []
+    shared: list[SharedArray] = []
+    calls: dict[str, None] = {}
+    names: set[str] = set()
+    arrays = {p.name for p in function.parameters if p.pointer}
+    nodes = list(walk(body))
+    for current in nodes:
+        if current.type == "declaration":
+            arrays.update(_array_names(current))
+            shared.extend(_shared(current))
+    for current in nodes:
+        match current.type:
+            case "for_statement" | "while_statement" | "do_statement":
+                loops.append(_loop(current, body))
+            case "subscript_expression":
+                access = _access(current, arrays)
+                if access is not None:
+                    accesses.append(access)
+            case "call_expression":
+                called = current.child_by_field_name("function")
+                if called is not None:
+                    calls[text_of(called).split("<", 1)[0]] = None
+            case "identifier" | "type_identifier" | "namespace_identifier":
+                names.add(text_of(current))
+    return Kernel(
+        **{name: getattr(function, name) for name in function.__dataclass_fields__},
+        launch_bounds=text_of(bounds).partition("(")[2].rpartition(")")[0].strip() if bounds is not None else "",
+        loops=tuple(loops),
+        accesses=tuple(accesses),
+        shared=tuple(shared),
+        calls=tuple(calls),
+        names=frozenset(names),
+    )
+
+
+def _array_names(declaration: Node) -> Iterable[str]:
+    for declarator in declaration.children_by_field_name("declarator"):
+        inner: Node | None = declarator
+        if declarator.type == "init_declarator":
+            inner = declarator.child_by_field_name("declarator")
+        if inner is not None and inner.type in ("array_declarator", "pointer_declarator", "reference_declarator"):
+            name = _declared(inner)
+            if name is not None:
+                yield text_of(name)
+
+
+def _shared(declaration: Node) -> Iterator[SharedArray]:
+    if not any(c.type == "type_qualifier" and text_of(c) == "__shared__" for c in declaration.children):
+        return
+    kind = declaration.child_by_field_name("type")
+    external = any(c.type == "storage_class_specifier" and text_of(c) == "extern" for c in declaration.children)
+    for declarator in declaration.children_by_field_name("declarator"):
+        extents: list[str] = []
+        current: Node | None = declarator
+        while current is not None and current.type == "array_declarator":
+            size = current.child_by_field_name("size")
+            extents.insert(0, text_of(size) if size is not None else "")
+            current = current.child_by_field_name("declarator")
+        name = _declared(declarator)
+        if name is not None:
+            yield SharedArray(
+                text_of(name), text_of(kind) if kind is not None else "", tuple(extents), span_of(declaration), external
+            )
+
+
+def _loop(node: Node, body: Node) -> Loop:
+    inner = node.child_by_field_name("body")
+    depth = 0
+    parent = node.parent
+    while parent is not None and parent != body:
+        depth += parent.type in ("for_statement", "while_statement", "do_statement")
+        parent = parent.parent
+    kind: Literal["for", "while", "do"] = (
+        "for" if node.type == "for_statement" else "while" if node.type == "while_statement" else "do"
+    )
+    variable = start = condition = step = ""
+    if kind == "for":
+        initial = node.child_by_field_name("initializer")
+        test, update = node.child_by_field_name("condition"), node.child_by_field_name("update")
+        variable, start = _initial(initial)
+        if variable and test is not None and update is not None:
+            condition, step = text_of(test), text_of(update)
+        else:
+            variable = start = ""
+    return Loop(
+        kind, span_of(node), span_of(inner) if inner is not None else span_of(node), variable, start, condition, step, depth,
+        node,
+    )  # fmt: skip
+
+
+def _initial(node: Node | None) -> tuple[str, str]:
+    """(variable, first value) of a loop that declares or sets exactly one."""
+    if node is None:
+        return "", ""
+    if node.type == "declaration":
+        declarators = node.children_by_field_name("declarator")
+        if len(declarators) == 1 and declarators[0].type == "init_declarator":
+            name, value = declarators[0].child_by_field_name("declarator"), declarators[0].child_by_field_name("value")
+            if name is not None and value is not None and name.type == "identifier":
+                return text_of(name), text_of(value)
+    if node.type == "assignment_expression":
+        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        if left is not None and right is not None and left.type == "identifier":
+            return text_of(left), text_of(right)
+    return "", ""
+
+
+def _access(node: Node, arrays: set[str]) -> Access | None:
+    parent = node.parent
+    if parent is not None and parent.type == "subscript_expression" and parent.child_by_field_name("argument") == node:
+        return None  # part of a longer chain, which is the access
+    indices: list[str] = []
+    current: Node | None = node
+    while current is not None and current.type == "subscript_expression":
+        index = current.child_by_field_name("indices")
+        indices.insert(0, text_of(index)[1:-1].strip() if index is not None else "")
+        current = current.child_by_field_name("argument")
+    if current is None or current.type != "identifier" or text_of(current) not in arrays:
+        return None
+    kind: Literal["read", "write", "update"] = "read"
+    target = node
+    while target.parent is not None and target.parent.type in ("field_expression", "parenthesized_expression"):
+        target = target.parent
+    outer = target.parent
+    if outer is not None and outer.type == "assignment_expression" and outer.child_by_field_name("left") == target:
+        operator = outer.child_by_field_name("operator")
+        kind = "write" if operator is None or text_of(operator) == "=" else "update"
+    elif outer is not None and outer.type == "update_expression":
+        kind = "update"
+    elif outer is not None and outer.type == "pointer_expression" and text_of(outer).startswith("&"):
+        kind = "update"  # its address goes to a call (atomicAdd and the like)
+    return Access(text_of(current), tuple(indices), kind, span_of(node), node.start_point[0] + 1, node)
