@@ -6,12 +6,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 BUDGET ?= 40s
+DEMO_OUT := .optiml/softmax-softmax_kernel
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint format clean
 
+# The command exits with 1 when it has something to suggest, and with 1 when it refuses: the patch tells them apart.
 demo: $(VENV)/.ready
-	$(BIN)/optiml optimize examples/softmax.cu --budget $(BUDGET)
+	@rm -f $(DEMO_OUT)/best.patch
+	$(BIN)/optiml optimize examples/softmax.cu --budget $(BUDGET) --out $(DEMO_OUT) || test $$? -eq 1
+	@test -s $(DEMO_OUT)/best.patch && cat $(DEMO_OUT)/best.patch
 
 test: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest

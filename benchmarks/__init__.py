@@ -1,0 +1,1 @@
+"""Commands that measure, and the records they leave."""
