@@ -1,0 +1,177 @@
+"""A matrix product with one thread per element becomes a tiled one with several results per thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from engine.rules.common import (
+    body_node,
+    fresh,
+    in_file,
+    indent_at,
+    indent_unit,
+    launch_edits,
+    merge,
+    proposal,
+    reindent,
+    render,
+    visible,
+    walk,
+)
+from engine.rules.matmul_code import Part, Tiling, local_place, part, tile_body
+from engine.rules.matmul_form import Product, product
+from engine.rules.model import Proposal, Site
+from engine.rules.row_parallel import fits_bounds
+from engine.rules.threads import ceil_div
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+# The first is for large matrices; smaller tiles fill the GPU where there are few results.
+_TILINGS = (
+    Tiling(128, 128, 8, 8, 8, 2),
+    Tiling(128, 128, 16, 8, 8, 2),
+    Tiling(128, 64, 16, 8, 4, 2),
+    Tiling(64, 64, 16, 4, 4, 2),
+    Tiling(128, 128, 8, 8, 8, 1),
+    Tiling(64, 64, 16, 4, 4, 1),
+    Tiling(64, 64, 8, 8, 8, 2),
+    Tiling(32, 32, 32, 2, 2, 1),
+    Tiling(32, 32, 32, 1, 1, 1),
+    Tiling(16, 16, 16, 1, 1, 1),
+)
+_SIZES = {"double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8}
+
+
+class MatmulTile:
+    """Shared-memory tiles and register blocking for matrix-product-like loop nests."""
+
+    name = "matmul_tile"
+    summary = "Multiply tiles in shared memory, several results per thread"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not visible(site) or any(c.grid[2] != 1 or c.block[2] != 1 for c in site.configs):
+            return
+        form = product(site)
+        if form is None:
+            return
+        for order, tiling in enumerate(_TILINGS):
+            if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
+                continue
+            a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
+            if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
+                continue
+            edits = _rewrite(site, form, tiling, (a, b))
+            grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm))
+            launch = launch_edits(site, grid=grid, block=(str(tiling.threads),))
+            staged = ", the next tiles loaded ahead" if tiling.buffers == 2 else ""
+            yield from proposal(
+                self.name,
+                f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
+                f"{tiling.tm}x{tiling.tn} results per thread{staged}",
+                merge(in_file(site, *edits), launch),
+                0.95 - 0.04 * order,
+                bm=tiling.bm,
+                bn=tiling.bn,
+                bk=tiling.bk,
+                tm=tiling.tm,
+                tn=tiling.tn,
+                buffers=tiling.buffers,
+            )
+
+
+def _shared_bytes(tiling: Tiling, parts: tuple[Part, Part]) -> int:
+    return sum(
+        tiling.buffers * tiling.bk * (p.outer + p.pad) * _SIZES.get(p.operand.type, 4) for p in parts
+    )  # an unknown (template) type counts as four bytes: the compiler refuses what does not fit
+
+
+def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
+    """The kernel's new body: tiles first, then the author's statements once for each result."""
+    body = body_node(site)
+    outer = indent_at(site, body.start_byte)
+    unit = indent_unit(site)
+    indent = outer + unit
+    name = _names(site)
+    i, j = name("i"), name("j")
+    blocks = [reindent(_verbatim(site, d), indent_at(site, d.start_byte), indent) for d in form.map.invariant]
+    blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
+    deep = indent + unit + unit
+    inner = [
+        f"{deep}{form.row.type} {form.row.name} = {name('first_row')} + {local_place(tiling, 'a', i, name)};",
+        f"{deep}{form.column.type} {form.column.name} = {name('first_col')} + {local_place(tiling, 'b', j, name)};",
+    ]
+    added = f"{form.target} {form.sign}= {name('sums')}[{i}][{j}];"
+    for statement in _kept(form, body):
+        changes = _changes(form, statement, added)
+        shown = render(site, statement.start_byte, statement.end_byte, changes)
+        own = indent_at(site, statement.start_byte)
+        inner.append(reindent(own + shown, own, deep))
+    blocks.append(
+        "\n".join([
+            f"{indent}#pragma unroll",
+            f"{indent}for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{",
+            f"{indent}{unit}#pragma unroll",
+            f"{indent}{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{",
+            *inner,
+            f"{indent}{unit}}}",
+            f"{indent}}}",
+        ])
+    )  # fmt: skip
+    edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
+    bounds = _bounds(site, tiling)
+    return [bounds, *edits] if bounds is not None else edits
+
+
+def _names(site: Site) -> Callable[[str], str]:
+    chosen: dict[str, str] = {}
+
+    def name(key: str) -> str:
+        if key not in chosen:
+            chosen[key] = fresh(site, key, list(chosen.values()))
+        return chosen[key]
+
+    return name
+
+
+def _verbatim(site: Site, node: Node) -> str:
+    return indent_at(site, node.start_byte) + render(site, node.start_byte, node.end_byte)
+
+
+def _kept(form: Product, body: Node) -> list[Node]:
+    """The author's statements and comments that run once per result: all but the declarations written anew."""
+    moved = [*(i.declaration for i in form.map.indices), *form.map.invariant]
+    kept: list[Node] = []
+    for node in body.named_children:
+        if node in moved:
+            while kept and kept[-1].type == "comment":  # it spoke of the declaration
+                kept.pop()
+        else:
+            kept.append(node)
+    # The pragma of the loop that goes away, where the loop stands in the body itself.
+    drop = form.loop.node.prev_named_sibling
+    return [n for n in kept if drop is None or n != drop or n.type != "preproc_call"]
+
+
+def _changes(form: Product, statement: Node, added: str) -> list[tuple[int, int, str]]:
+    loop = form.loop.node
+    changes = []
+    if statement.start_byte <= loop.start_byte and loop.end_byte <= statement.end_byte:
+        before = loop.prev_named_sibling
+        start = loop.start_byte
+        if before is not None and before.type == "preproc_call" and before.start_byte >= statement.start_byte:
+            start = before.start_byte
+        changes.append((start, loop.end_byte, added))
+    if form.map.style == "return" and statement in form.map.guards:
+        changes += [(n.start_byte, n.end_byte, "continue;") for n in walk(statement) if n.type == "return_statement"]
+    return changes
+
+
+def _bounds(site: Site, tiling: Tiling) -> Edit | None:
+    """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use."""
+    if site.kernel.launch_bounds:
+        return None
+    node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
+    return Edit(Span(node.start_byte, node.start_byte), f"__launch_bounds__({tiling.threads}) ") if node else None
