@@ -1,0 +1,203 @@
+"""Types of buffer elements and scalar arguments: their C spellings, storage and precision."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from engine.errors import SpecError
+
+Kind = Literal["float", "int", "bool", "bytes"]
+Array = Any  # numpy.ndarray or cupy.ndarray: both carry the methods used here
+
+_MAX_STRUCT = 4096  # CUDA passes at most 4 KiB of arguments by value before 12.1; no element needs to be larger
+
+
+@dataclass(frozen=True)
+class DType:
+    """The type of one element.
+
+    A flat array of n elements has n * `lanes` entries of `storage`. `kind` tells how the bits are read; bfloat16 lies
+    in uint16 and bool in uint8, because numpy has no bfloat16 and not every byte is a bool. `epsilon` is the distance
+    from 1 to the next larger number (0 for types without fractions).
+    """
+
+    name: str
+    kind: Kind
+    storage: np.dtype[Any]
+    lanes: int = 1
+    epsilon: float = 0.0
+    bfloat: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element, all lanes."""
+        return self.storage.itemsize * self.lanes
+
+    @property
+    def signed(self) -> bool:
+        """Whether values below zero exist."""
+        return self.kind == "float" or (self.kind == "int" and self.storage.kind == "i")
+
+    @property
+    def limits(self) -> tuple[float, float] | tuple[int, int]:
+        """Smallest and largest finite value of a lane."""
+        if self.bfloat:
+            return -_BF16_MAX, _BF16_MAX
+        if self.kind == "float":
+            info = np.finfo(self.storage)
+            return float(info.min), float(info.max)
+        if self.kind == "bool":
+            return 0, 1
+        integers = np.iinfo(self.storage)
+        return int(integers.min), int(integers.max)
+
+    @property
+    def tiny(self) -> float:
+        """The smallest normal number above zero; 0 for types without fractions."""
+        if self.kind != "float":
+            return 0.0
+        return float(np.finfo(np.float32 if self.bfloat else self.storage).tiny)
+
+    def to_float64(self, array: Array) -> Array:
+        """The values of a storage array as float64, same shape. Exact but for integers beyond 2**53."""
+        if self.bfloat:
+            return (array.astype("uint32") << 16).view("float32").astype("float64")
+        return array.astype("float64")
+
+    def from_float64(self, array: Array) -> Array:
+        """float64 values as a storage array, same shape.
+
+        Floats round to nearest, ties to even (bfloat16 once, not by way of a rounded float32). Integers truncate and
+        must be in range.
+        """
+        if self.bfloat:
+            return _to_bfloat16(array)
+        return array.astype(self.storage)
+
+
+_BF16_MAX = float(np.array([0x7F7F0000], dtype=np.uint32).view(np.float32)[0])
+
+
+def _to_bfloat16(array: Array) -> Array:
+    wide = array.astype("float64")
+    nan = wide != wide
+    # float64 -> float32 "to odd" keeps the sticky bit, so the second rounding sees ties as they are.
+    with np.errstate(over="ignore"):
+        narrow = wide.astype("float32")
+    back = narrow.astype("float64")
+    bits = narrow.view("uint32")
+    bits = bits - (abs(back) > abs(wide)).astype("uint32")
+    bits = bits | ((back != wide) & ~nan).astype("uint32")
+    rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype("uint16")
+    rounded[nan] = 0x7FC0
+    return rounded
+
+
+def _scalars() -> dict[str, DType]:
+    types = [
+        DType("float", "float", np.dtype(np.float32), epsilon=2.0**-23),
+        DType("double", "float", np.dtype(np.float64), epsilon=2.0**-52),
+        DType("half", "float", np.dtype(np.float16), epsilon=2.0**-10),
+        DType("bfloat16", "float", np.dtype(np.uint16), epsilon=2.0**-7, bfloat=True),
+        DType("bool", "bool", np.dtype(np.uint8)),
+    ]
+    for bits in (8, 16, 32, 64):
+        types.append(DType(f"int{bits}", "int", np.dtype(f"int{bits}")))
+        types.append(DType(f"uint{bits}", "int", np.dtype(f"uint{bits}")))
+    return {t.name: t for t in types}
+
+
+_SCALARS = _scalars()
+
+_SPELLINGS: dict[str, str] = {
+    "float32": "float", "float64": "double", "float16": "half", "__half": "half", "fp16": "half", "half_t": "half",
+    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "__nv_bfloat16_raw": "bfloat16", "bf16": "bfloat16",
+    "__half_raw": "half", "float_t": "float", "double_t": "double",
+    "size_t": "uint64", "ssize_t": "int64", "ptrdiff_t": "int64", "intptr_t": "int64", "uintptr_t": "uint64",
+    "uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64", "ulonglong": "uint64",
+    "longlong": "int64", "schar": "int8", "byte": "uint8",
+    **{f"{u}int{b}_t": f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)},
+}  # fmt: skip
+
+# Vector types: prefix -> lane type. `long` has 64 bits on every system OptiML runs on.
+_VECTORS: dict[str, str] = {
+    "char": "int8", "uchar": "uint8", "short": "int16", "ushort": "uint16", "int": "int32", "uint": "uint32",
+    "long": "int64", "ulong": "uint64", "longlong": "int64", "ulonglong": "uint64", "float": "float",
+    "double": "double",
+}  # fmt: skip
+_VECTOR_SPELLINGS: dict[str, str] = {
+    "__half2": "half2", "__nv_bfloat162": "bfloat162", "nv_bfloat162": "bfloat162", "bf162": "bfloat162",
+    "cuComplex": "float2", "cuFloatComplex": "float2", "cuDoubleComplex": "double2", "dim3": "uint3",
+    "double4_16a": "double4", "double4_32a": "double4",
+}  # fmt: skip
+
+
+def _vectors() -> dict[str, DType]:
+    found: dict[str, DType] = {}
+    for prefix, lane in _VECTORS.items():
+        base = _SCALARS[lane]
+        for lanes in (1, 2, 3, 4):
+            name = f"{prefix}{lanes}"
+            found[name] = DType(name, base.kind, base.storage, lanes, base.epsilon)
+    for name, lane in (("half2", "half"), ("bfloat162", "bfloat16")):
+        base = _SCALARS[lane]
+        found[name] = DType(name, base.kind, base.storage, 2, base.epsilon, base.bfloat)
+    return found
+
+
+_VECTOR_TYPES = _vectors()
+_INTEGER_WORDS = frozenset({"unsigned", "signed", "char", "short", "int", "long"})
+_QUALIFIERS = frozenset({"const", "volatile", "struct", "enum", "typename", "__restrict__", "__restrict", "restrict"})
+
+
+def _integer(words: list[str]) -> str | None:
+    """The name of a C integer type written as words in any order, or None."""
+    rest = sorted(w for w in words if w not in ("unsigned", "signed"))
+    if words.count("unsigned") + words.count("signed") > 1:
+        return None
+    bits = {
+        ("char",): 8, ("short",): 16, ("int", "short"): 16, (): 32, ("int",): 32,
+        ("long",): 64, ("int", "long"): 64, ("long", "long"): 64, ("int", "long", "long"): 64,
+    }.get(tuple(rest))  # fmt: skip
+    if bits is None:
+        return None
+    return f"uint{bits}" if "unsigned" in words else f"int{bits}"
+
+
+def type_names() -> tuple[str, ...]:
+    """Every name `parse_dtype` knows, but for combinations of C's integer words and `struct:N`."""
+    return tuple(sorted({*_SCALARS, *_SPELLINGS, *_VECTOR_TYPES, *_VECTOR_SPELLINGS, "unsigned int", "long long"}))
+
+
+@lru_cache(maxsize=512)
+def parse_dtype(text: str) -> DType:
+    """The type that `text` names, in C's or CUDA's spelling; `struct:N` stands for N opaque bytes.
+
+    Raises SpecError, with the nearest known name, for anything else, pointers included.
+    """
+    match = re.fullmatch(r"\s*struct\s*:\s*([0-9]{1,9})\s*", text)
+    if match:
+        size = int(match[1])
+        if not 1 <= size <= _MAX_STRUCT:
+            raise SpecError(f"a struct of {size} bytes", do=f"the size is between 1 and {_MAX_STRUCT}")
+        return DType(f"struct:{size}", "bytes", np.dtype(np.uint8), size)
+    words = [w for w in text.split() if w not in _QUALIFIERS]
+    name = " ".join(words)
+    for prefix in ("::", "cuda::", "std::"):
+        name = name.removeprefix(prefix)
+    if words and _INTEGER_WORDS.issuperset(words):
+        name = _integer(words) or name
+    name = _SPELLINGS.get(name, _VECTOR_SPELLINGS.get(name, name))
+    found = _SCALARS.get(name) or _VECTOR_TYPES.get(name)
+    if found:
+        return found
+    shown = text.strip()[:60]
+    near = difflib.get_close_matches(name[:60], type_names(), n=1, cutoff=0.5)
+    hint = f"the nearest known type is '{near[0]}'" if near else "use a type such as float, int32, half or float4"
+    raise SpecError(f"unknown type '{shown}'", do=f"{hint}; write struct:N for N opaque bytes")
