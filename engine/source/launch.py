@@ -1,0 +1,336 @@
+"""Host launches: where a kernel is launched, what the launch evaluates to, and edits that make it another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from engine import arith
+from engine.errors import SourceError
+from engine.model import LaunchConfig, Program
+from engine.source.model import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
+from engine.source.parse import parse, text_of, walk
+from engine.source.scope import Definition, Scope, declarators
+from engine.spec.model import KernelSpec, LaunchExpr
+
+_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
+
+
+@dataclass(frozen=True)
+class BlockConstant:
+    """An integer constant that a launch's block depends on."""
+
+    name: str
+    path: str
+    value: int
+    span: Span  # of the value's text
+    in_kernel: bool  # the kernel's body uses the name too
+
+
+def sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
+    """Every launch of the kernel (plain or qualified name) in the program's files."""
+    plain = kernel.rpartition("::")[2]
+    return tuple(
+        site
+        for path, data in program.files.items()
+        if path.endswith(_SOURCES) and b"<<<" in data
+        for site in parse(data, path).launches
+        if site.kernel.rpartition("::")[2] == plain
+    )
+
+
+def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, arith.Number]) -> LaunchConfig:
+    """The launch that the program's text evaluates to for these sizes.
+
+    Raises SourceError where it cannot be evaluated, where several launches disagree, where spec and source disagree, and
+    where nothing is visible and nothing declared.
+    """
+    described = spec.steps[step]
+    declared = _declared(described.launch, sizes, spec.origin) if described.launch is not None else None
+    visible: list[tuple[LaunchSite, LaunchConfig]] = []
+    problem: SourceError | None = None
+    matching = sites(program, described.kernel)
+    if described.template_args:
+        wanted = _squeezed(described.template_args)
+        exact = tuple(s for s in matching if _squeezed(s.template_args) == wanted)
+        matching = exact or matching
+    for site in matching:
+        try:
+            visible.append((site, _site_config(program, spec, step, site, sizes)))
+        except SourceError as error:
+            problem = problem or error
+    if declared is not None:
+        for site, config in visible:
+            if config != declared:
+                raise SourceError(
+                    f"the spec launches {_show(declared)}, the source {_show(config)}", f"{site.path}:{site.line}", "make them agree"
+                )
+        return declared
+    if problem is not None:
+        raise problem
+    if not visible:
+        raise SourceError(
+            f"no launch of '{described.kernel}' can be seen", spec.file, "declare 'launch' in the spec"
+        )
+    first_site, first = visible[0]
+    for site, config in visible[1:]:
+        if config != first:
+            raise SourceError(
+                f"the launches at lines {first_site.line} and {site.line} differ: {_show(first)} and {_show(config)}",
+                f"{site.path}:{site.line}", "declare 'launch' in the spec, or name one kernel instance",
+            )  # fmt: skip
+    return first
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+def _show(config: LaunchConfig) -> str:
+    return f"<<<{config.grid}, {config.block}, {config.shared_bytes}>>>"
+
+
+def _declared(launch: LaunchExpr, sizes: Mapping[str, arith.Number], origin: str) -> LaunchConfig:
+    try:
+        block = tuple(arith.evaluate_int(e, sizes) for e in launch.block)
+        names = {**sizes, **{f"block.{axis}": n for axis, n in zip("xyz", (*block, 1, 1), strict=False)}}
+        grid = tuple(arith.evaluate_int(e, names) for e in launch.grid)
+        return LaunchConfig(_three(grid), _three(block), arith.evaluate_int(launch.shared, names))
+    except arith.ArithmeticError_ as error:
+        raise SourceError(f"the declared launch has no value: {error.what}", origin) from None
+
+
+def _three(values: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*values, 1, 1)[:3]
+    return x, y, z
+
+
+def _known(
+    program: Program, spec: KernelSpec, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
+) -> dict[str, arith.Number]:
+    """What the host's expressions stand for: sizes by name, and what is passed for a scalar by the parameter's value."""
+    known: dict[str, arith.Number] = {}
+    described = spec.steps[step]
+    template = _template_values(described.template_args, site.template_args, sizes)
+    for passed, name in zip(site.arguments, described.arguments, strict=False):
+        argument = spec.argument(name)
+        if argument.role != "scalar":
+            continue
+        try:
+            known[passed.strip()] = arith.evaluate(argument.value or argument.name, sizes)
+        except arith.ArithmeticError_:
+            continue
+    for name, value in (*sizes.items(), *template.items()):
+        known.setdefault(name, value)
+    # A literal passed for a parameter says nothing about other uses of the same literal.
+    return {name: value for name, value in known.items() if re.match(r"[A-Za-z_]", name)}
+
+
+def _template_values(declared: str, written: str, sizes: Mapping[str, arith.Number]) -> dict[str, arith.Number]:
+    values: dict[str, arith.Number] = {}
+    for name, text in zip(_split(written), _split(declared), strict=False):
+        if re.fullmatch(r"[A-Za-z_]\w*", name):
+            try:
+                values[name] = arith.evaluate(text, sizes)
+            except arith.ArithmeticError_:
+                continue
+    return values
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, current = [], 0, ""
+    for char in text:
+        depth += char in "<([{"
+        depth -= char in ">)]}"
+        if char == "," and depth == 0:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += char
+    return [*parts, current.strip()] if current.strip() else parts
+
+
+def _scope(
+    program: Program, spec: KernelSpec | None, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
+) -> tuple[Scope, list[Node]]:
+    unit = parse(program.files[site.path], site.path)
+    known = _known(program, spec, step, site, sizes) if spec is not None else {}
+    return Scope(program, unit, known), [_node(unit, part) for part in site.parts]
+
+
+def _node(unit: Unit, part: LaunchPart) -> Node:
+    node = unit.root.descendant_for_byte_range(part.span.start, part.span.end)
+    if node is None:
+        raise SourceError("the launch cannot be read", unit.path)
+    return node
+
+
+def _site_config(
+    program: Program, spec: KernelSpec, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
+) -> LaunchConfig:
+    scope, parts = _scope(program, spec, step, site, sizes)
+    if len(parts) < 2:
+        raise SourceError("a launch needs a grid and a block", f"{site.path}:{site.line}")
+    grid, block = (tuple(int(n) for n in scope.dims(part)) for part in parts[:2])
+    shared = int(scope.number(parts[2])) if len(parts) > 2 else 0
+    if len(grid) > 3 or len(block) > 3:
+        raise SourceError("a launch has at most three extents", f"{site.path}:{site.line}")
+    return LaunchConfig(_three(grid), _three(block), shared)
+
+
+# ---- edits
+
+
+def relaunch(
+    program: Program,
+    launches: Sequence[LaunchSite],
+    kernel: Kernel,
+    *,
+    grid: Sequence[str] | None = None,
+    block: Sequence[str] | None = None,
+    shared: str | None = None,
+) -> Mapping[str, tuple[Edit, ...]]:
+    """Edits that make every launch use the given expressions, which are in terms of the kernel's parameters.
+
+    Where a launch argument is a variable that serves nothing else, its definition is rewritten; else the argument itself.
+    Raises SourceError where a parameter cannot be expressed in the host's terms.
+    """
+    edits: dict[str, list[Edit]] = {}
+    rewritten: dict[tuple[str, Span], str] = {}
+    for site in launches:
+        unit = parse(program.files[site.path], site.path)
+        wanted = {0: grid, 1: block, 2: [shared] if shared is not None else None}
+        own = [site.parts[i].span for i, value in wanted.items() if value is not None and i < len(site.parts)]
+        for index, value in wanted.items():
+            if value is None:
+                continue
+            texts = [_in_host_terms(text, kernel, site) for text in value]
+            if index >= len(site.parts):
+                if index > len(site.parts):
+                    raise SourceError("a launch needs a grid and a block", f"{site.path}:{site.line}")
+                end = site.parts[-1].span.end
+                edits.setdefault(site.path, []).append(Edit(Span(end, end), f", {texts[0]}"))
+                continue
+            place, text = _placed(unit, site, index, texts, own)
+            own.append(place)
+            key = (site.path, place)
+            if rewritten.setdefault(key, text) != text:
+                raise SourceError("two launches share a definition but need different values", f"{site.path}:{site.line}")
+            edits.setdefault(site.path, []).append(Edit(place, text))
+    return {path: tuple(dict.fromkeys(listed)) for path, listed in edits.items()}
+
+
+def _in_host_terms(text: str, kernel: Kernel, site: LaunchSite) -> str:
+    passed = {p.name: a for p, a in zip(kernel.parameters, site.arguments, strict=False)}
+    if len(site.arguments) != len(kernel.parameters):
+        raise SourceError(f"the launch passes {len(site.arguments)} arguments", f"{site.path}:{site.line}")
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[0]
+        if name not in passed:
+            return name
+        expression = passed[name].strip()
+        return expression if re.fullmatch(r"\w+(?:(?:\.|->|::)\w+)*", expression) else f"({expression})"
+
+    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", replace, text)
+
+
+def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own: Sequence[Span]) -> tuple[Span, str]:
+    """Where to write the new extents of one launch argument, and as what. `own` are the places that are rewritten anyway."""
+    part = site.parts[index]
+    plain = texts[0] if len(texts) == 1 else f"dim3({', '.join(texts)})"
+    if not re.fullmatch(r"[A-Za-z_]\w*", part.text):
+        return part.span, plain
+    node = _node(unit, part)
+    definition, fields = Scope(Program({unit.path: unit.data}, unit.path), unit, {})._local(part.text, node)
+    if definition is None or not definition.declaration or fields or definition.value is None or definition.span is None:
+        return part.span, plain
+    function = node
+    while function.parent is not None and function.type != "function_definition":
+        function = function.parent
+    for use in walk(function):
+        if use.type == "identifier" and text_of(use) == part.text:
+            place = Span(use.start_byte, use.end_byte)
+            if definition.statement.contains(place) and not definition.span.contains(place):
+                continue
+            if not any(span.contains(place) for span in own):
+                return part.span, plain  # the variable serves something else as well
+    if any(name not in _visible_before(unit, function, definition) for name in _identifiers(texts)):
+        return part.span, plain  # what the new value needs is declared only after the variable
+    statement = unit.text(definition.statement)
+    is_dim3 = re.match(r"\s*(?:static\s+|const\s+|constexpr\s+)*dim3\b", statement) is not None
+    if re.match(r"\s*(?:static\s+|const\s+)*constexpr\b", statement):
+        return part.span, plain
+    if is_dim3:
+        if definition.value.type in ("argument_list", "initializer_list"):
+            opening, closing = ("(", ")") if definition.value.type == "argument_list" else ("{", "}")
+            return definition.span, f"{opening}{', '.join(texts)}{closing}"
+        if definition.value.type == "call_expression" and definition.value.start_byte == definition.span.start:
+            if unit.data[definition.span.start : definition.span.start + 4] == b"dim3":
+                return definition.span, f"dim3({', '.join(texts)})"
+        return part.span, plain
+    return (definition.span, texts[0]) if len(texts) == 1 else (part.span, plain)
+
+
+def _identifiers(texts: Sequence[str]) -> set[str]:
+    return {name for text in texts for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", text)} - {"dim3", "size_t", "sizeof", "float"}
+
+
+def _visible_before(unit: Unit, function: Node, definition: Definition) -> set[str]:
+    """Names that can be used in the definition's value: everything but locals declared at or after it."""
+    names: set[str] = {text_of(n) for n in walk(unit.root) if n.type == "identifier"}
+    late: set[str] = set()
+    early: set[str] = set()
+    for node in walk(function):
+        if node.type == "declaration":
+            for name, _ in declarators(node):
+                (late if node.start_byte >= definition.statement.start else early).add(name)
+    return names - (late - early)
+
+
+def block_constants(program: Program, site: LaunchSite) -> tuple[BlockConstant, ...]:
+    """The integer constants (macro, file-scope or local) that the block's extents depend on, as far as they are plain numbers."""
+    if len(site.parts) < 2:
+        return ()
+    unit = parse(program.files[site.path], site.path)
+    scope = Scope(program, unit, {})
+    try:
+        scope.dims(_node(unit, site.parts[1]))
+    except SourceError:
+        return ()
+    kernels = {
+        k.name: k for path, data in program.files.items() if path.endswith(_SOURCES) for k in parse(data, path).kernels
+    }
+    kernel = kernels.get(site.kernel.rpartition("::")[2])
+    found = []
+    for name, definition in scope.used.items():
+        if definition.value is None or definition.span is None:
+            continue
+        owner = parse(program.files[definition.path], definition.path)
+        text = owner.text(definition.span).strip()
+        if re.fullmatch(r"\d+[uU]?", text):
+            used = kernel is not None and name in kernel.names
+            found.append(BlockConstant(name, definition.path, int(text.rstrip("uU")), definition.span, used))
+    return tuple(found)
+
+
+def set_constant(program: Program, path: str, name: str, value: str) -> tuple[Edit, ...] | None:
+    """The edit that gives a constant of `block_constants` another value; None where its definition is not unique."""
+    for launches in {site.kernel for site in parse(program.files[path], path).launches} | _all_launched(program):
+        for site in sites(program, launches):
+            for constant in block_constants(program, site):
+                if (constant.name, constant.path) == (name, path):
+                    return (Edit(constant.span, value),)
+    return None
+
+
+def _all_launched(program: Program) -> set[str]:
+    return {
+        site.kernel
+        for path, data in program.files.items()
+        if path.endswith(_SOURCES) and b"<<<" in data
+        for site in parse(data, path).launches
+    }

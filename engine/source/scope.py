@@ -1,0 +1,419 @@
+"""What a name in host code stands for at one place: the definitions before it, constants, macros, small functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tree_sitter import Node
+
+from engine import arith
+from engine.errors import SourceError
+from engine.model import Program
+from engine.source.model import Span, Unit
+from engine.source.parse import parse, span_of, text_of, walk
+
+_SIZES = {
+    "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "int8_t": 1, "uint8_t": 1, "short": 2, "unsigned short": 2,
+    "half": 2, "__half": 2, "__nv_bfloat16": 2, "nv_bfloat16": 2, "int16_t": 2, "uint16_t": 2, "int": 4, "unsigned": 4,
+    "unsigned int": 4, "float": 4, "int32_t": 4, "uint32_t": 4, "half2": 4, "__half2": 4, "long": 8, "unsigned long": 8,
+    "long long": 8, "unsigned long long": 8, "double": 8, "size_t": 8, "int64_t": 8, "uint64_t": 8, "float2": 8, "int2": 8,
+    "float3": 12, "int3": 12, "float4": 16, "int4": 16, "double2": 16,
+}  # fmt: skip
+_CASTS = re.compile(r"^(?:static_cast|reinterpret_cast|const_cast)$")
+_MAX_DEPTH = 40
+_WRAPPED = b"auto optiml_value = "
+_BLOCKS = ("compound_statement", "translation_unit", "declaration_list")
+_LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
+
+Dims = tuple[arith.Number, ...]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Where a name gets its value: the node of the value, or None where it is declared without one."""
+
+    name: str
+    value: Node | None
+    span: Span | None  # of the value's text, where it can be rewritten
+    path: str
+    statement: Span
+    declaration: bool = True
+
+
+@dataclass
+class Scope:
+    """Evaluates host expressions of one program. `known` are values given from outside (sizes, kernel parameters)."""
+
+    program: Program
+    unit: Unit
+    known: Mapping[str, arith.Number]
+    used: dict[str, Definition] = field(default_factory=dict)  # every definition an evaluation went through
+    _depth: int = 0
+
+    def fail(self, node: Node, what: str) -> SourceError:
+        return SourceError(
+            f"the launch cannot be evaluated: {what}", f"{self.unit.path}:{node.start_point[0] + 1}", "declare 'launch' in the spec"
+        )
+
+    # ---- values
+
+    def dims(self, node: Node) -> Dims:
+        """The extents that a launch argument evaluates to: one number, or the parts of a dim3."""
+        kind = node.type
+        if kind == "parenthesized_expression":
+            return self.dims(_only(node))
+        if kind == "initializer_list" or (kind in ("call_expression", "compound_literal_expression") and _called(node) == "dim3"):
+            inner = node if kind == "initializer_list" else node.child_by_field_name("arguments")
+            inner = inner or node.child_by_field_name("value")
+            parts = _operands(inner) if inner is not None else []
+            if len(parts) == 1 and kind == "call_expression":
+                return self.dims(parts[0])
+            return tuple(self.number(part) for part in parts) or (1,)
+        if kind == "identifier" and text_of(node) not in self.known:
+            return self._named_dims(node)
+        return (self.number(node),)
+
+    def _named_dims(self, node: Node) -> Dims:
+        name = text_of(node)
+        definition, fields = self._local(name, node)
+        if definition is None:
+            return (self.number(node),)
+        self.used[name] = definition
+        is_dim3 = _declared_type(definition, self.unit) == "dim3"
+        if definition.value is None and not is_dim3:
+            raise self.fail(node, f"'{name}' has no value before it")
+        if definition.value is None:
+            base: list[arith.Number] = [1, 1, 1]
+        elif definition.value.type in ("argument_list", "initializer_list"):
+            parts = _operands(definition.value)
+            base = list(self.dims(parts[0])) if len(parts) == 1 else [self.number(p) for p in parts]
+        else:
+            base = list(self.dims(definition.value))
+        if fields:
+            base += [1] * (3 - len(base))
+        for part, value in fields:
+            base["xyz".index(part)] = self.number(value)
+        return tuple(base)
+
+    def number(self, node: Node) -> arith.Number:
+        """The number that an expression evaluates to. Raises SourceError saying what is in the way."""
+        self._depth += 1
+        try:
+            if self._depth > _MAX_DEPTH:
+                raise self.fail(node, "its definitions go in a circle")
+            text = self._expanded(node)
+            try:
+                return arith.evaluate(text, {})
+            except arith.ArithmeticError_ as error:
+                raise self.fail(node, error.what) from None
+        finally:
+            self._depth -= 1
+
+    def _expanded(self, node: Node) -> str:
+        """The expression with every name replaced by its value: plain arithmetic."""
+        kind = node.type
+        if kind == "number_literal":
+            return text_of(node).replace("'", "")
+        if kind in ("true", "false"):
+            return "1" if kind == "true" else "0"
+        if kind == "parenthesized_expression":
+            return f"({self._expanded(_only(node))})"
+        if kind == "binary_expression":
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            operator = node.child_by_field_name("operator")
+            if left is not None and right is not None and operator is not None:
+                return f"({self._expanded(left)} {text_of(operator)} {self._expanded(right)})"
+        if kind == "unary_expression":
+            operand, operator = node.child_by_field_name("argument"), node.child_by_field_name("operator")
+            if operand is not None and operator is not None:
+                return f"({text_of(operator)}{self._expanded(operand)})"
+        if kind == "conditional_expression":
+            parts = [node.child_by_field_name(f) for f in ("condition", "consequence", "alternative")]
+            if all(parts):
+                condition, then, otherwise = (p for p in parts if p is not None)
+                chosen = then if arith.evaluate(self._expanded(condition), {}) else otherwise
+                return f"({self._expanded(chosen)})"
+        if kind == "cast_expression":
+            value, target = node.child_by_field_name("value"), node.child_by_field_name("type")
+            if value is not None and target is not None:
+                return self._cast(text_of(target), value)
+        if kind == "sizeof_expression":
+            return self._sizeof(node)
+        if kind == "field_expression":
+            return self._field(node)
+        if kind in ("identifier", "qualified_identifier"):
+            return self._name(node)
+        if kind == "call_expression":
+            return self._call(node)
+        raise self.fail(node, f"'{text_of(node)[:60]}' is not understood")
+
+    def _cast(self, target: str, value: Node) -> str:
+        inner = self.number(value)
+        if re.search(r"\b(?:float|double)\b", target):
+            return repr(float(inner))
+        return str(int(inner))
+
+    def _sizeof(self, node: Node) -> str:
+        target = node.child_by_field_name("type") or node.child_by_field_name("value")
+        name = " ".join(re.sub(r"\bconst\b", "", text_of(target)).strip("() ").split()) if target is not None else ""
+        if "*" in name:
+            return "8"
+        if name in _SIZES:
+            return str(_SIZES[name])
+        raise self.fail(node, f"the size of '{name}' is not known")
+
+    def _field(self, node: Node) -> str:
+        whole = text_of(node)
+        if whole in self.known:
+            return _literal(self.known[whole])
+        base, part = node.child_by_field_name("argument"), node.child_by_field_name("field")
+        if base is not None and part is not None and text_of(part) in ("x", "y", "z") and base.type == "identifier":
+            extents = (*self._named_dims(base), 1, 1)
+            return _literal(extents["xyz".index(text_of(part))])
+        raise self.fail(node, f"'{whole[:60]}' is not known")
+
+    def _name(self, node: Node) -> str:
+        name = text_of(node)
+        if name in self.known:
+            return _literal(self.known[name])
+        definition, fields = self._local(name, node) if node.type == "identifier" else (None, [])
+        if definition is not None and not fields:
+            self.used[name] = definition
+            if definition.value is None:
+                raise self.fail(node, f"'{name}' has no value before it")
+            value = definition.value
+            if value.type in ("argument_list", "initializer_list"):
+                value = _only(value)
+            return _literal(self.number(value))
+        found = self._file_scope(name)
+        if found is not None:
+            self.used[name] = found
+            assert found.value is not None
+            return f"({self._expanded(found.value)})"
+        raise self.fail(node, f"'{name}' is not known")
+
+    def _call(self, node: Node) -> str:
+        called = _called(node)
+        arguments = node.child_by_field_name("arguments")
+        operands = _operands(arguments) if arguments is not None else []
+        function = node.child_by_field_name("function")
+        if function is not None and function.type == "template_function":
+            inner, kind = function.child_by_field_name("name"), function.child_by_field_name("arguments")
+            if inner is not None and _CASTS.match(text_of(inner)) and kind is not None and len(operands) == 1:
+                return self._cast(text_of(kind), operands[0])
+            called = text_of(inner) if inner is not None else called
+        short = called.removeprefix("std::")
+        if function is not None and function.type == "qualified_identifier" and "<" in short:
+            short = short.split("<", 1)[0]
+        if short in ("int", "unsigned", "size_t", "uint32_t", "int32_t", "float", "double") and len(operands) == 1:
+            return self._cast(short, operands[0])
+        body = self._small_function(short, len(operands))
+        if body is not None:
+            return self._inlined(node, body, operands)
+        if short in ("min", "max", "ceil", "floor", "abs", "sqrt", "ceilf", "floorf", "sqrtf"):
+            inner_text = ", ".join(_literal(self.number(o)) for o in operands)
+            return f"{short.removesuffix('f')}({inner_text})"
+        raise self.fail(node, f"the function '{called[:60]}' is not understood")
+
+    def _inlined(self, node: Node, body: tuple[tuple[str, ...], str, str], operands: list[Node]) -> str:
+        names, text, path = body
+        values = {name: self.number(operand) for name, operand in zip(names, operands, strict=True)}
+        parsed = expression(text)
+        if parsed is None:
+            raise self.fail(node, f"'{text[:60]}' is not understood")
+        # A macro or function sees its own parameters, constants and macros, not the caller's locals.
+        inner = Scope(self.program, self.unit, {**self.known, **values}, self.used, self._depth + 1)
+        if inner._depth > _MAX_DEPTH:
+            raise self.fail(node, "its definitions go in a circle")
+        return f"({inner._expanded(parsed)})"
+
+    # ---- definitions
+
+    def _files(self) -> Iterator[Unit]:
+        yield self.unit
+        for path, data in self.program.files.items():
+            if path != self.unit.path and not path.endswith(".toml"):
+                yield parse(data, path)
+
+    def _file_scope(self, name: str) -> Definition | None:
+        short = name.rpartition("::")[2]
+        for unit in self._files():
+            for table, kind in ((unit.macros, "macro"), (unit.constants, "constant")):
+                if short in table and table[short]:
+                    node = expression(table[short])
+                    if node is None:
+                        return None
+                    span, statement = _where(unit, short, kind)
+                    return Definition(short, node, span, unit.path, statement)
+        return None
+
+    def _small_function(self, name: str, count: int) -> tuple[tuple[str, ...], str, str] | None:
+        for unit in self._files():
+            for names, text in _function_macros(unit.data, unit.path).get(name, ()):
+                if len(names) == count:
+                    return names, text, unit.path
+            for function in unit.functions:
+                if function.name == name and len(function.parameters) == count:
+                    body = unit.text(function.body).strip()
+                    match = re.fullmatch(r"\{\s*return\s+([^;]*);\s*\}", body, re.S)
+                    if match:
+                        return tuple(p.name for p in function.parameters), match[1], unit.path
+        return None
+
+    def _local(self, name: str, at: Node) -> tuple[Definition | None, list[tuple[str, Node]]]:
+        """The definition of a local that holds at `at`, and later assignments to its .x, .y, .z."""
+        fields: list[tuple[str, Node]] = []
+        current: Node | None = at
+        while current is not None:
+            parent = current.parent
+            if parent is not None and parent.type in _BLOCKS:
+                for statement in reversed([c for c in parent.children if c.end_byte <= current.start_byte]):
+                    found = self._in_statement(name, statement, at, fields)
+                    if found is not None:
+                        if found.value is None and not found.declaration:
+                            raise self.fail(at, f"'{name}' is changed in a way that is not understood")
+                        return found, list(reversed(fields))
+            if parent is not None and parent.type in _LOOPS:
+                if any(_assigns(n, name) for n in walk(parent)) and not self._declared_inside(name, parent, at):
+                    raise self.fail(at, f"it stands in a loop that changes '{name}'")
+            current = parent
+            if current is not None and current.type == "function_definition":
+                break
+        return None, []
+
+    @staticmethod
+    def _declared_inside(name: str, loop: Node, at: Node) -> bool:
+        body = loop.child_by_field_name("body")
+        return body is not None and any(
+            n.type == "declaration" and n.end_byte <= at.start_byte and any(d[0] == name for d in declarators(n))
+            for n in walk(body)
+        )
+
+    def _in_statement(self, name: str, statement: Node, at: Node, fields: list[tuple[str, Node]]) -> Definition | None:
+        if statement.type == "declaration":
+            for declared, value in declarators(statement):
+                if declared == name:
+                    span = span_of(value) if value is not None else None
+                    return Definition(name, value, span, self.unit.path, span_of(statement))
+            return None
+        if statement.type == "expression_statement" and statement.named_children:
+            inner = statement.named_children[0]
+            if inner.type == "assignment_expression":
+                left, right = inner.child_by_field_name("left"), inner.child_by_field_name("right")
+                operator = inner.child_by_field_name("operator")
+                if left is not None and right is not None:
+                    plain = operator is None or text_of(operator) == "="
+                    if text_of(left) == name:
+                        if not plain:
+                            return Definition(name, None, None, self.unit.path, span_of(statement), False)
+                        return Definition(name, right, span_of(right), self.unit.path, span_of(statement), False)
+                    if left.type == "field_expression":
+                        base, part = left.child_by_field_name("argument"), left.child_by_field_name("field")
+                        if base is not None and part is not None and text_of(base) == name and text_of(part) in ("x", "y", "z"):
+                            if not plain:
+                                return Definition(name, None, None, self.unit.path, span_of(statement), False)
+                            if not any(f == text_of(part) for f, _ in fields):
+                                fields.append((text_of(part), right))
+                            return None
+        if any(_assigns(n, name) for n in walk(statement)):
+            return Definition(name, None, None, self.unit.path, span_of(statement), False)
+        return None
+
+
+def declarators(declaration: Node) -> Iterator[tuple[str, Node | None]]:
+    """(name, value) of what a declaration declares."""
+    for declarator in declaration.children_by_field_name("declarator"):
+        if declarator.type == "init_declarator":
+            name, value = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("value")
+            if name is not None:
+                yield text_of(name).lstrip("&* "), value
+        elif declarator.type == "identifier":
+            yield text_of(declarator), None
+        elif declarator.type == "function_declarator":
+            # `dim3 grid(gx, gy);` with plain names reads like a function's declaration.
+            name, parameters = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("parameters")
+            if name is not None and parameters is not None:
+                parsed = expression(f"dim3{text_of(parameters)}")
+                if parsed is not None and parsed.type == "call_expression":
+                    yield text_of(name), parsed
+
+
+def _assigns(node: Node, name: str) -> bool:
+    if node.type == "assignment_expression":
+        left = node.child_by_field_name("left")
+        return left is not None and (text_of(left) == name or text_of(left).startswith(f"{name}."))
+    if node.type == "update_expression":
+        argument = node.child_by_field_name("argument")
+        return argument is not None and text_of(argument) == name
+    if node.type == "pointer_expression":
+        return text_of(node).replace(" ", "") == f"&{name}"
+    return False
+
+
+@lru_cache(maxsize=1024)
+def expression(text: str) -> Node | None:
+    """The node of an expression given as text; None where the text is none."""
+    root = parse(_WRAPPED + text.encode() + b";").root
+    if root.has_error or not root.named_children:
+        return None
+    declaration = root.named_children[0]
+    if len(root.named_children) != 1 or declaration.type != "declaration":
+        return None
+    return next((value for _, value in declarators(declaration)), None)
+
+
+@lru_cache(maxsize=256)
+def _function_macros(data: bytes, path: str) -> Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]:
+    found: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    if b"#" in data:
+        for node in walk(parse(data, path).root):
+            if node.type == "preproc_function_def":
+                name, parameters, value = (node.child_by_field_name(f) for f in ("name", "parameters", "value"))
+                if name is not None and parameters is not None and value is not None:
+                    names = tuple(text_of(c) for c in parameters.named_children)
+                    text = re.split(r"//|/\*", text_of(value), maxsplit=1)[0].replace("\\\n", " ").strip()
+                    found.setdefault(text_of(name), []).append((names, text))
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _where(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:
+    """The span of the value of a file-scope constant or macro, if it is defined exactly once, and of its definition."""
+    found: list[tuple[Span, Span]] = []
+    for node in walk(unit.root):
+        if kind == "macro" and node.type == "preproc_def":
+            named, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+            if named is not None and value is not None and text_of(named) == name:
+                length = len(re.split(r"//|/\*", text_of(value), maxsplit=1)[0].rstrip().encode())
+                found.append((Span(value.start_byte, value.start_byte + length), span_of(node)))
+        if kind == "constant" and node.type == "declaration" and node.parent is not None and node.parent.type != "compound_statement":
+            for declared, value in declarators(node):
+                if declared == name and value is not None:
+                    found.append((span_of(value), span_of(node)))
+    if len(found) == 1:
+        return found[0]
+    return None, found[0][1] if found else Span(0, 0)
+
+
+def _declared_type(definition: Definition, unit: Unit) -> str:
+    text = unit.text(definition.statement)
+    return "dim3" if re.match(r"\s*(?:static\s+|const\s+|constexpr\s+)*dim3\b", text) else ""
+
+
+def _called(node: Node) -> str:
+    function = node.child_by_field_name("function") or node.child_by_field_name("type")
+    return text_of(function) if function is not None else ""
+
+
+def _operands(node: Node) -> list[Node]:
+    return [n for n in node.named_children if n.type != "comment"]
+
+
+def _only(node: Node) -> Node:
+    return _operands(node)[0]
+
+
+def _literal(value: arith.Number) -> str:
+    return f"({value})" if value < 0 else repr(value) if isinstance(value, float) else str(value)
