@@ -1,0 +1,136 @@
+"""The documents say what is there: every field, rule option, command and link in them is real."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from engine import cli, model, result
+from engine.search import journal
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+_COMMAND = re.compile(r"^(?:\$ )?(?:\S*/)?optiml (.*)$")
+
+
+def _commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        lines = [line for _, block in _FENCE.findall(text) for line in block.splitlines()]
+        lines += list(re.findall(r"`([^`\n]+)`", _FENCE.sub("", text)))
+        for line in lines:
+            match = _COMMAND.match(line.strip())
+            if match:
+                found.append((page.name, match[1].partition(" #")[0].strip()))
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize(("page", "arguments"), _commands())
+def test_every_command_in_the_documents_parses(page: str, arguments: str) -> None:
+    parser = cli._parser()
+    words = shlex.split(arguments)
+    verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
+    if words == ["COMMAND", "--help"]:
+        return
+    if len(words) == 1 and words[0] in verbs:
+        return  # a command named in running text
+    parsed = parser.parse_args(words)
+    file = getattr(parsed, "file", None)
+    assert file is None or file.name == "FILE" or (ROOT / file).is_file(), f"{page}: no such file {file}"
+
+
+def test_commands_are_found_in_the_documents() -> None:
+    assert len(_commands()) >= 5
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        result.OptimizationResult, result.Best, result.Step, result.Refusal,
+        model.Evaluation, model.Measurement, model.CaseTiming, model.Failure, model.Resources,
+    ],
+)  # fmt: skip
+def test_every_field_of_the_result_is_documented(part: type) -> None:
+    text = (ROOT / "docs" / "result.md").read_text()
+    assert [f.name for f in dataclasses.fields(part) if f"`{f.name}`" not in text] == []
+
+
+def test_every_outcome_is_documented() -> None:
+    text = (ROOT / "docs" / "result.md").read_text()
+    assert [o.value for o in model.Outcome if f"`{o.value}`" not in text] == []
+    assert f"`{result.SCHEMA}`" in text
+
+
+def test_every_column_of_the_journal_is_documented() -> None:
+    text = (ROOT / "docs" / "result.md").read_text()
+    columns = [*journal._COLUMNS.split(", "), "checksum"]
+    assert [c for c in columns if f"`{c}`" not in text] == []
+
+
+def test_every_option_of_optimize_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    verbs = next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+    options = {o for parser in verbs.values() for a in parser._actions for o in a.option_strings if o.startswith("--")}
+    assert "--budget" in options
+    assert sorted(o for o in options - {"--help"} if f"`{o}" not in text) == []
+
+
+def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What "how to add a rule" shows is a rule: it edits an example so that the text still has its kernel."""
+    from engine.rules import make_site
+    from engine.source.edit import edit_program
+    from engine.source.load import load_program
+    from engine.spec.read import find_spec
+
+    blocks = [b for language, b in _FENCE.findall((ROOT / "CONTRIBUTING.md").read_text()) if language == "python"]
+    assert len(blocks) == 1
+    (tmp_path / "rule_of_the_guide.py").write_text(blocks[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    rule = importlib.import_module("rule_of_the_guide").TwoBlocks()
+    path = ROOT / "examples" / "softmax.cu"
+    spec, spec_path = find_spec(ROOT, path, None)
+    program = load_program(path, spec_file=spec_path, kernels=[spec.kernel])
+    site = make_site(program, spec)
+    (proposal,) = rule.propose(site)
+    edited = edit_program(program, proposal.edits)
+    assert b"__global__ void __launch_bounds__(256, 2) softmax_kernel(" in edited.data
+    # A kernel that has launch bounds is left alone.
+    assert list(rule.propose(make_site(edited, spec))) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_toml_in_the_documents_is_toml(page: Path) -> None:
+    for language, block in _FENCE.findall(page.read_text()):
+        if language == "toml":
+            tomllib.loads(block)
+
+
+def test_documents_name_only_targets_that_make_has() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {t for page in PAGES for t in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text(), re.M)}
+    assert {"demo", "test"} <= named
+    assert named <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_paths_in_the_documents_exist(page: Path) -> None:
+    named = re.findall(r"\b((?:engine|tests|benchmarks|examples|docs)/[\w./-]*\w)", page.read_text())
+    # A record that a command writes need not be there yet.
+    lost = {n for n in named if not (ROOT / n).exists() and not n.startswith("benchmarks/results/")}
+    assert not lost
