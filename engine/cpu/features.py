@@ -1,0 +1,32 @@
+"""What cannot run on the CPU, by name, before anything is compiled."""
+
+from __future__ import annotations
+
+import re
+
+from engine.cpu.text import without_comments
+
+_FEATURES: tuple[tuple[str, str], ...] = (
+    ("inline PTX", r"\b(?:asm|__asm__|__asm)\b"),
+    ("tensor cores (wmma)", r"\bwmma\b|#\s*include\s*[<\"]mma\.h|\b__(?:h|i|b|d)mma_"),
+    ("CUB", r"\bcub::|#\s*include\s*[<\"]cub/"),
+    ("Thrust", r"\bthrust::|#\s*include\s*[<\"]thrust/"),
+    ("CUTLASS or CuTe", r"\b(?:cutlass|cute)::|#\s*include\s*[<\"](?:cutlass|cute)/"),
+    ("cuRAND", r"\bcurand\w*\b"),
+    ("textures", r"\btex(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\btexture\s*<|\bcudaTextureObject_t\b"),
+    ("surfaces", r"\bsurf(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\bsurface\s*<|\bcudaSurfaceObject_t\b"),
+    ("grid synchronisation", r"\bthis_grid\s*\(|\bgrid_group\b|\bthis_multi_grid\s*\(|\bmulti_grid_group\b"),
+    ("thread block clusters", r"\bthis_cluster\s*\(|\bcluster_group\b|\b__cluster_dims__\b"),
+    ("TMA", r"\bCUtensorMap\b|\bcp_async_bulk\w*"),
+    ("cuda::barrier or cuda::pipeline", r"\bcuda::(?:barrier|pipeline|ptx)\b|#\s*include\s*[<\"]cuda/(?:barrier|pipeline|ptx)"),
+    ("fp8 or fp4 types", r"\b__nv_fp[468]\w*|#\s*include\s*[<\"]cuda_fp[468]\.h"),
+    ("dynamic parallelism", r"<<<"),
+    ("a device heap", r"(?<![\w.>])(?:malloc|free)\s*\(|\bnew\s+[A-Za-z_]\w*\s*[\[(]|\bdelete\b"),
+)  # fmt: skip
+_COMPILED = tuple((name, re.compile(pattern)) for name, pattern in _FEATURES)
+
+
+def unsupported(text: str) -> tuple[str, ...]:
+    """Names of the features in CUDA source text that running on the CPU does not offer. Empty: it may be tried."""
+    plain = without_comments(text)
+    return tuple(name for name, pattern in _COMPILED if pattern.search(plain))

@@ -1,0 +1,61 @@
+// Atomics: begin gives the old value, end stores the new one, and no other thread runs in between.
+#pragma once
+
+namespace optiml {
+
+template <class T, class F>
+OPTIML_INLINE T update(T *address, F next) {
+    std::remove_volatile_t<T> old;
+    auto *p = const_cast<std::remove_volatile_t<T> *>(address);
+    optiml_atomic_begin(p, &old, sizeof old);
+    std::remove_volatile_t<T> value = next(old);
+    optiml_atomic_end(p, &value, sizeof value);
+    return old;
+}
+
+template <class T>
+struct same {
+    using type = T;
+};
+template <class T>
+using same_t = typename same<T>::type;
+
+}  // namespace optiml
+
+// The operand's type is not deduced, so that atomicAdd(float *, 1) converts as an overload would.
+#define OPTIML_V optiml::same_t<T>
+
+#define OPTIML_ATOMIC_AS(NAME, EXPRESSION)                                    \
+    template <class T>                                                        \
+    OPTIML_INLINE T NAME(T *address, OPTIML_V value) {                        \
+        return optiml::update(address, [&](T old) -> T { return EXPRESSION; }); \
+    }
+#define OPTIML_ATOMIC(NAME, EXPRESSION)        \
+    OPTIML_ATOMIC_AS(NAME, EXPRESSION)         \
+    OPTIML_ATOMIC_AS(NAME##_block, EXPRESSION) \
+    OPTIML_ATOMIC_AS(NAME##_system, EXPRESSION)
+
+OPTIML_ATOMIC(atomicAdd, static_cast<T>(old + value))
+OPTIML_ATOMIC(atomicSub, static_cast<T>(old - value))
+OPTIML_ATOMIC(atomicExch, ((void)old, value))
+OPTIML_ATOMIC(atomicMin, value < old ? value : old)
+OPTIML_ATOMIC(atomicMax, old < value ? value : old)
+OPTIML_ATOMIC(atomicInc, old >= value ? T(0) : static_cast<T>(old + 1))
+OPTIML_ATOMIC(atomicDec, old == T(0) || old > value ? value : static_cast<T>(old - 1))
+OPTIML_ATOMIC(atomicAnd, static_cast<T>(old & value))
+OPTIML_ATOMIC(atomicOr, static_cast<T>(old | value))
+OPTIML_ATOMIC(atomicXor, static_cast<T>(old ^ value))
+
+#define OPTIML_CAS(NAME)                                                              \
+    template <class T>                                                                \
+    OPTIML_INLINE T NAME(T *address, OPTIML_V compare, OPTIML_V value) {              \
+        return optiml::update(address, [&](T old) -> T {                              \
+            return __builtin_memcmp(&old, &compare, sizeof(T)) == 0 ? value : old;    \
+        });                                                                           \
+    }
+OPTIML_CAS(atomicCAS)
+OPTIML_CAS(atomicCAS_block)
+OPTIML_CAS(atomicCAS_system)
+#undef OPTIML_CAS
+#undef OPTIML_ATOMIC
+#undef OPTIML_ATOMIC_AS

@@ -1,0 +1,297 @@
+"""Runs CUDA kernels on the CPU to refute candidates."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.cpu.features import unsupported
+from engine.cpu.lines import Lines
+from engine.cpu.model import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
+from engine.cpu.text import prepare as prepare_text
+from engine.cpu.toolchain import INCLUDE, RUNTIME, Prepared, Toolchain, find_toolchain, prepare, zig_environment
+from engine.cpu.words import MAX_RESULT_BYTES, Report, read_report
+from engine.errors import CompileError, MachineError
+from engine.model import LaunchConfig
+from engine.spec.model import KernelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from engine.sandbox import NoSandbox, Sandbox
+
+_MAX_LOG = 20_000  # characters of a compiler's output that are kept
+_RACE_FIBERS = 2048  # CUDA threads that race detection follows: about 1 MB and 1 ms each
+_MAX_TEXT = 8 << 20
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
+_EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
+_TSAN = "symbolize=0:atexit_sleep_ms=0:report_signal_unsafe=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:exitcode=0"
+
+
+class CpuMachine:
+    """A machine of fibres. Each method may be called from several threads.
+
+    `cache` keeps what is built once per compiler; `scratch` holds what one job needs, and is cleaned. With `sandbox` None
+    compiler and kernels run without a wall: for code that is the user's own. `jobs` is how many run at once.
+    """
+
+    def __init__(self, cache: Path, *, sandbox: Sandbox | NoSandbox | None, scratch: Path, jobs: int = 2,
+                 toolchain: Toolchain | None = None) -> None:  # fmt: skip
+        self.cache, self.sandbox, self.scratch, self.jobs = cache.resolve(), sandbox, scratch.resolve(), max(1, jobs)
+        found = toolchain or find_toolchain()
+        if found is None:
+            raise MachineError("no C++ compiler was found", "", "install g++ or clang++, or 'pip install ziglang'")
+        self.toolchain = found
+        self._prepared: dict[str, Prepared] = {}
+
+    def prepared(self, std: str = "c++17") -> Prepared:
+        """The header and programs for a language standard, built on the first call. C++14 code is taken as C++17."""
+        std = std if std in ("c++20", "c++23") else "c++17"
+        if std not in self._prepared:
+            self._prepared[std] = prepare(self.toolchain, self.cache, std)
+        return self._prepared[std]
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What this machine cannot find out, in sentences. Empty when nothing is missing."""
+        missing = self.prepared().race_missing
+        return (f"races are not looked for: {missing}",) if missing else ()
+
+    def build(
+        self, text: str, path: str, spec: KernelSpec, expressions: Sequence[str], *, timeout_s: float = 60
+    ) -> CpuBinary:
+        """Compiles a device slice for the CPU. `expressions` name the kernel of each step: "k" or "k<float, 256>".
+
+        Raises Unsupported with what the code uses that cannot run here, and CompileError with the compiler's log.
+        """
+        features = unsupported(text)
+        if features:
+            raise Unsupported(f"this code cannot run on the CPU: it uses {', '.join(features)}", path,
+                              "it is compiled for the GPU only", features=features)  # fmt: skip
+        if len(text) > _MAX_TEXT:
+            raise Unsupported(f"the source has {len(text)} characters", path, features=("a file of this size",))
+        for expression in expressions:
+            if not _EXPRESSION.match(expression):
+                raise CompileError(f"'{expression[:80]}' names no kernel", path, "check the spec's kernel", log="")
+        started = time.monotonic()
+        prepared = self.prepared(spec.compile.std)
+        folder = self._folder("build-")
+        source, target = folder / "kernel.cpp", folder / "kernel.so"
+        try:
+            source.write_text(prepare_text(text, path, list(expressions)), encoding="utf-8")
+        except OSError as error:
+            raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
+        argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, "-I", str(INCLUDE)]
+        for define in spec.compile.defines:
+            if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
+                argv.append(f"-D{define}")
+        if self.toolchain.kind == "gcc":
+            argv += ["-include", str(prepared.header)]
+        else:
+            argv += ["-include-pch", str(prepared.header) + ".pch"]
+        # The object must not bring ThreadSanitizer's library: the program that loads it has the callbacks.
+        argv += ["-shared", "-nodefaultlibs", str(source), "-o", str(target), "-lm", "-lc"]
+        environment = zig_environment(folder) if self.toolchain.kind == "zig" else {}
+        status, output = self._start(argv, [prepared.folder, INCLUDE, RUNTIME], [folder], timeout_s, environment, memory=4 << 30)
+        if status != 0 or not target.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            why = f"did not end in {timeout_s:g} s" if status is None else "refuses the kernel"
+            log = output.replace(str(source), path)[:_MAX_LOG]
+            raise CompileError(f"the C++ compiler {why}", path, "see the log", log=log)
+        return CpuBinary(target, spec, path, time.monotonic() - started)
+
+    def run(
+        self, binary: CpuBinary, launches: Sequence[LaunchConfig], buffers: Mapping[str, np.ndarray[Any, Any]],
+        scalars: Mapping[str, np.generic | bytes], *, order: int = 0, count: bool = False, deadline_s: float = 20,
+    ) -> CpuRun:  # fmt: skip
+        """One run with every access checked. One launch per step, in order."""
+        return self.run_many(binary, [CpuJob(launches, buffers, scalars, order, count)], deadline_s=deadline_s)[0]
+
+    def run_many(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> list[CpuRun]:
+        """Several runs from one process start, each in a process of its own with the deadline."""
+        return self._jobs(binary, jobs, "screen", deadline_s)
+
+    def races(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> tuple[Finding, ...]:
+        """What ThreadSanitizer finds over these jobs, each race once. Raises MachineError where `degraded` says why."""
+        if self.prepared(binary.spec.compile.std).race is None:
+            raise MachineError("races cannot be looked for", "", self.degraded[0])
+        found: dict[tuple[object, ...], Finding] = {}
+        for run in self._jobs(binary, jobs, "race", deadline_s):
+            for finding in run.findings:
+                found.setdefault((finding.kind, finding.message), finding)
+        return tuple(found.values())
+
+    def touched(
+        self, binary: CpuBinary, launches: Sequence[LaunchConfig], buffers: Mapping[str, np.ndarray[Any, Any]],
+        scalars: Mapping[str, np.generic | bytes],
+    ) -> dict[str, int]:  # fmt: skip
+        """The highest element touched plus one, for each buffer. Give buffers that are surely large enough."""
+        return dict(self.run(binary, launches, buffers, scalars).touched)
+
+    def _std(self, spec: KernelSpec) -> str:
+        return spec.compile.std if spec.compile.std in ("c++20", "c++23") else "c++17"
+
+    def _folder(self, prefix: str) -> Path:
+        try:
+            self.scratch.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=self.scratch))
+        except OSError as error:
+            raise MachineError("the scratch folder cannot be written", str(self.scratch), str(error)) from None
+
+    def _start(
+        self, argv: Sequence[str], readable: Sequence[Path], writable: Sequence[Path], timeout_s: float,
+        environment: Mapping[str, str], *, memory: int | None = None,
+    ) -> tuple[int | None, str]:  # fmt: skip
+        """Runs a program behind the wall. Gives its status (None: it was killed at its time limit) and bounded output."""
+        command = list(argv)
+        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **environment}
+        if self.sandbox is not None:
+            command = self.sandbox.command(
+                argv, readable=readable, writable=writable, environment=environment, memory_bytes=memory,
+                cpu_s=int(timeout_s * 4) + 10, file_bytes=4 << 30,
+            )  # fmt: skip
+        with tempfile.TemporaryFile() as out:
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
+                )
+            except OSError as error:
+                raise MachineError("a program could not be started", command[0], str(error)) from None
+            try:
+                status: int | None = process.wait(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+            out.seek(0)
+            return status, out.read(_MAX_LOG * 4).decode("utf-8", "replace")
+
+    def _jobs(self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float) -> list[CpuRun]:
+        if not jobs:
+            return []
+        prepared = self.prepared(binary.spec.compile.std)
+        program = prepared.screen if mode == "screen" else prepared.race
+        assert program is not None
+        folder = self._folder("run-")
+        try:
+            files = [_write_job(folder, number, binary, job, mode) for number, job in enumerate(jobs)]
+            rounds = -(-len(jobs) // self.jobs)
+            argv = [str(prepared.supervise), str(self.jobs), str(int(deadline_s * 1000)), str(program), *map(str, files)]
+            started = time.monotonic()
+            status, output = self._start(
+                argv, [prepared.folder, binary.object.parent], [folder], deadline_s * rounds + 10,
+                {"TSAN_OPTIONS": _TSAN} if mode == "race" else {},
+            )  # fmt: skip
+            elapsed = (time.monotonic() - started) / len(jobs)
+            ends = {int(m[1]): m[2] for m in re.finditer(r"^(\d{1,6}) (ok|timeout|exit \d+|signal \d+)$", output, re.M)}
+            if not ends and status not in (0, None):
+                raise MachineError("the CPU run could not be started", "", output.strip()[-300:] or f"status {status}")
+            lines = Lines(binary.object, binary.path, INCLUDE)
+            return [
+                _read_run(folder, number, binary, job, ends.get(number, "timeout"), lines, elapsed, deadline_s)
+                for number, job in enumerate(jobs)
+            ]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _buffers(spec: KernelSpec) -> list[str]:
+    return [a.name for a in spec.arguments if a.role != "scalar"]
+
+
+def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: str) -> Path:
+    import numpy as np
+
+    spec = binary.spec
+    names = _buffers(spec)
+    flags = {"in": 1, "out": 2, "inout": 0, "scalar": 0}
+    rows = [f"object {binary.object}", f"data {folder}/{number}.in", f"output {folder}/{number}.out"]
+    rows += [f"result {folder}/{number}.result", f"order {job.order}", f"count {int(job.count)}"]
+    rows.append(f"fibers {_RACE_FIBERS if mode == 'race' else 0}")
+    if len(job.launches) != len(spec.steps):
+        raise MachineError(f"{len(job.launches)} launches were given for {len(spec.steps)} steps", spec.file)
+    for name in names:
+        array = job.buffers[name]
+        rows.append(f"buffer {array.nbytes} {max(array.dtype.itemsize, 1)} {flags[spec.argument(name).role]}")
+    for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
+        if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
+            raise MachineError(f"a launch that no GPU takes: {launch}", spec.file, "check the launch's figures")
+        words = []
+        for argument in part.arguments:
+            if argument in names:
+                words.append(f"b{names.index(argument)}")
+            else:
+                value = job.scalars[argument]
+                words.append("s" + (value if isinstance(value, bytes) else np.asarray(value).tobytes()).hex())
+        figures = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
+        rows.append(" ".join(["launch", *map(str, figures), *words]))
+    try:
+        with (folder / f"{number}.in").open("wb") as data:
+            for name in names:
+                data.write(np.ascontiguousarray(job.buffers[name]).data)
+        path = folder / f"{number}.job"
+        path.write_text("\n".join(rows) + "\n")
+    except OSError as error:
+        raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
+    return path
+
+
+def _read_run(
+    folder: Path, number: int, binary: CpuBinary, job: CpuJob, end: str, lines: Lines, elapsed: float, deadline_s: float
+) -> CpuRun:
+    import numpy as np
+
+    names = _buffers(binary.spec)
+    elements = [max(job.buffers[name].dtype.itemsize, 1) for name in names]
+    report = Report()
+    text = _read(folder / f"{number}.result", MAX_RESULT_BYTES)
+    if text:
+        report = read_report(text.decode("utf-8", "replace"), lines, names, elements, job.launches)
+    if end == "timeout":
+        report.findings.append(Finding("timeout", f"did not end in {deadline_s:g} s"))
+    elif end != "ok" or not report.complete:
+        said = _read(folder / f"{number}.job.log", 2000).decode("utf-8", "replace").strip()
+        said = re.sub(r"[^\x20-\x7e]", " ", said)[:300]
+        if not report.findings:
+            report.findings.append(Finding("crash", f"the run ended with {end}" + (f": {said}" if said else "")))
+    outputs: dict[str, np.ndarray[Any, Any]] = {}
+    kept = [name for name in names if binary.spec.argument(name).role != "in"]
+    expected = sum(job.buffers[name].nbytes for name in kept)
+    data = _read(folder / f"{number}.out", expected + 1)
+    if len(data) == expected:
+        at = 0
+        for name in kept:
+            like = job.buffers[name]
+            outputs[name] = np.frombuffer(data, like.dtype, like.size, at).copy() if like.size else like.copy()
+            at += like.nbytes
+    elif not report.findings:
+        report.findings.append(Finding("crash", "the run left no outputs"))
+    return CpuRun(
+        outputs, tuple(report.findings), report.counts, elapsed,
+        {names[i]: n for i, n in report.touched.items()}, report.limited,
+    )  # fmt: skip
+
+
+def _read(path: Path, limit: int) -> bytes:
+    # The process may have put a link or a pipe in the file's place.
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    with os.fdopen(handle, "rb") as stream:
+        try:
+            return stream.read(limit) or b""
+        except OSError:
+            return b""

@@ -1,0 +1,53 @@
+// What instrumented kernel code and the runtime agree on. Included by both sides: plain C types only.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+struct alignas(4) optiml_uint3 {
+    unsigned x, y, z;
+};
+
+enum optiml_warp_op {
+    OPTIML_SYNC,
+    OPTIML_SHFL_IDX,
+    OPTIML_SHFL_UP,
+    OPTIML_SHFL_DOWN,
+    OPTIML_SHFL_XOR,
+    OPTIML_BALLOT,
+    OPTIML_MATCH_ANY,
+    OPTIML_MATCH_ALL,
+    OPTIML_REDUCE_ADD,
+    OPTIML_REDUCE_MIN_U,
+    OPTIML_REDUCE_MAX_U,
+    OPTIML_REDUCE_MIN_S,
+    OPTIML_REDUCE_MAX_S,
+    OPTIML_REDUCE_AND,
+    OPTIML_REDUCE_OR,
+    OPTIML_REDUCE_XOR,
+};
+
+enum optiml_block_op { OPTIML_BLOCK_SYNC, OPTIML_BLOCK_COUNT, OPTIML_BLOCK_AND, OPTIML_BLOCK_OR };
+
+extern "C" {
+// Waits for every live thread of the block; gives the reduction of `predicate` over them.
+int optiml_barrier(int op, int predicate, int line, const char *file);
+// Meets the live lanes of `mask` and gives this lane's result. `argument`: source lane, delta or lane mask.
+uint64_t optiml_warp(int op, unsigned mask, uint64_t value, int argument, int width, int line, const char *file);
+// The lanes that reach this place together.
+unsigned optiml_activemask(int line, const char *file);
+// A thread leaves its kernel. Barriers in [first, from) lie behind it.
+void optiml_leave(int from, int first, const char *file);
+void optiml_fence(void);
+void optiml_pause(void);
+// `slot` is one static per declaration and instantiation; 0 until the runtime has given it a place.
+void *optiml_shared(unsigned *slot, size_t bytes, size_t element, const char *name, int line);
+void *optiml_dynamic_shared(size_t element, const char *name, int line);
+unsigned optiml_dynamic_shared_bytes(void);
+// An atomic update is begin (reads the old value) and then end (writes the new one); no other thread runs between.
+void optiml_atomic_begin(const void *address, void *old, size_t bytes);
+void optiml_atomic_end(void *address, const void *value, size_t bytes);
+// Plain accesses on behalf of library code that the compiler does not instrument.
+void optiml_access(const void *address, size_t bytes, int write);
+[[noreturn]] void optiml_assert_fail(int line);
+uint64_t optiml_clock(void);
+}

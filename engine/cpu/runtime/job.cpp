@@ -1,0 +1,260 @@
+// Reads a job, runs its launches, writes its outputs and what was found.
+#include <dlfcn.h>
+#include <link.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "state.h"
+
+Job job;
+std::vector<Array> buffers;
+std::vector<Array> shared_arrays(1);
+uintptr_t base_address = 0;
+
+namespace {
+
+constexpr size_t MAX_FINDINGS = 16;
+std::vector<std::string> findings;
+
+struct Key {
+    std::string kind;
+    const void *pc;
+    int line, array;
+    bool operator==(const Key &o) const { return kind == o.kind && pc == o.pc && line == o.line && array == o.array; }
+};
+std::vector<Key> keys;
+
+std::string plain(const std::string &text) {
+    std::string out;
+    for (char c : text)
+        if (isalnum(static_cast<unsigned char>(c)) || c == '_') out += c;
+    return out.empty() ? "-" : out.substr(0, 80);
+}
+
+int find_module(dl_phdr_info *info, size_t, void *) {
+    if (!info->dlpi_name || job.object != info->dlpi_name) return 0;
+    base_address = info->dlpi_addr;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        if (info->dlpi_phdr[i].p_type != PT_LOAD) continue;
+        auto *begin = reinterpret_cast<const char *>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        hook_module(begin, begin + info->dlpi_phdr[i].p_memsz);
+    }
+    return 1;
+}
+
+void on_signal(int number, siginfo_t *info, void *) {
+    char text[64];
+    snprintf(text, sizeof text, "signal_%d", number);
+    (void)info;
+    found("crash", nullptr, 0, -1, 0, 0, 0, text);
+    finish(0);
+}
+
+[[noreturn]] void refuse(const char *what) {
+    fprintf(stderr, "job: %s\n", what);
+    _exit(3);
+}
+
+std::vector<unsigned char> unhex(const std::string &text) {
+    std::vector<unsigned char> bytes;
+    for (size_t i = 0; i + 1 < text.size(); i += 2)
+        bytes.push_back(static_cast<unsigned char>(std::strtoul(text.substr(i, 2).c_str(), nullptr, 16)));
+    return bytes;
+}
+
+void read_job(const char *path) {
+    std::ifstream in(path);
+    std::string line, word;
+    while (std::getline(in, line)) {
+        std::istringstream fields(line);
+        fields >> word;
+        if (word == "object") {
+            job.object = line.substr(7);
+        } else if (word == "data") {
+            job.data = line.substr(5);
+        } else if (word == "output") {
+            job.output = line.substr(7);
+        } else if (word == "result") {
+            job.result = line.substr(7);
+        } else if (word == "order") {
+            fields >> job.order;
+        } else if (word == "count") {
+            fields >> job.count;
+        } else if (word == "fibers") {
+            fields >> job.max_fibers;
+        } else if (word == "buffer") {
+            Array a;
+            fields >> a.bytes >> a.element >> a.flags;
+            buffers.push_back(a);
+        } else if (word == "launch") {
+            Launch l;
+            size_t count = 0;
+            fields >> l.step >> l.grid.x >> l.grid.y >> l.grid.z >> l.block.x >> l.block.y >> l.block.z >> l.shared >> count;
+            for (size_t i = 0; i < count && fields >> word; ++i) {
+                LaunchArgument a;
+                if (word[0] == 'b') {
+                    a.buffer = std::atoi(word.c_str() + 1);
+                } else {
+                    a.bytes = unhex(word.substr(1));
+                }
+                l.arguments.push_back(a);
+            }
+            job.launches.push_back(l);
+        }
+    }
+}
+
+void load_buffers() {
+    FILE *in = fopen(job.data.c_str(), "rb");
+    if (!in) refuse("cannot read the data file");
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        Array &a = buffers[i];
+        a.base = hook_buffer(a.bytes, i);
+        if (a.bytes && fread(a.base, 1, a.bytes, in) != a.bytes) refuse("the data file is too short");
+        if (a.flags & BUFFER_UNWRITTEN) a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));
+    }
+    fclose(in);
+}
+
+}  // namespace
+
+void found(const char *kind, const void *pc, int line, int array, long long index, long long bytes, int write,
+           const char *extra) {
+    Key key{kind, pc, line, array};
+    for (const Key &k : keys)
+        if (k == key) return;
+    if (findings.size() >= MAX_FINDINGS) return;
+    keys.push_back(key);
+    optiml_uint3 t = current ? current->thread : optiml_uint3{0, 0, 0};
+    std::string name = array >= SHARED_BASE ? plain(shared_arrays[static_cast<size_t>(array - SHARED_BASE)].name) : "-";
+    size_t element = 1, size = 0;
+    if (array >= SHARED_BASE) {
+        element = shared_arrays[static_cast<size_t>(array - SHARED_BASE)].element;
+        size = shared_arrays[static_cast<size_t>(array - SHARED_BASE)].bytes;
+    } else if (array >= 0) {
+        element = buffers[static_cast<size_t>(array)].element;
+        size = buffers[static_cast<size_t>(array)].bytes;
+    }
+    auto offset = reinterpret_cast<uintptr_t>(pc);
+    offset = pc && offset >= base_address ? offset - base_address : 0;
+    std::ostringstream out;
+    out << "finding " << kind << ' ' << offset << ' ' << line << ' ' << array << ' ' << name << ' ' << index << ' ' << bytes
+        << ' ' << write << ' ' << element << ' ' << size << ' ' << t.x << ' ' << t.y << ' ' << t.z << ' ' << block_index.x
+        << ' ' << block_index.y << ' ' << block_index.z << ' ' << current_step << ' ' << (current ? 1 : 0) << ' '
+        << (*extra ? extra : "-");
+    findings.push_back(out.str());
+}
+
+void found_last(const char *kind, const void *pc, int line, int array, long long index, long long bytes, int write,
+                const char *extra) {
+    found(kind, pc, line, array, index, bytes, write, extra);
+    finish(0);
+}
+
+void finish(int status) {
+    FILE *out = fopen(job.output.c_str(), "wb");
+    if (out) {
+        for (const Array &a : buffers)
+            if (!(a.flags & BUFFER_INPUT) && a.bytes) fwrite(a.base, 1, a.bytes, out);
+        fclose(out);
+    }
+    FILE *result = fopen(job.result.c_str(), "w");
+    if (!result) _exit(3);
+    for (const std::string &text : findings) fprintf(result, "%s\n", text.c_str());
+    for (size_t i = 0; i < buffers.size(); ++i) fprintf(result, "touched %zu %zu\n", i, buffers[i].touched);
+    hook_report(result);
+    fprintf(result, "end\n");
+    fclose(result);
+    _exit(status);
+}
+
+extern "C" void *optiml_shared(unsigned *slot, size_t bytes, size_t element, const char *name, int line) {
+    if (*slot == 0) {
+        if (shared_arrays.size() >= SHARED_SLOTS) refuse("too many shared arrays");
+        if (bytes > SHARED_LIMIT) found_last("crash", __builtin_return_address(0), line, -1, 0, 0, 0, "shared_size");
+        Array a;
+        a.shared = true;
+        a.name = name;
+        a.bytes = bytes;
+        a.element = element ? element : 1;
+        a.base = hook_shared(bytes, shared_arrays.size());
+        a.written = static_cast<uint8_t *>(calloc(bytes + 1, 1));
+        quiet_fill(a.base, 0xff, bytes);
+        *slot = static_cast<unsigned>(shared_arrays.size());
+        shared_arrays.push_back(a);
+    }
+    return shared_arrays[*slot].base;
+}
+
+extern "C" void *optiml_dynamic_shared(size_t element, const char *name, int line) {
+    (void)line;
+    Array &a = shared_arrays[0];
+    a.name = name;
+    a.element = element ? element : 1;
+    return a.base;
+}
+
+extern "C" unsigned optiml_dynamic_shared_bytes(void) { return static_cast<unsigned>(shared_arrays[0].bytes); }
+
+int main(int count, char **words) {
+    if (count != 2) refuse("one argument: the job file");
+    read_job(words[1]);
+    hook_setup();
+    shared_arrays[0].shared = true;
+    shared_arrays[0].base = hook_shared(SHARED_LIMIT, 0);
+    shared_arrays[0].written = static_cast<uint8_t *>(calloc(SHARED_LIMIT + 1, 1));
+    load_buffers();
+    void *module = dlopen(job.object.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!module) refuse(dlerror());
+    dl_iterate_phdr(find_module, nullptr);
+    stack_t alternative{};
+    alternative.ss_size = 65536;
+    alternative.ss_sp = malloc(alternative.ss_size);
+    sigaltstack(&alternative, nullptr);
+    struct sigaction action{};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(number, &action, nullptr);
+    for (const Launch &launch : job.launches) {
+        char name[32];
+        snprintf(name, sizeof name, "optiml_entry_%d", launch.step);
+        auto entry = reinterpret_cast<void (*)(void **)>(dlsym(module, name));
+        snprintf(name, sizeof name, "optiml_size_pointer_%d", launch.step);
+        auto *pointer = static_cast<const int *const *>(dlsym(module, name));
+        if (!entry || !pointer) refuse("no such step");
+        const int *sizes = *pointer;
+        if (sizes[0] != static_cast<int>(launch.arguments.size()))
+            found_last("crash", nullptr, 0, -1, sizes[0], static_cast<long long>(launch.arguments.size()), 0, "argument_count");
+        std::vector<void *> arguments;
+        std::vector<std::vector<uint64_t>> storage;
+        for (size_t i = 0; i < launch.arguments.size(); ++i) {
+            const LaunchArgument &a = launch.arguments[i];
+            size_t bytes = a.buffer >= 0 ? sizeof(void *) : a.bytes.size();
+            if (sizes[i + 1] != static_cast<int>(bytes))
+                found_last("crash", nullptr, 0, -1, static_cast<long long>(i), sizes[i + 1], 0, "argument_size");
+            std::vector<uint64_t> place(bytes / 8 + 4);
+            if (a.buffer >= 0) {
+                if (static_cast<size_t>(a.buffer) >= buffers.size()) refuse("no such buffer");
+                char *base = buffers[static_cast<size_t>(a.buffer)].base;
+                memcpy(place.data(), &base, sizeof base);
+            } else {
+                memcpy(place.data(), a.bytes.data(), bytes);
+            }
+            storage.push_back(std::move(place));
+        }
+        for (auto &place : storage) {
+            arguments.push_back(place.data());
+            hook_module(reinterpret_cast<char *>(place.data()), reinterpret_cast<char *>(place.data() + place.size()));
+        }
+        hook_module(reinterpret_cast<char *>(arguments.data()), reinterpret_cast<char *>(arguments.data() + arguments.size()));
+        current_step = launch.step;
+        run_launch(launch, entry, arguments.data());
+    }
+    finish(0);
+}

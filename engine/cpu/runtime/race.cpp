@@ -1,0 +1,177 @@
+// Race detection: the same kernel object on the real ThreadSanitizer, each CUDA thread a fibre of its own.
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "state.h"
+
+extern "C" {
+void *__tsan_get_current_fiber(void);
+void *__tsan_create_fiber(unsigned flags);
+void __tsan_destroy_fiber(void *fiber);
+void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+void __tsan_func_entry(void *pc);
+void __tsan_func_exit(void);
+void __tsan_read_range(void *address, size_t bytes);
+void __tsan_write_range(void *address, size_t bytes);
+int __tsan_get_report_data(void *report, const char **description, int *count, int *stack_count, int *mop_count,
+                           int *loc_count, int *mutex_count, int *thread_count, int *unique_tid_count, void **sleep_trace,
+                           unsigned long trace_size);
+int __tsan_get_report_mop(void *report, unsigned long index, int *tid, void **address, int *size, int *write, int *atomic,
+                          void **trace, unsigned long trace_size);
+uint8_t __tsan_atomic8_exchange(volatile uint8_t *, uint8_t, int);
+uint16_t __tsan_atomic16_exchange(volatile uint16_t *, uint16_t, int);
+uint32_t __tsan_atomic32_exchange(volatile uint32_t *, uint32_t, int);
+uint64_t __tsan_atomic64_exchange(volatile uint64_t *, uint64_t, int);
+
+static const char *code_begin = nullptr, *code_end = nullptr;
+
+// A race gives two findings, one for each side; the Python side joins them.
+void __tsan_on_report(void *report) {
+    const char *description = nullptr;
+    int count = 0, stacks = 0, mops = 0, locations = 0, mutexes = 0, threads = 0, unique = 0;
+    void *sleep[1] = {nullptr};
+    __tsan_get_report_data(report, &description, &count, &stacks, &mops, &locations, &mutexes, &threads, &unique, sleep, 1);
+    static int reports = 0;
+    ++reports;
+    for (int i = 0; i < mops && i < 2; ++i) {
+        int tid = 0, size = 0, write = 0, atomic = 0;
+        void *address = nullptr, *trace[8] = {};
+        __tsan_get_report_mop(report, static_cast<unsigned long>(i), &tid, &address, &size, &write, &atomic, trace, 8);
+        long long index = 0;
+        int array = hook_locate(address, &index);
+        char extra[32];
+        snprintf(extra, sizeof extra, "race_%d_%d%s", reports, i, atomic ? "_atomic" : "");
+        void *pc = nullptr;  // the innermost frame in the kernel's object
+        for (void *frame : trace)
+            if (!pc && frame >= code_begin && frame < code_end) pc = frame;
+        found("race", pc, 0, array, index, size, write, extra);
+    }
+    if (reports >= 6) finish(0);
+}
+}
+
+namespace {
+
+void *main_fiber = nullptr;
+long started = 0;
+bool reached_limit = false;
+constexpr int ACQUIRE = 2, ACQ_REL = 4;
+
+char *map(size_t bytes, void *at) {
+    void *p = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
+    if (p == MAP_FAILED) _exit(3);
+    return static_cast<char *>(p);
+}
+
+size_t rounded(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
+
+}  // namespace
+
+void hook_setup() { main_fiber = __tsan_get_current_fiber(); }
+
+char *hook_buffer(size_t bytes, size_t) { return map(rounded(bytes + 1), nullptr); }
+
+// Called by the first thread that gets there: through the interceptor, mapping would count as a write of that thread.
+char *hook_shared(size_t bytes, size_t) {
+    long p = syscall(SYS_mmap, nullptr, rounded(bytes + 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == -1) _exit(3);
+    return reinterpret_cast<char *>(p);
+}
+
+// Stacks and shared arrays are mapped anew for each block: mapping clears what ThreadSanitizer remembers of them, so
+// that two blocks, which nothing orders, do not seem to share them.
+char *hook_stacks(char *old, size_t bytes_each, size_t count) { return map(bytes_each * count, old); }
+
+void hook_block_begin() {
+    for (Array &a : shared_arrays) {
+        if (!a.bytes) continue;
+        map(rounded(a.bytes + 1), a.base);
+        quiet_fill(a.base, 0xff, a.bytes);
+    }
+}
+
+void hook_block_end() {}
+
+void hook_launch_end() {}
+
+void hook_fiber_start(Fiber &fiber) {
+    fiber.tsan = __tsan_create_fiber(0);
+    ++started;
+}
+
+void hook_fiber_end(Fiber &fiber) { __tsan_destroy_fiber(fiber.tsan); }
+
+void hook_to(Fiber *fiber) { __tsan_switch_to_fiber(fiber ? fiber->tsan : main_fiber, 1); }
+
+void hook_release(void *variable) { __tsan_release(variable); }
+
+void hook_acquire(void *variable) { __tsan_acquire(variable); }
+
+bool hook_more_blocks() {
+    if (job.max_fibers > 0 && started >= job.max_fibers) reached_limit = true;
+    return !reached_limit;
+}
+
+// The kernel object comes first; what follows are places of arguments.
+void hook_module(const char *begin, const char *end) {
+    if (!code_begin || begin == code_end || (begin > code_end && begin - code_end < (1 << 20))) {
+        if (!code_begin) code_begin = begin;
+        code_end = end;
+    }
+}
+
+void hook_report(FILE *out) {
+    if (reached_limit) fprintf(out, "limited\n");
+}
+
+// CUDA's atomics are relaxed. They hand on what a thread wrote before its last fence; reading what another handed on
+// counts as ordered even without a fence of the reader's, as in the guide's own last-block example.
+void hook_atomic_begin(const void *, const void *address, void *old, size_t bytes) {
+    quiet_copy(old, address, bytes);
+}
+
+void hook_atomic_end(const void *pc, void *address, const void *value, size_t bytes) {
+    int order = current->fenced ? ACQ_REL : ACQUIRE;
+    __tsan_func_entry(const_cast<void *>(pc));
+    uint64_t v = 0;
+    quiet_copy(&v, value, bytes < 8 ? bytes : 8);
+    switch (bytes) {
+    case 1: __tsan_atomic8_exchange(static_cast<uint8_t *>(address), static_cast<uint8_t>(v), order); break;
+    case 2: __tsan_atomic16_exchange(static_cast<uint16_t *>(address), static_cast<uint16_t>(v), order); break;
+    case 4: __tsan_atomic32_exchange(static_cast<uint32_t *>(address), static_cast<uint32_t>(v), order); break;
+    default: __tsan_atomic64_exchange(static_cast<uint64_t *>(address), v, order); break;
+    }
+    __tsan_func_exit();
+}
+
+void hook_access(const void *pc, const void *address, size_t bytes, int write) {
+    __tsan_func_entry(const_cast<void *>(pc));
+    if (write) {
+        __tsan_write_range(const_cast<void *>(address), bytes);
+    } else {
+        __tsan_read_range(const_cast<void *>(address), bytes);
+    }
+    __tsan_func_exit();
+}
+
+int hook_locate(const void *address, long long *index) {
+    auto *p = static_cast<const char *>(address);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        const Array &a = buffers[i];
+        if (p < a.base || p >= a.base + a.bytes) continue;
+        *index = (p - a.base) / static_cast<long long>(a.element);
+        return static_cast<int>(i);
+    }
+    for (size_t i = 0; i < shared_arrays.size(); ++i) {
+        const Array &a = shared_arrays[i];
+        if (p < a.base || p >= a.base + a.bytes) continue;
+        *index = (p - a.base) / static_cast<long long>(a.element);
+        return SHARED_BASE + static_cast<int>(i);
+    }
+    return -1;
+}

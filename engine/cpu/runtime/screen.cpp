@@ -1,0 +1,266 @@
+// Screening: every instrumented access is held against the arrays we know. Takes the place of libtsan's callbacks.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "count.h"
+#include "state.h"
+
+namespace {
+
+// Each buffer lies in the middle of a slot of its own, so an index that is far off is still known to be its.
+constexpr size_t SLOT_BITS = 33, SLOT = size_t{1} << SLOT_BITS, SLOTS = 66;
+char *arena = nullptr, *shared_arena = nullptr, *stack_base = nullptr;
+size_t stack_bytes = 0;
+struct Range {
+    const char *begin, *end;
+};
+std::vector<Range> modules;
+
+char *reserve(size_t bytes) {
+    void *p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("reserve");
+        _exit(3);
+    }
+    return static_cast<char *>(p);
+}
+
+void commit(char *begin, size_t bytes) {
+    auto page = reinterpret_cast<uintptr_t>(begin) & ~uintptr_t{4095};
+    if (mprotect(reinterpret_cast<void *>(page), bytes + 4096, PROT_READ | PROT_WRITE) != 0) {
+        perror("commit");
+        _exit(3);
+    }
+}
+
+Array *locate(const char *address, int *number) {
+    if (address >= arena && address < arena + SLOT * SLOTS) {
+        auto k = static_cast<size_t>(address - arena) >> SLOT_BITS;
+        if (k >= buffers.size()) return nullptr;
+        *number = static_cast<int>(k);
+        return &buffers[k];
+    }
+    if (address >= shared_arena && address < shared_arena + SHARED_SLOTS * SHARED_SLOT_BYTES) {
+        auto k = static_cast<size_t>(address - shared_arena) / SHARED_SLOT_BYTES;
+        if (k >= shared_arrays.size()) return nullptr;
+        *number = SHARED_BASE + static_cast<int>(k);
+        return &shared_arrays[k];
+    }
+    return nullptr;
+}
+
+bool in_module(const char *address, size_t bytes) {
+    for (const Range &r : modules)
+        if (address >= r.begin && address + bytes <= r.end) return true;
+    return false;
+}
+
+long long floor_divide(long long a, long long b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+
+inline void check(const void *pc, const void *where, size_t bytes, int write, bool aligned, bool atomic) {
+    auto *address = static_cast<const char *>(where);
+    if (static_cast<size_t>(address - stack_base) < stack_bytes || !current || bytes == 0) return;
+    int number = -1;
+    Array *a = locate(address, &number);
+    if (!a) {
+        if (!in_module(address, bytes))
+            found_last("out_of_bounds", pc, 0, -1, 0, static_cast<long long>(bytes), write, "nowhere");
+        return;
+    }
+    long long offset = address - a->base;
+    auto element = static_cast<long long>(a->element);
+    auto size = static_cast<long long>(bytes);
+    if (offset < 0 || offset + size > static_cast<long long>(a->bytes)) {
+        // The first byte outside says which element is meant.
+        long long outside = offset >= 0 && offset < static_cast<long long>(a->bytes) ? static_cast<long long>(a->bytes) : offset;
+        found_last(a->shared ? "shared_out_of_bounds" : "out_of_bounds", pc, 0, number, floor_divide(outside, element), size,
+                   write, "");
+    }
+    if (aligned && (reinterpret_cast<uintptr_t>(address) & (bytes - 1)))
+        found_last("crash", pc, 0, number, offset / element, size, write, "misaligned");
+    auto begin = static_cast<size_t>(offset);
+    if (begin + bytes > a->touched) a->touched = begin + bytes;
+    if (write && (a->flags & BUFFER_INPUT)) found("input_written", pc, 0, number, offset / element, size, write, "");
+    if (a->written) {
+        uint8_t *w = a->written + begin;
+        if (!write || atomic) {
+            for (size_t i = 0; i < bytes; ++i) {
+                if (w[i]) continue;
+                found("uninitialised", pc, 0, number, (offset + static_cast<long long>(i)) / element, size, write, "");
+                break;
+            }
+        }
+        if (write) memset(w, 1, bytes);
+    }
+    if (a->sectors[0]) {
+        for (size_t k = begin / 32; k <= (begin + bytes - 1) / 32; ++k) {
+            if (!write || atomic) a->sectors[0][k] = 1;
+            if (write) a->sectors[1][k] = 1;
+        }
+    }
+    if (counting) count_access(pc, number, begin, bytes, write, atomic);
+}
+
+}  // namespace
+
+void hook_setup() {
+    arena = reserve(SLOT * SLOTS);
+    shared_arena = reserve(SHARED_SLOTS * SHARED_SLOT_BYTES);
+}
+
+char *hook_buffer(size_t bytes, size_t number) {
+    if (number >= SLOTS - 2 || bytes > SLOT / 2) _exit(3);
+    char *base = arena + number * SLOT + SLOT / 2;
+    commit(base, bytes);
+    return base;
+}
+
+char *hook_shared(size_t bytes, size_t number) {
+    char *base = shared_arena + number * SHARED_SLOT_BYTES + SHARED_SLOT_BYTES / 2;
+    commit(base, bytes);
+    return base;
+}
+
+char *hook_stacks(char *old, size_t bytes_each, size_t count) {
+    if (old && stack_bytes >= bytes_each * count) return old;
+    if (old) munmap(old, stack_bytes);
+    stack_bytes = bytes_each * count;
+    stack_base = reserve(stack_bytes);
+    // The lowest page of each stack stays without rights: one that overflows crashes instead of writing its neighbour's.
+    for (size_t i = 0; i < count; ++i)
+        mprotect(stack_base + i * bytes_each + 4096, bytes_each - 4096, PROT_READ | PROT_WRITE);
+    return stack_base;
+}
+
+void hook_block_begin() {
+    for (Array &a : shared_arrays) {
+        if (!a.bytes) continue;
+        memset(a.written, 0, a.bytes);
+        memset(a.base, 0xff, a.bytes);  // a NaN as float: what is used before it is written shows
+    }
+}
+
+void hook_block_end() {
+    if (counting) count_block();
+}
+
+void hook_launch_end() { count_launch_end(); }
+
+void hook_fiber_start(Fiber &) {}
+void hook_fiber_end(Fiber &) {}
+void hook_to(Fiber *) {}
+void hook_release(void *) {}
+void hook_acquire(void *) {}
+bool hook_more_blocks() {
+    count_launch_block();
+    return true;
+}
+void hook_module(const char *begin, const char *end) { modules.push_back({begin, end}); }
+void hook_report(FILE *out) { count_report(out); }
+
+void hook_atomic_begin(const void *pc, const void *address, void *old, size_t bytes) {
+    check(pc, address, bytes, 1, true, true);
+    memcpy(old, address, bytes);
+}
+
+void hook_atomic_end(const void *, void *address, const void *value, size_t bytes) { memcpy(address, value, bytes); }
+
+void hook_access(const void *pc, const void *address, size_t bytes, int write) {
+    check(pc, address, bytes, write, false, false);
+}
+
+int hook_locate(const void *, long long *) { return -1; }
+
+#define PC __builtin_return_address(0)
+#define ACCESS(SIZE)                                                                                     \
+    void __tsan_read##SIZE(void *p) { check(PC, p, SIZE, 0, true, false); }                              \
+    void __tsan_write##SIZE(void *p) { check(PC, p, SIZE, 1, true, false); }                             \
+    void __tsan_unaligned_read##SIZE(void *p) { check(PC, p, SIZE, 0, false, false); }                   \
+    void __tsan_unaligned_write##SIZE(void *p) { check(PC, p, SIZE, 1, false, false); }                  \
+    void __tsan_volatile_read##SIZE(void *p) { check(PC, p, SIZE, 0, true, false); }                     \
+    void __tsan_volatile_write##SIZE(void *p) { check(PC, p, SIZE, 1, true, false); }                    \
+    void __tsan_unaligned_volatile_read##SIZE(void *p) { check(PC, p, SIZE, 0, false, false); }          \
+    void __tsan_unaligned_volatile_write##SIZE(void *p) { check(PC, p, SIZE, 1, false, false); }         \
+    void __tsan_read_write##SIZE(void *p) { check(PC, p, SIZE, 0, true, false), check(PC, p, SIZE, 1, true, false); } \
+    void __tsan_unaligned_read_write##SIZE(void *p) { check(PC, p, SIZE, 0, false, false), check(PC, p, SIZE, 1, false, false); }
+#define ATOMIC(BITS, TYPE)                                                                               \
+    TYPE __tsan_atomic##BITS##_load(const volatile TYPE *p, int) {                                       \
+        check(PC, const_cast<TYPE *>(p), sizeof(TYPE), 0, true, false);                                  \
+        return *p;                                                                                       \
+    }                                                                                                    \
+    void __tsan_atomic##BITS##_store(volatile TYPE *p, TYPE v, int) {                                    \
+        check(PC, const_cast<TYPE *>(p), sizeof(TYPE), 1, true, false);                                  \
+        *p = v;                                                                                          \
+    }                                                                                                    \
+    ATOMIC_RMW(BITS, TYPE, exchange, v)                                                                  \
+    ATOMIC_RMW(BITS, TYPE, fetch_add, static_cast<TYPE>(old + v))                                        \
+    ATOMIC_RMW(BITS, TYPE, fetch_sub, static_cast<TYPE>(old - v))                                        \
+    ATOMIC_RMW(BITS, TYPE, fetch_and, static_cast<TYPE>(old & v))                                        \
+    ATOMIC_RMW(BITS, TYPE, fetch_or, static_cast<TYPE>(old | v))                                         \
+    ATOMIC_RMW(BITS, TYPE, fetch_xor, static_cast<TYPE>(old ^ v))                                        \
+    ATOMIC_RMW(BITS, TYPE, fetch_nand, static_cast<TYPE>(~(old & v)))                                    \
+    int __tsan_atomic##BITS##_compare_exchange_strong(volatile TYPE *p, TYPE *expected, TYPE v, int, int) { \
+        check(PC, const_cast<TYPE *>(p), sizeof(TYPE), 1, true, true);                                   \
+        TYPE old = *p;                                                                                   \
+        if (old == *expected) return *p = v, 1;                                                          \
+        *expected = old;                                                                                 \
+        return 0;                                                                                        \
+    }                                                                                                    \
+    int __tsan_atomic##BITS##_compare_exchange_weak(volatile TYPE *p, TYPE *expected, TYPE v, int, int) { \
+        check(PC, const_cast<TYPE *>(p), sizeof(TYPE), 1, true, true);                                   \
+        TYPE old = *p;                                                                                   \
+        if (old == *expected) return *p = v, 1;                                                          \
+        *expected = old;                                                                                 \
+        return 0;                                                                                        \
+    }                                                                                                    \
+    TYPE __tsan_atomic##BITS##_compare_exchange_val(volatile TYPE *p, TYPE expected, TYPE v, int, int) { \
+        check(PC, const_cast<TYPE *>(p), sizeof(TYPE), 1, true, true);                                   \
+        TYPE old = *p;                                                                                   \
+        if (old == expected) *p = v;                                                                     \
+        return old;                                                                                      \
+    }
+#define ATOMIC_RMW(BITS, TYPE, NAME, VALUE)                                                              \
+    TYPE __tsan_atomic##BITS##_##NAME(volatile TYPE *p, TYPE v, int) {                                   \
+        check(PC, const_cast<TYPE *>(p), sizeof(TYPE), 1, true, true);                                   \
+        if (current && ++current->atomics % 256 == 0) optiml_pause();                                    \
+        TYPE old = *p;                                                                                   \
+        *p = VALUE;                                                                                      \
+        return old;                                                                                      \
+    }
+
+extern "C" {
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+ATOMIC(8, uint8_t)
+ATOMIC(16, uint16_t)
+ATOMIC(32, uint32_t)
+ATOMIC(64, uint64_t)
+void __tsan_atomic_thread_fence(int) {}
+void __tsan_atomic_signal_fence(int) {}
+void __tsan_read_range(void *p, size_t n) { check(PC, p, n, 0, false, false); }
+void __tsan_write_range(void *p, size_t n) { check(PC, p, n, 1, false, false); }
+void __tsan_init(void) {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit(void) {}
+void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_read(void **) {}
+void *__tsan_memcpy(void *d, const void *s, size_t n) {
+    check(PC, s, n, 0, false, false);
+    check(PC, d, n, 1, false, false);
+    return memcpy(d, s, n);
+}
+void *__tsan_memmove(void *d, const void *s, size_t n) {
+    check(PC, s, n, 0, false, false);
+    check(PC, d, n, 1, false, false);
+    return memmove(d, s, n);
+}
+void *__tsan_memset(void *d, int c, size_t n) {
+    check(PC, d, n, 1, false, false);
+    return memset(d, c, n);
+}
+}

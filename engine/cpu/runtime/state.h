@@ -1,0 +1,123 @@
+// The runtime's own state: the job, its arrays, the fibres of the block that runs, and what was found.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+#include "fiber.h"
+
+// Flags of a buffer in the job file.
+enum : int { BUFFER_INPUT = 1, BUFFER_UNWRITTEN = 2 };
+
+struct Array {
+    char *base = nullptr;
+    size_t bytes = 0;
+    size_t element = 1;
+    int flags = 0;
+    bool shared = false;
+    std::string name;       // of a shared array; buffers go by their number
+    uint8_t *written = nullptr;  // one byte per byte; null: all of it counts as written
+    size_t touched = 0;     // highest byte offset touched, plus one
+    uint8_t *sectors[2] = {nullptr, nullptr};  // counting: one byte per 32-byte sector, [load, store]
+};
+
+struct LaunchArgument {
+    int buffer = -1;  // index of a buffer, or -1 for the bytes of a scalar
+    std::vector<unsigned char> bytes;
+};
+
+struct Launch {
+    int step = 0;
+    optiml_uint3 grid{}, block{};
+    unsigned shared = 0;
+    std::vector<LaunchArgument> arguments;
+};
+
+struct Job {
+    std::string object, data, output, result;
+    int order = 0;
+    bool count = false;
+    long max_fibers = 0;  // race detection stops after so many; 0: no limit
+    std::vector<Launch> launches;
+};
+
+enum class Wait { Run, Yield, Block, Warp, Active, Done };
+
+struct Fiber {
+    Context context;
+    void *tsan = nullptr;
+    optiml_uint3 thread{};
+    int lane = 0, warp = 0;
+    Wait wait = Wait::Run;
+    int line = 0;
+    const char *file = "";
+    int op = 0, argument = 0, width = 32;
+    unsigned mask = 0;
+    uint64_t value = 0, result = 0;
+    int leave_from = 0, leave_first = 0;
+    const char *leave_file = "";
+    unsigned atomics = 0;
+    bool fenced = false;
+};
+
+extern Job job;
+extern std::vector<Array> buffers;
+extern std::vector<Array> shared_arrays;  // 0 is the dynamic one
+extern uintptr_t base_address;  // where the kernel object was loaded
+extern Fiber *current;                    // null while the scheduler runs
+extern int current_step;
+extern bool counting;  // the block that runs is one that is counted
+extern uint64_t barrier_warps;  // block barriers of this launch, summed over the warps that waited
+// Kernel code sees these as constants: what a fibre sees never changes while it lives.
+extern optiml_uint3 thread_index asm("optiml_thread_index");
+extern optiml_uint3 block_index asm("optiml_block_index");
+extern optiml_uint3 block_dimension asm("optiml_block_dim");
+extern optiml_uint3 grid_dimension asm("optiml_grid_dim");
+
+// What a finding says; the Python side puts it into words.
+void found(const char *kind, const void *pc, int line, int array, long long index, long long bytes, int write,
+           const char *extra);
+// As `found`, then gives this job up. Never returns.
+[[noreturn]] void found_last(const char *kind, const void *pc, int line, int array, long long index, long long bytes,
+                             int write, const char *extra);
+[[noreturn]] void finish(int status);
+void run_launch(const Launch &launch, void (*entry)(void **), void **arguments);
+uint64_t next_random();
+
+// What screening and race detection do differently.
+void hook_setup();
+char *hook_buffer(size_t bytes, size_t number);
+char *hook_shared(size_t bytes, size_t number);
+char *hook_stacks(char *old, size_t bytes_each, size_t count);
+void hook_block_begin();
+void hook_block_end();
+void hook_launch_end();
+void hook_fiber_start(Fiber &fiber);
+void hook_fiber_end(Fiber &fiber);
+void hook_to(Fiber *fiber);  // before switching; null: to the scheduler
+void hook_release(void *variable);
+void hook_acquire(void *variable);
+void hook_atomic_begin(const void *pc, const void *address, void *old, size_t bytes);
+void hook_atomic_end(const void *pc, void *address, const void *value, size_t bytes);
+void hook_access(const void *pc, const void *address, size_t bytes, int write);
+void hook_module(const char *begin, const char *end);
+bool hook_more_blocks();
+void hook_report(FILE *out);
+int hook_locate(const void *address, long long *index);  // number of the array, or -1
+
+// Copies that no interceptor of ThreadSanitizer's sees.
+inline void quiet_copy(void *to, const void *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i)
+        static_cast<volatile char *>(to)[i] = static_cast<const volatile char *>(from)[i];
+}
+inline void quiet_fill(void *to, int value, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) static_cast<volatile char *>(to)[i] = static_cast<char>(value);
+}
+
+constexpr size_t SHARED_SLOTS = 256;
+constexpr size_t SHARED_SLOT_BYTES = size_t{1} << 20;
+constexpr size_t SHARED_LIMIT = 232448;  // bytes per block: the opt-in limit of sm_90
+constexpr int SHARED_BASE = 1000;        // shared array k goes by the number SHARED_BASE + k

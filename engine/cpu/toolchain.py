@@ -1,0 +1,176 @@
+"""The host compiler, and what is built once with it: the precompiled header and the runtime's programs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.errors import CompileError, MachineError
+
+INCLUDE = Path(__file__).parent / "include"
+RUNTIME = Path(__file__).parent / "runtime"
+_BUILD_TIMEOUT_S = 240  # zig compiles a C library first
+_SHARED_SOURCES = ("schedule.cpp", "job.cpp", "fiber.cpp")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C++17 compiler: `argv` starts it. `version` is its own word."""
+
+    kind: Literal["gcc", "clang", "zig"]
+    argv: tuple[str, ...]
+    version: str
+
+    @property
+    def kernel_flags(self) -> tuple[str, ...]:
+        """Flags for kernels. Contraction to fused multiply-add is what a GPU's compiler does; fast-math is not."""
+        flags = ["-O1", "-g1", "-gdwarf-4", "-fPIC", "-fsanitize=thread", "-fno-exceptions", "-fno-math-errno"]
+        flags += ["-ffp-contract=fast", "-fvisibility=hidden", "-w", *_machine_flags()]
+        if self.kind == "gcc":
+            # A float4 that is copied stays one access of 16 bytes.
+            flags += ["-fno-tree-sra", "-fno-ipa-sra"]
+        return tuple(flags)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` built. `race` is None where there is no ThreadSanitizer, and `race_missing` says why."""
+
+    toolchain: Toolchain
+    folder: Path
+    header: Path  # to be given to -include; its precompiled form stands beside it
+    screen: Path
+    supervise: Path
+    race: Path | None
+    race_missing: str
+
+
+@functools.cache
+def _machine_flags() -> tuple[str, ...]:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ()
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ()
+    words = set(text.split("flags", 1)[-1].split("\n", 1)[0].split())
+    return tuple(flag for name, flag in (("fma", "-mfma"), ("f16c", "-mf16c")) if name in words)
+
+
+def _version(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run([*argv, "--version"], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
+
+
+@functools.cache
+def find_toolchain() -> Toolchain | None:
+    """The compiler of this machine: g++, else clang++, else ziglang from the package index. None where there is none."""
+    for kind, name in (("gcc", "g++"), ("clang", "clang++")):
+        path = shutil.which(name, path=os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", os.environ.get("PATH", ""))))
+        version = _version([path]) if path and os.path.isabs(path) else ""
+        if path and version:
+            # On macOS g++ is clang by another name.
+            return Toolchain("clang" if "clang" in version else kind, (path,), version)  # type: ignore[arg-type]
+    spec = importlib.util.find_spec("ziglang")
+    if spec and spec.origin:
+        program = Path(spec.origin).parent / "zig"
+        version = _version([str(program), "c++"])
+        if version:
+            return Toolchain("zig", (str(program), "c++"), version)
+    return None
+
+
+def _sources() -> list[Path]:
+    return sorted(p for folder in (INCLUDE, RUNTIME) for p in folder.rglob("*") if p.is_file())
+
+
+def _run(argv: Sequence[str], environment: dict[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment}, errors="replace",
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MachineError("the C++ compiler could not be run", argv[0], str(error)[:300]) from None
+    if done.returncode != 0:
+        raise CompileError("the CPU runtime does not compile", argv[0], "report this with the log", log=done.stderr[-4000:])
+
+
+def zig_environment(folder: Path) -> dict[str, str]:
+    """Where zig keeps what it compiles."""
+    return {"ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
+
+
+def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
+    """Builds, or finds in `cache`, the header and the programs for a language standard ("c++17").
+
+    The key is the compiler's version, the flags and every file of ours. Takes some seconds the first time. Raises
+    MachineError and CompileError.
+    """
+    digest = hashlib.sha256()
+    for part in (*toolchain.argv, toolchain.version, *toolchain.kernel_flags, std, sys.platform):
+        digest.update(part.encode() + b"\0")
+    for path in _sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    folder = cache / f"cpu-{digest.hexdigest()[:24]}"
+    if not (folder / "done").is_file():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix="cpu-", dir=cache))
+        except OSError as error:
+            raise MachineError("the cache folder cannot be written", str(cache), str(error)) from None
+        try:
+            _build(toolchain, scratch, std)
+            try:
+                scratch.rename(folder)
+            except OSError:  # another process was faster
+                if not (folder / "done").is_file():
+                    raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    missing = folder / "race.missing"
+    return Prepared(
+        toolchain, folder, folder / "header" / "optiml_cuda.h", folder / "screen", folder / "supervise",
+        None if missing.is_file() else folder / "race", missing.read_text() if missing.is_file() else "",
+    )  # fmt: skip
+
+
+def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
+    environment = zig_environment(folder) if toolchain.kind == "zig" else {}
+    header = folder / "header"
+    header.mkdir()
+    suffix = "gch" if toolchain.kind == "gcc" else "pch"
+    (header / "optiml_cuda.h").write_text(f'#include "{INCLUDE / "optiml_cuda.h"}"\n')
+    precompile = [*toolchain.argv, f"-std={std}", *toolchain.kernel_flags, "-I", str(INCLUDE), "-x", "c++-header"]
+    jobs = [[*precompile, str(header / "optiml_cuda.h"), "-o", str(header / f"optiml_cuda.h.{suffix}")]]
+    plain = [*toolchain.argv, "-std=c++17", "-O2", "-w"]
+    shared = [str(RUNTIME / name) for name in _SHARED_SOURCES]
+    screen = [str(RUNTIME / "screen.cpp"), str(RUNTIME / "count.cpp"), *shared]
+    jobs.append([*plain, *screen, "-rdynamic", "-o", str(folder / "screen"), "-ldl", "-lm"])
+    jobs.append([*plain, str(RUNTIME / "supervise.cpp"), "-o", str(folder / "supervise")])
+    for argv in jobs:
+        _run(argv, environment)
+    # The runtime itself is not instrumented: only what is linked in is ThreadSanitizer.
+    objects = []
+    for source in (str(RUNTIME / "race.cpp"), *shared):
+        objects.append(str(folder / (Path(source).stem + ".o")))
+        _run([*plain, "-c", source, "-o", objects[-1]], environment)
+    try:
+        _run([*toolchain.argv, "-fsanitize=thread", *objects, "-rdynamic", "-o", str(folder / "race"), "-ldl", "-lm"], environment)
+    except CompileError as error:
+        (folder / "race.missing").write_text(f"{toolchain.argv[0]} has no ThreadSanitizer: {error.log.strip()[-300:]}")
+    (folder / "done").write_text(toolchain.version)
