@@ -33,7 +33,7 @@ from engine.rules.common import (
     written,
 )
 from engine.rules.model import Proposal, Site
-from engine.rules.threads import ceil_div, holds, stride_loop, thread_indices, thread_map
+from engine.rules.threads import ceil_div, definition, holds, stride_loop, thread_indices, thread_map
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class AtomicAggregate:
             return
         atomics = [n for n in walk(body_node(site)) if n.type == "call_expression" and called(n).startswith("atomic")]
         pairs = [_addition(site, n) for n in atomics]
-        if not pairs or any(p is None for p in pairs):
+        if not pairs or any(p is None for p in pairs) or any(_by_few(site, n) for n in atomics):
             return
         found = [p for p in pairs if p is not None]
         targets = {array for array, _, _ in found}
@@ -102,12 +102,26 @@ class AtomicAggregate:
                 return
 
 
+def _by_few(site: Site, atomic: Node) -> bool:
+    """Whether only some threads of the block reach the atomic by their place in it: then it is aggregated already."""
+    node = atomic.parent
+    while node is not None and node != body_node(site):
+        condition = node.child_by_field_name("condition")
+        for name in names(condition) if condition is not None else ():
+            origin = definition(site, name)
+            place = {name} | (names(origin) if origin is not None else set())
+            if "threadIdx" in place and "blockIdx" not in place:
+                return True
+        node = node.parent
+    return False
+
+
 def _arguments(site: Site) -> tuple[str, ...]:
     return site.spec.steps[site.step].arguments
 
 
 def _addition(site: Site, call: Node) -> tuple[str, Node | None, Node] | None:
-    """Array, index (None for one fixed address) and value of `atomicAdd(&array[index], value);` whose result is unused."""
+    """Array, index (None: one fixed address) and value of `atomicAdd(&array[index], value);` whose result is unused."""
     arguments = call.child_by_field_name("arguments")
     if (
         called(call) != "atomicAdd"
@@ -199,7 +213,7 @@ def _summed(site: Site, call: Node, array: str, value: Node) -> Edits | None:
 
 
 def _helper(name: str, kind: str, zero: str) -> str:
-    return f"""// The sum of `value` over the threads of the block, in its first warp. The block is a multiple of 32 threads.
+    return f"""// The sum of `value` over the threads of the block, in its first warp. Blocks hold whole warps.
 __device__ __forceinline__ {kind} {name}({kind} value) {{
     __shared__ {kind} sums[32];
     const int lane = threadIdx.x % 32;

@@ -57,7 +57,7 @@ class BlockSize:
             yield from self._by_constant(site, current)
 
     def _by_index(self, site: Site, mapping: ThreadMap, current: tuple[int, int, int]) -> Iterator[Proposal]:
-        """Kernels whose threads differ in their global index alone: any block is right if the grid covers the bounds."""
+        """Kernels whose threads differ in their global index alone: any block does whose grid covers the bounds."""
         axes = tuple(i.axis for i in mapping.indices)
         planar = set(axes) == {"x", "y"}
         if not planar and axes != ("x",):
@@ -68,13 +68,13 @@ class BlockSize:
             return
         for rank, shape in enumerate(s for s in shapes if s != current[:2]):
             edits = _resized(site, mapping, shape, before)
-            # Warps that span 32 columns load whole sectors; 8 × 8 blocks and below 128 threads leave the SM idle.
+            # Warps that span 32 columns load whole sectors; blocks below 128 threads leave the multiprocessor idle.
             prior = 0.4 - 0.03 * rank + (0.15 if current[0] * current[1] < 128 or current[0] < 32 else 0.0)
             label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
             yield from proposal(self.name, f"Launch blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
 
     def _by_constant(self, site: Site, current: tuple[int, int, int]) -> Iterator[Proposal]:
-        """Kernels whose threads work together: only where one constant sizes the block, the grid and the kernel's arrays."""
+        """Kernels whose threads work together: only where one constant sizes the block, grid and arrays."""
         before = configs_of(site, {})
         body = body_node(site)
         literals = {text(n) for n in walk(body) if n.type == "number_literal"}
@@ -189,12 +189,10 @@ def _constant(site: Site, current: int, size: int) -> Edits | None:
 
 
 def _same_work(before: tuple[LaunchConfig, ...], after: tuple[LaunchConfig, ...], size: int) -> bool:
-    """Whether the grid went with the block (threads stay the same to within one block), or the grid does not depend on it."""
+    """Whether the grid went with the block (as many threads, to within one block), or does not depend on it."""
     if any(c.block != (size, 1, 1) for c in after):
         return False
-    follows = all(
-        abs(a.blocks * a.threads - b.blocks * b.threads) < max(a.threads, b.threads)
-        for a, b in zip(after, before, strict=True)
-    )
-    fixed = all(a.grid == b.grid for a, b in zip(after, before, strict=True))
+    pairs = list(zip(after, before, strict=True))
+    follows = all(abs(a.blocks * a.threads - b.blocks * b.threads) < max(a.threads, b.threads) for a, b in pairs)
+    fixed = all(a.grid == b.grid for a, b in pairs)
     return follows or fixed

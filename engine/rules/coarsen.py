@@ -27,6 +27,7 @@ from engine.rules.common import (
     text,
     visible,
     walk,
+    waves,
 )
 from engine.rules.model import Proposal, Site
 from engine.rules.threads import (
@@ -47,11 +48,11 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _FACTORS = (4, 2, 8)
-_WAVES = 4
+_MOST_WAVES = 4
 
 
 class Coarsen:
-    """Fewer threads with several elements each: strided by the block (loads stay coalesced), or as a grid-stride loop."""
+    """Fewer threads with several elements each: strided by the block (loads stay coalesced) or by the grid."""
 
     name = "coarsen"
     summary = "Let each thread work on several elements"
@@ -65,13 +66,15 @@ class Coarsen:
         mapping = thread_map(site)
         if mapping is not None and independent(site, mapping):
             axis: Axis = "y" if mapping.index("y") is not None else "x"
+            # Where the threads do not fill the target as it is, fewer of them only lose.
+            weight = 1.0 if waves(site) >= _FACTORS[0] else 0.25
             for rank, factor in enumerate(_FACTORS):
                 # More loads in flight per thread, and the index arithmetic is shared; costs parallelism in small grids.
                 yield from proposal(
                     self.name,
                     f"Let each thread work on {factor} elements along {axis}",
                     _coarsened(site, mapping, axis, factor, before),
-                    0.3 - 0.04 * rank,
+                    (0.3 - 0.04 * rank) * weight,
                     factor=factor,
                     form="block",
                     axis=axis,
@@ -82,7 +85,7 @@ class Coarsen:
                         self.name,
                         f"Loop over the elements with grid stride, {factor} per thread",
                         _grid_stride(site, mapping, factor, before),
-                        0.22,
+                        0.22 * weight,
                         factor=factor,
                         form="grid",
                         axis=axis,
@@ -90,15 +93,15 @@ class Coarsen:
         yield from self._resident(site, before)
 
     def _resident(self, site: Site, before: tuple[LaunchConfig, ...]) -> Iterator[Proposal]:
-        """Grid-stride kernels are right for every grid: as many blocks as the multiprocessors hold at once, or twice that."""
+        """Grid-stride kernels are right for every grid: as many blocks as the target holds at once, or more."""
         if not _strides_over_grid(site) or any(c.grid[1] != 1 or c.block[1] != 1 for c in before):
             return
         threads = {c.threads for c in before}
         if len(threads) != 1:
             return
         at_once = min(site.target.max_threads_per_sm // max(threads), site.target.max_blocks_per_sm)
-        for waves in (1, 2, _WAVES):
-            blocks = site.target.multiprocessors * at_once * waves
+        for times in (1, 2, _MOST_WAVES):
+            blocks = site.target.multiprocessors * at_once * times
             if all(c.grid[0] == blocks for c in before):
                 continue
             # Small inputs get idle blocks; every kernel of this form tolerates those.
@@ -106,7 +109,7 @@ class Coarsen:
                 self.name,
                 f"Launch {blocks} blocks for the grid-stride loop",
                 launch_edits(site, grid=[str(blocks)]),
-                0.25 if waves == 1 else 0.18,
+                0.25 if times == 1 else 0.18,
                 blocks=blocks,
                 form="resident",
             )
@@ -167,7 +170,8 @@ def _grid_stride(site: Site, mapping: ThreadMap, factor: int, before: tuple[Laun
         return None
     limit = text(mapping.bounds["x"])
     start = f"blockIdx.x * {index.extent} + threadIdx.x"
-    loop = f"for ({index.type} {index.name} = {start}; {index.name} < {limit}; {index.name} += {index.extent} * gridDim.x) {{"
+    stride = f"{index.extent} * gridDim.x"
+    loop = f"for ({index.type} {index.name} = {start}; {index.name} < {limit}; {index.name} += {stride}) {{"
     body = _looped(site, mapping, index, None, [loop], [], keep_guard=False)
     grid = [ceil_div(bounds["x"], blocks.pop()[0] * factor)]
     edits = merge(body, launch_edits(site, grid=grid)) if body is not None else None

@@ -35,9 +35,8 @@ def size_of(kind: str) -> int:
 
 def template_types(site: Site) -> frozenset[str]:
     """The type parameters of the kernel's template header."""
-    found = (
-        re.fullmatch(r"(?:typename|class)\s+(\w+)", t.split("=")[0].strip()) for t in site.kernel.template_parameters
-    )
+    heads = (t.split("=")[0].strip() for t in site.kernel.template_parameters)
+    found = (re.fullmatch(r"(?:typename|class)\s+(\w+)", head) for head in heads)
     return frozenset(m[1] for m in found if m)
 
 
@@ -79,7 +78,7 @@ def aligned(pointers: Sequence[tuple[str, int]]) -> str:
 
 
 def scalar_pointers(site: Site) -> dict[str, Parameter]:
-    """The kernel's pointer parameters to elements of known size, by name; volatile ones are left out."""
+    """The kernel's pointer parameters to elements of known size, by name; not the volatile ones."""
     return {
         p.name: p
         for p in site.kernel.parameters

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 # Types that __ldg takes (CUDA C++ Programming Guide, "Read-Only Data Cache Load Function").
 _HINTED = frozenset({
-    "float", "double", "int", "unsigned int", "unsigned", "char", "signed char", "unsigned char", "short",
-    "unsigned short", "long long", "unsigned long long", "float2", "float4", "double2", "int2", "int4", "uint2", "uint4",
+    "float", "double", "int", "unsigned int", "unsigned", "char", "signed char", "unsigned char",
+    "short",
+    "unsigned short", "long long", "unsigned long long", "float2", "float4", "double2", "int2", "int4", "uint2",
+    "uint4",
     "__half", "half", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t",
 })  # fmt: skip
 
@@ -131,7 +133,7 @@ def _is_declared_name(node: Node) -> bool:
 
 def _hint_edits(site: Site, read_only: set[str]) -> list[Edit]:
     by_name = {p.name: p for p in site.kernel.parameters}
-    edits = []
+    edits: list[Edit] = []
     for node in walk(body_node(site)):
         if node.type != "subscript_expression":
             continue

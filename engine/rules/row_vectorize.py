@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.rules.common import (
+    THREAD_NAMES,
     Edits,
     body_node,
     children,
+    factor_text,
     fresh,
     in_file,
     indent_at,
     indent_unit,
-    is_plain,
     local_only,
     merge,
     names,
@@ -145,7 +146,7 @@ def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
     if not any(found):
         return None
     invariants = set().union(
-        *(set(re.findall(r"[A-Za-z_]\w*", u.base)) | {u.pointer} for listed in found for u in listed)
+        *(set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", u.base)) | {u.pointer} for listed in found for u in listed)
     )
     if not _available(site, invariants | names(loops[0].bound), loops[0].node):
         return None
@@ -275,16 +276,12 @@ def _orderless(loop: StrideLoop) -> bool:
 
 
 def _available(site: Site, wanted: set[str], at: Node) -> bool:
-    """Whether all names have their final value before the node: parameters never written, or locals defined once in scope."""
+    """Whether all names have their final value before the node: parameters or locals that nothing changes later."""
     changed = written(body_node(site))
     parameters = {p.name for p in site.kernel.parameters}
     pointers = {p.name for p in site.kernel.parameters if p.pointer}
     for name in wanted:
-        if (
-            name in site.unit.macros
-            or name in site.unit.constants
-            or name in ("threadIdx", "blockIdx", "blockDim", "gridDim", "x", "y", "z")
-        ):
+        if name in site.unit.macros or name in site.unit.constants or name in THREAD_NAMES:
             continue
         if name in parameters:
             if name in changed and name not in pointers:
@@ -327,7 +324,7 @@ def _contained(
 
 
 def _local_arrays(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> bool:
-    """Whether the loop indexes shared or local arrays by its variable: their elements belong to threads by iteration."""
+    """Whether the loop indexes shared or local arrays by its variable: which thread owns an element matters then."""
     for node in walk(loop.body):
         if node.type == "subscript_expression":
             array = node.child_by_field_name("argument")
@@ -344,26 +341,27 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[_Use]], co
         return taken[-1]
 
     flat = [u for listed in found for u in listed]
-    whole, lane = name_for("whole"), name_for("k")
+    vector, lane = name_for(f"{loops[0].variable}{count}"), name_for("k")
+    flag, whole = name_for("aligned"), name_for("whole")
+    named = {key: name_for(f"{key[0]}_pack") for key in dict.fromkeys(u.key for u in flat)}
     kinds, edits = packs(site, [u.kind for u in flat], count, taken)
     first = loops[0]
     unit = indent_unit(site)
-    bound = text(first.bound) if is_plain(text(first.bound)) else f"({text(first.bound)})"
     condition = aligned(list(dict.fromkeys((u.address, u.size * count) for u in flat)))
     # Nothing is left for the vectors where an address is odd: the scalar loop then does all.
-    start = f"const {first.type} {whole} = {condition} ? {bound} / {count} * {count} : 0;"
+    indent = indent_at(site, first.node.start_byte)
+    start = f"const bool {flag} = {condition};\n{indent}const {first.type} {whole} = "
+    start += f"{flag} ? {factor_text(first.bound)} / {count} * {count} : 0;"
     for number, (loop, uses) in enumerate(zip(loops, found, strict=True)):
         outer = indent_at(site, loop.node.start_byte)
         inner = outer + unit
         lines = [start] if number == 0 else []
-        vector = name_for(f"{loop.variable}{count}")
-        named = {key: name_for(f"{key[0]}_pack") for key in dict.fromkeys(u.key for u in uses)}
         lines.append(
             f"{outer if lines else ''}for ({loop.type} {vector} = {text(loop.start)}; {vector} < {whole} / {count}; "
             + (f"++{vector}) {{" if loop.step == "1" else f"{vector} += {loop.step}) {{")
         )
-        for key, name in named.items():
-            own = [u for u in uses if u.key == key]
+        for key in dict.fromkeys(u.key for u in uses):
+            own, name = [u for u in uses if u.key == key], named[key]
             pack = kinds[own[0].kind]
             const = "" if any(u.stored for u in own) else "const "
             if _first_is_plain_store(own, loop):
@@ -377,8 +375,8 @@ def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[_Use]], co
         if _variable_used(loop, replaced):
             lines.append(f"{inner}{unit}const {loop.type} {loop.variable} = {vector} * {count} + {lane};")
         lines += [_body(site, loop, replaced, inner + unit), f"{inner}}}"]
-        for key, name in named.items():
-            own = [u for u in uses if u.key == key]
+        for key in dict.fromkeys(u.key for u in uses):
+            own, name = [u for u in uses if u.key == key], named[key]
             if any(u.stored for u in own):
                 lines.append(f"{inner}reinterpret_cast<{kinds[own[0].kind]}*>({own[0].address})[{vector}] = {name};")
         lines.append(f"{outer}}}")

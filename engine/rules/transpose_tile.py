@@ -169,7 +169,8 @@ def _unit_axis(site: Site, index: Node, x: Index, y: Index) -> Literal["x", "y"]
 
 def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: int) -> list[Edit]:
     x, y = mapping.index("x"), mapping.index("y")
-    assert x is not None and y is not None
+    if x is None or y is None:
+        return []
     kind = next(p.base for p in site.kernel.parameters if p.name == found.array)
     outer, unit = indent_at(site, x.declaration.start_byte), indent_unit(site)
     inner, deep = outer + unit, outer + unit * 2

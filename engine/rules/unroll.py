@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _FACTORS = (4, 8, 2, 16)
 _MAX_LOOPS = 4
 _MAX_FULL = 64
+_SHORT = 16
 _MAX_PARTS = 4
 _FLOATING = frozenset({"float", "double"})
 _EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
@@ -49,7 +50,7 @@ class Unroll:
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not sound(site):
             return
-        innermost = [n for n in walk(body_node(site)) if n.type == "for_statement" and not _holds_loop(n)]
+        innermost = [n for n in walk(body_node(site)) if n.type == "for_statement" and not _holds_loop(site, n)]
         if "__restrict" in site.unit.macros or len(innermost) == 0:
             return
         for order, loop in enumerate(innermost[:_MAX_LOOPS]):
@@ -106,9 +107,11 @@ class Unroll:
             )
 
 
-def _holds_loop(node: Node) -> bool:
+def _holds_loop(site: Site, node: Node) -> bool:
+    """Whether another loop stands inside, short ones of a constant number of trips left aside: those vanish."""
     body = node.child_by_field_name("body")
-    return body is not None and any(n.type in ("for_statement", "while_statement", "do_statement") for n in walk(body))
+    inner = [n for n in walk(body) if n.type in ("for_statement", "while_statement", "do_statement")] if body else []
+    return any((trips := _constant_trips(site, n)) is None or trips > _SHORT for n in inner)
 
 
 def _constant_trips(site: Site, node: Node) -> int | None:
@@ -265,7 +268,10 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
     for part in range(parts):
         changes: list[tuple[int, int, str]] = []
         if part:
-            changes += replace_name(loop.body, variable, f"({variable} + {_times(part, step)})")
+            changes += [
+                (low, high, ahead if _stands_alone(loop.body, low) else f"({ahead})")
+                for low, high, ahead in replace_name(loop.body, variable, f"{variable} + {_times(part, step)}")
+            ]
             for acc, own in copies.items():
                 changes += replace_name(loop.body, acc, own[part])
         body = [
@@ -290,6 +296,13 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
     written_lines = ("\n" + inner).join(lines)
     # A block of its own keeps the loop variable's name out of the code that follows.
     return Edit(span(loop.node), "{\n" + inner + written_lines + "\n" + indent + "}")
+
+
+def _stands_alone(body: Node, offset: int) -> bool:
+    """Whether the name at the offset is a whole index or argument, so that a sum in its place needs no parentheses."""
+    node = body.named_descendant_for_byte_range(offset, offset + 1)
+    parent = node.parent if node is not None else None
+    return parent is not None and parent.type in ("subscript_argument_list", "argument_list")
 
 
 def _times(count: int, step: str) -> str:

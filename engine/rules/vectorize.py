@@ -26,9 +26,12 @@ from engine.rules.common import (
     render,
     sound,
     span,
+    term_text,
     text,
     visible,
     walk,
+    waves,
+    with_comments,
     written,
 )
 from engine.rules.model import Proposal, Site
@@ -75,7 +78,7 @@ class Vectorize:
                 self.name,
                 f"Load and store {count} elements at once",
                 _vectorized(site, mapping, arrays, count),
-                0.5 - 0.12 * rank,
+                (0.5 - 0.12 * rank) * (1.0 if waves(site) >= count else 0.3),
                 width=count,
             )
 
@@ -149,7 +152,7 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
     vectors = {a.name: name_for(f"{a.name}_pack") for a in arrays}
     kinds, definitions = packs(site, [a.kind for a in arrays], count, taken)
     limit = mapping.bounds["x"]
-    bound = text(limit) if limit.type in ("identifier", "number_literal") else f"({text(limit)})"
+    bound = term_text(limit)
     changes = [(u.start_byte, u.end_byte, f"{vectors[a.name]}.at[{lane}]") for a in arrays for u in a.accesses]
     condition = aligned([(a.name, a.size * count) for a in arrays])
     lines = [f"{outer}if ({first} + {count - 1} < {bound} && {condition}) {{"]
@@ -157,9 +160,8 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
     for a in arrays:
         if a.loaded:
             const = "" if a.stored else "const "
-            lines.append(
-                f"{inner}{const}{kinds[a.kind]} {vectors[a.name]} = *reinterpret_cast<const {kinds[a.kind]}*>({a.name} + {first});"
-            )
+            source = f"*reinterpret_cast<const {kinds[a.kind]}*>({a.name} + {first})"
+            lines.append(f"{inner}{const}{kinds[a.kind]} {vectors[a.name]} = {source};")
         else:
             lines.append(f"{inner}{kinds[a.kind]} {vectors[a.name]};")
     lines += [f"{inner}#pragma unroll", f"{inner}for (int {lane} = 0; {lane} < {count}; ++{lane}) {{"]
@@ -209,7 +211,8 @@ def _work(site: Site, mapping: ThreadMap, changes: list[tuple[int, int, str]], i
         lines.append(
             reindent(render(site, node.start_byte, node.end_byte, inside), indent_at(site, node.start_byte), indent)
         )
-    start, end = mapping.work[0].start_byte, mapping.work[-1].end_byte
+    begin = mapping.guards[0].start_byte if mapping.style == "wrap" else mapping.guards[0].end_byte
+    start, end = with_comments(mapping.work[0], begin), mapping.work[-1].end_byte
     inside = [c for c in changes if start <= c[0] < end]
     lines.append(reindent(render(site, start, end, inside), indent_at(site, start), indent))
     return lines

@@ -1,0 +1,81 @@
+import pytest
+
+from tests.engine.rules.workbench import compiles, device, make, one, propose
+
+COUNT = """
+__global__ void count(const unsigned char* data, int* bins, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        atomicAdd(&bins[data[i]], 1);
+    }
+}
+"""
+COUNT_LAUNCH = "    count<<<(n + 255) / 256, 256>>>(data, bins, n);"
+SUM = """
+__global__ void sum(const float* x, float* total, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float v = x[i];
+    atomicAdd(total, v * v);
+}
+"""
+SUM_LAUNCH = "    sum<<<(n + 255) / 256, 256>>>(x, total, n);"
+
+
+def test_private_counters() -> None:
+    edited = one(make(COUNT, COUNT_LAUNCH, elements={"bins": "256"}), "atomic_aggregate", elements=64)
+    text = device(edited)
+    assert "__shared__ int block_bins[256];" in text
+    assert "atomicAdd(&block_bins[bin], 1);" in text
+    assert text.count("__syncthreads();") == 2
+    assert "else" not in text  # a byte is always below 256
+    assert edited.configs[0].grid[0] == (1 << 24) // (256 * 64)
+    compiles(edited)
+
+
+def test_other_indices_keep_the_global_counter_for_what_does_not_fit() -> None:
+    source = COUNT.replace("unsigned char", "int")
+    edited = one(make(source, COUNT_LAUNCH, elements={"bins": "100"}), "atomic_aggregate", elements=64)
+    assert "if (static_cast<unsigned int>(bin) < 100u) {" in device(edited)
+    assert "atomicAdd(&bins[bin], 1);" in device(edited)
+    compiles(edited)
+
+
+def test_sum_behind_an_early_return() -> None:
+    edited = one(make(SUM, SUM_LAUNCH, elements={"total": "1"}), "atomic_aggregate", form="sum")
+    text = device(edited)
+    assert "return;" not in text.split("__global__")[1]
+    assert "if (i < n) {" in text
+    assert "partial += v * v;" in text
+    assert "const float total2 = block_sum(partial);" in text
+    compiles(edited)
+    assert not propose(edited, "atomic_aggregate")
+
+
+def test_sum_in_a_grid_stride_loop() -> None:
+    coarse = one(make(SUM, SUM_LAUNCH, elements={"total": "1"}), "coarsen", factor=16, form="grid")
+    edited = one(coarse, "atomic_aggregate", form="sum")
+    assert "partial += v * v;" in device(edited)
+    compiles(edited)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("atomicAdd(total, v * v);", "float before = atomicAdd(total, v);"),  # the old value is used
+        ("atomicAdd(total, v * v);", "atomicAdd(total, v); total[0] = 0.0f;"),
+        ("atomicAdd(total, v * v);", "atomicExch(total, v);"),
+        ("atomicAdd(total, v * v);", "atomicAdd(total + 1, v);"),
+    ],
+)
+def test_nothing_for_other_atomics(old: str, new: str) -> None:
+    assert not propose(make(SUM.replace(old, new), SUM_LAUNCH, elements={"total": "2"}), "atomic_aggregate")
+
+
+def test_nothing_where_the_block_is_no_multiple_of_a_warp() -> None:
+    launch = "    sum<<<(n + 99) / 100, 100>>>(x, total, n);"
+    assert not propose(make(SUM, launch, elements={"total": "1"}), "atomic_aggregate")
+
+
+def test_nothing_where_the_number_of_counters_grows_with_the_input() -> None:
+    assert not propose(make(COUNT.replace("unsigned char", "int"), COUNT_LAUNCH), "atomic_aggregate")

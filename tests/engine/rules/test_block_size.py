@@ -1,0 +1,114 @@
+import pytest
+
+from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, host, make, one, propose
+
+PLANE = """
+__global__ void copy(const float* x, float* y, int rows, int cols) {
+    const int c = threadIdx.x + blockDim.x * blockIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+    if (r >= rows || c >= cols) return;
+    y[r * cols + c] = x[r * cols + c];
+}
+"""
+PLANE_LAUNCH = """
+    dim3 block(16, 16);
+    dim3 grid((cols + block.x - 1) / block.x, (rows + block.y - 1) / block.y);
+    copy<<<grid, block>>>(x, y, rows, cols);
+"""
+PLANE_SIZES = {
+    "sizes": [{"rows": 4096, "cols": 5000}],
+    "check": [{"rows": 1, "cols": 1}, {"rows": 7, "cols": 129}],
+    "elements": {"x": "rows*cols", "y": "rows*cols"},
+}
+
+
+def test_line_of_threads() -> None:
+    site = make(SCALE, SCALE_LAUNCH)
+    assert {p.parameters["x"] for p in propose(site, "block_size")} == {64, 128, 512, 1024}
+    edited = one(site, "block_size", x=512)
+    assert edited.configs[0].block == (512, 1, 1)
+    assert edited.configs[0].grid == ((1 << 24) // 512, 1, 1)
+    assert device(edited) == device(site)
+
+
+def test_plane_of_threads_follows_both_bounds() -> None:
+    edited = one(make(PLANE, PLANE_LAUNCH, **PLANE_SIZES), "block_size", x=32, y=8)
+    assert edited.configs[0].block == (32, 8, 1)
+    assert edited.configs[0].grid == (157, 512, 1)
+
+
+def test_constant_in_the_index_becomes_the_block_dimension() -> None:
+    source = "#define BLOCK 256\n" + SCALE.replace("blockDim.x", "BLOCK")
+    edited = one(make(source, "    scale<<<(n + BLOCK - 1) / BLOCK, BLOCK>>>(x, y, a, n);"), "block_size", x=128)
+    assert edited.configs[0].block == (128, 1, 1)
+    assert edited.configs[0].grid == ((1 << 24) // 128, 1, 1)
+    assert "BLOCK + threadIdx.x" not in device(edited) or "#define BLOCK 128" in device(edited)
+    compiles(edited)
+
+
+def test_block_that_works_together_changes_by_its_constant() -> None:
+    source = """
+constexpr int kBlock = 256;
+__global__ void last(const float* x, float* y, int n) {
+    __shared__ float s[kBlock];
+    int i = blockIdx.x * kBlock + threadIdx.x;
+    s[threadIdx.x] = i < n ? x[i] : 0.0f;
+    __syncthreads();
+    if (i < n) y[i] = s[kBlock - 1 - threadIdx.x];
+}
+"""
+    site = make(source, "    last<<<(n + kBlock - 1) / kBlock, kBlock>>>(x, y, n);")
+    for proposal in propose(site, "block_size"):
+        assert proposal.parameters["x"] in (128, 512, 1024)
+    edited = one(site, "block_size", x=512)
+    assert "constexpr int kBlock = 512;" in device(edited)
+    assert edited.configs[0].block == (512, 1, 1)
+    compiles(edited)
+
+
+def test_nothing_where_the_block_is_a_literal_of_the_kernel() -> None:
+    source = """
+__global__ void last(const float* x, float* y, int n) {
+    __shared__ float s[256];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) s[threadIdx.x] = x[i];
+    __syncthreads();
+    if (i < n) y[i] = s[threadIdx.x];
+}
+"""
+    assert not propose(make(source, "    last<<<(n + 255) / 256, 256>>>(x, y, n);"), "block_size")
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "if (i < n && threadIdx.x > 3)",  # a look at the place in the block
+        "if (i < n / gridDim.x)",
+        "if (i != n)",  # no bound
+        "",
+    ],
+)
+def test_nothing_without_a_plain_bound(guard: str) -> None:
+    source = SCALE.replace("if (i < n)", guard)
+    assert not propose(make(source, SCALE_LAUNCH), "block_size")
+
+
+def test_nothing_where_the_launch_leaves_elements_out() -> None:
+    assert not propose(make(SCALE, "    scale<<<n / 256, 256>>>(x, y, a, n);"), "block_size")
+
+
+def test_nothing_where_the_launch_cannot_be_seen() -> None:
+    assert not propose(make(SCALE, ""), "block_size")
+
+
+def test_spelled_otherwise() -> None:
+    source = SCALE.replace(
+        "int i = blockIdx.x * blockDim.x + threadIdx.x;",
+        "const size_t i = threadIdx.x + (size_t)blockDim.x * blockIdx.x;",
+    ).replace("if (i < n)", "if (n > i)")
+    assert one(make(source, SCALE_LAUNCH), "block_size", x=64).configs[0].threads == 64
+
+
+def test_works_after_coarsening() -> None:
+    coarse = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=4, form="grid")
+    assert "gridDim" in device(coarse)
+    assert host(coarse).count("<<<") == 1

@@ -1,0 +1,109 @@
+import pytest
+
+from tests.engine.rules.test_block_size import PLANE, PLANE_LAUNCH, PLANE_SIZES
+from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, make, one, propose
+
+
+def test_block_strided() -> None:
+    edited = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=4, form="block")
+    assert (
+        device(edited)
+        == """__global__ void scale(const float* x, float* y, float a, int n) {
+    int i0 = blockIdx.x * (blockDim.x * 4) + threadIdx.x;
+    #pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        int i = i0 + k * blockDim.x;
+        if (i < n) {
+            y[i] = a * x[i];
+        }
+    }
+}"""
+    )
+    assert edited.configs[0].grid[0] == (1 << 24) // 1024
+    compiles(edited)
+
+
+def test_grid_stride() -> None:
+    edited = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=16, form="grid")
+    assert "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {" in device(edited)
+    assert edited.configs[0].grid[0] == (1 << 24) // 4096
+    compiles(edited)
+
+
+def test_early_return_becomes_continue() -> None:
+    source = """
+__global__ void scale(const float* x, float* y, float a, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    // negative values stay
+    if (x[i] < 0.0f) {
+        y[i] = x[i];
+        return;
+    }
+    y[i] = a * x[i];
+}
+"""
+    edited = one(make(source, SCALE_LAUNCH), "coarsen", factor=2, form="block")
+    assert "return" not in device(edited)
+    assert device(edited).count("continue;") == 2
+    assert "// negative values stay" in device(edited)
+    compiles(edited)
+
+
+def test_plane_along_y() -> None:
+    source = PLANE.replace(", r = blockIdx", ";\n    const int r = blockIdx")
+    edited = one(make(source, PLANE_LAUNCH, **PLANE_SIZES), "coarsen", factor=4)
+    assert edited.configs[0].grid == (313, 64, 1)
+    compiles(edited)
+
+
+def test_names_that_are_taken_are_not_used() -> None:
+    source = SCALE.replace("float a, int n", "float a, int n, int k, int i0").replace("a * x[i]", "a * x[i] + k + i0")
+    site = make(source, SCALE_LAUNCH.replace("a, n", "a, n, k, i0"), sizes=[{"n": 1 << 24, "k": 1, "i0": 1}],
+                check=[{"n": 7, "k": 1, "i0": 2}])  # fmt: skip
+    edited = one(site, "coarsen", factor=4, form="block")
+    assert "int k = 0" not in device(edited)
+    compiles(edited)
+
+
+def test_derived_declarations_move_with_the_index() -> None:
+    source = """
+__global__ void scale(const float* x, float* y, float a, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float b = a * 2.0f;
+    int j = n - 1 - i;
+    if (i < n) y[i] = b * x[j];
+}
+"""
+    text = device(one(make(source, SCALE_LAUNCH), "coarsen", factor=2, form="block"))
+    assert text.index("float b") < text.index("for (") < text.index("int j = n - 1 - i;")
+
+
+def test_resident_grid_for_grid_stride_loops() -> None:
+    coarse = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=16, form="grid")
+    edited = one(coarse, "coarsen", blocks=132 * 8)
+    assert edited.configs[0].grid == (1056, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "__syncthreads(); y[i] = x[i];",
+        "y[i] = __shfl_down_sync(0xffffffffu, x[i], 1);",
+        "y[i] = threadIdx.x;",
+        "for (int j = 0; j < 3; ++j) { if (j == a) return; y[i] += x[j]; }",
+        'asm("membar.gl;"); y[i] = x[i];',
+    ],
+)
+def test_nothing_where_threads_need_each_other(work: str) -> None:
+    source = SCALE.replace("y[i] = a * x[i];", work)
+    assert not propose(make(source, SCALE_LAUNCH), "coarsen")
+
+
+def test_nothing_where_a_macro_hides_a_return() -> None:
+    source = "#define LEAVE if (a > 3.0f) return\n" + SCALE.replace("y[i] = a", "LEAVE; y[i] = a")
+    assert not propose(make(source, SCALE_LAUNCH), "coarsen")
+
+
+def test_nothing_where_the_index_changes() -> None:
+    assert not propose(make(SCALE.replace("if (i < n)", "i += 1;\n    if (i < n)"), SCALE_LAUNCH), "coarsen")

@@ -1,0 +1,70 @@
+import pytest
+
+from tests.engine.rules.workbench import compiles, device, machine_code, make, one, propose
+
+NORM = """
+__global__ void center(const float* x, float* y, int rows, int cols) {
+    int row = blockIdx.x;
+    const float* in = x + row * cols;
+    float* out = y + row * cols;
+    float sum = 0.0f;
+    for (int j = threadIdx.x; j < cols; j += blockDim.x) {
+        sum += in[j] * in[j];
+    }
+    for (int j = threadIdx.x; j < cols; j += blockDim.x) {
+        out[j] = in[j] * sum;
+    }
+}
+"""
+LAUNCH = "    center<<<rows, 256>>>(x, y, rows, cols);"
+SIZES = {
+    "sizes": [{"rows": 4096, "cols": 4096}],
+    "check": [{"rows": 3, "cols": 129}],
+    "elements": {"x": "rows*cols", "y": "rows*cols"},
+}
+
+
+def test_all_loops_over_the_row_together() -> None:
+    edited = one(make(NORM, LAUNCH, **SIZES), "row_vectorize", width=4)
+    text = device(edited)
+    assert text.count("j4 < whole / 4; j4 += blockDim.x") == 2
+    assert text.count("const int whole = aligned ? cols / 4 * 4 : 0;") == 1
+    assert "reinterpret_cast<FloatPack4*>(out)[j4] = out_pack;" in text
+    assert "(reinterpret_cast<size_t>(in) | reinterpret_cast<size_t>(out)) % 16 == 0" in text
+    assert "for (int j = whole + threadIdx.x; j < cols; j += blockDim.x) {" in text
+    assert "LDG.E.128" in machine_code(edited)
+    assert edited.configs == make(NORM, LAUNCH, **SIZES).configs
+    compiles(edited)
+
+
+def test_unroll_pragma_over_the_loop_goes() -> None:
+    source = NORM.replace("    for (int j", "    #pragma unroll 4\n    for (int j", 1)
+    edited = one(make(source, LAUNCH, **SIZES), "row_vectorize", width=4)
+    assert "#pragma unroll 4" not in device(edited)
+    compiles(edited)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("out[j] = in[j] * sum", "out[j + 1] = out[j] * sum"),  # another element of what is stored
+        ("j += blockDim.x", "j += 2"),  # not how the block shares the row
+        ("int j = threadIdx.x", "int j = threadIdx.x + 1"),
+        ("out[j] = in[j] * sum;", "out[j] = in[j]; break;"),
+        ("sum += in[j] * in[j];", "sum = in[j];"),  # the last one wins: depends on who takes which element
+    ],
+)
+def test_nothing_for_other_loops(old: str, new: str) -> None:
+    assert not propose(make(NORM.replace(old, new), LAUNCH, **SIZES), "row_vectorize")
+
+
+def test_nothing_where_a_thread_reads_back_what_it_stored() -> None:
+    source = NORM.replace("}\n}", "}\n    if (threadIdx.x < cols) out[threadIdx.x] += sum;\n}")
+    assert not propose(make(source, LAUNCH, **SIZES), "row_vectorize")
+
+
+def test_thread_that_walks_its_own_row() -> None:
+    source = NORM.replace("threadIdx.x; j < cols; j += blockDim.x", "0; j < cols; ++j")
+    edited = one(make(source, LAUNCH, **SIZES), "row_vectorize", width=2)
+    assert "for (int j = whole; j < cols; ++j) {" in device(edited)
+    compiles(edited)

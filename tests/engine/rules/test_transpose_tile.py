@@ -1,0 +1,59 @@
+import pytest
+
+from tests.engine.rules.workbench import compiles, device, make, one, propose
+
+TRANSPOSE = """
+__global__ void flip(const float* in, float* out, int rows, int cols) {
+    const int c = blockIdx.x * blockDim.x + threadIdx.x;
+    const int r = blockIdx.y * blockDim.y + threadIdx.y;
+    if (r >= rows || c >= cols) return;
+    out[c * rows + r] = 2.0f * in[r * cols + c];
+}
+"""
+LAUNCH = """
+    dim3 block(16, 16);
+    dim3 grid((cols + 15) / 16, (rows + 15) / 16);
+    flip<<<grid, block>>>(in, out, rows, cols);
+"""
+SIZES = {
+    "sizes": [{"rows": 4096, "cols": 2000}],
+    "check": [{"rows": 7, "cols": 129}],
+    "elements": {"in": "rows*cols", "out": "rows*cols"},
+}
+
+
+def test_store_along_columns() -> None:
+    edited = one(make(TRANSPOSE, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8)
+    text = device(edited)
+    assert "__shared__ float tile[32][32 + 1];" in text
+    assert "if (r < rows && c < cols) {" in text
+    assert "tile[k][threadIdx.x] = in[r * cols + c];" in text
+    assert "out[c * rows + r] = 2.0f * tile[threadIdx.x][k];" in text
+    assert edited.configs[0].block == (32, 8, 1)
+    assert edited.configs[0].grid == (63, 128, 1)
+    compiles(edited)
+
+
+def test_load_along_columns_with_a_derived_index() -> None:
+    source = TRANSPOSE.replace("out[c * rows + r] = 2.0f * in[r * cols + c]", "out[r * cols + c] = in[at]").replace(
+        "    if (r", "    const int at = c * rows + r;\n    if (r"
+    )
+    edited = one(make(source, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8)
+    assert "tile[threadIdx.x][k] = in[at];" in device(edited)
+    assert device(edited).count("const int at = c * rows + r;") == 2
+    compiles(edited)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "out[r * cols + c] = in[r * cols + c];",  # nothing is transposed
+        "out[c * rows + r] = in[r * cols + c] + in[r * cols + c + 1];",  # two loads
+        "out[c * rows + r] = in[(r * cols + c) % 100];",
+        "out[c * rows + r] = threadIdx.x * in[r * cols + c];",
+        "out[c * rows + r] = out[r * cols + c];",
+    ],
+)
+def test_nothing_for_other_forms(work: str) -> None:
+    source = TRANSPOSE.replace("out[c * rows + r] = 2.0f * in[r * cols + c];", work)
+    assert not propose(make(source, LAUNCH, **SIZES), "transpose_tile")

@@ -1,0 +1,87 @@
+import pytest
+
+from tests.engine.rules.workbench import compiles, device, make, one, propose
+
+ROWS = """
+__global__ void rows(const float* x, float* y, int n, int m) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        float sum = 0.0f;
+        for (int j = 0; j < m; ++j) {
+            sum += x[i * m + j];
+        }
+        y[i] = sum;
+    }
+}
+"""
+LAUNCH = "    rows<<<(n + 255) / 256, 256>>>(x, y, n, m);"
+SIZES = {"sizes": [{"n": 4096, "m": 4096}], "check": [{"n": 7, "m": 13}], "elements": {"x": "n*m"}}
+
+
+def test_pragma() -> None:
+    edited = one(make(ROWS, LAUNCH, **SIZES), "unroll", factor="4")
+    assert "        #pragma unroll 4\n        for (int j" in device(edited)
+    compiles(edited)
+
+
+def test_pragma_that_is_there_gets_another_factor() -> None:
+    edited = one(make(ROWS, LAUNCH, **SIZES), "unroll", factor="4")
+    again = one(edited, "unroll", factor="8")
+    assert device(again).count("#pragma unroll") == 1
+    assert "#pragma unroll 8\n" in device(again)
+    assert not propose(again, "unroll", factor="8")
+
+
+def test_constant_loop_is_unrolled_fully() -> None:
+    edited = one(make("#define M 12\n" + ROWS.replace("j < m", "j < M"), LAUNCH, **SIZES), "unroll", factor="full")
+    assert "#pragma unroll\n" in device(edited)
+    compiles(edited)
+
+
+def test_independent_accumulators() -> None:
+    edited = one(make(ROWS, LAUNCH, **SIZES), "unroll", accumulators=4)
+    text = device(edited)
+    assert "float sum_1 = 0.0f, sum_2 = 0.0f, sum_3 = 0.0f;" in text
+    assert "sum_3 += x[i * m + (j + 3)];" in text
+    assert "sum += sum_1 + sum_2 + sum_3;" in text
+    compiles(edited)
+
+
+def test_maximum_starts_from_itself() -> None:
+    source = ROWS.replace("sum += x[i * m + j];", "sum = fmaxf(sum, x[i * m + j]);")
+    text = device(one(make(source, LAUNCH, **SIZES), "unroll", accumulators=2))
+    assert "float sum_1 = sum;" in text
+    assert "sum = fmaxf(sum, sum_1);" in text
+
+
+def test_stride_that_is_an_expression_is_computed_once_in_the_variables_type() -> None:
+    source = ROWS.replace("int j = 0; j < m; ++j", "int j = threadIdx.y; j < m; j += blockDim.y")
+    edited = one(make(source, LAUNCH, **SIZES), "unroll", accumulators=2)
+    assert "const int step = blockDim.y;" in device(edited)
+    compiles(edited)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sum += x[j]; y[j] = sum;",  # a store
+        "sum = sum * 0.5f + x[j];",  # a recurrence
+        "sum += sum * x[j];",
+        "if (x[j] > 0) sum += x[j];",
+        "sum += x[j]; if (sum > 9) break;",
+        "sum += atomicAdd(&y[0], 1.0f);",
+        "sum -= x[j];",
+    ],
+)
+def test_no_second_chain_for_what_is_no_reduction(body: str) -> None:
+    site = make(ROWS.replace("sum += x[i * m + j];", body), LAUNCH, **SIZES)
+    assert not propose(site, "unroll", accumulators=2)
+    assert propose(site, "unroll", factor="4")
+
+
+def test_nothing_beside_what_the_grammar_does_not_know() -> None:
+    source = ROWS.replace("float sum = 0.0f;", "float sum = 0.0f; extern __shared__ __align__(16) float s[];")
+    site = make(source, LAUNCH, **SIZES)
+    assert site.unit.errors or site.kernel.node.has_error or "__align__" in device(site)
+    if site.unit.errors:
+        assert not propose(site, "unroll")

@@ -1,0 +1,95 @@
+import pytest
+
+from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, machine_code, make, one, propose
+
+
+def test_float_by_four() -> None:
+    edited = one(make(SCALE, SCALE_LAUNCH), "vectorize", width=4)
+    text = device(edited)
+    assert "struct alignas(16) FloatPack4 {" in text
+    assert "const FloatPack4 x_pack = *reinterpret_cast<const FloatPack4*>(x + i0);" in text
+    assert "y_pack.at[k] = a * x_pack.at[k];" in text
+    assert "for (int i = i0; i < i0 + 4 && i < n; ++i) {" in text
+    assert edited.configs[0].grid[0] == (1 << 24) // 1024
+    compiles(edited)
+
+
+def test_the_machine_code_loads_128_bits() -> None:
+    code = machine_code(one(make(SCALE, SCALE_LAUNCH), "vectorize", width=4))
+    assert "LDG.E.128" in code
+    assert "STG.E.128" in code
+    assert "STL" not in code  # the vectors live in registers
+
+
+def test_half_by_eight() -> None:
+    source = "#include <cuda_fp16.h>\n" + SCALE.replace(
+        "const float* x, float* y", "const __half* x, __half* y"
+    ).replace("a * x[i]", "__float2half(a * __half2float(x[i]))")
+    edited = one(make(source, SCALE_LAUNCH), "vectorize", width=8)
+    assert "__half at[8];" in device(edited)
+    compiles(edited)
+
+
+def test_mixed_sizes_take_the_widest_types_width() -> None:
+    source = SCALE.replace("const float* x", "const unsigned char* x")
+    site = make(source, SCALE_LAUNCH)
+    assert {p.parameters["width"] for p in propose(site, "vectorize")} == {4, 2}
+    compiles(one(site, "vectorize", width=4))
+
+
+def test_array_that_is_not_always_stored_is_loaded_first() -> None:
+    source = SCALE.replace("y[i] = a * x[i];", "if (x[i] > 0.0f) y[i] = a;")
+    text = device(one(make(source, SCALE_LAUNCH), "vectorize", width=4))
+    assert "FloatPack4 y_pack = *reinterpret_cast<const FloatPack4*>(y + i0);" in text
+
+
+def test_other_elements_of_inputs_stay_scalar() -> None:
+    source = SCALE.replace("a * x[i]", "x[i] + x[i % 7]")
+    edited = one(make(source, SCALE_LAUNCH), "vectorize", width=4)
+    assert "x_pack.at[k] + x[i % 7]" in device(edited)
+    compiles(edited)
+
+
+def test_vector_type_is_defined_once() -> None:
+    two = "struct alignas(16) FloatPack4 {\n    float at[4];\n};\n" + SCALE
+    assert device(one(make(two, SCALE_LAUNCH), "vectorize", width=4)).count("struct alignas") == 1
+
+
+def test_comments_and_line_endings_stay() -> None:
+    source = SCALE.replace("        y[i]", "        // the gain\n        y[i]")
+    edited = one(make(source, SCALE_LAUNCH, newline="\r\n"), "vectorize", width=4)
+    assert "// the gain" in device(edited)
+    assert edited.program.data.count(b"\r\n") == edited.program.data.count(b"\n")
+
+
+def test_after_restrict() -> None:
+    restricted = one(make(SCALE, SCALE_LAUNCH), "restrict", restrict=2)
+    compiles(one(restricted, "vectorize", width=4))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "y[i + 1] = x[i];",
+        "y[i] = y[n - 1 - i];",
+        "y[2 * i] = x[i];",
+        "float* p = y; p[i] = x[i];",
+        "atomicAdd(&y[i], x[i]);",
+        "if (x[i] > 0) return; y[i] = x[i];",
+        "y[i] = __shfl_xor_sync(0xffffffffu, x[i], 1);",
+    ],
+)
+def test_nothing_for_other_forms(work: str) -> None:
+    assert not propose(make(SCALE.replace("y[i] = a * x[i];", work), SCALE_LAUNCH), "vectorize")
+
+
+def test_nothing_where_buffers_may_overlap() -> None:
+    launch = "    scale<<<(n + 255) / 256, 256>>>(y, y, a, n);"
+    assert not propose(make(SCALE, launch), "vectorize")
+
+
+def test_nothing_for_unknown_element_types() -> None:
+    source = "struct P { float a, b, c; };\n" + SCALE.replace("const float* x, float* y", "const P* x, P* y").replace(
+        "a * x[i]", "x[i]"
+    )
+    assert not propose(make(source, SCALE_LAUNCH), "vectorize")

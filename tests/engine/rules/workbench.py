@@ -1,0 +1,123 @@
+"""What the tests of rules share: a site from a few lines of CUDA, proposals by name, the compiler."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from engine.model import Program
+from engine.rules import make_site, rules
+from engine.rules.model import Proposal, Site
+from engine.source.edit import edit_program
+from engine.source.parse import parse
+from engine.spec.model import Argument, Case, Fill, KernelSpec, Role, Step
+
+PATH = "kernels/a.cu"
+_HOST = "\n// host\n"
+
+
+def make(
+    device: str,
+    launch: str,
+    *,
+    sizes: Sequence[Mapping[str, int]] = ({"n": 1 << 24},),
+    check: Sequence[Mapping[str, int]] = ({"n": 1}, {"n": 1003}),
+    elements: Mapping[str, str] | None = None,
+    newline: str = "\n",
+) -> Site:
+    """The site of the one kernel in `device`, launched by the host lines `launch`.
+
+    Scalars take the size of their own name; `elements` gives the number of elements of buffers (default: `n`).
+    """
+    text = device.strip("\n") + _HOST + "void run(HOST) {\n" + launch.strip("\n") + "\n}\n"
+    unit = parse(text.replace("(HOST)", "()").encode(), PATH)
+    kernel = unit.kernels[0]
+    host = ", ".join(unit.text(p.span) for p in kernel.parameters)
+    data = text.replace("(HOST)", f"({host})").replace("\n", newline).encode()
+    arguments = []
+    for parameter in kernel.parameters:
+        role: Role = "scalar" if not parameter.pointer else "in" if parameter.const else "inout"
+        size = (elements or {}).get(parameter.name, "n") if parameter.pointer else ""
+        arguments.append(Argument(parameter.name, parameter.base, role, size, Fill(), ""))
+    spec = KernelSpec(
+        PATH,
+        (Step(kernel.name, "", tuple(a.name for a in arguments)),),
+        tuple(arguments),
+        tuple(Case(f"check{k}", c) for k, c in enumerate(check)),
+        tuple(Case(f"time{k}", c) for k, c in enumerate(sizes)),
+    )
+    return make_site(Program({PATH: data}, PATH), spec)
+
+
+def propose(site: Site, rule: str, **parameters: int | str) -> list[Proposal]:
+    """The rule's proposals whose parameters hold the given ones. A rule that raises fails the test."""
+    (found,) = [r for r in rules() if r.name == rule]
+    return [p for p in found.propose(site) if all(p.parameters.get(k) == v for k, v in parameters.items())]
+
+
+def one(site: Site, rule: str, **parameters: int | str) -> Site:
+    """The site after the one proposal that fits."""
+    (proposal,) = propose(site, rule, **parameters)
+    return after(site, proposal)
+
+
+def after(site: Site, proposal: Proposal) -> Site:
+    """The site of the edited program; it must still be understood."""
+    program = edit_program(site.program, proposal.edits)
+    edited = make_site(program, site.spec)
+    assert not edited.unit.errors
+    return edited
+
+
+def device(site: Site) -> str:
+    """The device half of the program, with `\\n`."""
+    return site.program.data.decode().replace("\r\n", "\n").split(_HOST)[0]
+
+
+def host(site: Site) -> str:
+    """The host half of the program."""
+    return site.program.data.decode().replace("\r\n", "\n").split(_HOST)[1]
+
+
+def compiles(site: Site, expression: str = "") -> str:
+    """Compile the device half with NVRTC; what it warned of. Raises what the compiler raises."""
+    return _compile(device(site), expression or site.kernel.name)[1]
+
+
+def machine_code(site: Site) -> str:
+    """The kernel's instructions for sm_90, as nvdisasm writes them."""
+    import nvidia
+
+    (tool,) = [p for root in nvidia.__path__ for p in Path(root).glob("cu13/bin/nvdisasm*")]
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "a.cubin"
+        cubin.write_bytes(_compile(device(site), site.kernel.name)[0])
+        return subprocess.run([tool, "-c", cubin], capture_output=True, text=True, check=True).stdout
+
+
+@cache
+def _compile(source: str, expression: str) -> tuple[bytes, str]:
+    import nvidia
+    from cuda.core import Program as Source
+    from cuda.core import ProgramOptions
+
+    folders = [str(Path(p) / "cu13" / "include") for p in nvidia.__path__]
+    options = ProgramOptions(arch="sm_90", include_path=folders, std="c++17")
+    log = io.StringIO()
+    code = Source(source, "c++", options).compile("cubin", name_expressions=(expression,), logs=log).code
+    return bytes(code), log.getvalue()
+
+
+SCALE = """
+__global__ void scale(const float* x, float* y, float a, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        y[i] = a * x[i];
+    }
+}
+"""
+SCALE_LAUNCH = "    scale<<<(n + 255) / 256, 256>>>(x, y, a, n);"
