@@ -22,7 +22,7 @@ from engine.rules.common import (
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial
 from engine.rules.reduction import pure_value, tokens
-from engine.rules.scope import Scope, inside
+from engine.rules.scope import Scope, inside, type_names
 from engine.rules.threads import (
     Axis,
     Index,
@@ -90,7 +90,7 @@ class Product:
 def product(site: Site) -> Product | None:
     """The kernel as a matrix product; None where it has another form."""
     form = _threads(site)
-    if form is None or not local_only(site, body_node(site)) or not pointers_distinct(site):
+    if form is None or not local_only(site, body_node(site), type_names(site)) or not pointers_distinct(site):
         return None
     loops = [n for n in walk(body_node(site)) if n.type in ("for_statement", "while_statement", "do_statement")]
     loop = stride_loop(loops[0]) if len(loops) == 1 else None
@@ -244,8 +244,7 @@ def _accumulator(site: Site, scope: Scope, loop: StrideLoop, target: Node) -> st
         kind = scope.parameters[origin[0]].base
     else:
         return None
-    template = {p.replace("=", " ").split()[1] for p in site.kernel.template_parameters if " " in p}
-    return kind if kind in _ARITHMETIC | template else None
+    return kind if kind in _ARITHMETIC | type_names(site) else None
 
 
 def _operand(site: Site, scope: Scope, loop: StrideLoop, factor: Node, outer: str, other: str) -> Operand | None:

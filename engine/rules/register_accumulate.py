@@ -31,7 +31,7 @@ from engine.rules.common import (
 )
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import pure_value, tokens
-from engine.rules.scope import Scope, Use, assigned, inside
+from engine.rules.scope import Scope, Use, assigned, inside, type_names
 from engine.rules.threads import StrideLoop, stride_loop
 from engine.source.model import Edit, Span
 
@@ -87,7 +87,9 @@ class RegisterAccumulate:
 def _elements(site: Site, scope: Scope, loop: Node) -> list[_Element]:
     body = loop.child_by_field_name("body")
     parent = loop.parent
-    if body is None or parent is None or parent.type != "compound_statement" or not local_only(site, loop):
+    if body is None or parent is None or parent.type != "compound_statement":
+        return []
+    if not local_only(site, loop, type_names(site)):
         return []
     if any(n.type in _JUMPS for n in walk(loop)):
         return []

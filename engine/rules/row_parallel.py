@@ -33,8 +33,8 @@ from engine.rules.common import (
 )
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import Reduction
-from engine.rules.row_work import RowWork, SharedLoop, row_work, type_names
-from engine.rules.scope import Declared, assigned
+from engine.rules.row_work import RowWork, SharedLoop, row_work
+from engine.rules.scope import Declared, assigned, type_names
 from engine.rules.threads import StrideLoop, ceil_div
 from engine.source.model import Edit, Span
 

@@ -10,7 +10,7 @@ from engine.rules.common import children, local_only, names, pointers_distinct, 
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial
 from engine.rules.reduction import Reduction, pure_value, reductions
-from engine.rules.scope import Scope, Use, assigned, inside
+from engine.rules.scope import Scope, Use, assigned, inside, type_names
 from engine.rules.threads import (
     Index,
     StrideLoop,
@@ -141,7 +141,7 @@ def row_work(site: Site) -> RowWork | None:
     if extent is None or len(form.guards) != 1 or thread_uses_outside(site, form.indices):
         return None
     scope = Scope(site, frozenset({index.name}))
-    if not local_only(site, scope.body):
+    if not local_only(site, scope.body, type_names(site)):
         return None
     if any(d.shape in ("array", "reference") for same in scope.declared.values() for d in same):
         return None
@@ -158,16 +158,6 @@ def row_work(site: Site) -> RowWork | None:
     if votes is None:
         return None
     return RowWork(index, form, form.guards[0], extent, tuple(reader.loops), tuple(reader.stores), *votes)
-
-
-def type_names(site: Site) -> frozenset[str]:
-    """The kernel's template parameters that are types."""
-    found = set()
-    for parameter in site.kernel.template_parameters:
-        words = parameter.replace("=", " ").split()
-        if len(words) >= 2 and words[0] in ("typename", "class"):
-            found.add(words[1])
-    return frozenset(found)
 
 
 def _independent(scope: Scope, loops: Sequence[SharedLoop], stores: Sequence[Node], row: str) -> tuple[int, int] | None:

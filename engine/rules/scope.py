@@ -182,9 +182,11 @@ class Scope:
             origin = self.element(n)
             if origin is None:
                 return None
+            accounted.append(n)
+            if n.parent is not None and n.parent.type == "pointer_expression" and self._defines(n):
+                continue  # `&x[i]` that only starts another pointer touches nothing
             reads, writes = _direction(n)
             found.append(Use(origin[0], origin[1], writes, reads, n))
-            accounted.append(n)
         for n in walk(node):
             if n.type != "identifier" or not self._pointer(n):
                 continue
@@ -198,9 +200,9 @@ class Scope:
         found = self.lookup(name, identifier)
         return found.shape != "scalar" if found is not None else name in self.pointers
 
-    def _defines(self, identifier: Node) -> bool:
-        """Whether the identifier only defines another pointer (`const float* in = x + row * n`) or is declared here."""
-        node: Node | None = identifier
+    def _defines(self, part: Node) -> bool:
+        """Whether the node only defines another pointer (`const float* in = x + row * n`) or is declared here."""
+        node: Node | None = part
         while node is not None and node.type not in ("declaration", "compound_statement"):
             node = node.parent
         if node is None or node.type != "declaration":
@@ -254,3 +256,13 @@ def _declarations(node: Node) -> Iterator[Declared]:
                 break
         if name:
             yield Declared(name, written_type, shape, value, node, scope, len(parts) == 1)
+
+
+def type_names(site: Site) -> frozenset[str]:
+    """The kernel's template parameters that are types."""
+    found = set()
+    for parameter in site.kernel.template_parameters:
+        words = parameter.replace("=", " ").split()
+        if len(words) >= 2 and words[0] in ("typename", "class"):
+            found.add(words[1])
+    return frozenset(found)
