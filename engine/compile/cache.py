@@ -21,8 +21,8 @@ _PRUNE_EVERY = 256  # writes between two looks at the size
 class DiskCache:
     """Entries by key: a JSON header and a blob, with a checksum over both.
 
-    An entry is written under a temporary name and renamed, so a reader sees a whole one or none. A damaged entry reads as
-    missing and is replaced by the next write. Where the disk is full or not writable the cache turns itself off.
+    An entry is written under a temporary name and renamed, so a reader sees a whole one or none. A damaged entry reads
+    as missing and is replaced by the next write. Where the disk is full or not writable the cache turns itself off.
     """
 
     def __init__(self, folder: Path | None) -> None:

@@ -32,11 +32,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u
 
 @dataclass(frozen=True)
 class Translation:
-    """One text to compile. `expressions` name the kernels to instantiate, one per step of the spec: "k" or "k<float, 256>".
+    """One text to compile.
 
-    `defines` are "NAME" or "NAME=VALUE"; `include` are folders shown to the compiler read-only (what is compiled with
-    them is not cached). `path` is what messages call the text. Without `expressions` every `__global__` function that
-    needs no instantiation is an entry, in the order of their names.
+    `expressions` name the kernels to instantiate, one per step of the spec: "k" or "k<float, 256>". `defines` are "NAME"
+    or "NAME=VALUE"; `include` are folders shown to the compiler read-only (what is compiled with them is not cached).
+    `path` is what messages call the text. Without `expressions` every `__global__` function that needs no instantiation
+    is an entry, in the order of their names.
     """
 
     text: str
@@ -90,7 +91,7 @@ def make_compiler(
 
 
 def clean_log(log: str) -> str:
-    """A compiler's log without control characters and without this machine's folders, at most 16,384 characters long."""
+    """A compiler's log without control characters and this machine's folders, at most 16,384 characters long."""
     text = _CONTROL.sub("", log.replace("\r\n", "\n").expandtabs(4))
     text = _ABSOLUTE.sub(lambda m: m[1], text)
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith(_NOISE)]

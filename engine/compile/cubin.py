@@ -37,7 +37,7 @@ class Cubin:
         try:
             elf = ELFFile(io.BytesIO(data))
             self._sections: list[Any] = list(elf.iter_sections())
-            symtab = elf.get_section_by_name(".symtab")
+            symtab: Any = elf.get_section_by_name(".symtab")
             self._symbols: list[Any] = list(symtab.iter_symbols()) if symtab is not None else []
         except (ELFError, ValueError, KeyError, AttributeError, UnicodeDecodeError, IndexError) as error:
             raise CubinError(f"the compiler's output is no cubin ({type(error).__name__})") from None
@@ -45,7 +45,7 @@ class Cubin:
 
     @cached_property
     def entries(self) -> tuple[str, ...]:
-        """Symbols of the `__global__` functions, sorted. Each has code and a constant bank of its own for parameters."""
+        """Symbols of the `__global__` functions, sorted. Each has code, and a constant bank for parameters."""
         prefix = ".nv.constant0."
         names = (name.removeprefix(prefix) for name in self._by_name if name.startswith(prefix))
         return tuple(sorted(name for name in names if f".text.{name}" in self._by_name))
@@ -135,7 +135,7 @@ class Cubin:
 
 
 def find_tool(name: str) -> Path | None:
-    """A CUDA tool: from the installed packages first, then CUDA_HOME, then PATH, then /usr/local/cuda. None if missing."""
+    """A CUDA tool: from the packages, CUDA_HOME, PATH or /usr/local/cuda, in this order. None where it is missing."""
     for folder in package_folders("bin"):
         if os.access(folder / name, os.X_OK):
             return folder / name

@@ -17,7 +17,7 @@ _MEMORY_BYTES = 12 << 30  # cicc takes 2 GB for the largest CUB headers
 _FILE_BYTES = 512 << 20
 # What NVRTC says of code that is meant for a compiler with a host side, and that nvcc may take.
 _TOO_HARD = re.compile(
-    r"not allowed in JIT mode|JIT mode|cannot open source file \"(?:c[a-z]+|[a-z_]+)\"|not supported (?:by|with|in) NVRTC|__CUDACC_RTC__"
+    r"JIT mode|cannot open source file \"(?:c[a-z]+|[a-z_]+)\"|not supported (?:by|with|in) NVRTC|__CUDACC_RTC__"
 )
 
 

@@ -33,7 +33,7 @@ class NvrtcCompiler:
     """Compiles device code for `arch` through NVRTC, and through nvcc what NVRTC refuses. Thread-safe.
 
     `jobs` worker processes at most, each started when it is first needed. A worker that hangs or dies costs the one
-    compile it was at. `cache` is a folder, or None for no cache on disk. Raises MachineError when NVRTC is not installed.
+    compile it was at. `cache` is a folder, or None for no cache on disk. Raises MachineError when NVRTC is not there.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ class NvrtcCompiler:
             return ""  # what those folders hold may change without a sign
         nvcc = find_nvcc()
         parts = [
-            1, self.version, self.arch, translation.text, translation.path, translation.expressions, translation.defines,
-            translation.std, translation.line_info, str(nvcc) if nvcc else "",
+            1, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            translation.defines, translation.std, translation.line_info, str(nvcc) if nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

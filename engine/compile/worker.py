@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import resource
-import sys
 from typing import Any, BinaryIO
 
 from engine import wire
@@ -73,7 +72,6 @@ def main() -> None:
         header, cubin = _compile(request, includes, pch_folder)
         header["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         wire.send(sink, header, [cubin])
-    sys.stdout = None  # type: ignore[assignment]
     os._exit(0)  # NVRTC's own teardown may take a second and has nothing left to do
 
 

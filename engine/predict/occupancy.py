@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit a multiprocessor (CUDA C++ Programming Guide; rules as in CUDA's occupancy calculator)."""
+"""How many blocks of a kernel fit a multiprocessor, by the rules of CUDA's occupancy calculator."""
 
 from __future__ import annotations
 

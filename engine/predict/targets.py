@@ -1,9 +1,9 @@
 """Figures of the targets that speed is predicted for, one table, each with its source.
 
 Sources: [TG] CUDA C++ Programming Guide, "Compute Capabilities", technical specifications per compute capability;
-[H] NVIDIA H100 Tensor Core GPU Architecture whitepaper and H200 data sheet; [A] NVIDIA A100 Tensor Core GPU Architecture
-whitepaper; [G] NVIDIA Ampere GA102 GPU Architecture whitepaper; [L] NVIDIA Ada GPU Architecture whitepaper;
-[M] our own measurement, recorded with the results; [O] our choice, reason beside it.
+[H] NVIDIA H100 Tensor Core GPU Architecture whitepaper and H200 data sheet; [A] NVIDIA A100 Tensor Core GPU
+Architecture whitepaper; [G] NVIDIA Ampere GA102 GPU Architecture whitepaper; [L] NVIDIA Ada GPU
+Architecture whitepaper; [M] our own measurement, recorded with the results; [O] our choice, reason beside it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ class Figures:
     dram_latency_s: float = 0.6e-6  # [O] a dependent load that misses L2: 500 to 800 ns in published microbenchmarks
 
 
-# What a copy reaches of the pins' bandwidth: 4.17 of 4.8 TB/s on an H200 [M]; the others are scaled by the same share [O].
+# What a copy reaches of the pins' bandwidth: 4.17 of 4.8 TB/s on an H200 [M]; the same share for the others [O].
 _SHARE = 0.87
 
 _TABLE = {
-    # H200 SXM: 132 multiprocessors, 4.8 TB/s, 50 MB of L2 [H]; clock under load [M].
+    # H200 SXM: 132 multiprocessors, 50 MB of L2, 1.98 GHz [H]; a copy reaches 4.17 TB/s [M]; L2 at 5,300 bytes a
+    # clock, slightly above the A100's [O].
     "sm_90": Figures(
-        "H200", Target("sm_90", multiprocessors=132, shared_per_sm=233472), 1.755e9, 4.17e12, 50 << 20, 10.5e12, 128, 64
+        "H200", Target("sm_90", multiprocessors=132, shared_per_sm=233472), 1.98e9, 4.17e12, 50 << 20, 10.5e12, 128, 64
     ),
     # A100 SXM 80 GB: 108 multiprocessors, 2.04 TB/s, 40 MB of L2, 1.41 GHz [A]; L2 5120 bytes per clock [A].
     "sm_80": Figures(
-        "A100", Target("sm_80", multiprocessors=108, shared_per_sm=167936), 1.41e9, 2.04e12 * _SHARE, 40 << 20, 7.2e12, 64, 32
+        "A100", Target("sm_80", multiprocessors=108, shared_per_sm=167936), 1.41e9, 2.04e12 * _SHARE, 40 << 20, 7.2e12,
+        64, 32,
     ),
     # RTX 3090: 82 multiprocessors, 936 GB/s, 6 MB of L2, 1.70 GHz [G].
     "sm_86": Figures(

@@ -1,0 +1,289 @@
+"""`optiml doctor`: what this machine has, what each missing part costs, and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_TOOL_S = 1.5  # a tool that does not give its version by then counts as broken
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the machine. `detail` is its version, or why it cannot be used; `costs` what its absence costs."""
+
+    name: str
+    found: bool
+    detail: str
+    costs: str = ""
+    get: str = ""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the command line."""
+    parser = subparsers.add_parser("doctor", help="say what this machine has, what is missing, and how to get it")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the parts. Exit code 0 when kernels can be screened on the CPU here, 1 when not even that."""
+    import json
+    from dataclasses import asdict
+
+    parts = examine()
+    ready = all(part.found for part in parts if part.name in _NEEDED)
+    measured = ready and all(part.found for part in parts if part.name in _FOR_GPU)
+    if arguments.format == "json":
+        document = {"version": 1, "screens": ready, "measures": measured, "parts": [asdict(part) for part in parts]}
+        print(json.dumps(document, indent=2))
+        return 0 if ready else 1
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True)  # one line a part: lines are grepped and pasted into reports
+    width = max(len(part.name) for part in parts) + 2
+    for part in parts:
+        mark = Text("ok  ", "green") if part.found else Text("--  ", "yellow")
+        text = part.detail if part.found else f"{part.detail}: {part.costs}. {part.get}".strip()
+        console.print(mark + Text(part.name.ljust(width)) + Text(text))
+    if measured:
+        verdict = "Kernels are verified and measured on the GPU here."
+    elif ready:
+        verdict = "Kernels are screened on the CPU here and their speed is predicted; measuring needs a GPU with CuPy."
+    else:
+        missing = ", ".join(part.name for part in parts if part.name in _NEEDED and not part.found)
+        verdict = f"Nothing can be optimised here yet; missing: {missing}."
+    console.print(Text(verdict))
+    return 0 if ready else 1
+
+
+_NEEDED = ("NVRTC", "bubblewrap", "C++ compiler")
+_FOR_GPU = ("GPU", "CuPy")
+
+
+def examine() -> tuple[Part, ...]:
+    """Look at every part, side by side (under two seconds). Never raises: a part that breaks is missing."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    checks: tuple[tuple[str, Callable[[], Part | tuple[Part, ...]]], ...] = (
+        ("GPU", _gpu), ("CuPy", _cupy), ("NVRTC", _nvrtc), ("nvcc", _nvcc), ("nvdisasm", _nvdisasm),
+        ("bubblewrap", _bubblewrap), ("C++ compiler", _compiler), ("ncu", _ncu), ("counters", _counters),
+        ("compute-sanitizer", _sanitizer), ("model endpoint", _endpoint),
+    )  # fmt: skip
+
+    def safely(name: str, check: Callable[[], Part | tuple[Part, ...]]) -> tuple[Part, ...]:
+        try:
+            found = check()
+        except Exception as error:  # a broken driver or package fails in its own ways, and this is where one looks
+            return (Part(name, False, f"{type(error).__name__}: {str(error)[:120]}"),)
+        return found if isinstance(found, tuple) else (found,)
+
+    with ThreadPoolExecutor(len(checks)) as pool:
+        found = [pool.submit(safely, name, check) for name, check in checks]
+        return tuple(part for future in found for part in future.result())
+
+
+def _gpu() -> tuple[Part, ...]:
+    import contextlib
+
+    import pynvml
+
+    costs = "kernels are screened on the CPU and speed is predicted, nothing is measured"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        nothing = Part("GPU", False, f"none ({error})", costs, "Run on a machine with an NVIDIA GPU and its driver")
+        return (nothing, Part("driver", False, "none", "no GPU can be used", "Install NVIDIA's driver, 580 or newer"))
+    try:
+        names = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            names.append(f"{pynvml.nvmlDeviceGetName(handle)} (sm_{major}{minor})")
+        cuda = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        driver = f"{pynvml.nvmlSystemGetDriverVersion()}, CUDA {cuda // 1000}.{cuda % 1000 // 10}"
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    # Cubins of CUDA 13 load on drivers for CUDA 13 only.
+    enough = cuda >= 13000
+    return (
+        Part("GPU", bool(names), ", ".join(names) or "none", costs),
+        Part(
+            "driver",
+            enough,
+            driver,
+            "the machine code made here needs a driver for CUDA 13",
+            "Install driver 580 or newer",
+        ),
+    )
+
+
+def _cupy() -> Part:
+    import importlib.metadata
+    import importlib.util
+
+    if importlib.util.find_spec("cupy") is None:
+        return Part("CuPy", False, "missing", "nothing can run on a GPU", "pip install 'optiml[gpu]'")
+    for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
+        try:
+            return Part("CuPy", True, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Part("CuPy", True, "installed")
+
+
+def _nvrtc() -> Part:
+    from cuda.bindings import nvrtc
+
+    costs, get = "nothing can be compiled", "pip install nvidia-cuda-nvrtc cuda-core"
+    try:
+        error, major, minor = nvrtc.nvrtcVersion()
+    except (RuntimeError, OSError) as problem:
+        return Part("NVRTC", False, str(problem).splitlines()[0][:120], costs, get)
+    from engine.compile.cubin import include_folders
+
+    if not include_folders():
+        return Part("NVRTC", False, f"{major}.{minor} without CUDA's headers", costs, "pip install nvidia-cuda-runtime")
+    return Part("NVRTC", int(error) == 0, f"{major}.{minor}", costs, get)
+
+
+def _nvcc() -> Part:
+    from engine.compile.cubin import find_tool
+
+    costs, get = "code that includes <cub/cub.cuh> or Thrust cannot be compiled", "pip install 'optiml[nvcc]'"
+    return _tool("nvcc", find_tool("nvcc"), r"V(\d+[.\d]*)", costs, get)
+
+
+def _nvdisasm() -> Part:
+    from engine.compile.cubin import find_tool
+
+    costs, get = "speed cannot be predicted", "pip install nvidia-cuda-nvdisasm"
+    return _tool("nvdisasm", find_tool("nvdisasm"), r"V(\d+[.\d]*)", costs, get)
+
+
+def _bubblewrap() -> Part:
+    from engine import sandbox
+
+    works, why = sandbox.available()
+    path = sandbox.find_bwrap()
+    if works:
+        return Part("bubblewrap", True, f"works ({path})")
+    costs = "strangers' code cannot be compiled or run safely, so it is not"
+    get = sandbox.how_to_get()
+    return Part("bubblewrap", False, why, costs, get[:1].upper() + get[1:])
+
+
+def _compiler() -> tuple[Part, ...]:
+    import importlib.util
+    import shutil
+
+    costs = "kernels cannot be screened without a GPU"
+    get = "Install g++ or clang++, or 'pip install optiml[zig]'"
+    name = next((name for name in ("g++", "clang++") if shutil.which(name)), None)
+    if name:
+        path = shutil.which(name)
+        version = _output([str(path), "--version"]).splitlines()
+        compiler = Part("C++ compiler", bool(version), version[0] if version else f"{path} does not answer", costs, get)
+        # Both compilers name the library they would link; a bare name comes back when there is none.
+        said = [
+            _output([str(path), f"-print-file-name={lib}"]).strip()
+            for lib in ("libtsan.so", "libtsan.a", "libtsan.so.2")
+        ]
+        if name == "clang++":
+            said.append(_output([str(path), "-print-file-name=libclang_rt.tsan-x86_64.a"]).strip())
+        tsan = next((line for line in said if line.startswith("/")), "")
+        races = Part(
+            "ThreadSanitizer", bool(tsan), tsan or "missing", "data races are not looked for without a GPU",
+            "Install libtsan of your compiler's version (Debian, Ubuntu: libtsan2; Fedora: libtsan)",
+        )  # fmt: skip
+        return compiler, races
+    zig = importlib.util.find_spec("ziglang") is not None
+    races = Part("ThreadSanitizer", False, "missing", "data races are not looked for without a GPU", "Install g++")
+    return Part("C++ compiler", zig, "ziglang" if zig else "missing", costs, get), races
+
+
+def _ncu() -> Part:
+    from engine.compile.cubin import find_tool
+
+    costs = "no counters of the profiler as evidence; the search goes by time alone"
+    get = "Install Nsight Compute (package nsight-compute of NVIDIA's repository)"
+    return _tool("ncu", find_tool("ncu"), r"Version (\d+[.\d]*)", costs, get)
+
+
+def _counters() -> Part:
+    import os
+    import re
+    from pathlib import Path
+
+    costs = "ncu may not read counters"
+    get = "Load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give CAP_SYS_ADMIN"
+    try:
+        text = Path("/proc/driver/nvidia/params").read_text()
+    except OSError:
+        return Part("counters", False, "no NVIDIA driver loaded", costs, "")
+    match = re.search(r"^RmProfilingAdminOnly:\s*(\d)", text, re.MULTILINE)
+    if match and match[1] == "0":
+        return Part("counters", True, "open to every user")
+    if os.geteuid() == 0:
+        # The sandbox takes root's rights away, and ncu runs inside of it.
+        return Part("counters", False, "for administrators only, and the sandbox is none", costs, get)
+    return Part("counters", False, "for administrators only (ERR_NVGPUCTRPERM)", costs, get)
+
+
+def _sanitizer() -> Part:
+    from engine.compile.cubin import find_tool
+
+    costs = "memory errors on the GPU are found by guard zones alone"
+    return _tool(
+        "compute-sanitizer",
+        find_tool("compute-sanitizer"),
+        r"[Vv]ersion (\d+[.\d]*)",
+        costs,
+        "Install the CUDA toolkit",
+    )
+
+
+def _endpoint() -> Part:
+    import os
+    from urllib.parse import urlsplit
+
+    base, key = os.environ.get("OPENAI_BASE_URL", ""), os.environ.get("OPENAI_API_KEY", "")
+    costs, get = (
+        "edits come from rules and the tuner alone",
+        "Set OPENAI_API_KEY, and OPENAI_BASE_URL for a server of yours",
+    )
+    if not base and not key:
+        return Part("model endpoint", False, "not set", costs, get)
+    try:
+        parts = urlsplit(base or "https://api.openai.com/v1")
+        host = f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+    except ValueError:
+        return Part("model endpoint", False, "OPENAI_BASE_URL is no address", costs, get)
+    # The host alone: an address may carry a name and a password.
+    return Part("model endpoint", True, f"{host}, {'a key is set' if key else 'no key is set'} (not tried)")
+
+
+def _tool(name: str, path: Path | None, pattern: str, costs: str, get: str) -> Part:
+    import re
+
+    if path is None:
+        return Part(name, False, "missing", costs, get)
+    said = _output([str(path), "--version"])
+    versions = re.findall(pattern, said)
+    return Part(name, bool(versions), versions[-1] if versions else f"{path} does not answer", costs, get)
+
+
+def _output(argv: list[str]) -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TOOL_S, stdin=subprocess.DEVNULL, cwd="/")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -1,0 +1,248 @@
+"""The time of a launch, predicted from machine code, occupancy and counted accesses: a few terms that overlap in part.
+
+Every term is the time one part of the GPU would need alone. They are joined by a p-norm, between their maximum (all
+overlap) and their sum (none does), in the spirit of the roofline model (Williams, Waterman, Patterson 2009) and of the
+MWP-CWP model (Hong, Kim 2009). The constants are ours; each stands here once with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import RefusedError
+from engine.model import Binary, LaunchConfig, Resources
+from engine.predict.counts import AccessCounts, KernelCounts, Kind, Space
+from engine.predict.occupancy import Occupancy, occupancy
+from engine.predict.sass import KernelCode
+from engine.predict.targets import Figures
+
+Bound = Literal["memory", "cache", "load/store units", "shared memory", "compute", "atomics", "latency", "launch"]
+
+_NORM = 2.5  # between 1 (terms add up) and infinity (terms overlap); measured kernels overlap most of their parts
+_LAUNCH_US = 2.0  # the shortest kernel that events can see on current GPUs takes about this long
+_UNKNOWN_TRIPS = 8.0  # of a loop without a memory access to count by: a shuffle or a shared-memory tree has 5 to 10
+_GLOBAL_REQUEST_CLOCKS = 1.5  # L1 per request; naive 2048³ product on an H200: 3.18 ms, 537 M requests, 132 processors
+_SECTORS_PER_CLOCK = 4.0  # L1 delivers 128 bytes per clock
+_DEPENDENT_CLOCKS = 4.0  # a warp's next arithmetic instruction waits so long for the last one
+_L2_LATENCY_S, _L1_LATENCY_S = 0.27e-6, 0.02e-6  # published microbenchmarks: some 270 and 33 clocks
+_SHARED_LATENCY_S = 0.016e-6  # some 30 clocks
+_BARRIER_S = 0.02e-6  # a barrier of a block costs its last warp about this
+_L2_SLICES = 96  # places where atomics on different sectors go on side by side
+_TAIL = 0.5  # share of the last wave's idle time that is felt: blocks do not end all at once
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted time in microseconds, never measured. `bound` names the largest of `terms` (each in microseconds)."""
+
+    time_us: float
+    bound: Bound
+    terms: Mapping[Bound, float]
+    sentences: tuple[str, ...]
+    occupancy: tuple[Occupancy, ...]
+    arch: str
+
+
+def predict(
+    binary: Binary,
+    launches: Sequence[LaunchConfig],
+    counts: AccessCounts,
+    figures: Figures,
+    code: Mapping[str, KernelCode],
+) -> Prediction:
+    """The time of all steps of a spec in order; `counts` are those of these launches, see `engine.predict.scale`.
+
+    `code` is `parse_sass` of the binary's disassembly. Raises RefusedError where a launch cannot run.
+    """
+    if not len(binary.entries) == len(launches) == len(counts.kernels):
+        raise RefusedError("the prediction needs one launch and one set of counts per kernel")
+    terms: dict[Bound, float] = {}
+    sentences: list[str] = []
+    found: list[Occupancy] = []
+    total = 0.0
+    for entry, resources, launch, counted in zip(
+        binary.entries, binary.resources, launches, counts.kernels, strict=True
+    ):
+        if entry not in code:
+            raise RefusedError(f"the machine code of '{entry[:200]}' could not be read")
+        occupied = occupancy(resources, launch, figures)
+        if occupied.blocks == 0:
+            raise RefusedError(
+                f"no block of {launch.threads} threads fits {figures.target.arch}: limited by {occupied.limit}"
+            )
+        step = _terms(code[entry], resources, launch, counted, occupied, figures)
+        total += _join(step, occupied)
+        for name, value in step.items():
+            terms[name] = terms.get(name, 0.0) + value
+        found.append(occupied)
+        sentences += _sentences(step, resources, counted, occupied)
+    bound = max(terms, key=lambda name: terms[name])
+    return Prediction(total, bound, terms, tuple(sentences), tuple(found), figures.target.arch)
+
+
+def _join(terms: Mapping[Bound, float], occupied: Occupancy) -> float:
+    work = math.pow(sum(math.pow(value, _NORM) for name, value in terms.items() if name != "launch"), 1 / _NORM)
+    waves = occupied.waves
+    tail = 1 + _TAIL * (math.ceil(waves) / waves - 1) if waves > 1 else 1.0
+    return work * tail + terms.get("launch", 0.0)
+
+
+def executions(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) -> tuple[float, ...]:
+    """How often warps go through each loop's own code, in the order of `code.loops`.
+
+    The straight code: once per warp. A loop: so often that its accesses move the bytes counted at their source lines
+    (at all lines, where the code has none); where loops share a line (an unrolled loop and its rest) the widest takes
+    it all. A loop without accesses: a fixed number of trips each time its parent runs.
+    """
+    warps = float(launch.blocks * -(-launch.threads // 32))
+    asked: dict[tuple[int, Space, Kind], float] = {}
+    for site in counted.sites:
+        for line in {site.line, 0}:
+            key = (line, site.space, site.kind)
+            asked[key] = asked.get(key, 0.0) + site.requests * site.width_bytes
+    # Bytes per lane and trip of each loop, by source line where the counts know that line.
+    moved: list[dict[tuple[int, Space, Kind], float]] = []
+    for loop in code.loops:
+        own: dict[tuple[int, Space, Kind], float] = {}
+        for access in loop.memory:
+            key = (access.line, access.space, access.kind)
+            if key not in asked:
+                key = (0, access.space, access.kind)
+            own[key] = own.get(key, 0.0) + access.width_bytes
+        moved.append(own)
+    runs = [warps]
+    for index, loop in enumerate(code.loops[1:], 1):
+        parent = runs[loop.parent]
+        estimates = []
+        for key, width in moved[index].items():
+            rivals = [other.get(key, 0.0) for other in moved[1:]]
+            straight = moved[0].get(key, 0.0) * warps
+            if key in asked and width >= max(rivals):
+                sharing = sum(1 for rival in rivals if rival == width)
+                estimates.append(max(asked[key] - straight, 0.0) / width / sharing)
+        if estimates:
+            runs.append(max(estimates))
+        elif moved[index]:
+            runs.append(parent)  # the rest of an unrolled loop
+        else:
+            runs.append(parent * _UNKNOWN_TRIPS)
+    return tuple(runs)
+
+
+def _terms(
+    code: KernelCode,
+    resources: Resources,
+    launch: LaunchConfig,
+    counted: KernelCounts,
+    occupied: Occupancy,
+    figures: Figures,
+) -> dict[Bound, float]:
+    clock, target = figures.clock_hz, figures.target
+    processors = max(1.0, target.multiprocessors * occupied.active)
+    resident = max(1.0, min(occupied.warps * processors, launch.blocks * -(-launch.threads // 32)))
+    runs = executions(code, counted, launch)
+
+    def executed(name: str) -> float:
+        return sum(float(getattr(loop, name)) * run for loop, run in zip(code.loops, runs, strict=True))
+
+    requests, sectors, asked = counted.total("global", "load", "store")
+    dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures, sectors, asked)
+    local_bytes = executed("local") * 32 * 4
+    memory = (dram_bytes / figures.dram_bytes_s) * 1e6
+    cache = ((l2_bytes + local_bytes) / figures.l2_bytes_s) * 1e6
+
+    request_clocks = max(requests * _GLOBAL_REQUEST_CLOCKS, sectors / _SECTORS_PER_CLOCK) + executed("local")
+    units = request_clocks / processors / clock * 1e6
+
+    _, shared_passes, _ = counted.total("shared")
+    collisions = sum(site.same_address for site in counted.sites if site.space == "shared")
+    shared = (shared_passes + collisions + executed("shuffles")) / processors / clock * 1e6
+
+    per_scheduler = max(1 / figures.schedulers, _DEPENDENT_CLOCKS / max(1, occupied.warps))
+    clocks = max(
+        executed("instructions") * per_scheduler,
+        executed("fp32") * 32 / figures.fp32_lanes,
+        executed("fp64") * 32 / figures.fp64_lanes,
+        executed("mufu") * 32 / figures.mufu_lanes,
+    )
+    compute = clocks / processors / clock * 1e6
+
+    _, atomic_passes, _ = counted.total("global", "atomic")
+    serial = sum(site.same_address for site in counted.sites if site.space == "global" and site.kind == "atomic")
+    places = min(_L2_SLICES, max(1.0, counted.unique_store_bytes / 32))
+    atomics = (atomic_passes + serial) / places / clock * 1e6
+
+    wanted = max(sectors * 32, 1.0)
+    from_dram = min(1.0, dram_bytes / wanted)
+    from_l2 = min(1.0 - from_dram, max(0.0, l2_bytes - dram_bytes) / wanted)
+    wait = from_dram * figures.dram_latency_s + from_l2 * _L2_LATENCY_S + (1 - from_dram - from_l2) * _L1_LATENCY_S
+    chain = executed("load_batches") * wait + executed("shared_batches") * _SHARED_LATENCY_S
+    chain += (counted.barriers or executed("barriers")) * _BARRIER_S
+    latency = chain / resident * 1e6
+    return {
+        "memory": memory, "cache": cache, "load/store units": units, "shared memory": shared, "compute": compute,
+        "atomics": atomics, "latency": latency, "launch": _LAUNCH_US,
+    }  # fmt: skip
+
+
+def _traffic(
+    counted: KernelCounts,
+    occupied: Occupancy,
+    launch: LaunchConfig,
+    resources: Resources,
+    figures: Figures,
+    sectors: float,
+    asked: float,
+) -> tuple[float, float]:
+    """Bytes from DRAM and bytes from L2.
+
+    What the resident blocks touch either fits a cache, then each byte comes once, or it does not, then it comes as
+    often as it is asked for; in between in proportion.
+    """
+    unique = counted.unique_load_bytes + counted.unique_store_bytes
+    every = sectors * 32.0
+    resident = min(1.0, occupied.blocks * figures.target.multiprocessors / max(1, launch.blocks))
+    used = occupied.blocks * (resources.shared_bytes + launch.shared_bytes)
+    l1 = max(figures.target.shared_per_sm - used, 16 << 10)
+    # Neighbouring bytes of a sector serve later requests if the sectors in flight stay in L1 for so long.
+    requests = max(1.0, counted.total("global", "load", "store")[0])
+    window = occupied.warps * (sectors / requests) * 32.0 * max(1, sum(s.space == "global" for s in counted.sites))
+    near = min(1.0, l1 / max(window, 1.0))
+    repeated = near * min(every, asked) + (1 - near) * every
+    fits_l2 = min(1.0, figures.l2_bytes / max(unique * resident, 1.0))
+    dram = max(unique, fits_l2 * unique + (1 - fits_l2) * repeated)
+    fits_l1 = min(1.0, l1 / max(unique * resident / figures.target.multiprocessors, 1.0))
+    l2 = max(dram, fits_l1 * unique + (1 - fits_l1) * repeated)
+    return dram, l2
+
+
+def _sentences(
+    terms: Mapping[Bound, float], resources: Resources, counted: KernelCounts, occupied: Occupancy
+) -> list[str]:
+    """What the terms say, for a person and for a proposer; lines are of the kernel's file."""
+    said = []
+    bound = max(terms, key=lambda name: terms[name])
+    others = sorted((value for name, value in terms.items() if name != bound), reverse=True)
+    said.append(f"Limited by {bound}: {terms[bound]:.1f} µs alone, the next part {others[0]:.1f} µs (predicted).")
+    for site in counted.sites:
+        if site.requests <= 0 or site.kind == "atomic":
+            continue
+        per_request = site.passes / site.requests
+        if site.space == "global":
+            ideal = max(1.0, site.bytes_asked / site.requests / 32)
+            if per_request > 1.5 * ideal and per_request > 2:
+                said.append(
+                    f"Line {site.line}: {per_request:.1f} sectors per {site.kind} request where {ideal:.1f} suffice."
+                )
+        elif per_request > 1.5 * max(1.0, site.width_bytes / 4):
+            said.append(f"Line {site.line}: shared-memory bank conflicts, {per_request:.1f} passes per {site.kind}.")
+    if occupied.fraction < 0.5:
+        said.append(f"Occupancy {occupied.fraction:.0%}, limited by {occupied.limit}.")
+    if occupied.active < 1:
+        said.append(f"Only {occupied.active:.0%} of the multiprocessors get a block.")
+    if resources.spill_load_bytes or resources.spill_store_bytes:
+        said.append(f"{resources.spill_store_bytes + resources.spill_load_bytes} bytes of register spills.")
+    return said
