@@ -17,6 +17,9 @@ from engine.spec.model import KernelSpec
 
 # Module to class; the order is the order of proposals with an equal prior.
 _MODULES: tuple[tuple[str, str], ...] = (
+    ("matmul_tile", "MatmulTile"),
+    ("row_parallel", "RowParallel"),
+    ("register_accumulate", "RegisterAccumulate"),
     ("transpose_tile", "TransposeTile"),
     ("atomic_aggregate", "AtomicAggregate"),
     ("vectorize", "Vectorize"),
