@@ -37,7 +37,7 @@ class Machine:
 
     def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Evaluator:
         """The evaluator for one spec. Raises MachineError where a part cannot start."""
-        builder = Builder(spec, root, self.compiler, self.target, spec_path)
+        builder = Builder(spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted")
         if self.mode == "predicted":
             from engine.evaluate.cpu import CpuEvaluator
 
@@ -77,7 +77,11 @@ def gpu_arch(device: int = 0) -> str | None:
 
 
 def make_machine(
-    *, device: Literal["auto", "gpu", "cpu"] = "auto", arch: str | None = None, jobs: int | None = None, unsafe: bool = False
+    *,
+    device: Literal["auto", "gpu", "cpu"] = "auto",
+    arch: str | None = None,
+    jobs: int | None = None,
+    unsafe: bool = False,
 ) -> Machine:
     """Look at what is here and set it up.
 
@@ -97,16 +101,15 @@ def make_machine(
             raise MachineError("CuPy is missing, so nothing can run on the GPU", do="pip install 'optiml[gpu]'")
     if found is not None and arch is not None and arch.rstrip("a") != found:
         raise MachineError(
-            f"the GPU here is {found}, so nothing can be measured for {arch}", do="leave --arch away, or use --device cpu"
+            f"the GPU here is {found}, so nothing can be measured for {arch}",
+            do="leave --arch away, or use --device cpu",
         )
     chosen = arch or found or _CPU_ARCH
     box = sandbox(unsafe)
     cache = cache_folder()
     count = jobs or len(os.sched_getaffinity(0))
     compiler = NvrtcCompiler(chosen, cache=cache / "compile", sandbox=box, jobs=count)
-    return Machine(
-        "measured" if found else "predicted", chosen, target_for(chosen), count, box, cache, compiler
-    )
+    return Machine("measured" if found else "predicted", chosen, target_for(chosen), count, box, cache, compiler)
 
 
 def _has_cupy() -> bool:

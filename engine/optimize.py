@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Options:
 
     path: Path
     kernel: str | None = None
-    budget: Budget = Budget(seconds=60.0)
+    budget: Budget = field(default_factory=lambda: Budget(seconds=60.0))
     seed: int = 0
     out: Path | None = None
     resume: bool = False
@@ -159,7 +159,8 @@ def _result(
     if best is not None:
         node, evaluation = best
         for step in node.path()[1:]:
-            assert step.proposal is not None and step.evaluation is not None
+            assert step.proposal is not None
+            assert step.evaluation is not None
             p = step.proposal
             steps.append(Step(step.id, p.proposer, p.rule, p.summary, dict(p.parameters), step.evaluation))
         first = search.tree.root.program.files
@@ -192,9 +193,7 @@ def _result(
     )
 
 
-def verdict(
-    kernel: str, best: Best | None, original: Evaluation, progress: Progress, device: Mapping[str, Any]
-) -> str:
+def verdict(kernel: str, best: Best | None, original: Evaluation, progress: Progress, device: Mapping[str, Any]) -> str:
     """The run in one sentence."""
     tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
     if best is None:
@@ -203,9 +202,7 @@ def verdict(
     assert measurement is not None
     if measurement.predicted:
         target = device.get("arch", "the target")
-        return (
-            f"{kernel}: {measurement.ratio:.2f}× predicted for {target}, not measured; screened on the CPU, not verified ({tried})."
-        )
+        return f"{kernel}: {measurement.ratio:.2f}× predicted for {target}, not measured; screened on the CPU, not verified ({tried})."
     return (
         f"{kernel} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to {measurement.high:.2f}), "
         f"verified ({tried})."

@@ -63,7 +63,9 @@ class OptimizationResult:
     seed: int
     stopped: str
     elapsed_s: float
-    stages: Mapping[str, float]  # seconds by stage; builds run beside the device, so the sum can exceed the elapsed time
+    stages: Mapping[
+        str, float
+    ]  # seconds by stage; builds run beside the device, so the sum can exceed the elapsed time
     signals: Mapping[str, Any]
     spec: Mapping[str, Any]
     notes: tuple[str, ...] = ()

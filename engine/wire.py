@@ -45,7 +45,9 @@ def receive(stream: BinaryIO, limit: int = MAX_FRAME) -> tuple[dict[str, Any], l
         raise WireError("a message that is no frame came from a worker")
     lengths = [int(n) for (n,) in struct.iter_unpack("<Q", _exactly(stream, 8 * count))]
     if header_length + sum(lengths) > limit:
-        raise WireError(f"a message of {header_length + sum(lengths)} bytes came from a worker, over the limit of {limit}")
+        raise WireError(
+            f"a message of {header_length + sum(lengths)} bytes came from a worker, over the limit of {limit}"
+        )
     try:
         header = json.loads(_exactly(stream, header_length))
     except (ValueError, RecursionError):

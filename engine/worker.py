@@ -32,7 +32,9 @@ class Worker:
     frames from its standard input and answers each with one frame on its standard output.
     """
 
-    def __init__(self, argv: Sequence[str], *, limit: int = wire.MAX_FRAME, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self, argv: Sequence[str], *, limit: int = wire.MAX_FRAME, environment: Mapping[str, str] | None = None
+    ):
         self._limit = limit
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._answers: queue.Queue[tuple[dict[str, Any], list[bytes]] | None] = queue.Queue()

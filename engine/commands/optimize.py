@@ -30,7 +30,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
     )
-    parser.add_argument("--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)")
+    parser.add_argument(
+        "--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)"
+    )
     parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
     parser.add_argument(
@@ -84,7 +86,9 @@ def parse_budget(text: str) -> Budget:
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
-        raise UsageError(f"'{text}' is no budget", do="write seconds, minutes or hours (60s, 10m, 1h) or candidates (200)")
+        raise UsageError(
+            f"'{text}' is no budget", do="write seconds, minutes or hours (60s, 10m, 1h) or candidates (200)"
+        )
     if match[2]:
         return Budget(seconds=float(match[1]) * _UNITS[match[2]])
     return Budget(candidates=int(match[1]))

@@ -24,9 +24,11 @@ class Builder:
     """Builds programs of one spec for one target. Thread-safe as far as the compiler is."""
 
     def __init__(
-        self, spec: KernelSpec, root: Path, compiler: Compiler, target: Target, spec_path: str | None = None
-    ) -> None:
+        self, spec: KernelSpec, root: Path, compiler: Compiler, target: Target, spec_path: str | None = None,
+        *, line_info: bool = False,
+    ) -> None:  # fmt: skip
         self.spec, self._root, self._compiler, self._target, self._spec_path = spec, root, compiler, target, spec_path
+        self._line_info = line_info
         self.expressions = tuple(expression(step) for step in spec.steps)
 
     def original(self, program: Program) -> Built:
@@ -74,6 +76,7 @@ class Builder:
             expressions=tuple(expressions or self.expressions),
             defines=options.defines,
             std=options.std,
+            line_info=self._line_info,
         )
 
     def _slice(self, program: Program) -> str:
@@ -82,11 +85,12 @@ class Builder:
 
     def launches(self, program: Program) -> tuple[tuple[LaunchConfig, ...], ...]:
         """The launches that the program's own text evaluates to, per case. Raises SourceError."""
+        return tuple(self.launches_for(program, case.sizes) for case in (*self.spec.check, *self.spec.time))
+
+    def launches_for(self, program: Program, sizes: Mapping[str, int | float]) -> tuple[LaunchConfig, ...]:
+        """The launches, one per step, at any sizes. Raises SourceError."""
         spec = self._with_current_launch(program)
-        return tuple(
-            tuple(evaluate(program, spec, step, case.sizes) for step in range(len(spec.steps)))
-            for case in (*spec.check, *spec.time)
-        )
+        return tuple(evaluate(program, spec, step, sizes) for step in range(len(spec.steps)))
 
     def _with_current_launch(self, program: Program) -> KernelSpec:
         """The spec as validated, but with the launch that this program's text declares: nothing else of a spec may change."""

@@ -146,9 +146,7 @@ class GpuEvaluator:
 
     def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         stages = dict(built.stage_s)
-        evaluation = Evaluation(
-            Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages
-        )
+        evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         begin = time.perf_counter()
         try:
             self._runner.start()
@@ -262,9 +260,7 @@ class GpuEvaluator:
             if problems:
                 raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
             self._runner.load("candidate", built)
-            evaluation = Evaluation(
-                Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {}
-            )
+            evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {})
             checks = plan(self._spec, self._random, repeats=2)
             answer = self._runner.verify("candidate", checks, timeout_s=max(10.0, 20 * self._verify_s))
             if answer["failure"]:

@@ -16,11 +16,11 @@ from engine.spec.model import Case, KernelSpec
 
 def tool_kind(dtype: DType) -> str:
     """The suffix of the tool kernels for this element type."""
-    if dtype.name == "bfloat16":
+    if dtype.bfloat:
         return "bfloat16"
     if dtype.kind == "bytes":
         return "uint8"
-    return str(np.dtype(dtype.storage).name).replace("bool", "uint8")
+    return str(dtype.storage.name)
 
 
 class CaseBuffers:
@@ -47,7 +47,10 @@ class CaseBuffers:
         self.wide: Arena | None = None
         if widened:
             self.wide = Arena(
-                {n: self.counts[n] * (8 if self.dtypes[n].kind == "float" else self.item_bytes(n)) for n in self.dtypes},
+                {
+                    n: self.counts[n] * (8 if self.dtypes[n].kind == "float" else self.item_bytes(n))
+                    for n in self.dtypes
+                },
                 tools,
             )
         self._scalars = scalars(spec, case)
@@ -171,7 +174,9 @@ def as_spec(data: Mapping[str, Any]) -> KernelSpec:
         check=cases(data["check"]),
         time=cases(data["time"]),
         tolerance=data["tolerance"],
-        compile=CompileOptions(**{k: tuple(v) if isinstance(v, list) else v for k, v in data["compile"].items()}),
+        compile=CompileOptions(
+            tuple(data["compile"]["defines"]), tuple(data["compile"]["include"]), data["compile"]["std"]
+        ),
         origin=data["origin"],
         deterministic=data["deterministic"],
     )

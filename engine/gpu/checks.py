@@ -44,9 +44,7 @@ class Checker:
     def buffers(self, index: int) -> CaseBuffers:
         """The buffers of a case, allocated once."""
         if index not in self._buffers:
-            self._buffers[index] = CaseBuffers(
-                self.spec, self.cases[index], self.tools, widened=self.wide is not None
-            )
+            self._buffers[index] = CaseBuffers(self.spec, self.cases[index], self.tools, widened=self.wide is not None)
         return self._buffers[index]
 
     def _reference(self, index: int) -> tuple[Call, Call | None]:
@@ -133,9 +131,7 @@ class Checker:
     def _noise(self, original: Arena, index: int, name: str) -> Noise:
         record = self._compare(original, index, name, math.inf, 0.0)
         finite = int(record["finite"])
-        return Noise(
-            float(record["max_error"]), math.sqrt(float(record["sum_squares"]) / finite) if finite else 0.0
-        )
+        return Noise(float(record["max_error"]), math.sqrt(float(record["sum_squares"]) / finite) if finite else 0.0)
 
     def _compare(self, got: Arena, index: int, name: str, tolerance: float, relative: float) -> np.void:
         buffers = self.buffers(index)
@@ -147,8 +143,8 @@ class Checker:
             tool_kind(dtype), got.address(name), buffers.other.address(name), wide, count, tolerance, relative
         )
 
-    def _failure(self, kind: str, index: int, family: str, reason: str, **more: Any) -> dict[str, Any]:
-        return {"kind": kind, "case": self.cases[index].name, "family": family, "reason": reason, **more}
+    def _failure(self, kind: str, case: int, family: str, reason: str, **more: Any) -> dict[str, Any]:
+        return {"kind": kind, "case": self.cases[case].name, "family": family, "reason": reason, **more}
 
     def _difference(
         self, got: Arena, index: int, family: str, name: str, first: int, bad: int, tolerance: float
@@ -291,7 +287,9 @@ class Checker:
             controls: dict[str, Any] = {"zeros": cp.zeros_like(target)}
             stale = buffers.pristine.view(name, cp.uint8) if name in buffers.inout and buffers.pristine else None
             if stale is None:
-                stale = cp.asarray(np.resize(np.frombuffer(np.uint32(POISON_WORDS[1]).tobytes(), np.uint8), target.size))
+                stale = cp.asarray(
+                    np.resize(np.frombuffer(np.uint32(POISON_WORDS[1]).tobytes(), np.uint8), target.size)
+                )
             controls["stale"] = stale
             for other in buffers.read_only:
                 if buffers.dtypes[other] == buffers.dtypes[name] and buffers.main.sizes[other] >= target.size:

@@ -85,9 +85,7 @@ class Tools:
             function = self._cache[name] = self._module.get_function(name)
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(a) for a in arguments])
         stream = cp.cuda.get_current_stream()
-        driver.launchKernel(
-            function.ptr, blocks, 1, 1, threads, 1, 1, 0, stream.ptr, ctypes.addressof(pointers), 0
-        )
+        driver.launchKernel(function.ptr, blocks, 1, 1, threads, 1, 1, 0, stream.ptr, ctypes.addressof(pointers), 0)
 
     @staticmethod
     def _blocks(count: int) -> int:
@@ -98,12 +96,20 @@ class Tools:
         words = -(-size_bytes // 4)
         if words:
             self._launch(
-                "fill_words", self._blocks(words), ctypes.c_void_p(address), ctypes.c_uint64(words), ctypes.c_uint32(word)
+                "fill_words",
+                self._blocks(words),
+                ctypes.c_void_p(address),
+                ctypes.c_uint64(words),
+                ctypes.c_uint32(word),
             )
 
     def hash_into(self, address: int, size_bytes: int, out: int) -> None:
         self._launch(
-            "hash_bytes", self._blocks(size_bytes // 4), ctypes.c_void_p(address), ctypes.c_uint64(size_bytes), ctypes.c_void_p(out)
+            "hash_bytes",
+            self._blocks(size_bytes // 4),
+            ctypes.c_void_p(address),
+            ctypes.c_uint64(size_bytes),
+            ctypes.c_void_p(out),
         )
 
     def check_guards(self, zones: int, count: int, out: int) -> None:
@@ -114,7 +120,11 @@ class Tools:
 
     def widen(self, kind: str, source: int, target: int, count: int) -> None:
         self._launch(
-            f"widen_{kind}", self._blocks(count), ctypes.c_void_p(source), ctypes.c_void_p(target), ctypes.c_uint64(count)
+            f"widen_{kind}",
+            self._blocks(count),
+            ctypes.c_void_p(source),
+            ctypes.c_void_p(target),
+            ctypes.c_uint64(count),
         )
 
     def perturb(self, address: int, count: int, epsilon: float, seed: int) -> None:

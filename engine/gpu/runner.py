@@ -123,7 +123,14 @@ class GpuRunner:
         self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float
     ) -> list[Mapping[str, Any]]:
         """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `cold`, `host_over_events`."""
-        header = {"op": "time", "programs": list(keys), "cases": list(cases), "effort": effort, "seed": seed, "bar": bar}
+        header = {
+            "op": "time",
+            "programs": list(keys),
+            "cases": list(cases),
+            "effort": effort,
+            "seed": seed,
+            "bar": bar,
+        }
         results: list[Mapping[str, Any]] = self._request(header, timeout_s=timeout_s)["results"]
         return results
 
@@ -133,7 +140,11 @@ class GpuRunner:
             answer, _ = self._worker.call(header, blobs, timeout_s=timeout_s)
         except WorkerLost as lost:
             self._worker = None
-            what = "the GPU did not finish in time" if lost.kind == "timeout" else f"the GPU worker ended: {lost.stderr[-300:]}"
+            what = (
+                "the GPU did not finish in time"
+                if lost.kind == "timeout"
+                else f"the GPU worker ended: {lost.stderr[-300:]}"
+            )
             raise DeviceFault(what, kind="timeout" if lost.kind == "timeout" else "died") from None
         if "error" in answer:
             kind = str(answer.get("error_kind"))

@@ -223,7 +223,11 @@ class Timer:
         for twin in sets[:used]:
             touched = twin.main.touched()
             if touched:
-                return {"kind": "memory_error", "case": buffers.case.name, "reason": f"wrote outside an array while timed, {touched}"}
+                return {
+                    "kind": "memory_error",
+                    "case": buffers.case.name,
+                    "reason": f"wrote outside an array while timed, {touched}",
+                }
         self.checker.run_reference(index, 0)
         failure = None
         for twin in (sets[0], sets[used - 1]):

@@ -81,19 +81,29 @@ class Journal:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("BEGIN EXCLUSIVE")
             if exists and not resume:
-                self._db.executescript("COMMIT; DROP TABLE IF EXISTS candidates; DROP TABLE IF EXISTS meta; BEGIN EXCLUSIVE")
+                self._db.executescript(
+                    "COMMIT; DROP TABLE IF EXISTS candidates; DROP TABLE IF EXISTS meta; BEGIN EXCLUSIVE"
+                )
             for statement in _CREATE.split(";\n"):
                 self._db.execute(statement)
             self._open_meta(original, settings, resume=resume)
             self._db.execute("COMMIT")
         except sqlite3.OperationalError as error:
             if "locked" in str(error) or "busy" in str(error):
-                raise MachineError("another run works on this journal", str(path), "wait for it, or choose another --out") from None
-            raise MachineError(f"the journal cannot be written: {error}", str(path), "choose a writable --out") from None
+                raise MachineError(
+                    "another run works on this journal", str(path), "wait for it, or choose another --out"
+                ) from None
+            raise MachineError(
+                f"the journal cannot be written: {error}", str(path), "choose a writable --out"
+            ) from None
         except sqlite3.DatabaseError as error:
-            raise MachineError(f"the journal is damaged: {error}", str(path), "delete it and start without --resume") from None
+            raise MachineError(
+                f"the journal is damaged: {error}", str(path), "delete it and start without --resume"
+            ) from None
         except OSError as error:
-            raise MachineError(f"cannot be written: {error.strerror}", str(path.parent), "choose a writable --out") from None
+            raise MachineError(
+                f"cannot be written: {error.strerror}", str(path.parent), "choose a writable --out"
+            ) from None
 
     def _open_meta(self, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
         wanted = {"schema": str(SCHEMA), "original": original.digest, **{k: json.dumps(v) for k, v in settings.items()}}
@@ -103,7 +113,11 @@ class Journal:
         stored = dict(self._db.execute("SELECT key, value FROM meta"))
         for key, value in wanted.items():
             if stored.get(key) != value:
-                what = "the source has changed since" if key == "original" else f"'{key}' was {stored.get(key)}, now {value}"
+                what = (
+                    "the source has changed since"
+                    if key == "original"
+                    else f"'{key}' was {stored.get(key)}, now {value}"
+                )
                 raise UsageError(f"this run cannot be resumed: {what}", str(self.path), "start without --resume")
 
     def book(self, entry: Entry) -> None:
@@ -130,7 +144,9 @@ class Journal:
         try:
             for *row, checksum in self._db.execute(f"SELECT {_COLUMNS}, checksum FROM candidates ORDER BY id"):
                 if _checksum(tuple(row)) != checksum:
-                    raise MachineError(f"row {row[0]} of the journal is damaged", str(self.path), "delete it and start anew")
+                    raise MachineError(
+                        f"row {row[0]} of the journal is damaged", str(self.path), "delete it and start anew"
+                    )
                 yield _entry(row)
         except sqlite3.DatabaseError as error:
             raise MachineError(f"the journal is damaged: {error}", str(self.path), "delete it and start anew") from None

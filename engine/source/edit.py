@@ -49,7 +49,10 @@ def edit_program(program: Program, edits: Mapping[str, Iterable[Edit]]) -> Progr
             for edit in listed:
                 for error in unit.errors:
                     if touches(edit.span, error):
-                        raise SourceError("no edit is made beside syntax that is not understood", f"{path}:{unit.line_of(error.start)}")
+                        raise SourceError(
+                            "no edit is made beside syntax that is not understood",
+                            f"{path}:{unit.line_of(error.start)}",
+                        )
         changed[path] = apply(data, listed)
     return program.replace(changed)
 

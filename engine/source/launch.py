@@ -66,15 +66,15 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
         for site, config in visible:
             if config != declared:
                 raise SourceError(
-                    f"the spec launches {_show(declared)}, the source {_show(config)}", f"{site.path}:{site.line}", "make them agree"
+                    f"the spec launches {_show(declared)}, the source {_show(config)}",
+                    f"{site.path}:{site.line}",
+                    "make them agree",
                 )
         return declared
     if problem is not None:
         raise problem
     if not visible:
-        raise SourceError(
-            f"no launch of '{described.kernel}' can be seen", spec.file, "declare 'launch' in the spec"
-        )
+        raise SourceError(f"no launch of '{described.kernel}' can be seen", spec.file, "declare 'launch' in the spec")
     first_site, first = visible[0]
     for site, config in visible[1:]:
         if config != first:
@@ -218,7 +218,9 @@ def relaunch(
             own.append(place)
             key = (site.path, place)
             if rewritten.setdefault(key, text) != text:
-                raise SourceError("two launches share a definition but need different values", f"{site.path}:{site.line}")
+                raise SourceError(
+                    "two launches share a definition but need different values", f"{site.path}:{site.line}"
+                )
             edits.setdefault(site.path, []).append(Edit(place, text))
     return {path: tuple(dict.fromkeys(listed)) for path, listed in edits.items()}
 
@@ -246,7 +248,13 @@ def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own:
         return part.span, plain
     node = _node(unit, part)
     definition, fields = Scope(Program({unit.path: unit.data}, unit.path), unit, {})._local(part.text, node)
-    if definition is None or not definition.declaration or fields or definition.value is None or definition.span is None:
+    if (
+        definition is None
+        or not definition.declaration
+        or fields
+        or definition.value is None
+        or definition.span is None
+    ):
         return part.span, plain
     function = node
     while function.parent is not None and function.type != "function_definition":
@@ -276,7 +284,12 @@ def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own:
 
 
 def _identifiers(texts: Sequence[str]) -> set[str]:
-    return {name for text in texts for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", text)} - {"dim3", "size_t", "sizeof", "float"}
+    return {name for text in texts for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*", text)} - {
+        "dim3",
+        "size_t",
+        "sizeof",
+        "float",
+    }
 
 
 def _visible_before(unit: Unit, function: Node, definition: Definition) -> set[str]:

@@ -35,7 +35,9 @@ _CONTAINERS = frozenset(
         "preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef", "ERROR",
     }
 )  # fmt: skip
-_QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|static|extern|__grid_constant__)\b|[*&]")
+_QUALIFIERS = re.compile(
+    r"\b(?:const|volatile|__restrict__|__restrict|restrict|static|extern|__grid_constant__)\b|[*&]"
+)
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -180,7 +182,9 @@ class _Reader:
             name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
             if name is None:
                 continue
-            self.constants[text_of(name)] = text_of(value) if value is not None else f"({previous})+1" if previous else "0"
+            self.constants[text_of(name)] = (
+                text_of(value) if value is not None else f"({previous})+1" if previous else "0"
+            )
             previous = text_of(name)
 
     def _function(self, node: Node, scope: tuple[str, ...]) -> None:
@@ -194,9 +198,7 @@ class _Reader:
             return
         name = text_of(named)
         outer = node
-        if node.parent is not None and node.parent.type == "template_declaration":
-            outer = node.parent
-        elif node.parent is not None and node.parent.type == "linkage_specification":
+        if (node.parent is not None and node.parent.type == "template_declaration") or (node.parent is not None and node.parent.type == "linkage_specification"):
             outer = node.parent
         template = outer.child_by_field_name("parameters") if outer.type == "template_declaration" else None
         head = self.data[outer.start_byte : body.start_byte]
@@ -215,7 +217,9 @@ class _Reader:
             signature=Span(outer.start_byte, body.start_byte),
             body=span_of(body),
             parameters=tuple(_parameters(parameters)),
-            template_parameters=tuple(text_of(c) for c in template.named_children if c.type != "comment") if template else (),
+            template_parameters=tuple(text_of(c) for c in template.named_children if c.type != "comment")
+            if template
+            else (),
             line=outer.start_point[0] + 1,
             node=node,
         )
@@ -280,7 +284,11 @@ def _function_declarator(node: Node) -> Node | None:
 
 def _parameters(node: Node) -> Iterator[Parameter]:
     for child in node.named_children:
-        if child.type not in ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration"):
+        if child.type not in (
+            "parameter_declaration",
+            "optional_parameter_declaration",
+            "variadic_parameter_declaration",
+        ):
             continue
         declarator = child.child_by_field_name("declarator")
         kind = child.child_by_field_name("type")

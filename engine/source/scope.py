@@ -55,7 +55,9 @@ class Scope:
 
     def fail(self, node: Node, what: str) -> SourceError:
         return SourceError(
-            f"the launch cannot be evaluated: {what}", f"{self.unit.path}:{node.start_point[0] + 1}", "declare 'launch' in the spec"
+            f"the launch cannot be evaluated: {what}",
+            f"{self.unit.path}:{node.start_point[0] + 1}",
+            "declare 'launch' in the spec",
         )
 
     # ---- values
@@ -65,7 +67,9 @@ class Scope:
         kind = node.type
         if kind == "parenthesized_expression":
             return self.dims(_only(node))
-        if kind == "initializer_list" or (kind in ("call_expression", "compound_literal_expression") and _called(node) == "dim3"):
+        if kind == "initializer_list" or (
+            kind in ("call_expression", "compound_literal_expression") and _called(node) == "dim3"
+        ):
             inner = node if kind == "initializer_list" else node.child_by_field_name("arguments")
             inner = inner or node.child_by_field_name("value")
             parts = _operands(inner) if inner is not None else []
@@ -104,7 +108,10 @@ class Scope:
         try:
             if self._depth > _MAX_DEPTH:
                 raise self.fail(node, "its definitions go in a circle")
-            text = self._expanded(node)
+            try:
+                text = self._expanded(node)
+            except RecursionError:
+                raise self.fail(node, "it is nested too deeply") from None
             try:
                 return arith.evaluate(text, {})
             except arith.ArithmeticError_ as error:
@@ -192,7 +199,7 @@ class Scope:
         if found is not None:
             self.used[name] = found
             assert found.value is not None
-            return f"({self._expanded(found.value)})"
+            return _literal(self.number(found.value))
         raise self.fail(node, f"'{name}' is not known")
 
     def _call(self, node: Node) -> str:
@@ -218,8 +225,8 @@ class Scope:
             return f"{short.removesuffix('f')}({inner_text})"
         raise self.fail(node, f"the function '{called[:60]}' is not understood")
 
-    def _inlined(self, node: Node, body: tuple[tuple[str, ...], str, str], operands: list[Node]) -> str:
-        names, text, path = body
+    def _inlined(self, node: Node, body: tuple[tuple[str, ...], str], operands: list[Node]) -> str:
+        names, text = body
         values = {name: self.number(operand) for name, operand in zip(names, operands, strict=True)}
         parsed = expression(text)
         if parsed is None:
@@ -242,7 +249,7 @@ class Scope:
         short = name.rpartition("::")[2]
         for unit in self._files():
             for table, kind in ((unit.macros, "macro"), (unit.constants, "constant")):
-                if short in table and table[short]:
+                if table.get(short):
                     node = expression(table[short])
                     if node is None:
                         return None
@@ -250,17 +257,17 @@ class Scope:
                     return Definition(short, node, span, unit.path, statement)
         return None
 
-    def _small_function(self, name: str, count: int) -> tuple[tuple[str, ...], str, str] | None:
+    def _small_function(self, name: str, count: int) -> tuple[tuple[str, ...], str] | None:
         for unit in self._files():
             for names, text in _function_macros(unit.data, unit.path).get(name, ()):
                 if len(names) == count:
-                    return names, text, unit.path
+                    return names, text
             for function in unit.functions:
                 if function.name == name and len(function.parameters) == count:
                     body = unit.text(function.body).strip()
                     match = re.fullmatch(r"\{\s*return\s+([^;]*);\s*\}", body, re.S)
                     if match:
-                        return tuple(p.name for p in function.parameters), match[1], unit.path
+                        return tuple(p.name for p in function.parameters), match[1]
         return None
 
     def _local(self, name: str, at: Node) -> tuple[Definition | None, list[tuple[str, Node]]]:
@@ -312,7 +319,12 @@ class Scope:
                         return Definition(name, right, span_of(right), self.unit.path, span_of(statement), False)
                     if left.type == "field_expression":
                         base, part = left.child_by_field_name("argument"), left.child_by_field_name("field")
-                        if base is not None and part is not None and text_of(base) == name and text_of(part) in ("x", "y", "z"):
+                        if (
+                            base is not None
+                            and part is not None
+                            and text_of(base) == name
+                            and text_of(part) in ("x", "y", "z")
+                        ):
                             if not plain:
                                 return Definition(name, None, None, self.unit.path, span_of(statement), False)
                             if not any(f == text_of(part) for f, _ in fields):
@@ -334,7 +346,10 @@ def declarators(declaration: Node) -> Iterator[tuple[str, Node | None]]:
             yield text_of(declarator), None
         elif declarator.type == "function_declarator":
             # `dim3 grid(gx, gy);` with plain names reads like a function's declaration.
-            name, parameters = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("parameters")
+            name, parameters = (
+                declarator.child_by_field_name("declarator"),
+                declarator.child_by_field_name("parameters"),
+            )
             if name is not None and parameters is not None:
                 parsed = expression(f"dim3{text_of(parameters)}")
                 if parsed is not None and parsed.type == "call_expression":
@@ -388,7 +403,12 @@ def _where(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:
             if named is not None and value is not None and text_of(named) == name:
                 length = len(re.split(r"//|/\*", text_of(value), maxsplit=1)[0].rstrip().encode())
                 found.append((Span(value.start_byte, value.start_byte + length), span_of(node)))
-        if kind == "constant" and node.type == "declaration" and node.parent is not None and node.parent.type != "compound_statement":
+        if (
+            kind == "constant"
+            and node.type == "declaration"
+            and node.parent is not None
+            and node.parent.type != "compound_statement"
+        ):
             for declared, value in declarators(node):
                 if declared == name and value is not None:
                     found.append((span_of(value), span_of(node)))

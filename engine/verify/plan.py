@@ -18,7 +18,9 @@ class Check:
     seed: int
 
 
-def plan(spec: KernelSpec, random_bits: random.Random, *, repeats: int = 1, real_shapes: bool = True) -> tuple[Check, ...]:
+def plan(
+    spec: KernelSpec, random_bits: random.Random, *, repeats: int = 1, real_shapes: bool = True
+) -> tuple[Check, ...]:
     """The checks in the order that refutes soonest: awkward shapes first, real shapes last."""
     families = families_for(spec)
     checks = [

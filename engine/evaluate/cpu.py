@@ -1,0 +1,416 @@
+"""Evaluation without a GPU: screened on the CPU, speed predicted from machine code and counted accesses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
+from engine.errors import CompileError, OptimlError, RefusedError
+from engine.evaluate.build import Builder
+from engine.evaluate.model import Built, NotBuilt, Signals
+from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
+from engine.predict.counts import AccessCounts
+from engine.predict.predictor import Predictor
+from engine.predict.scale import extrapolate, probe_sizes
+from engine.rules.model import Target
+from engine.sandbox import NoSandbox, Sandbox
+from engine.spec.data import families_for, generate, scalars
+from engine.spec.dtypes import parse_dtype
+from engine.spec.model import Case, KernelSpec
+from engine.verify.host import difference, noise
+from engine.verify.tolerance import Noise
+from engine.verify.widen import widen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+_OUTCOMES = {
+    "out_of_bounds": Outcome.MEMORY_ERROR, "shared_out_of_bounds": Outcome.MEMORY_ERROR,
+    "uninitialised": Outcome.MEMORY_ERROR, "input_written": Outcome.MEMORY_ERROR,
+    "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE,
+    "timeout": Outcome.TIMED_OUT, "crash": Outcome.CRASHED, "assert": Outcome.CRASHED,
+}  # fmt: skip
+_ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
+_VALIDATION_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class _Known:
+    """One prepared input set with what the original makes of it."""
+
+    case: int
+    family: str
+    buffers: Arrays
+    scalars: Mapping[str, Any]
+    original: Arrays
+    wide: Arrays | None
+
+
+class CpuEvaluator:
+    """The predicted path: candidates are refuted on the check shapes, never verified."""
+
+    def __init__(
+        self, spec: KernelSpec, builder: Builder, box: Sandbox | NoSandbox, cache: Path, scratch: Path, target: Target,
+        jobs: int,
+    ) -> None:  # fmt: skip
+        self._spec, self._builder, self._target = spec, builder, target
+        self._machine = CpuMachine(cache / "cpu", sandbox=box, scratch=scratch, jobs=jobs)
+        self._random = random.Random(secrets.randbits(64))
+        self._wide_spec = _widened_spec(spec)
+        self._known: list[_Known] = []
+        self._noise: dict[tuple[int, str], Noise] = {}
+        self._original: Built | None = None
+        self._wide: CpuBinary | None = None
+        self._predictor = Predictor(target.arch, sandbox=box)
+        self._probe_inputs: list[tuple[int, Case, Arrays, Mapping[str, Any]]] | None = None
+        self._times: dict[tuple[object, ...], list[float]] = {}
+        self._original_us: list[float] = []
+        self._missing: list[str] = []
+
+    @property
+    def signals(self) -> Signals:
+        missing = ("no GPU: candidates are screened on the CPU, speeds are predicted", *self._missing)
+        missing += self._machine.degraded
+        return Signals(
+            "predicted", {"arch": self._target.arch, "name": f"none (predicted for {self._target.arch})"}, missing
+        )
+
+    # ---- the original
+
+    def open(self, original: Program) -> tuple[Built, Evaluation]:
+        begin = time.perf_counter()
+        built = self._builder.original(original)
+        where = self._spec.origin or self._spec.file
+        try:
+            binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
+        except Unsupported as error:
+            uses = [f"{r.registers} registers, {r.spill_store_bytes} bytes spilled" for r in built.binary.resources]
+            raise RefusedError(
+                f"the CPU path cannot run {', '.join(error.features)}; the compiler's findings alone: {'; '.join(uses)}",
+                where, "run it on a machine with a GPU",
+            ) from None  # fmt: skip
+        built = replace(built, extra=binary)
+        self._original = built
+        self._wide = self._widened(built)
+        if self._wide is None:
+            self._missing.append("no float64 reference: the tolerance is a multiple of the type's epsilon")
+        problems = self._validate(binary)
+        if problems:
+            raise RefusedError("; ".join(problems), where, "mend the spec")
+        stages = {**built.stage_s, "validate": time.perf_counter() - begin}
+        return built, Evaluation(
+            Outcome.SCREENED, self._predict(built), None, built.binary.resources, built.binary.code_hash, stages
+        )
+
+    def _widened(self, built: Built) -> CpuBinary | None:
+        found = widen(built.text, built.expressions)
+        if found is None or self._wide_spec is None:
+            return None
+        try:
+            return self._machine.build(found[0], self._spec.file, self._wide_spec, found[1])
+        except OptimlError:
+            return None
+
+    def _job(self, launches: Sequence[LaunchConfig], buffers: Arrays, values: Mapping[str, Any], order: int) -> CpuJob:
+        return CpuJob(tuple(launches), buffers, values, order)
+
+    def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
+        """Buffers for the CPU run: outputs are poisoned by the runner, so they only need their size."""
+        which = self._spec.check[case]
+        return generate(self._spec, which, seed, family), scalars(self._spec, which)
+
+    def _prepare(self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]) -> tuple[list[_Known], list[CpuRun]]:
+        """Draw inputs and run the original (and its wide twin) on them."""
+        assert self._original is not None
+        drawn = [(case, family, *self._inputs(case, family, seed)) for case, family, seed in plan]
+        jobs = [self._job(self._original.launches[c], b, v, 0) for c, _, b, v in drawn]
+        runs = self._machine.run_many(binary, jobs)
+        wides: list[CpuRun | None] = [None] * len(runs)
+        if self._wide is not None:
+            wide_jobs = [
+                self._job(self._original.launches[c], self._wide_buffers(b), self._wide_scalars(v), 0)
+                for c, _, b, v in drawn
+            ]
+            wides = list(self._machine.run_many(self._wide, wide_jobs))
+        known = [
+            _Known(c, f, b, v, dict(run.outputs), dict(wide.outputs) if wide and not wide.findings else None)
+            for (c, f, b, v), run, wide in zip(drawn, runs, wides, strict=True)
+        ]
+        return known, runs
+
+    def _wide_buffers(self, buffers: Arrays) -> Arrays:
+        widened = {}
+        for name, array in buffers.items():
+            dtype = parse_dtype(self._spec.argument(name).type)
+            widened[name] = dtype.to_float64(array) if dtype.kind == "float" else array
+        return widened
+
+    def _wide_scalars(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        widened = {}
+        for name, value in values.items():
+            dtype = parse_dtype(self._spec.argument(name).type)
+            is_float = dtype.kind == "float" and dtype.lanes == 1
+            widened[name] = np.float64(dtype.to_float64(np.asarray(value).reshape(1))[0]) if is_float else value
+        return widened
+
+    def _seeds(self, repeats: int) -> list[tuple[int, str, int]]:
+        return [
+            (case, family, self._random.getrandbits(40))
+            for _ in range(repeats)
+            for family in families_for(self._spec)
+            for case in range(len(self._spec.check))
+        ]
+
+    def _validate(self, binary: CpuBinary) -> list[str]:
+        assert self._original is not None
+        known, runs = self._prepare(binary, self._seeds(_VALIDATION_SEEDS))
+        for item, run in zip(known, runs, strict=True):
+            if run.findings:
+                finding = run.findings[0]
+                line = f" at line {finding.line}" if finding.line else ""
+                return [
+                    f"case {self._spec.check[item.case].name}: the kernel fails on its own: {finding.message}{line}"
+                ]
+        written = [a.name for a in self._spec.arguments if a.role in ("out", "inout")]
+        for item in known:
+            for name in written:
+                reference: Arrays = item.wide if item.wide is not None else item.original
+                now = noise(self._spec, name, item.original, reference)
+                old = self._noise.get((item.case, item.family + name), Noise(0.0, 0.0))
+                self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
+        problems = self._repeats(binary, known) or self._controls(binary, known, written)
+        self._known = known[: len(known) // _VALIDATION_SEEDS]
+        return problems
+
+    def _repeats(self, binary: CpuBinary, known: Sequence[_Known]) -> list[str]:
+        """The original again in other orders: it must not depend on them by more than its tolerance."""
+        assert self._original is not None
+        jobs = [
+            self._job(self._original.launches[k.case], k.buffers, k.scalars, 1 + i % 2) for i, k in enumerate(known)
+        ]
+        for item, run in zip(known, self._machine.run_many(binary, jobs), strict=True):
+            failure = self._compare(item, run.outputs)
+            if failure:
+                return [f"case {failure.case}: run in another order of threads, {failure.reason}"]
+        return []
+
+    def _controls(self, binary: CpuBinary, known: Sequence[_Known], written: Sequence[str]) -> list[str]:
+        wanted: dict[tuple[str, str], bool] = {}
+        for item in known:
+            for name in written:
+                right = item.original[name]
+                controls = {"all zeros": np.zeros_like(right)}
+                stale = item.buffers.get(name)
+                controls["whatever stood there before"] = (
+                    stale
+                    if stale is not None
+                    else np.frombuffer(b"\x1d\x2b\x3c\x4a" * (right.nbytes // 4 + 1), right.dtype, right.size)
+                )
+                for argument in self._spec.arguments:
+                    other = item.buffers.get(argument.name)
+                    if (
+                        argument.role == "in"
+                        and other is not None
+                        and other.dtype == right.dtype
+                        and other.size >= right.size
+                    ):
+                        controls["a copy of an input"] = other[: right.size]
+                        break
+                for what, content in controls.items():
+                    failure = self._compare(item, {**item.original, name: content})
+                    wanted[what, name] = wanted.get((what, name), False) or failure is not None
+        problems = [
+            f"{what} in '{name}' would pass for a right result" for (what, name), seen in wanted.items() if not seen
+        ]
+        return problems + self._independent(binary, known)
+
+    def _independent(self, binary: CpuBinary, known: Sequence[_Known]) -> list[str]:
+        """Inputs that no output depends on, tried by exchanging one input at a time."""
+        assert self._original is not None
+        jobs, meaning = [], []
+        items = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
+        for item in items:
+            fresh, _ = self._inputs(item.case, item.family, self._random.getrandbits(40))
+            for argument in self._spec.arguments:
+                if argument.role in ("in", "inout") and argument.fill.kind != "constant":
+                    changed = {**item.buffers, argument.name: fresh[argument.name]}
+                    jobs.append(self._job(self._original.launches[item.case], changed, item.scalars, 0))
+                    meaning.append((item, argument.name))
+        seen: dict[str, bool] = {}
+        for (item, name), run in zip(meaning, self._machine.run_many(binary, jobs) if jobs else [], strict=True):
+            seen[name] = seen.get(name, False) or bool(run.findings) or self._compare(item, run.outputs) is not None
+        return [
+            f"no output depends on the input '{name}' in any check case" for name, found in seen.items() if not found
+        ]
+
+    def _compare(self, item: _Known, outputs: Mapping[str, Any]) -> Failure | None:
+        for argument in self._spec.arguments:
+            if argument.role not in ("out", "inout"):
+                continue
+            now = noise(self._spec, argument.name, item.original, item.wide if item.wide is not None else item.original)
+            old = self._noise.get((item.case, item.family + argument.name), Noise(0.0, 0.0))
+            scale = Noise(max(now.error, old.error), max(now.rms, old.rms))
+            case = self._spec.check[item.case].name
+            failure = difference(self._spec, argument.name, outputs, item.original, item.wide, scale, case)
+            if failure:
+                return replace(failure, reason=f"{failure.reason} (inputs '{item.family}')")
+        return None
+
+    # ---- candidates
+
+    def build(self, program: Program) -> Built:
+        built = self._builder.candidate(program)
+        if self._original is not None and built.identity == self._original.identity:
+            return built  # known already: no need to compile it for the CPU
+        begin = time.perf_counter()
+        try:
+            binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
+        except Unsupported as error:
+            reason = f"the CPU path cannot run {', '.join(error.features)}"
+            raise _not_built(Outcome.SCREENED_OUT, reason, built) from None
+        except CompileError as error:
+            raise _not_built(Outcome.COMPILE_ERROR, error.what, built) from None
+        stages = {**built.stage_s, "compile for the CPU": time.perf_counter() - begin}
+        return replace(built, extra=binary, stage_s=stages)
+
+    def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+        stages = dict(built.stage_s)
+        evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
+        begin = time.perf_counter()
+        refused = self._screen(built, self._known, evaluation)
+        stages["screen"] = time.perf_counter() - begin
+        if refused:
+            return refused, None
+        begin = time.perf_counter()
+        try:
+            measurement = self._predict(built)
+        except OptimlError as error:
+            return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what)), None
+        stages["predict"] = time.perf_counter() - begin
+        against = measurement.ratio / self._predict(incumbent).ratio if incumbent is not None else None
+        return replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement), against
+
+    def _screen(self, built: Built, known: Sequence[_Known], evaluation: Evaluation) -> Evaluation | None:
+        jobs = [
+            self._job(built.launches[item.case], item.buffers, item.scalars, i % _ORDERS)
+            for i, item in enumerate(known)
+        ]
+        for item, run in zip(known, self._machine.run_many(built.extra, jobs), strict=True):
+            if run.findings:
+                return _refused(evaluation, run.findings[0], self._spec.check[item.case].name)
+            failure = self._compare(item, run.outputs)
+            if failure:
+                return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
+        return None
+
+    # ---- speed
+
+    def _probes(self) -> list[tuple[int, Case, Arrays, Mapping[str, Any]]]:
+        """The small runs to count accesses in, with their inputs: (timing case, probe, buffers, scalars)."""
+        if self._probe_inputs is None:
+            self._probe_inputs = []
+            for index, case in enumerate(self._spec.time):
+                for sizes in probe_sizes(case.sizes):
+                    probe = Case(case.name, sizes)
+                    buffers = generate(self._spec, probe, self._random.getrandbits(40), "declared")
+                    self._probe_inputs.append((index, probe, buffers, scalars(self._spec, probe)))
+        return self._probe_inputs
+
+    def _times_us(self, built: Built) -> list[float]:
+        """Predicted time of each timing case, from the accesses counted in small runs."""
+        probes = self._probes()
+        jobs = [
+            CpuJob(self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True)
+            for _, probe, buffers, values in probes
+        ]
+        counted: dict[int, list[tuple[Mapping[str, Any], AccessCounts]]] = {}
+        for (index, probe, _, _), run in zip(probes, self._machine.run_many(built.extra, jobs), strict=True):
+            if run.counts is not None:
+                counted.setdefault(index, []).append((probe.sizes, run.counts))
+        offset = len(self._spec.check)
+        times = []
+        for index, case in enumerate(self._spec.time):
+            launches = built.launches[offset + index]
+            counts = extrapolate(counted.get(index, []), case.sizes, launches)
+            times.append(self._predictor.predict(built.binary, launches, counts).time_us)
+        return times
+
+    def _predict(self, built: Built) -> Measurement:
+        """The predicted speedup over the original; an interval it cannot have, so both bounds are the ratio."""
+        known = self._times.get(built.identity)
+        if known is None:
+            known = self._times[built.identity] = self._times_us(built)
+        if not self._original_us:
+            self._original_us = known
+        total = sum(case.weight for case in self._spec.time)
+        logs = 0.0
+        cases = []
+        for case, before, after in zip(self._spec.time, self._original_us, known, strict=True):
+            ratio = before / after
+            logs += case.weight / total * math.log(ratio)
+            cases.append(CaseTiming(case.name, case.weight, before, after, ratio, ratio, ratio, 0))
+        ratio = math.exp(logs)
+        return Measurement(tuple(cases), ratio, ratio, ratio, predicted=True)
+
+    # ---- the suggestion
+
+    def confirm(self, built: Built) -> Evaluation:
+        """Fresh seeds in every order, and the race detector."""
+        assert self._original is not None
+        evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {})
+        known, _ = self._prepare(self._original.extra, self._seeds(1))
+        refused = self._screen(built, known, evaluation)
+        if refused:
+            return refused
+        jobs = [
+            self._job(built.launches[item.case], item.buffers, item.scalars, i % _ORDERS)
+            for i, item in enumerate(known)
+            if item.family == "declared"
+        ]
+        findings = () if self._machine.degraded else self._machine.races(built.extra, jobs)
+        if findings:
+            return _refused(evaluation, findings[0], "")
+        return replace(evaluation, outcome=Outcome.SCREENED, measurement=self._predict(built))
+
+    def close(self) -> None:
+        pass
+
+
+def _refused(evaluation: Evaluation, finding: Finding, case: str) -> Evaluation:
+    failure = Failure(finding.message, case=case, argument=finding.array or "", index=finding.index, line=finding.line)
+    return replace(evaluation, outcome=_OUTCOMES[finding.kind], failure=failure)
+
+
+def _not_built(outcome: Outcome, reason: str, built: Built) -> NotBuilt:
+    evaluation = Evaluation(
+        outcome, None, Failure(reason), built.binary.resources, built.binary.code_hash, dict(built.stage_s)
+    )
+    return NotBuilt(reason, evaluation=evaluation)
+
+
+def _widened_spec(spec: KernelSpec) -> KernelSpec | None:
+    """The spec with every float type a double; None where a vector of halves has no such twin."""
+    arguments = []
+    for argument in spec.arguments:
+        dtype = parse_dtype(argument.type)
+        if dtype.kind != "float":
+            arguments.append(argument)
+        elif dtype.lanes == 1:
+            arguments.append(dataclasses.replace(argument, type="double"))
+        elif dtype.itemsize // dtype.lanes == 4:
+            arguments.append(dataclasses.replace(argument, type=f"double{dtype.lanes}"))
+        else:
+            return None
+    return dataclasses.replace(spec, arguments=tuple(arguments))

@@ -1,0 +1,139 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.errors import MachineError, UsageError
+from engine.model import Outcome
+from engine.search.journal import Journal
+from engine.search.loop import Budget, Search
+from engine.search.tree import Tree
+
+from .fakes import Factors, FakeEvaluator, edit, program, speed
+
+
+def start(tmp_path, proposer, *, seed=0, resume=False, in_flight=4, evaluator=None, original=None):
+    original = original or program()
+    evaluator = evaluator or FakeEvaluator()
+    tree = Tree(original, proposer, seed)
+    journal = Journal(tmp_path / "journal.sqlite", original, {"kernel": "k"}, resume=resume)
+    executor = ThreadPoolExecutor(2)
+    search = Search(tree, evaluator, journal, executor, in_flight=in_flight)
+    search.start(*evaluator.open(original))
+    return search
+
+
+def test_the_search_combines_edits_and_finds_the_product(tmp_path):
+    search = start(tmp_path, Factors(("1.5", "0.7", "2.0", "0.9", "1.1")))
+    search.run(Budget(candidates=200))
+    assert search.incumbent is not None
+    assert speed(search.incumbent.program.data.decode()) == pytest.approx(1.5 * 2.0 * 1.1)
+    assert search.progress.stopped == "nothing is left to try"
+
+
+def test_the_candidate_budget_is_exact(tmp_path):
+    search = start(tmp_path, Factors(tuple(f"1.{i:02}" for i in range(1, 30))))
+    search.run(Budget(candidates=37))
+    assert search.progress.evaluated == 37
+    assert len(list(search.journal.entries())) == 38  # and the original
+
+
+def test_equal_machine_code_is_timed_once(tmp_path):
+    evaluator = FakeEvaluator()
+    search = start(tmp_path, Factors(("1.5", "2.0")), evaluator=evaluator)
+    search.run(Budget(candidates=50))
+    # 1.5 then 2.0 and 2.0 then 1.5 are the same code by two ways
+    assert search.progress.outcomes[Outcome.DUPLICATE] == 1
+    assert len(evaluator.evaluated) == 3
+
+
+def test_failures_are_booked_with_their_reason_and_never_built_upon(tmp_path):
+    def propose(of):
+        text = of.data.decode()
+        return [] if "\n//" in text else [edit(of, "// wrong"), edit(of, "// broken"), edit(of, "// speed 1.2")]
+
+    search = start(tmp_path, propose)
+    search.run(Budget(candidates=50))
+    entries = {e.evaluation.outcome: e for e in search.journal.entries() if e.id}
+    assert set(entries) == {Outcome.WRONG_RESULT, Outcome.COMPILE_ERROR, Outcome.ACCEPTED}
+    assert entries[Outcome.WRONG_RESULT].evaluation.failure.index == 3
+
+
+def test_a_resumed_run_has_every_candidate_and_goes_on(tmp_path):
+    proposer = Factors(tuple(f"1.{i:02}" for i in range(1, 30)))
+    first = start(tmp_path, proposer)
+    first.run(Budget(candidates=20))
+    first.journal.close()
+    booked = 21
+    second = start(tmp_path, proposer, resume=True)
+    assert second.progress.evaluated == 20
+    assert len(second.tree.nodes) == booked
+    assert second.incumbent is not None
+    second.run(Budget(candidates=40))
+    entries = list(second.journal.entries())
+    assert [e.id for e in entries] == list(range(41))
+    assert len({e.digest for e in entries}) == 41  # none twice
+
+
+def test_a_resumed_run_takes_the_files_from_the_journal(tmp_path):
+    first = start(tmp_path, Factors(("1.5", "2.0")))
+    first.run(Budget(candidates=50))
+    texts = sorted(n.program.data for n in first.tree.walk())
+    first.journal.close()
+    second = start(tmp_path, Factors(("1.5", "2.0")), resume=True)
+    assert sorted(n.program.data for n in second.tree.walk()) == texts
+
+
+def test_resuming_with_another_source_is_refused(tmp_path):
+    start(tmp_path, Factors(("1.5",))).journal.close()
+    with pytest.raises(UsageError, match="source has changed"):
+        start(tmp_path, Factors(("1.5",)), resume=True, original=program("other\n"))
+
+
+def test_resuming_nothing_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no run to resume"):
+        start(tmp_path, Factors(("1.5",)), resume=True)
+
+
+def test_two_runs_on_one_journal_are_refused(tmp_path):
+    search = start(tmp_path, Factors(("1.5",)))
+    with pytest.raises(MachineError, match="another run"):
+        start(tmp_path, Factors(("1.5",)), resume=True)
+    search.journal.close()
+
+
+def test_a_damaged_journal_is_refused(tmp_path):
+    search = start(tmp_path, Factors(("1.5", "2.0")))
+    search.run(Budget(candidates=50))
+    search.journal.close()
+    path = tmp_path / "journal.sqlite"
+    import sqlite3
+
+    db = sqlite3.connect(path)
+    db.execute("UPDATE candidates SET ratio = 9.0 WHERE id = 1")
+    db.commit()
+    db.close()
+    with pytest.raises(MachineError, match="row 1 of the journal is damaged"):
+        start(tmp_path, Factors(("1.5", "2.0")), resume=True)
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(MachineError, match="damaged"):
+        start(tmp_path, Factors(("1.5", "2.0")), resume=True)
+
+
+def test_the_same_seed_repeats_the_decisions(tmp_path):
+    def texts(folder, seed):
+        evaluator = FakeEvaluator()
+        search = start(
+            tmp_path / folder, Factors(("1.5", "1.2", "1.3", "1.1")), seed=seed, in_flight=1, evaluator=evaluator
+        )
+        search.run(Budget(candidates=12))
+        return evaluator.evaluated
+
+    assert texts("a", 7) == texts("b", 7)
+    assert texts("a", 7) != texts("c", 8)
+
+
+def test_a_time_budget_ends_the_search(tmp_path):
+    search = start(tmp_path, Factors(tuple(f"1.{i:03}" for i in range(1, 200))))
+    search.run(Budget(seconds=0.5))
+    assert search.progress.stopped == "the budget is spent"
+    assert 0.4 < search.elapsed_s < 3

@@ -1,0 +1,33 @@
+import numpy as np
+import pytest
+
+from engine.statistics import paired_ratio, weighted_ratio
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for trial in range(200):
+        original = 100 * np.exp(rng.normal(0, 0.02, 30))
+        candidate = 80 * np.exp(rng.normal(0, 0.02, 30))
+        interval = paired_ratio(original, candidate, seed=trial)
+        hits += interval.low <= 1.25 <= interval.high
+    assert hits >= 180
+
+
+def test_a_drift_common_to_both_cancels():
+    drift = np.linspace(1, 2, 20)
+    interval = paired_ratio(100 * drift, 50 * drift)
+    assert interval.ratio == pytest.approx(2.0)
+    assert interval.half_width < 1e-9
+
+
+def test_the_weighted_ratio_is_the_geometric_mean():
+    pairs = [([2.0] * 5, [1.0] * 5), ([8.0] * 5, [1.0] * 5)]
+    assert weighted_ratio(pairs, [1, 1]).ratio == pytest.approx(4.0)
+    assert weighted_ratio(pairs, [3, 1]).ratio == pytest.approx(2.0 ** (3 / 4) * 8.0 ** (1 / 4))
+
+
+def test_one_pair_gives_no_interval():
+    with pytest.raises(ValueError, match="two pairs"):
+        paired_ratio([1.0], [1.0])
