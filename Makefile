@@ -35,10 +35,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.ready: pyproject.toml | $(BIN)/python
+	@echo 'Installing into $(VENV) (once; about 140 MB to download)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml | $(BIN)/python
+	@echo 'Installing into $(VENV) with what tests and lint need (once; about 180 MB to download)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.ready
 
