@@ -40,7 +40,7 @@ $(VENV)/.ready: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml | $(BIN)/python
-	@echo 'Installing into $(VENV) with what tests and lint need (once; about 180 MB to download)'
+	@echo 'Installing into $(VENV) with what tests and lint need (once)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.ready
 
