@@ -276,9 +276,9 @@ def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own:
         if definition.value.type in ("argument_list", "initializer_list"):
             opening, closing = ("(", ")") if definition.value.type == "argument_list" else ("{", "}")
             return definition.span, f"{opening}{', '.join(texts)}{closing}"
-        if definition.value.type == "call_expression" and definition.value.start_byte == definition.span.start:
-            if unit.data[definition.span.start : definition.span.start + 4] == b"dim3":
-                return definition.span, f"dim3({', '.join(texts)})"
+        written = unit.data[definition.span.start : definition.span.start + 4] == b"dim3"
+        if definition.value.type == "call_expression" and definition.value.start_byte == definition.span.start and written:
+            return definition.span, f"dim3({', '.join(texts)})"
         return part.span, plain
     return (definition.span, texts[0]) if len(texts) == 1 else (part.span, plain)
 

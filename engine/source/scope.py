@@ -64,9 +64,9 @@ class Scope:
 
     def dims(self, node: Node) -> Dims:
         """The extents that a launch argument evaluates to: one number, or the parts of a dim3."""
+        while node.type == "parenthesized_expression":
+            node = _only(node)
         kind = node.type
-        if kind == "parenthesized_expression":
-            return self.dims(_only(node))
         if kind == "initializer_list" or (
             kind in ("call_expression", "compound_literal_expression") and _called(node) == "dim3"
         ):
@@ -283,9 +283,9 @@ class Scope:
                         if found.value is None and not found.declaration:
                             raise self.fail(at, f"'{name}' is changed in a way that is not understood")
                         return found, list(reversed(fields))
-            if parent is not None and parent.type in _LOOPS:
-                if any(_assigns(n, name) for n in walk(parent)) and not self._declared_inside(name, parent, at):
-                    raise self.fail(at, f"it stands in a loop that changes '{name}'")
+            looped = parent is not None and parent.type in _LOOPS and any(_assigns(n, name) for n in walk(parent))
+            if looped and parent is not None and not self._declared_inside(name, parent, at):
+                raise self.fail(at, f"it stands in a loop that changes '{name}'")
             current = parent
             if current is not None and current.type == "function_definition":
                 break
