@@ -28,6 +28,8 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("coarsen", "Coarsen"),
     ("restrict", "Restrict"),
     ("unroll", "Unroll"),
+    ("fast_math", "FastMath"),
+    ("launch_bounds", "LaunchBounds"),
 )
 
 

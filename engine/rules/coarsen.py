@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -104,11 +105,10 @@ class Coarsen:
             blocks = site.target.multiprocessors * at_once * times
             if all(c.grid[0] == blocks for c in before):
                 continue
-            # Small inputs get idle blocks; every kernel of this form tolerates those.
             yield from proposal(
                 self.name,
-                f"Launch {blocks} blocks for the grid-stride loop",
-                launch_edits(site, grid=[str(blocks)]),
+                f"Launch at most {blocks} blocks for the grid-stride loop",
+                launch_edits(site, grid=[_at_most(site, blocks, max(threads))]),
                 0.25 if times == 1 else 0.18,
                 blocks=blocks,
                 form="resident",
@@ -324,6 +324,21 @@ def _strides_over_grid(site: Site) -> bool:
     starts = [n for n in uses if text(n) == "blockIdx"]
     strides = [n for n in uses if text(n) == "gridDim"]
     return len(starts) <= allowed and len(strides) <= allowed
+
+
+def _at_most(site: Site, blocks: int, threads: int) -> str:
+    """The number of blocks, less where the loop's bound needs fewer and the host's text can say so."""
+    loops = [s for n in walk(body_node(site)) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
+    bounds = [in_parameters(site, s.bound) for s in loops if _is_grid_stride(site, s.start, s.step)]
+    # CUDA's own min, for two ints, is there in files that nvcc compiles.
+    plain = all(re.fullmatch(r"\w+", b or "") and b in _ints(site) for b in bounds)
+    if len(set(bounds)) == 1 and bounds[0] and plain and all(s.path.endswith((".cu", ".cuh")) for s in site.launches):
+        return f"min({ceil_div(bounds[0], threads)}, {blocks})"
+    return str(blocks)
+
+
+def _ints(site: Site) -> set[str]:
+    return {p.name for p in site.kernel.parameters if not p.pointer and p.base == "int"}
 
 
 def _is_grid_stride(site: Site, start: Node, step: str) -> bool:

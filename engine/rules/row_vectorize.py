@@ -11,6 +11,7 @@ from engine.rules.common import (
     THREAD_NAMES,
     Edits,
     body_node,
+    called,
     children,
     factor_text,
     fresh,
@@ -134,9 +135,8 @@ def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
     roots_written: set[str] = set()
     found: list[list[_Use]] = []
     for loop in loops:
-        if not local_only(site, loop.body) or any(
-            n.type in ("break_statement", "return_statement") for n in walk(loop.body)
-        ):
+        leaves = any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
+        if leaves or not local_only(site, loop.body, _counters(loop.body)):
             return None
         uses = _uses(loop, pointers)
         if uses is None or (together and not _orderless(loop)):
@@ -157,6 +157,13 @@ def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
     if together and any(_local_arrays(loop, pointers) for loop in loops):
         return None
     return found
+
+
+def _counters(body: Node) -> frozenset[str]:
+    """Atomics whose result nobody uses: their order does not matter."""
+    calls = [n for n in walk(body) if n.type == "call_expression" and called(n).startswith("atomic")]
+    used = {called(n) for n in calls if n.parent is None or n.parent.type != "expression_statement"}
+    return frozenset({called(n) for n in calls} - used - {"atomicExch", "atomicCAS"})
 
 
 def _pointers(site: Site) -> dict[str, tuple[str, str]]:
@@ -237,12 +244,29 @@ def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[_Use] 
             base = " + ".join(text(t) for t in rest)
             found.append(_Use(parent, text(node), base, kind, size_of(kind), is_target(parent)))
     stored = {pointers[u.pointer][1] for u in found if u.stored}
-    if stored & others or {pointers[n][1] for n in changed if n in pointers} - stored or "" in changed:
+    counted = {pointers[n][1] for n in changed if n in pointers and _only_counted(loop.body, n)}
+    if stored & others or {pointers[n][1] for n in changed if n in pointers} - stored - counted or "" in changed:
         return None
     for root in stored:
         if len({u.key for u in found if pointers[u.pointer][1] == root}) != 1:
             return None
     return found if len({u.key for u in found}) <= _MAX_POINTERS else None
+
+
+def _only_counted(body: Node, array: str) -> bool:
+    """Whether every use of the array below the node is the target of an atomic."""
+    for node in walk(body):
+        if node.type == "identifier" and text(node) == array:
+            above = node.parent
+            while above is not None and above.type in ("subscript_expression", "pointer_expression"):
+                above = above.parent
+            call = above.parent if above is not None and above.type == "argument_list" else None
+            first = children(above)[0] if above is not None and call is not None else None
+            if call is None or first is None or not called(call).startswith("atomic"):
+                return False
+            if not first.start_byte <= node.start_byte < first.end_byte:
+                return False
+    return True
 
 
 def _orderless(loop: StrideLoop) -> bool:

@@ -33,6 +33,13 @@ def test_private_counters() -> None:
     compiles(edited)
 
 
+def test_private_counters_read_sixteen_bytes_at_once() -> None:
+    private = one(make(COUNT, COUNT_LAUNCH, elements={"bins": "256"}), "atomic_aggregate", elements=64)
+    edited = one(private, "row_vectorize", width=16)
+    assert "const auto bin = data_pack.at[k];" in device(edited)
+    compiles(edited)
+
+
 def test_other_indices_keep_the_global_counter_for_what_does_not_fit() -> None:
     source = COUNT.replace("unsigned char", "int")
     edited = one(make(source, COUNT_LAUNCH, elements={"bins": "100"}), "atomic_aggregate", elements=64)

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.engine.rules.test_block_size import PLANE, PLANE_LAUNCH, PLANE_SIZES
-from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, make, one, propose
+from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, host, make, one, propose
 
 
 def test_block_strided() -> None:
@@ -83,6 +83,7 @@ def test_resident_grid_for_grid_stride_loops() -> None:
     coarse = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=16, form="grid")
     edited = one(coarse, "coarsen", blocks=132 * 8)
     assert edited.configs[0].grid == (1056, 1, 1)
+    assert "min((n + 255) / 256, 1056)" in host(edited)
 
 
 @pytest.mark.parametrize(
