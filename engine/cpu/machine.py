@@ -33,7 +33,7 @@ _RACE_FIBERS = 2048  # CUDA threads that race detection follows: about 1 MB and 
 _MAX_TEXT = 8 << 20
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
-_TSAN = "symbolize=0:atexit_sleep_ms=0:report_signal_unsafe=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:exitcode=0"
+_TSAN = "history_size=0:symbolize=0:atexit_sleep_ms=0:report_signal_unsafe=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:exitcode=0"
 
 
 class CpuMachine:

@@ -10,7 +10,6 @@
 extern "C" {
 void *__tsan_get_current_fiber(void);
 void *__tsan_create_fiber(unsigned flags);
-void __tsan_destroy_fiber(void *fiber);
 void __tsan_switch_to_fiber(void *fiber, unsigned flags);
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
@@ -104,7 +103,9 @@ void hook_fiber_start(Fiber &fiber) {
     ++started;
 }
 
-void hook_fiber_end(Fiber &fiber) { __tsan_destroy_fiber(fiber.tsan); }
+// Never destroyed: ThreadSanitizer would give the number of a fibre of one block to one of the next, and take the two for
+// one thread. Hence the limit on their count.
+void hook_fiber_end(Fiber &) {}
 
 void hook_to(Fiber *fiber) { __tsan_switch_to_fiber(fiber ? fiber->tsan : main_fiber, 1); }
 
