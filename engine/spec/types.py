@@ -1,0 +1,111 @@
+"""The element type of a kernel parameter: declared by the spec, or read from the source through templates and aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn
+
+from engine.errors import SpecError
+from engine.source.model import Kernel, Unit
+from engine.spec.dtypes import DType, parse_dtype
+from engine.spec.model import Step
+from engine.spec.tables import split_arguments
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_MAX_ALIASES = 16  # typedefs of typedefs; also ends a cycle
+
+Fail = Callable[[str, str], NoReturn]
+
+
+def parameter_type(unit: Unit, uses: Sequence[tuple[Kernel, Step, int]], declared: object, fail: Fail) -> DType:
+    """The type of one argument of the spec, given where it is passed: kernel, step and position.
+
+    `declared` is the spec's own `type` (None: take the parameter's). `fail(what, do)` is called where there is none, or
+    where both are known and do not fit each other.
+    """
+    name = uses[0][0].parameters[uses[0][2]].name
+    own: DType | None = None
+    for kernel, step, position in uses:
+        found = source_type(unit, kernel, kernel.parameters[position].base, step.template_args)
+        if own and found and found != own and declared is None:
+            fail(f"'{name}' is {own.name} in one kernel of the chain and {found.name} in another", "declare its type")
+        own = own or found
+    if declared is None:
+        if own is None:
+            base = uses[0][0].parameters[uses[0][2]].base
+            do = 'write type = "float" or the like; "struct:12" stands for 12 opaque bytes'
+            fail(f"the type of '{name}' ('{base[:60]}') is not known", do)
+        return own
+    if not isinstance(declared, str):
+        fail(f"the type of '{name}' is not a string", 'write type = "float" or the like')
+    try:
+        dtype = parse_dtype(declared)
+    except SpecError as error:
+        fail(error.what, error.do)
+    if own and "bytes" not in (own.kind, dtype.kind):
+        same = own.storage == dtype.storage and own.kind == dtype.kind and own.bfloat == dtype.bfloat
+        if not same:
+            fail(f"'{name}' is declared {dtype.name}, but the kernel's parameter is {own.name}", "correct the type")
+    return dtype
+
+
+def source_type(unit: Unit, kernel: Kernel, base: str, template_args: str) -> DType | None:
+    """The type that `base` means inside a kernel: through template arguments, typedefs, aliases and macros. None if unknown."""
+    templates = _bindings(kernel, template_args)
+    text = base
+    for _ in range(_MAX_ALIASES):
+        try:
+            return parse_dtype(text)
+        except SpecError:
+            pass
+        key = " ".join(w for w in text.split() if w not in ("const", "volatile", "typename"))
+        following = templates.get(key) or aliases(unit).get(key.split("::")[-1]) or unit.macros.get(key)
+        if not following or following == text:
+            return None
+        text = following
+    return None
+
+
+def _bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
+    given = [a.strip() for a in split_arguments(template_args)] if template_args.strip() else []
+    bound = {}
+    for position, parameter in enumerate(kernel.template_parameters):
+        head, _, default = parameter.partition("=")
+        words = head.replace("...", " ").split()
+        value = given[position] if position < len(given) else default.strip()
+        if words and value:
+            bound[words[-1]] = value
+    return bound
+
+
+_SCOPES = frozenset({"translation_unit", "declaration_list", "namespace_definition", "linkage_specification"})
+
+
+def _declarations(node: Node) -> Iterator[Node]:
+    """Type aliases at file scope, in namespaces and in `#if` branches."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current.type in ("type_definition", "alias_declaration"):
+            yield current
+        elif current.type in _SCOPES or current.type.startswith("preproc_"):
+            stack.extend(reversed(current.named_children))
+
+
+@lru_cache(maxsize=32)
+def aliases(unit: Unit) -> dict[str, str]:
+    """The file's typedefs and `using` aliases: name -> type as written."""
+    found: dict[str, str] = {}
+    for node in _declarations(unit.root):
+        kind = node.child_by_field_name("type")
+        name = node.child_by_field_name("declarator") or node.child_by_field_name("name")
+        if kind is not None and name is not None and name.type == "type_identifier":
+            found.setdefault(_text(name), _text(kind))
+    return found
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
