@@ -34,10 +34,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u
 class Translation:
     """One text to compile.
 
-    `expressions` name the kernels to instantiate, one per step of the spec: "k" or "k<float, 256>". `defines` are "NAME"
-    or "NAME=VALUE"; `include` are folders shown to the compiler read-only (what is compiled with them is not cached).
-    `path` is what messages call the text. Without `expressions` every `__global__` function that needs no instantiation
-    is an entry, in the order of their names.
+    `expressions` name the kernels to instantiate, one per step of the spec: "k" or "k<float, 256>". `defines` are
+    "NAME" or "NAME=VALUE"; `include` are folders shown to the compiler read-only (what is compiled with them is not
+    cached). `path` is what messages call the text. Without `expressions` every `__global__` function that needs no
+    instantiation is an entry, in the order of their names.
     """
 
     text: str

@@ -20,6 +20,16 @@ _TOO_HARD = re.compile(
     r"JIT mode|cannot open source file \"(?:c[a-z]+|[a-z_]+)\"|not supported (?:by|with|in) NVRTC|__CUDACC_RTC__"
 )
 
+# Headers that NVRTC is known to refuse after seconds of reading.
+_HOST_HEADERS = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*<(?:cub/cub\.cuh|cub/device/[\w/]+\.cuh|thrust/[\w/]+\.h)>", re.MULTILINE
+)
+
+
+def needs_nvcc(text: str) -> bool:
+    """Whether the text includes a header that only nvcc takes."""
+    return bool(_HOST_HEADERS.search(text))
+
 
 def too_hard_for_nvrtc(log: str) -> bool:
     """Whether NVRTC refused the text for what it is, not for an error in it."""

@@ -17,7 +17,7 @@ from engine import sandbox as _sandbox
 from engine.compile.cache import DiskCache
 from engine.compile.compiler import CompileTimeout, Translation, check_arch, clean_log, compile_error, parse_resources
 from engine.compile.cubin import Cubin, CubinError
-from engine.compile.nvcc import compile_nvcc, find_nvcc, too_hard_for_nvrtc
+from engine.compile.nvcc import compile_nvcc, find_nvcc, needs_nvcc, too_hard_for_nvrtc
 from engine.errors import CompileError, MachineError
 from engine.model import Binary, Resources
 from engine.worker import Worker, WorkerLost
@@ -100,12 +100,13 @@ class NvrtcCompiler:
         if kept is not None:
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 return self._binary(kept[0], kept[1], begin, cached=True)
-        header, cubin = self._run(translation)
+        nvcc = find_nvcc() is not None
+        header, cubin = ({}, b"") if nvcc and needs_nvcc(translation.text) else self._run(translation)
         if header.get("ok") is not True:
             log = str(header.get("log", ""))
-            if not too_hard_for_nvrtc(log):
+            if header and not too_hard_for_nvrtc(log):
                 raise compile_error(log, translation.path)
-            if find_nvcc() is None:
+            if not nvcc:
                 error = compile_error(log, translation.path)
                 error.do = "NVRTC does not take this code; with nvcc it may compile: pip install 'optiml[nvcc]'"
                 raise error

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine import sandbox as module
+from engine.compile.nvrtc import NvrtcCompiler
+from engine.sandbox import NoSandbox, Sandbox
+
+
+@pytest.fixture(scope="session")
+def box() -> Sandbox | NoSandbox:
+    works, why = module.available()
+    if not works:
+        pytest.skip(f"no sandbox here: {why}")
+    return module.sandbox()
+
+
+@pytest.fixture(scope="session")
+def compiler(box: Sandbox | NoSandbox) -> Iterator[NvrtcCompiler]:
+    with NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=2) as made:
+        yield made
