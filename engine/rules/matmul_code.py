@@ -85,7 +85,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     for p in parts:
         extent = name("tile_m" if p.which == "a" else "tile_n") + (f" + {p.pad}" if p.pad else "")
         lines.append(
-            f"__shared__ __align__(16) {p.operand.type} {name(p.which + '_tile')}{buffers}[{name('tile_k')}][{extent}];"
+            f"alignas(16) __shared__ {p.operand.type} {name(p.which + '_tile')}{buffers}[{name('tile_k')}][{extent}];"
         )
     lines += [
         f"const int {name('tid')} = threadIdx.x;",

@@ -166,7 +166,9 @@ def _every_time(node: Node, body: Node) -> bool:
         statement = statement.parent
         if statement is not None and statement.type == "conditional_expression":
             return False
-    if statement is None or (statement.parent != body and statement != body):
+    if statement is None:
+        return False
+    if statement != body and (body.type != "compound_statement" or statement.parent != body):
         return False
     return not any(
         n.type in ("break_statement", "continue_statement") and n.start_byte < node.start_byte for n in walk(body)

@@ -1,0 +1,225 @@
+import re
+
+import pytest
+
+from engine.rules.model import Site
+from tests.engine.rules.equality import assert_equal
+from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
+
+SIZES = ({"m": 2048, "n": 2048, "k": 2048},)
+CHECK = ({"m": 1, "n": 1, "k": 1}, {"m": 7, "n": 129, "k": 33})
+ELEMENTS = {"a": "m*k", "b": "k*n", "c": "m*n"}
+LAUNCH = """
+    dim3 block(16, 16);
+    dim3 grid((n + 15) / 16, (m + 15) / 16);
+    gemm<<<grid, block>>>(a, b, c, m, n, k);
+"""
+PLAIN = """
+// One thread per element.
+__global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < m && col < n) {
+        float sum = 0.0f;
+        for (int i = 0; i < k; ++i) {
+            sum += a[row * k + i] * b[i * n + col];
+        }
+        c[row * n + col] = sum;
+    }
+}"""
+AWKWARD = ({"m": 1, "n": 1, "k": 1}, {"m": 70, "n": 68, "k": 36}, {"m": 33, "n": 65, "k": 17})
+
+
+def site_of(source: str, launch: str = LAUNCH, newline: str = "\n") -> Site:
+    return make(source, launch, sizes=SIZES, check=CHECK, elements=ELEMENTS, newline=newline)
+
+
+def some(site: Site) -> list[Site]:
+    """A pipelined, a plain and a square tiling."""
+    chosen = [(64, 4, 2), (64, 4, 1), (16, 1, 1)]
+    found = {(int(p.parameters["bm"]), int(p.parameters["tm"]), int(p.parameters["buffers"])): p
+             for p in propose(site, "matmul_tile")}  # fmt: skip
+    return [after(site, found[key]) for key in chosen]
+
+
+def test_tiles_and_launch() -> None:
+    edited = one(site_of(PLAIN), "matmul_tile", bm=128, bk=8, buffers=2)
+    assert [(c.grid, c.block) for c in edited.configs] == [((16, 16, 1), (256, 1, 1))]
+    code = device(edited)
+    assert "// One thread per element." in code
+    assert "alignas(16) __shared__ float a_tile[2][tile_k][tile_m + 4];" in code
+    assert "                sum += sums[i2][j];\n                c[row * n + col] = sum;" in code
+
+
+def test_every_tiling_compiles() -> None:
+    site = site_of(PLAIN)
+    found = propose(site, "matmul_tile")
+    assert len(found) >= 8
+    for proposal in found:
+        assert set(proposal.parameters) == {"bm", "bn", "bk", "tm", "tn", "buffers"}
+        compiles(after(site, proposal))
+
+
+def test_machine_code_of_the_large_tile() -> None:
+    code = machine_code(one(site_of(PLAIN), "matmul_tile", bm=128, bk=8, buffers=2))
+    assert len(re.findall(r"\bFFMA\b", code)) >= 512
+    assert len(re.findall(r"\bLDS\.128\b", code)) <= 32
+    assert not re.findall(r"\bLDS\b(?!\.128)", code)
+    assert len(re.findall(r"\bLDG\.E\.128\b", code)) == 2
+    assert not re.findall(r"\b(?:LDL|STL)\b", code)  # no spills
+
+
+@pytest.mark.parametrize("sizes", AWKWARD)
+def test_gives_the_same_results(sizes: dict[str, int]) -> None:
+    site = site_of(PLAIN)
+    assert_equal(site, some(site), (sizes,), tolerance=1e-5)
+
+
+def test_large_tiles_give_the_same_results_without_races() -> None:
+    site = site_of(PLAIN)
+    large = one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=2)
+    assert_equal(site, [large], ({"m": 130, "n": 132, "k": 20},), tolerance=1e-5, races=True)
+
+
+GOOD = {
+    "both transposed, early return, scaled": """
+__global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
+    const int r = threadIdx.y + blockDim.y * blockIdx.y;
+    const int q = threadIdx.x + blockDim.x * blockIdx.x;
+    if (r >= m || q >= n) return;
+    float acc = 0.f;
+    #pragma unroll 4
+    for (int i = 0; i < k; i++) acc = acc + a[i * m + r] * b[q * k + i];
+    // scaled
+    c[r * n + q] = 0.5f * acc + 2.0f * c[r * n + q];
+}""",
+    "in global memory, temporaries": """
+__global__ void gemm(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n, int k)
+{
+\tint row = blockIdx.y * blockDim.y + threadIdx.y;
+\tint col = blockIdx.x * blockDim.x + threadIdx.x;
+\tif (row < m && col < n)
+\t{
+\t\tint out = row * n + col;
+\t\tfor (int i = 0; i < k; ++i)
+\t\t{
+\t\t\tfloat x = a[row * k + i];
+\t\t\tfloat y = b[i * n + col];
+\t\t\tc[out] += x * y;
+\t\t}
+\t}
+}""",
+    "swapped factors, two guards, subtracted": """
+__global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
+    size_t col = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= m) return;
+    if (col >= n) return;
+    float total = 1;
+    for (int i = 0; i < k; ++i) {
+        total -= b[(size_t)i * n + col] * a[row * (size_t)k + i];
+    }
+    c[row * n + col] = total > 0 ? total : 0;
+}""",
+    "double, fused": PLAIN.replace("float", "double").replace("sum += a[row * k + i] * b[i * n + col]",
+                                                              "sum = fma(a[row * k + i], b[i * n + col], sum)"),
+    "bytes into ints": PLAIN.replace("const float*", "const signed char*").replace("float", "int")
+    .replace("a[row * k + i]", "(int)a[row * k + i]").replace("0.0f", "0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_other_forms_give_the_same_results(name: str) -> None:
+    site = site_of(GOOD[name])
+    found = some(site)
+    for edited in found:
+        compiles(edited)
+    assert_equal(site, found, ({"m": 70, "n": 68, "k": 36},), tolerance=1e-5)
+
+
+def test_rows_along_x() -> None:
+    source = PLAIN.replace(".y", ".#").replace(".x", ".y").replace(".#", ".x")
+    launch = LAUNCH.replace("(n + 15) / 16, (m + 15) / 16", "(m + 15) / 16, (n + 15) / 16")
+    site = site_of(source, launch)
+    assert_equal(site, some(site), ({"m": 20, "n": 68, "k": 5},), tolerance=1e-5)
+
+
+def test_half_is_converted_as_the_author_does() -> None:
+    source = "#include <cuda_fp16.h>\n" + (
+        PLAIN.replace("const float*", "const half*").replace("float* c", "half* c")
+        .replace("a[row * k + i]", "__half2float(a[row * k + i])").replace("b[i * n + col]", "__half2float(b[i * n + col])")
+        .replace("= sum;", "= __float2half(sum);")
+    )  # fmt: skip
+    site = site_of(source)
+    edited = some(site)[0]
+    assert "float a_tile" in device(edited)
+    compiles(edited)
+    assert_equal(site, [edited], ({"m": 20, "n": 33, "k": 9},), tolerance=1e-2)
+
+
+def test_template_types() -> None:
+    source = (
+        PLAIN.replace("__global__", "template <typename T>\n__global__").replace("float", "T").replace("0.0f", "T(0)")
+    )
+    for edited in some(site_of(source, LAUNCH.replace("gemm<<<", "gemm<float><<<"))):
+        compiles(edited, "gemm<double>")
+
+
+def test_crlf_is_kept() -> None:
+    edited = some(site_of(PLAIN, newline="\r\n"))[0]
+    assert edited.program.data.count(b"\r\n") == edited.program.data.count(b"\n")
+    compiles(edited)
+
+
+STEP = "sum += a[row * k + i] * b[i * n + col];"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (STEP, "sum += a[row * k + i] * b[i * n + col] * 0.5f;"),
+        (STEP, "sum += a[row * k + i] + b[i * n + col];"),
+        (STEP, "sum += a[row * k + i] * a[row * k + i];"),
+        (STEP, "sum += a[row * k + i] * b[i];"),
+        (STEP, "sum += a[row * k + i * 2] * b[i * n + col];"),
+        (STEP, "sum += a[row * row + i] * b[i * n + col];"),
+        (STEP, "sum += a[(row * k + i) % 7] * b[i * n + col];"),
+        (STEP, "sum += a[row * k + i] * b[i * n + col]; if (sum > 9) break;"),
+        (STEP, "if (i != 3) " + STEP),
+        (STEP, STEP + " c[row * n + col] = sum;"),
+        (STEP, "float t = 2; " + STEP + " sum += t;"),
+        (STEP, "int x = a[row * k + i]; sum += x * b[i * n + col];"),
+        (STEP, "STEP;"),
+        (STEP, "sum += a[row * k + i] * b[i * n + col] @@ 2;"),
+        (STEP, "\n#if 1\n" + STEP + "\n#endif\n"),
+        ("int i = 0; i < k; ++i", "int i = 1; i < k; ++i"),
+        ("int i = 0; i < k; ++i", "int i = 0; i < k; i += 2"),
+        ("int i = 0; i < k; ++i", "int i = 0; i <= k; ++i"),
+        ("int i = 0; i < k; ++i", "int i = 0; i < row; ++i"),
+        ("if (row < m && col < n)", "if (row < m)"),
+        ("if (row < m && col < n)", ""),
+        ("float sum = 0.0f;", "float sum = 0.0f; n = n / 2;"),
+        ("float sum = 0.0f;", "float sum = 0.0f; __syncthreads();"),
+        ("float sum = 0.0f;", "__shared__ float s[16]; float sum = 0.0f;"),
+        ("float sum = 0.0f;", "float sum = threadIdx.x;"),
+        ("= sum;", "= sum; if (sum > 1) return;"),
+        ("void gemm", "void __launch_bounds__(32) gemm"),
+        ("float* c", "volatile float* c"),
+        ("const float* a", "float* a"),
+    ],
+)
+def test_nothing_for_what_is_no_such_product(old: str, new: str) -> None:
+    assert old in PLAIN
+    source = "#define STEP if (sum > 3) return; sum += a[row * k + i] * b[i * n + col]\n" + PLAIN.replace(old, new)
+    if old == "const float* a":
+        source = source.replace("c[row * n + col] = sum;", "c[row * n + col] = sum;\n        a[row] = 1;")
+    assert not propose(site_of(source), "matmul_tile")
+
+
+@pytest.mark.parametrize(
+    "launch",
+    ["", LAUNCH.replace("(a, b, c", "(a, c, c"), LAUNCH.replace("(n + 15) / 16", "guess()"),
+     LAUNCH.replace("(m + 15) / 16)", "(m + 15) / 16, 2)")],
+)  # fmt: skip
+def test_nothing_where_the_launch_does_not_allow_it(launch: str) -> None:
+    assert not propose(site_of(PLAIN, launch), "matmul_tile")
