@@ -1,0 +1,106 @@
+"""Kernels made wrong in one place must be caught: each in 20 of 20 runs, by a finding or by its result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+from tests.engine.cpu.conftest import Kernel, Make
+from tests.engine.cpu.kernels import Honest, honest
+
+KERNELS = honest()
+RUNS = tuple(range(20))
+
+
+def mutate(h: Honest, old: str, new: str, make: Make, count: int = 1) -> Kernel:
+    assert h.text.count(old) >= 1, "the mutant would be the original"
+    return make(h.text.replace(old, new, count), h.kernel, h.launch, h.arguments)
+
+
+def caught_by_run(kernel: Kernel, h: Honest) -> list[bool]:
+    result = []
+    for run in kernel.runs(RUNS):
+        wrong = any(
+            not np.allclose(run.outputs[name], expected, rtol=h.tolerance, atol=h.tolerance)
+            for name, expected in h.expected.items()
+            if name in run.outputs
+        )
+        result.append(bool(run.findings) or wrong)
+    return result
+
+
+
+# name of the kernel, what is replaced, by what, the finding that must be there, the line it must name
+FOUND = [
+    ("tree", "__shared__ float s[128]", "__shared__ float s[127]", "shared_out_of_bounds", 6),
+    ("tree", "i < n ?", "i <= n ?", "out_of_bounds", 6),
+    ("tree", "x[i] :", "x[i - 1] :", "out_of_bounds", 6),
+    ("tree", "    if (t < k) s[t] += s[t + k];\n    __syncthreads();\n",
+     "    if (t < k) { s[t] += s[t + k];\n    __syncthreads(); }\n", "barrier_divergence", 10),
+    ("tiled matmul", "float a[TILE][TILE]", "float a[TILE][TILE - 1]", "shared_out_of_bounds", 0),
+    ("tiled matmul", "row < m && ac < k", "ac < k", "out_of_bounds", 9),
+    ("tiled matmul", "if (row < m && col < n) C", "if (col < n) C", "out_of_bounds", 15),
+    ("in place", "if (i < n) ", "", "out_of_bounds", 4),
+    ("early return", "if (i >= n) return;\n", "\n", "out_of_bounds", 6),
+    ("histogram", "threadIdx.x < 16) atomicAdd", "threadIdx.x <= 16) atomicAdd", "shared_out_of_bounds", 8),
+    ("warp shuffles", "static __shared__ float part[32]", "static __shared__ float part[2]", "shared_out_of_bounds", 10),
+    ("double buffer", "T tile[2][B]", "T tile[2][B - 1]", "shared_out_of_bounds", 0),
+    ("vectors", "if (i < n)", "if (i <= n)", "out_of_bounds", 4),
+    ("vectors", "y[i] = v", "((float4*)x)[i] = v", "input_written", 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "old", "new", "kind", "line"), FOUND, ids=[f"{f[0]}: {f[3]} {i}" for i, f in enumerate(FOUND)])
+def test_found_in_every_run(name: str, old: str, new: str, kind: str, line: int, make: Make) -> None:
+    kernel = mutate(KERNELS[name], old, new, make)
+    for run in kernel.runs(RUNS):
+        found = [f for f in run.findings if f.kind == kind]
+        assert found, run.findings
+        assert line == 0 or found[0].line == line
+
+
+WRONG = [
+    ("warp shuffles", "d = 16", "d = 8"),
+    ("warp shuffles", "v, d)", "v, d + 1)"),
+    ("tile group", "tile.thread_rank(); c", "tile.thread_rank() + 1; c"),
+    ("tree", "t + k]", "t + k - 1]"),
+    ("early return", "threadIdx.x ^ 1", "threadIdx.x"),
+    ("tiled matmul", "ac < k ?", "ac < k - 1 ?"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), WRONG)
+def test_wrong_or_found_in_every_run(name: str, old: str, new: str, make: Make) -> None:
+    h = KERNELS[name]
+    assert all(caught_by_run(mutate(h, old, new, make), h))
+
+
+RACES = [
+    ("tree", "  __syncthreads();\n  for", "  for", "s"),  # the barrier after filling
+    ("tree", "    if (t < k) s[t] += s[t + k];\n    __syncthreads();", "    if (t < k) s[t] += s[t + k];", "s"),
+    ("tree", "atomicAdd(out, s[0])", "*out += s[0]", "out"),
+    ("tiled matmul", "    __syncthreads();\n    for", "    for", ""),
+    ("tiled matmul", "* b[i][threadIdx.x];\n    __syncthreads();", "* b[i][threadIdx.x];", ""),
+    ("histogram", "atomicAdd(&local[x[i]], 1)", "local[x[i]] += 1", "local"),
+    ("histogram", "atomicAdd(bins + threadIdx.x, local[threadIdx.x])", "bins[threadIdx.x] += local[threadIdx.x]", "bins"),
+    ("histogram", "local[threadIdx.x] = 0;\n  __syncthreads();", "local[threadIdx.x] = 0;", "local"),
+    ("last block", "    __threadfence();\n", "\n", "part"),
+    ("warp shuffles", "  __syncthreads();\n", "\n", "part"),
+    ("warp synchronous", "float v = s[t + k]; __syncwarp();", "float v = s[t + k];", "s"),
+    ("double buffer", "    __syncthreads();\n  }", "  }", "tile"),
+    ("early return", "  __syncthreads();\n", "\n", "s"),
+    ("spin lock", "    if (atomicCAS(&lock, 0, 1) == 0) {", "    {", "counter"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "array"), RACES, ids=[f"{r[0]} {i}" for i, r in enumerate(RACES)])
+def test_race_found_in_every_run(name: str, old: str, new: str, array: str, make: Make) -> None:
+    kernel = mutate(KERNELS[name], old, new, make)
+    for order in RUNS:
+        found = [f for f in kernel.races((order,)) if f.kind == "race"]
+        assert found
+        assert not array or array in {f.array for f in found}
+        assert all(f.line > 0 for f in found)
+
+
