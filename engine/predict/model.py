@@ -214,8 +214,15 @@ def _traffic(
     repeated = near * min(every, asked) + (1 - near) * every
     fits_l2 = min(1.0, figures.l2_bytes / max(unique * resident, 1.0))
     dram = max(unique, fits_l2 * unique + (1 - fits_l2) * repeated)
-    fits_l1 = min(1.0, l1 / max(unique * resident / figures.target.multiprocessors, 1.0))
-    l2 = max(dram, fits_l1 * unique + (1 - fits_l1) * repeated)
+    # A block's own bytes come to its multiprocessor once at least; blocks elsewhere share through L2 alone.
+    least = max(counted.block_unique_bytes, unique)
+    per_block = (
+        least / max(1, launch.blocks)
+        if counted.block_unique_bytes
+        else unique * resident / (occupied.blocks * figures.target.multiprocessors)
+    )
+    fits_l1 = min(1.0, l1 / max(per_block * occupied.blocks, 1.0))
+    l2 = max(dram, fits_l1 * least + (1 - fits_l1) * max(least, repeated))
     return dram, l2
 
 

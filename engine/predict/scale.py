@@ -37,12 +37,18 @@ def probe_sizes(sizes: Sizes) -> tuple[dict[str, int | float], ...]:
 
 
 def extrapolate(
-    probes: Sequence[tuple[Sizes, AccessCounts]], sizes: Sizes, launches: Sequence[LaunchConfig]
+    probes: Sequence[tuple[Sizes, AccessCounts]],
+    sizes: Sizes,
+    launches: Sequence[LaunchConfig],
+    *,
+    load_bytes: float = math.inf,
+    store_bytes: float = math.inf,
 ) -> AccessCounts:
     """Counts at `sizes` with `launches`, one per step, from the runs of `probe_sizes` in its order.
 
     Each count c is taken to grow as c(base) · Π (size / base size)^e, with e = log(c(doubled) / c(base)) / log(growth)
     of each size alone. Exact for what is a product of powers; near for sums that one term leads.
+    `load_bytes` and `store_bytes` are the sizes of all buffers that are read and written at `sizes`: no more is touched.
     Raises RefusedError when there is no probe, or probes differ in their number of steps.
     """
     if not probes or any(len(counts.kernels) != len(launches) for _, counts in probes):
@@ -74,9 +80,10 @@ def extrapolate(
             KernelCounts(
                 launch=launch,
                 sites=tuple(_site(key, step, scaled) for key in sites),
-                unique_load_bytes=scaled(lambda c, k=step: c.kernels[k].unique_load_bytes),  # type: ignore[misc]
-                unique_store_bytes=scaled(lambda c, k=step: c.kernels[k].unique_store_bytes),  # type: ignore[misc]
+                unique_load_bytes=min(scaled(lambda c, k=step: c.kernels[k].unique_load_bytes), load_bytes),  # type: ignore[misc]
+                unique_store_bytes=min(scaled(lambda c, k=step: c.kernels[k].unique_store_bytes), store_bytes),  # type: ignore[misc]
                 barriers=scaled(lambda c, k=step: c.kernels[k].barriers),  # type: ignore[misc]
+                block_unique_bytes=scaled(lambda c, k=step: c.kernels[k].block_unique_bytes),  # type: ignore[misc]
                 max_warp_loads=scaled(lambda c, k=step: c.kernels[k].max_warp_loads),  # type: ignore[misc]
             )
         )

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import RefusedError
+from engine.model import LaunchConfig
+from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
+from engine.predict.scale import Sizes, extrapolate, probe_sizes
+
+
+def product(sizes: Sizes) -> AccessCounts:
+    """The exact counts of a naive m×k by k×n product, one thread per element."""
+    m, n, k = (int(sizes[name]) for name in "mnk")
+    warps = m * n / 32
+    sites = (
+        SiteCounts(5, "global", "load", 4, warps * k, m * n * k, warps * k, "a"),
+        SiteCounts(5, "global", "load", 4, warps * k, m * n * k, warps * k * 4, "b"),
+        SiteCounts(7, "global", "store", 4, warps, m * n, warps * 4, "c"),
+    )
+    launch = LaunchConfig((m * n // 256, 1, 1), (256, 1, 1))
+    return AccessCounts((KernelCounts(launch, sites, 4.0 * (m * k + k * n), 4.0 * m * n, 0.0, float(2 * k)),))
+
+
+def test_products_of_powers_are_exact() -> None:
+    sizes = {"m": 2048, "n": 1024, "k": 4096}
+    probes = [(p, product(p)) for p in probe_sizes(sizes)]
+    assert len(probes) == 4
+    assert all(max(p.values()) <= 128 for p, _ in probes)
+    found = extrapolate(probes, sizes, [LaunchConfig((1, 1, 1), (256, 1, 1))]).kernels[0]
+    wanted = product(sizes).kernels[0]
+    for ours, exact in zip(found.sites, wanted.sites, strict=True):
+        assert ours.requests == pytest.approx(exact.requests)
+        assert ours.passes == pytest.approx(exact.passes)
+        assert ours.lanes == pytest.approx(exact.lanes)
+        assert (ours.array, ours.line) == (exact.array, exact.line)
+    assert found.unique_store_bytes == pytest.approx(wanted.unique_store_bytes)
+    # A sum of two products is near, not exact, and never more than what there is.
+    assert found.unique_load_bytes == pytest.approx(wanted.unique_load_bytes, rel=0.7)
+    held = extrapolate(probes, sizes, [found.launch], load_bytes=wanted.unique_load_bytes).kernels[0]
+    assert held.unique_load_bytes == wanted.unique_load_bytes
+    assert found.launch.grid == (1, 1, 1)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 1 << 28), min_size=1))
+def test_probes_are_small_and_within_the_sizes(sizes: dict[str, int]) -> None:
+    base, *others = probe_sizes(sizes)
+    assert set(base) == set(sizes)
+    assert all(1 <= base[name] <= min(sizes[name], 16_384) for name in sizes)
+    for other in others:
+        changed = [name for name in sizes if other[name] != base[name]]
+        assert len(changed) == 1
+        assert base[changed[0]] < other[changed[0]] <= sizes[changed[0]]
+
+
+def test_multiples_stay_multiples_and_factors_stay() -> None:
+    base = probe_sizes({"n": 3 << 20, "alpha": 0.5})[0]
+    assert base["alpha"] == 0.5
+    assert base["n"] == 3 << 12
+    assert probe_sizes({"n": 100}) == ({"n": 100},)
+
+
+def test_small_sizes_need_no_probe_and_stay_as_counted() -> None:
+    sizes = {"m": 32, "n": 64, "k": 16}
+    counts = product(sizes)
+    assert extrapolate([(sizes, counts)], sizes, [counts.kernels[0].launch]) == counts
+
+
+def test_a_site_that_the_base_run_never_reached_is_kept() -> None:
+    def counts(n: int) -> AccessCounts:
+        sites = (SiteCounts(3, "global", "load", 4, 1.0, 32.0, 4.0),) if n > 16384 else ()
+        return AccessCounts((KernelCounts(LaunchConfig((1, 1, 1), (32, 1, 1)), sites, 1.0, 1.0),))
+
+    sizes = {"n": 1 << 20}
+    probes = [(p, counts(int(p["n"]))) for p in probe_sizes(sizes)]
+    assert extrapolate(probes, sizes, [LaunchConfig((1, 1, 1), (32, 1, 1))]).kernels[0].sites[0].requests >= 1
+
+
+def test_what_does_not_match_is_refused() -> None:
+    sizes = {"m": 32, "n": 64, "k": 16}
+    with pytest.raises(RefusedError):
+        extrapolate([], sizes, [])
+    with pytest.raises(RefusedError):
+        extrapolate([(sizes, product(sizes))], sizes, [])
