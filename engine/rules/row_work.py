@@ -6,15 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine.rules.common import children, local_only, names, pointers_distinct, sound, strip, text, walk
+from engine.rules.common import (
+    children,
+    is_integer_type,
+    local_only,
+    names,
+    pointers_distinct,
+    pure,
+    sound,
+    strip,
+    text,
+    walk,
+    written,
+)
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial
-from engine.rules.reduction import Reduction, pure_value, reductions
+from engine.rules.reduction import Reduction, pure_value, reductions, tokens
 from engine.rules.scope import Scope, Use, assigned, inside, type_names
 from engine.rules.threads import (
     Index,
     StrideLoop,
     ThreadMap,
+    declarators,
+    declared_type,
     in_parameters,
     stride_loop,
     thread_map,
@@ -119,13 +133,38 @@ class _Reader:
             self.statements(children(other) if other.type == "else_clause" else [other])
 
     def loop(self, node: Node) -> None:
-        loop = stride_loop(node)
+        loop = stride_loop(node) or inclusive_loop(node)
         if loop is None or loop.step != "1" or node.parent is None or node.parent.type != "compound_statement":
             raise _Other
         found = reductions(self.scope, loop, self.types)
         if found is None or names(loop.bound) & {r.name for r in found}:
             raise _Other
         self.loops.append(SharedLoop(loop, tuple(found)))
+
+
+def inclusive_loop(node: Node) -> StrideLoop | None:
+    """`for (int j = first; j <= last; ++j)` as a counted loop; its `bound` is the last value."""
+    parts = [node.child_by_field_name(f) for f in ("initializer", "condition", "update", "body")]
+    if any(p is None for p in parts):
+        return None
+    initializer, condition, update, body = (p for p in parts if p is not None)
+    declared = declarators(initializer) if initializer.type == "declaration" else []
+    if len(declared) != 1 or not is_integer_type(declared_type(initializer)):
+        return None
+    (name, start), condition = declared[0], strip(condition)
+    sign, left, right = (condition.child_by_field_name(f) for f in ("operator", "left", "right"))
+    if condition.type != "binary_expression" or sign is None or left is None or right is None or start is None:
+        return None
+    last = {"<=": (left, right), ">=": (right, left)}.get(text(sign))
+    plain = tokens(update).replace(" ", "")
+    if not name or last is None or text(strip(last[0])) != name:
+        return None
+    if plain not in (f"{name}++", f"++{name}", f"{name}+=1", f"{name}={name}+1"):
+        return None
+    changed = written(body)
+    if not pure(start) or not pure(last[1]) or {name, ""} & changed or names(last[1]) & (changed | {name}):
+        return None
+    return StrideLoop(node, name, declared_type(initializer), start, last[1], "1", body)
 
 
 def row_work(site: Site) -> RowWork | None:

@@ -190,7 +190,7 @@ class Scope:
         for n in walk(node):
             if n.type != "identifier" or not self._pointer(n):
                 continue
-            if any(inside(n, a) for a in accounted) or self._defines(n):
+            if any(inside(n, a) for a in accounted) or self._defines(n) or _compared(n):
                 continue
             return None
         return found
@@ -216,6 +216,13 @@ class Scope:
 def _counts(written_type: str) -> bool:
     words = set(written_type.replace("std::", "").split()) - {"const", "constexpr", "unsigned", "signed"}
     return words <= {"int", "long", "size_t", "ptrdiff_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "uint", "auto"}
+
+
+def _compared(pointer: Node) -> bool:
+    """Whether the pointer is only compared, as in `bias != NULL`."""
+    parent = pointer.parent
+    sign = parent.child_by_field_name("operator") if parent is not None else None
+    return parent is not None and sign is not None and parent.type == "binary_expression" and text(sign) in ("==", "!=")
 
 
 def _direction(access: Node) -> tuple[bool, bool]:

@@ -109,6 +109,7 @@ __global__ void gemm(const float* __restrict__ a, const float* __restrict__ b, f
 \t\t}
 \t}
 }""",
+    "a start value": PLAIN.replace("float sum = 0.0f", "float sum = c != NULL ? c[row * n + col] : 0.0f"),
     "swapped factors, two guards, subtracted": """
 __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
     size_t col = blockIdx.x * blockDim.x + threadIdx.x;

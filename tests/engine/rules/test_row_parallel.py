@@ -119,6 +119,16 @@ GOOD = {
     z[row] = best;
     z[row] += 1;
 }""",
+    "a last element that counts": """
+    float s = 0.0f;
+    for (int j = 0; j <= row % cols; j++) { s += x[row * cols + j]; }
+    for (int j = 0; j <= row % cols; j++) { y[row * cols + j] = s; }
+}""",
+    "a pointer that may be null": """
+    float s = y != nullptr ? 2.0f : 0.0f;
+    for (int j = 0; j < cols; ++j) { s += x[row * cols + j]; }
+    z[row] = s;
+}""",
     "loops under a condition": """
     float s = 0.0f;
     if (cols > 3) {
