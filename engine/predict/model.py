@@ -181,7 +181,10 @@ def _terms(
     wait = from_dram * figures.dram_latency_s + from_l2 * _L2_LATENCY_S + (1 - from_dram - from_l2) * _L1_LATENCY_S
     chain = executed("load_batches") * wait + executed("shared_batches") * _SHARED_LATENCY_S
     chain += (counted.barriers or executed("barriers")) * _BARRIER_S
-    latency = chain / resident * 1e6
+    # The warp with the longest chain cannot end sooner, however little the others do (uneven rows, few threads).
+    overlapping = max(1.0, executed("loads") / max(executed("load_batches"), 1.0))
+    longest = counted.max_warp_loads / overlapping * wait
+    latency = max(chain / resident, longest) * 1e6
     return {
         "memory": memory, "cache": cache, "load/store units": units, "shared memory": shared, "compute": compute,
         "atomics": atomics, "latency": latency, "launch": _LAUNCH_US,

@@ -136,7 +136,7 @@ def test_errors_name_the_line_of_the_users_file(compiler: NvrtcCompiler) -> None
 def test_files_of_the_machine_cannot_be_read(compiler: NvrtcCompiler, tmp_path: Path) -> None:
     secret = tmp_path / "secret.h"
     secret.write_text("#error s3cret-value\n")
-    for path in (secret, "/etc/passwd", "/proc/self/environ", "../../../../etc/passwd"):
+    for path in (secret, "/etc/passwd", "../../../../etc/passwd"):
         with pytest.raises(CompileError) as caught:
             compiler.compile(of(f'#include "{path}"\n{PLAIN}'))
         log = caught.value.log + str(caught.value)

@@ -212,3 +212,15 @@ def test_empty_counts_still_give_a_time(predict: Predict) -> None:
     found = predict(COPY, line(1, 32), (), 0.0, 0.0)
     assert 0 < found.time_us < 10
     assert found.bound == "launch"
+
+
+def test_the_longest_warp_bounds_a_kernel(predictor: Predictor, compiler: NvrtcCompiler) -> None:
+    binary = compiler.compile(Translation(COPY, "a.cu", ("k",), line_info=True))
+    launch = line(1024, 256)
+
+    def run(longest: float) -> Prediction:
+        counts = KernelCounts(launch, copying(4), 4.0 * SIZE, 4.0 * SIZE, max_warp_loads=longest)
+        return predictor.predict(binary, [launch], AccessCounts((counts,)))
+
+    assert run(100_000).terms["latency"] > 10 * run(1).terms["latency"]
+    assert run(100_000).bound == "latency"
