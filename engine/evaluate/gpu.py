@@ -19,7 +19,7 @@ from engine.spec.data import buffer_elements, bytes_needed
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import KernelSpec
 from engine.statistics import paired_ratio, weighted_ratio
-from engine.verify.plan import plan
+from engine.verify.plan import plan, real_shapes
 from engine.verify.widen import widen
 
 _SEEDS = 1 << 40
@@ -31,6 +31,11 @@ _MOST_LOSS = 1.03
 _FLOOR_MARGIN = 0.9
 _HOST_OVER_EVENTS = 2.0  # a batch that took the host twice what the events say was disturbed
 _RETRIES = 2
+# A candidate gets this many times what the original takes for the same checks, but not less than two seconds: a kernel a
+# hundred times slower is of no interest, and one that never ends must not cost more.
+_LIMIT_FACTOR = 10.0
+_LEAST_LIMIT_S = 2.0
+_VALIDATED_S = 120.0
 
 _KINDS = {"wrong_result": Outcome.WRONG_RESULT, "memory_error": Outcome.MEMORY_ERROR}
 _FAULTS = {
@@ -48,8 +53,9 @@ class GpuEvaluator:
         self._random = random.Random(secrets.randbits(64))
         self._original: Built | None = None
         self._wide: Wide | None = None
-        self._ratios: dict[tuple[object, ...], float] = {}
-        self._verify_s = 5.0
+        self._near: dict[tuple[object, ...], Measurement] = {}  # of what was timed closely, by identity
+        self._held: Measurement | None = None  # the incumbent's
+        self._limit_s = _LEAST_LIMIT_S
         self._floors: dict[int, float] = {}
         self.bandwidth = 0.0
         self._missing: list[str] = []
@@ -92,15 +98,16 @@ class GpuEvaluator:
             self._missing.append(
                 "no float64 reference: the kernel cannot be widened, so the tolerance is a multiple of its type's epsilon"
             )
-        verify_begin = time.perf_counter()
-        self._runner.verify("original", plan(self._spec, self._random), timeout_s=120)
-        self._verify_s = time.perf_counter() - verify_begin
-        timings = self._time("original", None, "look", 0.0)
-        self._set_floors(timings[0])
+        verifying = time.perf_counter()
+        self._runner.verify("original", real_shapes(self._spec, self._random), timeout_s=_VALIDATED_S)
+        self._runner.verify("original", plan(self._spec, self._random), timeout_s=_VALIDATED_S)
+        self._limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * (time.perf_counter() - verifying))
+        measurement, _, _ = self._time(["original", "original"], "look", 0.0)
+        self._set_floors(measurement)
         driver = self._runner.monitor.driver()
         self._versions["driver_version"] = driver
         evaluation = Evaluation(
-            Outcome.ACCEPTED, timings[0], None, built.binary.resources, built.binary.code_hash,
+            Outcome.ACCEPTED, measurement, None, built.binary.resources, built.binary.code_hash,
             {**built.stage_s, "validate": time.perf_counter() - begin},
         )  # fmt: skip
         return built, evaluation
@@ -145,40 +152,67 @@ class GpuEvaluator:
         return self._builder.candidate(program)
 
     def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+        """Verify on check shapes, look at the speed beside the incumbent; what comes near it is verified on the real shapes
+        too and timed closely beside incumbent and original."""
         stages = dict(built.stage_s)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         begin = time.perf_counter()
+
+        def passed(stage: str) -> None:
+            nonlocal begin
+            now = time.perf_counter()
+            stages[stage] = stages.get(stage, 0.0) + now - begin
+            begin = now
+
         try:
             self._runner.start()
-            stages["restart"] = time.perf_counter() - begin
-            begin = time.perf_counter()
+            passed("restart")
+            self._crown(incumbent)
             self._runner.load("candidate", built)
-            checks = plan(self._spec, self._random)
-            answer = self._runner.verify("candidate", checks, timeout_s=max(3.0, 6 * self._verify_s))
-            stages["verify"] = time.perf_counter() - begin
-            if answer["failure"]:
-                return _refused(evaluation, answer["failure"]), None
-            begin = time.perf_counter()
-            evaluation, against = self._timed(evaluation, incumbent)
-            if evaluation.outcome is Outcome.ACCEPTED and evaluation.measurement:
-                self._ratios[built.identity] = evaluation.measurement.ratio
-            stages["time"] = time.perf_counter() - begin
-            return evaluation, against
+            failure = self._runner.verify("candidate", plan(self._spec, self._random), timeout_s=self._limit_s)[
+                "failure"
+            ]
+            passed("verify")
+            if failure:
+                return _refused(evaluation, failure), None
+            yardstick = "original" if incumbent is None else "incumbent"
+            measurement, failure, against = self._time([yardstick, "candidate"], "look", 1.0)
+            passed("time")
+            if failure:
+                return _refused(evaluation, failure), None
+            if measurement.ratio < (1.0 if self._held is None else self._held.ratio) * _NEAR:
+                return self._judge(evaluation, measurement), against
+            failure = self._runner.verify("candidate", real_shapes(self._spec, self._random), timeout_s=self._limit_s)[
+                "failure"
+            ]
+            passed("verify")
+            if failure:
+                return _refused(evaluation, failure), None
+            keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]
+            measurement, failure, against = self._time(keys, "close", 0.0)
+            passed("time")
+            if failure:
+                return _refused(evaluation, failure), None
+            judged = self._judge(evaluation, measurement)
+            self._near[built.identity] = measurement
+            return judged, against
         except DeviceFault as fault:
-            stages["lost"] = time.perf_counter() - begin
+            passed("lost")
             return replace(evaluation, outcome=_FAULTS[fault.kind], failure=Failure(_sentence(fault))), None
 
-    def _timed(self, evaluation: Evaluation, incumbent: Built | None) -> tuple[Evaluation, float | None]:
-        bar = max(1.0, self._ratios.get(incumbent.identity, 1.0)) if incumbent is not None else 1.0
-        measurement, failure, _ = self._time("candidate", None, "look", bar)
-        against: float | None = None
-        if failure is None and measurement.ratio >= bar * _NEAR:
-            if incumbent is not None:
-                self._runner.load("incumbent", incumbent)
-            measurement, failure, against = self._time("candidate", incumbent, "close", bar)
-        if failure:
-            return _refused(evaluation, failure), None
-        return self._judge(evaluation, measurement), against
+    def _crown(self, incumbent: Built | None) -> None:
+        """Have the incumbent on the device, and its measurement at hand: it is what candidates are looked at beside."""
+        if incumbent is None:
+            self._held = None
+            return
+        self._held = self._near.get(incumbent.identity)
+        if self._held is None:  # taken over from a journal: measured before, but not in this process
+            self._runner.load("candidate", incumbent)
+            measurement, failure, _ = self._time(["original", "candidate"], "look", 0.0)
+            if failure:
+                raise DeviceFault(f"the best of an earlier run no longer holds: {failure['reason']}", kind="launch")
+            self._held = self._near[incumbent.identity] = measurement
+        self._runner.keep("incumbent", incumbent)
 
     def _judge(self, evaluation: Evaluation, measurement: Measurement) -> Evaluation:
         evaluation = replace(evaluation, measurement=measurement)
@@ -204,47 +238,69 @@ class GpuEvaluator:
         return replace(evaluation, outcome=Outcome.SLOWER if measurement.high < 1.0 else Outcome.NO_DIFFERENCE)
 
     def _time(
-        self, key: str, incumbent: Built | None, effort: str, bar: float
+        self, keys: Sequence[str], effort: str, bar: float
     ) -> tuple[Measurement, Mapping[str, Any] | None, float | None]:
-        """Measure `key` against the original (and an incumbent that is loaded); taken again when something disturbed it."""
-        notes: tuple[str, ...] = ()
+        """Measure the last of `keys` beside the others; taken again when something disturbed it.
+
+        Returns the speedup over the original, what the check after timing found, and the speedup over the incumbent.
+        """
+        reason: str | None = None
+        measurement, against = Measurement((), 0.0, 0.0, 0.0, stable=False), None
         for _ in range(_RETRIES):
-            before = self._runner.monitor.read(self._runner.pid)
-            offset = len(self._spec.check)
-            keys = ["original", *(["incumbent"] if incumbent else []), key]
-            results = self._runner.time(
-                keys, range(offset, offset + len(self._spec.time)), effort, self._random.randrange(_SEEDS),
-                bar=bar, timeout_s=max(10.0, 20 * self._verify_s),
-            )  # fmt: skip
+            before = self._runner.monitor.read()
+            cases = range(len(self._spec.check), len(self._spec.check) + len(self._spec.time))
+            seed = self._random.randrange(_SEEDS)
+            results = self._runner.time(keys, cases, effort, seed, bar=bar, timeout_s=4 * self._limit_s)
             failure = next((r["failure"] for r in results if r["failure"]), None)
             if failure:
-                return Measurement((), 0.0, 0.0, 0.0, stable=False), failure, None
-            after = self._runner.monitor.read(self._runner.pid)
-            reason = disturbance(before, after)
+                return measurement, failure, None
+            reason = disturbance(before, self._runner.monitor.read())
             if reason is None and max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS:
                 reason = "the host was too busy to keep the GPU fed"
-            measurement, against = self._measurement(results)
+            measurement, against = self._measurement(results, keys)
             if reason is None:
                 return measurement, None, against
-            notes = (reason,)
-        return replace(measurement, stable=False, notes=notes), None, against
+        return replace(measurement, stable=False, notes=(reason or "",)), None, against
 
-    def _measurement(self, results: Sequence[Mapping[str, Any]]) -> tuple[Measurement, float | None]:
-        cases, pairs, rivals = [], [], []
+    def _measurement(
+        self, results: Sequence[Mapping[str, Any]], keys: Sequence[str]
+    ) -> tuple[Measurement, float | None]:
+        weights = [case.weight for case in self._spec.time]
+        cases: list[CaseTiming] = []
+        against: float | None = None
+        if keys[0] == "incumbent":
+            # Beside the incumbent alone: its own speedup, with the bounds of its interval, carries over to the original.
+            assert self._held is not None
+            held = self._held
+            pairs = [(r["samples_us"][0], r["samples_us"][-1]) for r in results]
+            for case, known, (rival, candidate) in zip(self._spec.time, held.cases, pairs, strict=True):
+                i = paired_ratio(rival, candidate)
+                cases.append(
+                    CaseTiming(
+                        case.name, case.weight, known.original_us, _median(candidate), known.ratio * i.ratio,
+                        known.low * i.low, known.high * i.high, len(candidate), known.cold,
+                    )
+                )  # fmt: skip
+            total = weighted_ratio(pairs, weights)
+            measurement = Measurement(
+                tuple(cases), held.ratio * total.ratio, held.low * total.low, held.high * total.high
+            )
+            return measurement, total.ratio
+        pairs, rivals = [], []
         for case, result in zip(self._spec.time, results, strict=True):
             original, *between, candidate = result["samples_us"]
-            interval = paired_ratio(original, candidate)
+            i = paired_ratio(original, candidate)
             cases.append(
                 CaseTiming(
-                    case.name, case.weight, _median(original), _median(candidate), interval.ratio, interval.low, interval.high,
-                    len(candidate), bool(result["cold"]),
+                    case.name, case.weight, _median(original), _median(candidate), i.ratio, i.low, i.high, len(candidate),
+                    bool(result["cold"]),
                 )
             )  # fmt: skip
             pairs.append((original, candidate))
             rivals += [(incumbent, candidate) for incumbent in between]
-        weights = [case.weight for case in self._spec.time]
         total = weighted_ratio(pairs, weights)
-        against = weighted_ratio(rivals, weights).ratio if rivals else None
+        if rivals:
+            against = weighted_ratio(rivals, weights).ratio
         return Measurement(tuple(cases), total.ratio, total.low, total.high), against
 
     # ---- the suggestion
@@ -261,17 +317,17 @@ class GpuEvaluator:
                 raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
             self._runner.load("candidate", built)
             evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {})
-            checks = plan(self._spec, self._random, repeats=2)
-            answer = self._runner.verify("candidate", checks, timeout_s=max(10.0, 20 * self._verify_s))
-            if answer["failure"]:
-                return _refused(evaluation, answer["failure"])
-            measurement, failure, _ = self._time("candidate", None, "final", 0.0)
+            before = (*plan(self._spec, self._random, repeats=2), *real_shapes(self._spec, self._random))
+            failure = self._runner.verify("candidate", before, timeout_s=4 * self._limit_s)["failure"]
             if failure:
                 return _refused(evaluation, failure)
-            checks = plan(self._spec, self._random)
-            answer = self._runner.verify("candidate", checks, timeout_s=max(10.0, 20 * self._verify_s))
-            if answer["failure"]:
-                return _refused(evaluation, answer["failure"])
+            measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
+            if failure:
+                return _refused(evaluation, failure)
+            after = (*plan(self._spec, self._random), *real_shapes(self._spec, self._random))
+            failure = self._runner.verify("candidate", after, timeout_s=4 * self._limit_s)["failure"]
+            if failure:
+                return _refused(evaluation, failure)
             return self._judge(evaluation, measurement)
         except DeviceFault as fault:
             return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)))

@@ -63,8 +63,8 @@ class CaseBuffers:
 
     # ---- contents
 
-    def draw(self, seed: int, family: str) -> None:
-        """Fresh inputs in `main` (and their double twins in `wide`)."""
+    def draw(self, seed: int, family: str, *, widen: bool) -> None:
+        """Fresh inputs in `main`, and if asked their double twins in `wide`."""
         data = generate(self.spec, self.case, seed, family, xp=cp)
         for argument in self.buffers:
             name = argument.name
@@ -74,24 +74,26 @@ class CaseBuffers:
             view[...] = data[name].reshape(-1).view(cp.uint8)
             if argument.role == "inout" and self.pristine is not None:
                 self.pristine.view(name, cp.uint8)[...] = view
-        self.widen()
+        if widen:
+            self.widen()
 
     def widen(self, noise_seed: int | None = None) -> None:
         """Copy the inputs to `wide` as doubles; with a seed, each perturbed by up to half an epsilon of its own type."""
+        for argument in self.buffers:
+            if argument.role != "out":
+                self._widen_one(argument.name, noise_seed)
+
+    def _widen_one(self, name: str, noise_seed: int | None) -> None:
         if self.wide is None:
             return
-        for argument in self.buffers:
-            name, dtype = argument.name, self.dtypes[argument.name]
-            if argument.role == "out":
-                continue
-            source = (self.pristine if argument.role == "inout" and self.pristine else self.main).address(name)
-            if dtype.kind == "float":
-                self._tools.widen(tool_kind(dtype), source, self.wide.address(name), self.counts[name])
-                if noise_seed is not None:
-                    self._tools.perturb(self.wide.address(name), self.counts[name], dtype.epsilon, noise_seed)
-            else:
-                arena = self.pristine if argument.role == "inout" and self.pristine else self.main
-                self.wide.view(name, cp.uint8)[...] = arena.view(name, cp.uint8)
+        dtype = self.dtypes[name]
+        source = self.pristine if name in self.inout and self.pristine is not None else self.main
+        if dtype.kind != "float":
+            self.wide.view(name, cp.uint8)[...] = source.view(name, cp.uint8)
+            return
+        self._tools.widen(tool_kind(dtype), source.address(name), self.wide.address(name), self.counts[name])
+        if noise_seed is not None:
+            self._tools.perturb(self.wide.address(name), self.counts[name], dtype.epsilon, noise_seed)
 
     def reset(self, arena: Arena, poison: int) -> None:
         """Poison the pure outputs of `main` or `other` and put the inouts' first contents there."""
@@ -103,10 +105,14 @@ class CaseBuffers:
                 arena.view(name, cp.uint8)[...] = self.pristine.view(name, cp.uint8)
 
     def reset_wide(self) -> None:
-        if self.wide is not None:
-            for argument in self.buffers:
-                if argument.role == "out":
-                    self._tools.fill(self.wide.address(argument.name), self.wide.sizes[argument.name], POISON_WORDS[0])
+        """Poison the outputs of `wide` and put the inouts' first contents there, as doubles."""
+        if self.wide is None:
+            return
+        for argument in self.buffers:
+            if argument.role == "out":
+                self._tools.fill(self.wide.address(argument.name), self.wide.sizes[argument.name], POISON_WORDS[0])
+            elif argument.role == "inout":
+                self._widen_one(argument.name, None)
 
     def hash_inputs(self, slot: int) -> None:
         """Hash the read-only inputs into slot 0 (before) or 1 (after)."""

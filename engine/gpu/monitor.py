@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ class Snapshot:
 
 
 class Monitor:
-    """Reads one GPU. `own` is the process id of our worker, whose processes do not count as others."""
+    """Reads one GPU."""
 
     def __init__(self, index: int = 0) -> None:
         import pynvml
@@ -40,18 +42,25 @@ class Monitor:
         try:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            self._seen = time.time_ns() // 1000  # NVML stamps its samples in µs of the wall clock
         except pynvml.NVMLError as error:
             raise MachineError(f"NVML does not answer: {error}", do="check the driver with nvidia-smi") from None
 
-    def read(self, own: int = 0) -> Snapshot:
-        """A reading; costs about a millisecond. Raises MachineError when the GPU is lost."""
+    def read(self) -> Snapshot:
+        """A reading; costs about a millisecond. Processes that this one started do not count as others.
+
+        Raises MachineError when the GPU is lost.
+        """
+        own = os.getpid()
         nvml = self._nvml
         try:
+            # A process that only holds a context disturbs nobody; one that computes does.
             others: list[int] = []
             with contextlib.suppress(nvml.NVMLError):
-                others = [
-                    p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle) if not _descends(p.pid, own)
-                ]
+                for sample in nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen):
+                    self._seen = max(self._seen, int(sample.timeStamp))
+                    if sample.smUtil > 0 and not _descends(int(sample.pid), own):
+                        others.append(int(sample.pid))
             reasons = 0
             with contextlib.suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)

@@ -44,20 +44,16 @@ class GpuRunner:
         self._box, self._tools, self._scratch, self._index = box, tools, scratch, device
         self._worker: Worker | None = None
         self._session: tuple[dict[str, Any], list[bytes]] | None = None
-        self._loaded: list[str] = []
+        self._kept: dict[str, tuple[object, ...]] = {}
         self.restarts = -1
         self.monitor = Monitor(device)
         self.device: Mapping[str, Any] = {}
-
-    @property
-    def pid(self) -> int:
-        return self._worker.pid if self._worker else 0
 
     def start(self) -> Mapping[str, Any]:
         """Start the worker if none runs; returns what the device says of itself. Raises MachineError."""
         if self._worker is not None and self._worker.alive:
             return self.device
-        self._loaded = []
+        self._kept = {}
         self.restarts += 1
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
@@ -102,7 +98,6 @@ class GpuRunner:
         session = (header, [original.binary.cubin, *([wide.binary.cubin] if wide else [])])
         self._request(*session, timeout_s=_START_S)
         self._session = session
-        self._loaded = ["original"]
 
     def validate(self) -> Mapping[str, Any]:
         """Run the spec's validation on the original: `problems`, `widened`, `noise`."""
@@ -113,6 +108,12 @@ class GpuRunner:
         self.start()
         header = {"op": "load", "key": key, "entries": built.binary.entries, "launches": _plain(built.launches)}
         self._request(header, [built.binary.cubin], timeout_s=20.0)
+
+    def keep(self, key: str, built: Built) -> None:
+        """As `load`, but only if it is not there already."""
+        if self._kept.get(key) != built.identity:
+            self.load(key, built)
+            self._kept[key] = built.identity
 
     def verify(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
         """Run checks in order until one fails: `failure` (None or data), `checks` run, `seconds`."""

@@ -34,9 +34,6 @@ class _Session:
     def load(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
         from engine.gpu.device import Loaded
 
-        while len(self.loaded) > 8:
-            oldest = next(k for k in self.loaded if k not in ("original", header.get("keep")))
-            del self.loaded[oldest]
         self.loaded[header["key"]] = (Loaded(blobs[0], header["entries"]), _launches(header["launches"]))
         return {}
 
@@ -177,6 +174,13 @@ def main() -> int:
             os._exit(70)
 
 
+# Errors of a launch or a module that leave the context whole.
+_REFUSALS = (
+    "InvalidValue", "INVALID_VALUE", "InvalidConfiguration", "LAUNCH_OUT_OF_RESOURCES", "LaunchOutOfResources",
+    "INVALID_IMAGE", "NO_BINARY", "NOT_FOUND",
+)  # fmt: skip
+
+
 def _classify(error: Exception) -> tuple[str, bool]:
     """(kind, whether the context is lost) of an exception of the worker."""
     import cupy as cp
@@ -186,7 +190,7 @@ def _classify(error: Exception) -> tuple[str, bool]:
         return "out_of_memory", False
     if isinstance(error, cp.cuda.driver.CUDADriverError | cp.cuda.runtime.CUDARuntimeError):
         name = text.split(":")[0]
-        if any(word in name for word in ("InvalidValue", "INVALID_VALUE", "InvalidConfiguration", "LAUNCH_OUT_OF_RESOURCES", "LaunchOutOfResources", "INVALID_IMAGE", "NO_BINARY", "NOT_FOUND")):  # fmt: skip
+        if any(word in name for word in _REFUSALS):
             return "launch", False
         return "device", True
     return "internal", False

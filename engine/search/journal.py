@@ -79,6 +79,9 @@ class Journal:
             self._db = sqlite3.connect(path, timeout=0.2, isolation_level=None)
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute(
+                "PRAGMA synchronous = NORMAL"
+            )  # survives a killed process; only a power cut loses the last rows
             self._db.execute("BEGIN EXCLUSIVE")
             if exists and not resume:
                 self._db.executescript(

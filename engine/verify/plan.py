@@ -18,17 +18,16 @@ class Check:
     seed: int
 
 
-def plan(
-    spec: KernelSpec, random_bits: random.Random, *, repeats: int = 1, real_shapes: bool = True
-) -> tuple[Check, ...]:
-    """The checks in the order that refutes soonest: awkward shapes first, real shapes last."""
-    families = families_for(spec)
-    checks = [
+def real_shapes(spec: KernelSpec, random_bits: random.Random) -> tuple[Check, ...]:
+    """One check of each timing case."""
+    return tuple(Check(len(spec.check) + i, "declared", random_bits.getrandbits(40)) for i in range(len(spec.time)))
+
+
+def plan(spec: KernelSpec, random_bits: random.Random, *, repeats: int = 1) -> tuple[Check, ...]:
+    """The checks on small and awkward shapes, with every family of inputs."""
+    return tuple(
         Check(case, family, random_bits.getrandbits(40))
         for _ in range(repeats)
-        for family in families
+        for family in families_for(spec)
         for case in range(len(spec.check))
-    ]
-    if real_shapes:
-        checks += [Check(len(spec.check) + i, "declared", random_bits.getrandbits(40)) for i in range(len(spec.time))]
-    return tuple(checks)
+    )
