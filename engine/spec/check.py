@@ -146,18 +146,20 @@ def check_launch(launch: LaunchExpr, case: Case, where: str) -> None:
 
 def check_case(spec: KernelSpec, case: Case, where: Where, limit_bytes: int) -> None:
     """Raises SpecError for the first thing of `spec` that has no sound value in `case`."""
+    kind, cases = ("time", spec.time) if case in spec.time else ("check", spec.check)
     total = 0
     for argument in spec.arguments:
         dtype = parse_dtype(argument.type)
         if argument.role == "scalar":
-            check_scalar(argument, dtype, case, where("args", argument.name, "value"))
+            own = where("args", argument.name, "value")
+            check_scalar(argument, dtype, case, own if argument.value else where(kind, cases.index(case), argument.name))
             continue
         total += elements_of(argument, case, where("args", argument.name, "size")) * dtype.itemsize
         if argument.role != "out":
             check_fill(argument, dtype, spec, case, where("args", argument.name, "fill"))
     if total > limit_bytes:
         text = f"the buffers of the case {case.name} take {_gib(total)}, over the limit of {_gib(limit_bytes)}"
-        raise SpecError(text, where("time") if case in spec.time else where("check"), "give smaller sizes")
+        raise SpecError(text, where(kind, cases.index(case)), "give smaller sizes")
     for index, step in enumerate(spec.steps):
         if step.launch:
             check_launch(step.launch, case, where("chain", index, "launch") if len(spec.steps) > 1 else where("launch"))

@@ -91,6 +91,8 @@ class _Scanner:
         self.skip(_SPACE)
         parts, span = self.key()
         self.at += 2 if array else 1
+        for count in range(1, len(parts)):
+            self.places.setdefault(self.resolve(parts[:count]), Place(span, span))
         if array:
             path = (*self.resolve(parts[:-1]), parts[-1])
             self.places.setdefault(path, Place(span, span))

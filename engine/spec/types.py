@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from engine.errors import SpecError
 from engine.source.model import Kernel, Unit
+from engine.source.parse import parse, text_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Step
 from engine.spec.tables import split_arguments
@@ -62,7 +63,9 @@ def source_type(unit: Unit, kernel: Kernel, base: str, template_args: str) -> DT
         except SpecError:
             pass
         key = " ".join(w for w in text.split() if w not in ("const", "volatile", "typename"))
-        following = templates.get(key) or aliases(unit).get(key.split("::")[-1]) or unit.macros.get(key)
+        following = (
+            templates.get(key) or _aliases(unit.data, unit.path).get(key.split("::")[-1]) or unit.macros.get(key)
+        )
         if not following or following == text:
             return None
         text = following
@@ -96,16 +99,12 @@ def _declarations(node: Node) -> Iterator[Node]:
 
 
 @lru_cache(maxsize=32)
-def aliases(unit: Unit) -> dict[str, str]:
+def _aliases(data: bytes, path: str) -> dict[str, str]:
     """The file's typedefs and `using` aliases: name -> type as written."""
     found: dict[str, str] = {}
-    for node in _declarations(unit.root):
+    for node in _declarations(parse(data, path).root):
         kind = node.child_by_field_name("type")
         name = node.child_by_field_name("declarator") or node.child_by_field_name("name")
         if kind is not None and name is not None and name.type == "type_identifier":
-            found.setdefault(_text(name), _text(kind))
+            found.setdefault(text_of(name), text_of(kind))
     return found
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
