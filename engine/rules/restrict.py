@@ -109,7 +109,7 @@ def _pointer_parameters(node: Node, function: str) -> list[_Pointer]:
 def _read_only(site: Site) -> set[str]:
     """Pointer parameters that the kernel only reads, and only by subscripts."""
     body = body_node(site)
-    pointers = {p.name for p in site.kernel.parameters if p.pointer}
+    pointers = {p.name for p in site.kernel.parameters if p.pointer and "volatile" not in p.type}
     found = pointers - written(body)
     for node in walk(body):
         if node.type == "identifier" and text(node) in found:

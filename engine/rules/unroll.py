@@ -54,7 +54,7 @@ class Unroll:
         if "__restrict" in site.unit.macros or len(innermost) == 0:
             return
         for order, loop in enumerate(innermost[:_MAX_LOOPS]):
-            yield from self._pragmas(site, loop, order)
+            yield from self._pragmas(site, loop, order, len(innermost) == 1)
             yield from self._chains(site, loop, order)
         if len(innermost) > 1:
             edits = [e for loop in innermost if (e := _pragma(site, loop, "4")) is not None]
@@ -68,10 +68,11 @@ class Unroll:
                     loop="all",
                 )
 
-    def _pragmas(self, site: Site, loop: Node, order: int) -> Iterator[Proposal]:
+    def _pragmas(self, site: Site, loop: Node, order: int, alone: bool) -> Iterator[Proposal]:
         line = site.unit.line_of(loop.start_byte)
         trips = _constant_trips(site, loop)
-        choices = [("full", "")] if trips is not None and trips <= _MAX_FULL else [(str(k), str(k)) for k in _FACTORS]
+        factors = _FACTORS if alone else _FACTORS[:2]
+        choices = [("full", "")] if trips is not None and trips <= _MAX_FULL else [(str(k), str(k)) for k in factors]
         for rank, (label, argument) in enumerate(choices):
             edit = _pragma(site, loop, argument)
             if edit is None:

@@ -64,6 +64,12 @@ def test_written_pointer_is_not_made_const(write: str) -> None:
     compiles(edited)
 
 
+def test_volatile_pointer_keeps_its_type() -> None:
+    site = make(SCALE.replace("const float* x", "volatile float* x"), SCALE_LAUNCH)
+    assert not propose(site, "restrict", ldg=1)
+    assert "const" not in device(one(site, "restrict", restrict=2))
+
+
 def test_nothing_beside_a_conditional_in_the_body() -> None:
     source = SCALE.replace("        y[i]", "#ifdef FAST\n        y[i] = 0;\n#endif\n        y[i]")
     assert not propose(make(source, SCALE_LAUNCH), "restrict")
