@@ -1,0 +1,236 @@
+"""Which headers a device compiler takes, and what stands in for the standard library where it has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+# Header -> what a kernel names when it needs it. These are kept only where it does: each costs compile time, and NVRTC
+# refuses some of them. "" keeps the header always: half types may come in through a template argument alone.
+_KEPT: tuple[tuple[str, str], ...] = (
+    (r"cuda_(?:fp16|bf16|fp8|fp6|fp4)\.h(?:pp)?", ""),
+    (r"cooperative_groups(?:\.h|/.*)", r"cooperative_groups"),
+    (r"mma\.h", r"nvcuda|wmma"),
+    (r"cuda_pipeline(?:_primitives|_helpers)?\.h", r"__pipeline_\w+|nvcuda|pipeline"),
+    (r"cuda_awbarrier(?:_primitives|_helpers)?\.h", r"__mbarrier\w*|nvcuda|awbarrier"),
+    (r"cub/.*", r"cub"),
+    (r"thrust/.*", r"thrust"),
+    (r"cuda/.*", r"cuda"),
+    (r"nv/target", r"NV_\w+"),
+    (r"math_constants\.h", r"CUDART_\w+"),
+    (r"cuComplex\.h", r"cu(?:Double|Float|C)\w*|make_cu\w+"),
+    (r"curand(?:_kernel|_\w+)?\.h", r"curand\w*"),
+)
+# What a namespace's names need is in these headers; other namespaces must be defined in the program.
+NAMESPACES = frozenset({"cooperative_groups", "nvcuda", "cub", "thrust", "cuda", "std"})
+
+_INT = {
+    "int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long", "uint8_t": "unsigned char",
+    "uint16_t": "unsigned short", "uint32_t": "unsigned int", "uint64_t": "unsigned long", "intptr_t": "long",
+    "uintptr_t": "unsigned long", "intmax_t": "long", "uintmax_t": "unsigned long", "uint": "unsigned int",
+    "ushort": "unsigned short", "ulong": "unsigned long", "ssize_t": "long",
+}  # fmt: skip
+_CONSTANTS = {
+    "CHAR_BIT": "8", "SCHAR_MIN": "(-128)", "SCHAR_MAX": "127", "UCHAR_MAX": "255", "CHAR_MIN": "(-128)", "CHAR_MAX": "127",
+    "SHRT_MIN": "(-32768)", "SHRT_MAX": "32767", "USHRT_MAX": "65535", "INT_MIN": "(-2147483647-1)", "INT_MAX": "2147483647",
+    "UINT_MAX": "4294967295u", "LONG_MIN": "(-9223372036854775807l-1)", "LONG_MAX": "9223372036854775807l",
+    "ULONG_MAX": "18446744073709551615ul", "LLONG_MIN": "(-9223372036854775807ll-1)", "LLONG_MAX": "9223372036854775807ll",
+    "ULLONG_MAX": "18446744073709551615ull", "INT8_MIN": "(-128)", "INT8_MAX": "127", "UINT8_MAX": "255",
+    "INT16_MIN": "(-32768)", "INT16_MAX": "32767", "UINT16_MAX": "65535", "INT32_MIN": "(-2147483647-1)",
+    "INT32_MAX": "2147483647", "UINT32_MAX": "4294967295u", "INT64_MIN": "(-9223372036854775807l-1)",
+    "INT64_MAX": "9223372036854775807l", "UINT64_MAX": "18446744073709551615ul", "SIZE_MAX": "18446744073709551615ul",
+    "FLT_MAX": "3.402823466e+38f", "FLT_MIN": "1.175494351e-38f", "FLT_EPSILON": "1.192092896e-07f", "FLT_DIG": "6",
+    "FLT_MANT_DIG": "24", "FLT_MAX_EXP": "128", "FLT_MIN_EXP": "(-125)", "DBL_MAX": "1.7976931348623157e+308",
+    "DBL_MIN": "2.2250738585072014e-308", "DBL_EPSILON": "2.2204460492503131e-16", "DBL_DIG": "15", "DBL_MANT_DIG": "53",
+    "DBL_MAX_EXP": "1024", "DBL_MIN_EXP": "(-1021)", "INFINITY": "__int_as_float(0x7f800000)",
+    "NAN": "__int_as_float(0x7fffffff)", "HUGE_VALF": "__int_as_float(0x7f800000)",
+    "HUGE_VAL": "__longlong_as_double(0x7ff0000000000000ll)", "M_E": "2.7182818284590452354",
+    "M_LOG2E": "1.4426950408889634074", "M_LOG10E": "0.43429448190325182765", "M_LN2": "0.69314718055994530942",
+    "M_LN10": "2.30258509299404568402", "M_PI": "3.14159265358979323846", "M_PI_2": "1.57079632679489661923",
+    "M_PI_4": "0.78539816339744830962", "M_1_PI": "0.31830988618379067154", "M_2_PI": "0.63661977236758134308",
+    "M_2_SQRTPI": "1.12837916709551257390", "M_SQRT2": "1.41421356237309504880", "M_SQRT1_2": "0.70710678118654752440",
+    "EXIT_SUCCESS": "0", "EXIT_FAILURE": "1",
+}  # fmt: skip
+
+_MATH = frozenset(
+    [
+        "abs",
+        "fabs",
+        "sqrt",
+        "cbrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "pow",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "atan2",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "rint",
+        "nearbyint",
+        "lround",
+        "llround",
+        "lrint",
+        "llrint",
+        "fmod",
+        "remainder",
+        "fmin",
+        "fmax",
+        "fma",
+        "fdim",
+        "hypot",
+        "erf",
+        "erfc",
+        "tgamma",
+        "lgamma",
+        "copysign",
+        "nextafter",
+        "ldexp",
+        "frexp",
+        "modf",
+        "scalbn",
+        "scalbln",
+        "logb",
+        "ilogb",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "signbit",
+        "memcpy",
+        "memset",
+        "printf",
+    ]
+)
+_MATH_F = frozenset(f"{name}f" for name in _MATH)
+_TRAITS = frozenset(
+    [
+        "is_same",
+        "is_same_v",
+        "is_integral",
+        "is_integral_v",
+        "is_floating_point",
+        "is_floating_point_v",
+        "is_arithmetic",
+        "is_arithmetic_v",
+        "is_signed",
+        "is_signed_v",
+        "is_unsigned",
+        "is_unsigned_v",
+        "is_pointer",
+        "is_pointer_v",
+        "is_const",
+        "is_const_v",
+        "is_convertible",
+        "is_convertible_v",
+        "is_base_of",
+        "is_base_of_v",
+        "is_enum",
+        "is_enum_v",
+        "is_trivially_copyable",
+        "is_trivially_copyable_v",
+        "enable_if",
+        "enable_if_t",
+        "conditional",
+        "conditional_t",
+        "remove_cv",
+        "remove_cv_t",
+        "remove_const",
+        "remove_const_t",
+        "remove_reference",
+        "remove_reference_t",
+        "remove_pointer",
+        "remove_pointer_t",
+        "decay",
+        "decay_t",
+        "make_unsigned",
+        "make_unsigned_t",
+        "make_signed",
+        "make_signed_t",
+        "integral_constant",
+        "bool_constant",
+        "true_type",
+        "false_type",
+        "void_t",
+        "underlying_type",
+        "underlying_type_t",
+        "add_const",
+        "add_const_t",
+        "common_type",
+        "common_type_t",
+        "declval",
+    ]
+)
+_HEADED = {
+    "numeric_limits": "limits", "pair": "utility", "make_pair": "utility", "swap": "utility", "integer_sequence": "utility",
+    "index_sequence": "utility", "make_index_sequence": "utility", "tuple": "tuple", "make_tuple": "tuple", "get": "tuple",
+    "array": "array", "complex": "complex", "span": "span", "byte": "cstddef", "plus": "functional",
+    "multiplies": "functional", "minus": "functional", "less": "functional", "greater": "functional",
+}  # fmt: skip
+_OWN = {
+    "min": "template <class T> __host__ __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }",
+    "max": "template <class T> __host__ __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }",
+    "clamp": "template <class T> __host__ __device__ constexpr const T& clamp(const T& v, const T& a, const T& b) "
+    "{ return v < a ? a : b < v ? b : v; }",
+}
+_BUILT_IN = frozenset({"move", "forward", "size_t", "ptrdiff_t", "nullptr_t", "initializer_list", "nothrow"})
+
+STD_NAMES = frozenset({*_MATH, *_MATH_F, *_TRAITS, *_HEADED, *_OWN, *_BUILT_IN, *_INT})
+
+
+def kept_header(name: str, needed: Collection[str]) -> bool:
+    """Whether the line `#include <name>` stays: a device compiler takes it and the kernels need it."""
+    for pattern, trigger in _KEPT:
+        if re.fullmatch(pattern, name):
+            return not trigger or any(re.fullmatch(trigger, each) for each in needed)
+    return False
+
+
+def prelude(needed: Collection[str], qualified: Collection[str]) -> str:
+    """Lines that give NVRTC, which has no standard library, what the code takes from it; "" where that is nothing.
+
+    `needed` are the names used, `qualified` those used as `std::name`. Other compilers get the host's own headers.
+    """
+    defines = [name for name in sorted(_CONSTANTS) if name in needed]
+    types = [name for name in sorted(_INT) if name in needed or name in qualified]
+    inside: list[str] = []
+    headers: list[str] = []
+    for name in sorted(qualified):
+        if name in _OWN:
+            inside.append(_OWN[name])
+        elif name in _HEADED or name in _TRAITS:
+            headers.append(_HEADED.get(name, "type_traits"))
+            inside.append(f"using ::cuda::std::{name};")
+        elif name in _INT or name in _MATH or name in _MATH_F or name in ("size_t", "ptrdiff_t"):
+            inside.append(f"using ::{name};")
+    if not (defines or types or inside):
+        return ""
+    lines = ["#ifdef __CUDACC_RTC__"]
+    lines += [f"#include <cuda/std/{header}>" for header in sorted(set(headers))]
+    lines += [f"typedef {_INT[name]} {name};" for name in types]
+    for name in defines:
+        lines += [f"#ifndef {name}", f"#define {name} {_CONSTANTS[name]}", "#endif"]
+    lines += ["namespace std {", *inside, "}"] if inside else []
+    lines.append("#else")
+    lines += [
+        f"#include <{name}>" for name in ("algorithm", "cfloat", "climits", "cmath", "cstdint", "cstdlib", "cstring")
+    ]
+    lines += [f"#include <{header}>" for header in sorted(set(headers))]
+    lines += [f"typedef {_INT[name]} {name};" for name in types if name in ("uint", "ushort", "ulong")]
+    return "\n".join([*lines, "#endif"]) + "\n"
