@@ -48,9 +48,9 @@ class KernelCounts:
     barriers: float = 0.0  # block-wide barriers, summed over the warps that waited
     # Longest number of global load requests that one warp issued: the depth of the chain when nothing overlaps.
     max_warp_loads: float = 0.0
-    # The sum over blocks of the distinct sectors that each touches, in bytes; 0 where not counted. What neighbouring
-    # blocks share is in it several times: they run on different multiprocessors, and only L2 can serve them from one copy.
-    block_unique_bytes: float = 0.0
+    # The sum over blocks of the distinct sectors that each loads, in bytes; 0 where not counted. What neighbouring blocks
+    # share is in it several times: they run on different multiprocessors, and only L2 can serve them from one copy.
+    block_load_bytes: float = 0.0
 
     def total(self, space: Space, *kinds: Kind) -> tuple[float, float, float]:
         """(requests, passes, bytes asked) over the sites of a space, of the given kinds (all kinds when none given)."""

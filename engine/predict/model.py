@@ -148,8 +148,8 @@ def _terms(
     def executed(name: str) -> float:
         return sum(float(getattr(loop, name)) * run for loop, run in zip(code.loops, runs, strict=True))
 
-    requests, sectors, asked = counted.total("global", "load", "store")
-    dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures, sectors, asked)
+    requests, sectors, _ = counted.total("global", "load", "store")
+    dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures)
     local_bytes = executed("local") * 32 * 4
     memory = (dram_bytes / figures.dram_bytes_s) * 1e6
     cache = ((l2_bytes + local_bytes) / figures.l2_bytes_s) * 1e6
@@ -192,41 +192,38 @@ def _terms(
 
 
 def _traffic(
-    counted: KernelCounts,
-    occupied: Occupancy,
-    launch: LaunchConfig,
-    resources: Resources,
-    figures: Figures,
-    sectors: float,
-    asked: float,
+    counted: KernelCounts, occupied: Occupancy, launch: LaunchConfig, resources: Resources, figures: Figures
 ) -> tuple[float, float]:
-    """Bytes from DRAM and bytes from L2.
+    """Bytes from and to DRAM, and bytes between L2 and the multiprocessors.
 
     What the resident blocks touch either fits a cache, then each byte comes once, or it does not, then it comes as
     often as it is asked for; in between in proportion.
     """
+    requests, sectors, asked = counted.total("global", "load", "store")
+    _, load_sectors, load_asked = counted.total("global", "load")
     unique = counted.unique_load_bytes + counted.unique_store_bytes
-    every = sectors * 32.0
-    resident = min(1.0, occupied.blocks * figures.target.multiprocessors / max(1, launch.blocks))
-    used = occupied.blocks * (resources.shared_bytes + launch.shared_bytes)
-    l1 = max(figures.target.shared_per_sm - used, 16 << 10)
+    processors = figures.target.multiprocessors
+    resident = min(1.0, occupied.blocks * processors / max(1, launch.blocks))
+    l1 = max(figures.target.shared_per_sm - occupied.blocks * (resources.shared_bytes + launch.shared_bytes), 16 << 10)
     # Neighbouring bytes of a sector serve later requests if the sectors in flight stay in L1 for so long.
-    requests = max(1.0, counted.total("global", "load", "store")[0])
-    window = occupied.warps * (sectors / requests) * 32.0 * max(1, sum(s.space == "global" for s in counted.sites))
+    sites = max(1, sum(site.space == "global" for site in counted.sites))
+    window = occupied.warps * sectors / max(requests, 1.0) * 32.0 * sites
     near = min(1.0, l1 / max(window, 1.0))
-    repeated = near * min(every, asked) + (1 - near) * every
+
+    def repeated(sectors: float, asked: float) -> float:
+        return near * min(sectors * 32, asked) + (1 - near) * sectors * 32
+
     fits_l2 = min(1.0, figures.l2_bytes / max(unique * resident, 1.0))
-    dram = max(unique, fits_l2 * unique + (1 - fits_l2) * repeated)
+    dram = max(unique, fits_l2 * unique + (1 - fits_l2) * repeated(sectors, asked))
+
     # A block's own bytes come to its multiprocessor once at least; blocks elsewhere share through L2 alone.
-    least = max(counted.block_unique_bytes, unique)
-    per_block = (
-        least / max(1, launch.blocks)
-        if counted.block_unique_bytes
-        else unique * resident / (occupied.blocks * figures.target.multiprocessors)
-    )
-    fits_l1 = min(1.0, l1 / max(per_block * occupied.blocks, 1.0))
-    l2 = max(dram, fits_l1 * least + (1 - fits_l1) * max(least, repeated))
-    return dram, l2
+    least = max(counted.block_load_bytes, counted.unique_load_bytes)
+    share = 1 / max(1, launch.blocks) if counted.block_load_bytes else resident / processors / occupied.blocks
+    held = least * share * occupied.blocks
+    fits_l1 = min(1.0, l1 / max(held, 1.0))
+    loaded = fits_l1 * least + (1 - fits_l1) * max(least, repeated(load_sectors, load_asked))
+    # Stores pass L1 by, request for request: a sector written in eight parts goes to L2 eight times.
+    return dram, max(dram, loaded + (sectors - load_sectors) * 32)
 
 
 def _sentences(

@@ -83,7 +83,7 @@ def extrapolate(
                 unique_load_bytes=min(scaled(lambda c, k=step: c.kernels[k].unique_load_bytes), load_bytes),  # type: ignore[misc]
                 unique_store_bytes=min(scaled(lambda c, k=step: c.kernels[k].unique_store_bytes), store_bytes),  # type: ignore[misc]
                 barriers=scaled(lambda c, k=step: c.kernels[k].barriers),  # type: ignore[misc]
-                block_unique_bytes=scaled(lambda c, k=step: c.kernels[k].block_unique_bytes),  # type: ignore[misc]
+                block_load_bytes=scaled(lambda c, k=step: c.kernels[k].block_load_bytes),  # type: ignore[misc]
                 max_warp_loads=scaled(lambda c, k=step: c.kernels[k].max_warp_loads),  # type: ignore[misc]
             )
         )
