@@ -33,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = parser.parse_args(given)
     if parsed.version:
-        import importlib.metadata
+        from importlib import metadata
 
-        print(importlib.metadata.version("optiml"))
+        print(metadata.version("optiml"))
         return 0
     if parsed.verb is None:
         parser.print_help()

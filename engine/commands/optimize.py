@@ -41,7 +41,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 1 when there is a suggestion (a finding), 0 when there is none."""
+    """Exit code 0 whether something was found or not; what is refused raises."""
     budget = parse_budget(arguments.budget)
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UsageError("--jobs must be at least 1")
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(result.to_json())
     else:
         print_result(result, out)
-    return 1 if result.best else 0
+    return 0
 
 
 def parse_budget(text: str) -> Budget:

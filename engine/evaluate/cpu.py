@@ -24,7 +24,7 @@ from engine.predict.predictor import Predictor
 from engine.predict.scale import extrapolate, probe_sizes
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox
-from engine.spec.data import families_for, generate, scalars
+from engine.spec.data import buffer_elements, families_for, generate, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import Case, KernelSpec
 from engine.verify.host import difference, noise
@@ -44,6 +44,7 @@ _OUTCOMES = {
 }  # fmt: skip
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
+_POISON = b"\x1d\x2b\x3c\x4a"  # 3.1e6 as a float
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class CpuEvaluator:
         self._original: Built | None = None
         self._wide: CpuBinary | None = None
         self._predictor = Predictor(target.arch, sandbox=box)
-        self._probe_inputs: list[tuple[int, Case, Arrays, Mapping[str, Any]]] | None = None
+        self._probe_inputs: list[tuple[Case, Arrays, Mapping[str, Any]]] | None = None
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
         self._missing: list[str] = []
@@ -127,9 +128,19 @@ class CpuEvaluator:
         return CpuJob(tuple(launches), buffers, values, order)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
-        """Buffers for the CPU run: outputs are poisoned by the runner, so they only need their size."""
-        which = self._spec.check[case]
-        return generate(self._spec, which, seed, family), scalars(self._spec, which)
+        return self._buffers(self._spec.check[case], seed, family), scalars(self._spec, self._spec.check[case])
+
+    def _buffers(self, case: Case, seed: int, family: str) -> Arrays:
+        """All buffers of a case; what a kernel only writes starts as a pattern that is no right result."""
+        buffers: Arrays = generate(self._spec, case, seed, family)
+        elements = buffer_elements(self._spec, case)
+        for argument in self._spec.arguments:
+            if argument.role == "out":
+                dtype = parse_dtype(argument.type)
+                count = elements[argument.name] * dtype.lanes
+                words = count * dtype.storage.itemsize // 4 + 1
+                buffers[argument.name] = np.frombuffer(_POISON * words, dtype.storage, count).copy()
+        return buffers
 
     def _prepare(self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]) -> tuple[list[_Known], list[CpuRun]]:
         """Draw inputs and run the original (and its wide twin) on them."""
@@ -191,7 +202,7 @@ class CpuEvaluator:
                 old = self._noise.get((item.case, item.family + name), Noise(0.0, 0.0))
                 self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
         problems = self._repeats(binary, known) or self._controls(binary, known, written)
-        self._known = known[: len(known) // _VALIDATION_SEEDS]
+        self._known = _screening_set(known[: len(known) // _VALIDATION_SEEDS])
         return problems
 
     def _repeats(self, binary: CpuBinary, known: Sequence[_Known]) -> list[str]:
@@ -212,12 +223,7 @@ class CpuEvaluator:
             for name in written:
                 right = item.original[name]
                 controls = {"all zeros": np.zeros_like(right)}
-                stale = item.buffers.get(name)
-                controls["whatever stood there before"] = (
-                    stale
-                    if stale is not None
-                    else np.frombuffer(b"\x1d\x2b\x3c\x4a" * (right.nbytes // 4 + 1), right.dtype, right.size)
-                )
+                controls["whatever stood there before"] = item.buffers[name]
                 for argument in self._spec.arguments:
                     other = item.buffers.get(argument.name)
                     if (
@@ -282,7 +288,13 @@ class CpuEvaluator:
             raise _not_built(Outcome.SCREENED_OUT, reason, built) from None
         except CompileError as error:
             raise _not_built(Outcome.COMPILE_ERROR, error.what, built) from None
-        stages = {**built.stage_s, "compile for the CPU": time.perf_counter() - begin}
+        compiled = time.perf_counter()
+        self._predictor.code(built.binary)  # disassembled here, beside what runs, and kept
+        stages = {
+            **built.stage_s,
+            "compile for the CPU": compiled - begin,
+            "disassemble": time.perf_counter() - compiled,
+        }
         return replace(built, extra=binary, stage_s=stages)
 
     def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
@@ -317,15 +329,16 @@ class CpuEvaluator:
 
     # ---- speed
 
-    def _probes(self) -> list[tuple[int, Case, Arrays, Mapping[str, Any]]]:
-        """The small runs to count accesses in, with their inputs: (timing case, probe, buffers, scalars)."""
+    def _probes(self) -> list[tuple[Case, Arrays, Mapping[str, Any]]]:
+        """The small runs to count accesses in, with their inputs: (probe, buffers, scalars), each set of sizes once."""
         if self._probe_inputs is None:
             self._probe_inputs = []
-            for index, case in enumerate(self._spec.time):
+            for case in self._spec.time:
                 for sizes in probe_sizes(case.sizes):
-                    probe = Case(case.name, sizes)
-                    buffers = generate(self._spec, probe, self._random.getrandbits(40), "declared")
-                    self._probe_inputs.append((index, probe, buffers, scalars(self._spec, probe)))
+                    if not any(probe.sizes == sizes for probe, _, _ in self._probe_inputs):
+                        probe = Case(case.name, sizes)
+                        buffers = self._buffers(probe, self._random.getrandbits(40), "declared")
+                        self._probe_inputs.append((probe, buffers, scalars(self._spec, probe)))
         return self._probe_inputs
 
     def _times_us(self, built: Built) -> list[float]:
@@ -333,17 +346,19 @@ class CpuEvaluator:
         probes = self._probes()
         jobs = [
             CpuJob(self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True)
-            for _, probe, buffers, values in probes
+            for probe, buffers, values in probes
         ]
-        counted: dict[int, list[tuple[Mapping[str, Any], AccessCounts]]] = {}
-        for (index, probe, _, _), run in zip(probes, self._machine.run_many(built.extra, jobs), strict=True):
-            if run.counts is not None:
-                counted.setdefault(index, []).append((probe.sizes, run.counts))
-        offset = len(self._spec.check)
+        runs = self._machine.run_many(built.extra, jobs)
         times = []
         for index, case in enumerate(self._spec.time):
-            launches = built.launches[offset + index]
-            counts = extrapolate(counted.get(index, []), case.sizes, launches)
+            counted = [
+                (sizes, run.counts)
+                for sizes in probe_sizes(case.sizes)
+                for (probe, _, _), run in zip(probes, runs, strict=True)
+                if probe.sizes == sizes and run.counts is not None
+            ]
+            launches = built.launches[len(self._spec.check) + index]
+            counts = extrapolate(counted, case.sizes, launches)
             times.append(self._predictor.predict(built.binary, launches, counts).time_us)
         return times
 
@@ -386,6 +401,20 @@ class CpuEvaluator:
 
     def close(self) -> None:
         pass
+
+
+def _screening_set(known: Sequence[_Known]) -> list[_Known]:
+    """Each shape with the declared inputs and with one further family, in turn: two runs a shape keep a screening short.
+
+    What is suggested is run with all of them, on fresh seeds.
+    """
+    families = list(dict.fromkeys(item.family for item in known))
+    chosen = []
+    for item in known:
+        further = families[1 + item.case % (len(families) - 1)] if len(families) > 1 else ""
+        if item.family in ("declared", further):
+            chosen.append(item)
+    return chosen
 
 
 def _refused(evaluation: Evaluation, finding: Finding, case: str) -> Evaluation:

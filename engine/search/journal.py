@@ -84,9 +84,8 @@ class Journal:
             )  # survives a killed process; only a power cut loses the last rows
             self._db.execute("BEGIN EXCLUSIVE")
             if exists and not resume:
-                self._db.executescript(
-                    "COMMIT; DROP TABLE IF EXISTS candidates; DROP TABLE IF EXISTS meta; BEGIN EXCLUSIVE"
-                )
+                self._db.execute("DROP TABLE IF EXISTS candidates")
+                self._db.execute("DROP TABLE IF EXISTS meta")
             for statement in _CREATE.split(";\n"):
                 self._db.execute(statement)
             self._open_meta(original, settings, resume=resume)

@@ -65,7 +65,7 @@ class FakeEvaluator:
         text = program.data.decode()
         if "broken" in text:
             raise NotBuilt("broken", evaluation=Evaluation(Outcome.COMPILE_ERROR, failure=Failure("broken")))
-        code = "|".join(sorted(re.findall(r"// speed [\d.]+", text)))
+        code = "|".join(sorted(re.findall(r"// (?:speed [\d.]+|wrong)", text)))
         binary = Binary(b"", "sm_90", ("k",), (Resources(32, 0, 0, 0, 0),), code_hash=code)
         return Built(program, text, ("k",), binary, LAUNCHES)
 

@@ -94,6 +94,14 @@ def test_resuming_nothing_is_refused(tmp_path):
         start(tmp_path, Factors(("1.5",)), resume=True)
 
 
+def test_starting_anew_replaces_an_earlier_run(tmp_path):
+    first = start(tmp_path, Factors(("1.5", "2.0")))
+    first.run(Budget(candidates=50))
+    first.journal.close()
+    second = start(tmp_path, Factors(("1.5", "2.0")), original=program("other\n"))
+    assert [e.id for e in second.journal.entries()] == [0]
+
+
 def test_two_runs_on_one_journal_are_refused(tmp_path):
     search = start(tmp_path, Factors(("1.5",)))
     with pytest.raises(MachineError, match="another run"):
@@ -128,8 +136,9 @@ def test_the_same_seed_repeats_the_decisions(tmp_path):
         search.run(Budget(candidates=12))
         return evaluator.evaluated
 
-    assert texts("a", 7) == texts("b", 7)
-    assert texts("a", 7) != texts("c", 8)
+    first = texts("a", 7)
+    assert texts("b", 7) == first
+    assert texts("c", 8) != first
 
 
 def test_a_time_budget_ends_the_search(tmp_path):
