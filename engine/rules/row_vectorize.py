@@ -13,7 +13,6 @@ from engine.rules.common import (
     body_node,
     called,
     children,
-    factor_text,
     fresh,
     in_file,
     indent_at,
@@ -36,6 +35,7 @@ from engine.rules.common import (
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import aligned, index_of, is_target, packs, scalar_pointers, size_of, widths
 from engine.rules.threads import StrideLoop, declarators, definition, global_axis, stride_loop
+from engine.rules.wording import factor_text
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:

@@ -57,8 +57,9 @@ class Unroll:
             yield from self._pragmas(site, loop, order, len(innermost) == 1)
             yield from self._chains(site, loop, order)
         if len(innermost) > 1:
-            edits = [e for loop in innermost if (e := _pragma(site, loop, "4")) is not None]
-            if len(edits) == len(innermost):
+            counted = [loop for loop in innermost if _constant_trips(site, loop) is None]
+            edits = [e for loop in counted if (e := _pragma(site, loop, "4")) is not None]
+            if len(edits) == len(counted) > 1:
                 yield from proposal(
                     self.name,
                     "Unroll every innermost loop four times",

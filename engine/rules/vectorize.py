@@ -26,17 +26,16 @@ from engine.rules.common import (
     render,
     sound,
     span,
-    term_text,
     text,
     visible,
     walk,
     waves,
-    with_comments,
     written,
 )
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import aligned, element_size, index_of, packs, scalar_pointers, subscripts, widths
 from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
+from engine.rules.wording import term_text, with_comments
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:
