@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.errors import RefusedError
@@ -132,6 +132,26 @@ def executions(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) ->
     return tuple(runs)
 
 
+def merged(code: KernelCode, counted: KernelCounts) -> KernelCounts:
+    """The counts with fewer, wider accesses where the compiler joined what the source asks for one by one.
+
+    The accesses of a line move the same bytes either way, so their number shrinks with the mean width of the
+    instructions at that line (at all lines, where the code has none). Sectors of global memory stay as they are.
+    """
+    found: dict[tuple[int, Space, Kind], list[int]] = {}
+    for access in (access for loop in code.loops for access in loop.memory):
+        for line in {access.line, 0}:
+            found.setdefault((line, access.space, access.kind), []).append(access.width_bytes)
+    sites = []
+    for site in counted.sites:
+        widths = found.get((site.line, site.space, site.kind)) or found.get((0, site.space, site.kind), [])
+        share = min(1.0, site.width_bytes * len(widths) / sum(widths)) if widths and site.kind != "atomic" else 1.0
+        passes = site.passes * share if site.space == "shared" else site.passes
+        # `lanes` stays: it stands for the bytes that were asked for.
+        sites.append(replace(site, requests=site.requests * share, passes=passes))
+    return replace(counted, sites=tuple(sites))
+
+
 def _terms(
     code: KernelCode,
     resources: Resources,
@@ -144,11 +164,12 @@ def _terms(
     processors = max(1.0, target.multiprocessors * occupied.active)
     resident = max(1.0, min(occupied.warps * processors, launch.blocks * -(-launch.threads // 32)))
     runs = executions(code, counted, launch)
+    issued = merged(code, counted)
 
     def executed(name: str) -> float:
         return sum(float(getattr(loop, name)) * run for loop, run in zip(code.loops, runs, strict=True))
 
-    requests, sectors, _ = counted.total("global", "load", "store")
+    requests, sectors, _ = issued.total("global", "load", "store")
     dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures)
     local_bytes = executed("local") * 32 * 4
     memory = (dram_bytes / figures.dram_bytes_s) * 1e6
@@ -157,7 +178,7 @@ def _terms(
     request_clocks = max(requests * _GLOBAL_REQUEST_CLOCKS, sectors / _SECTORS_PER_CLOCK) + executed("local")
     units = request_clocks / processors / clock * 1e6
 
-    _, shared_passes, _ = counted.total("shared")
+    _, shared_passes, _ = issued.total("shared")
     collisions = sum(site.same_address for site in counted.sites if site.space == "shared")
     shared = (shared_passes + collisions + executed("shuffles")) / processors / clock * 1e6
 

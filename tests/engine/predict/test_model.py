@@ -12,7 +12,7 @@ from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import RefusedError
 from engine.model import LaunchConfig
 from engine.predict.counts import AccessCounts, KernelCounts, Kind, SiteCounts
-from engine.predict.model import Prediction, executions
+from engine.predict.model import Prediction, executions, merged
 from engine.predict.predictor import Predictor
 
 Predict = Callable[..., Prediction]
@@ -235,3 +235,20 @@ def test_scattered_stores_are_paid_one_by_one(predict: Predict) -> None:
     far = predict(text, line(SIZE // 256, 256), sites, 4.0 * SIZE, 4.0 * SIZE)
     assert far.bound == "cache"
     assert far.time_us > 1.4 * near.time_us
+
+
+def test_accesses_that_the_compiler_joins_are_counted_once(predictor: Predictor, compiler: NvrtcCompiler) -> None:
+    text = (
+        "__global__ void k(float* x) {\n __shared__ __align__(16) float s[256];\n s[threadIdx.x] = x[threadIdx.x];\n __syncthreads();\n"
+        " float t = 0;\n for (int i = 0; i < 64; i++)\n  t = fmaf(t, t, s[i]);\n x[threadIdx.x] = t;\n}"
+    )
+    binary = compiler.compile(Translation(text, "a.cu", ("k",), line_info=True))
+    code = predictor.code(binary)[binary.entries[0]]
+    sites = (
+        SiteCounts(7, "shared", "load", 4, 64 * 8, 64 * 256, 64 * 8),
+        SiteCounts(3, "shared", "store", 4, 8, 256, 8),
+        SiteCounts(8, "global", "store", 4, 8, 256, 32),
+    )
+    load, shared_store, store = merged(code, KernelCounts(line(1, 256), sites, 1.0, 1.0)).sites
+    assert (load.requests, load.passes) == (64 * 8 / 4, 64 * 8 / 4)  # sixteen LDS.128 for 64 loads
+    assert (shared_store, store) == sites[1:]
