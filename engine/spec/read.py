@@ -67,6 +67,25 @@ def find_spec(
     for a spec in comments. `kernel` may carry template arguments. Raises UsageError for a file that cannot be read, for
     several kernels with a spec where none is named, and for a kernel without one; SpecError for a spec that is wrong.
     """
+    found, unit = _tables(root, file)
+    owner, table, spec_path = _choose(found, unit, kernel, str(file))
+    spec = _Reader(owner, table).spec(limit_bytes)
+    for folder in spec.compile.include:
+        if not (root / folder).resolve().is_relative_to(root.resolve()) or not (root / folder).is_dir():
+            where = table.where("compile", "include")
+            raise SpecError(f"the include folder '{folder}' is not a folder of this repository", where)
+    return spec, spec_path
+
+
+def described(root: Path, file: Path) -> dict[str, str]:
+    """The kernels of a file that have a spec, right or wrong, and where it stands: name -> `path:line`. Raises as `find_spec`."""
+    return {name: table.origin for (name, _), (_, table, _) in _tables(root, file)[0].items()}
+
+
+_Found = Mapping[tuple[str, str], tuple[Program, Table, str | None]]
+
+
+def _tables(root: Path, file: Path) -> tuple[_Found, Unit]:
     root, path = root.resolve(), file.resolve()
     if not path.is_relative_to(root):
         raise UsageError(f"the file lies outside of {root}", str(file))
@@ -84,13 +103,7 @@ def find_spec(
         for table in tables_of(beside, name):
             if not table.comment:
                 found.setdefault(split_kernel(table.kernel), (beside, table, name))
-    owner, table, spec_path = _choose(found, parse(program.data, relative), kernel, str(file))
-    spec = _Reader(owner, table).spec(limit_bytes)
-    for folder in spec.compile.include:
-        if not (root / folder).resolve().is_relative_to(root) or not (root / folder).is_dir():
-            where = table.where("compile", "include")
-            raise SpecError(f"the include folder '{folder}' is not a folder of this repository", where)
-    return spec, spec_path
+    return found, parse(program.data, relative)
 
 
 def _spec_files(root: Path, folder: Path) -> Iterable[tuple[str, bytes]]:
@@ -109,9 +122,7 @@ def _spec_files(root: Path, folder: Path) -> Iterable[tuple[str, bytes]]:
             return
 
 
-def _choose(
-    found: Mapping[tuple[str, str], tuple[Program, Table, str | None]], unit: Unit, kernel: str | None, file: str
-) -> tuple[Program, Table, str | None]:
+def _choose(found: _Found, unit: Unit, kernel: str | None, file: str) -> tuple[Program, Table, str | None]:
     names = sorted(t.kernel for _, t, _ in found.values())
     if kernel is None:
         if len(found) == 1:

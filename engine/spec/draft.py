@@ -1,0 +1,296 @@
+"""Drafts a kernel spec from the source: roles, sizes and extents, with every assumption said beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from engine.errors import SourceError, UsageError
+from engine.model import Program
+from engine.source.model import Kernel, Parameter, Unit
+from engine.source.parse import parse
+from engine.spec.check import case_name, derived_cases
+from engine.spec.dtypes import parse_dtype
+from engine.spec.extents import Extent, Trial, fit, trial_sizes
+from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.types import source_type
+from engine.spec.usage import Usage
+
+Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
+
+# Ours: large enough that a kernel takes tens of microseconds, small enough that all buffers fit any GPU.
+_TIME_SIZES = {1: 1 << 24, 2: 4096, 3: 1024}
+_TIME_SIZE_MANY = 128
+_SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
+_MAX_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A spec to be finished by a person.
+
+    `text` is what to paste: `// optiml:` lines, or a table of an optiml.toml. `missing` says what could not be found out;
+    where it is empty, `spec` is complete (its assumptions stand as comments in `text`).
+    """
+
+    spec: KernelSpec
+    text: str
+    missing: tuple[str, ...]
+
+
+@dataclass
+class _Part:
+    argument: Argument
+    notes: list[str]
+
+
+def draft(
+    program: Program, kernel_name: str, *, probe: Probe | None = None, form: str = "comments", toml_file: str = ""
+) -> Draft:
+    """A draft of the spec of one kernel (its name may carry template arguments).
+
+    `probe` runs the original: for a set of sizes it gives the number of elements touched of each buffer, by parameter.
+    Without it extents are read from index expressions and their bounds. `form` is "comments" or "toml"; `toml_file` is
+    the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
+    """
+    unit = parse(program.data, program.kernel_file)
+    base, template_args = _split(kernel_name)
+    try:
+        kernel = unit.kernel(base)
+    except KeyError:
+        there = ", ".join(sorted(k.qualified for k in unit.kernels)) or "no kernel"
+        raise UsageError(f"has no kernel '{base[:100]}'", program.kernel_file, f"it has {there}") from None
+    missing: list[str] = []
+    notes: list[str] = []
+    if not template_args:
+        template_args = _template_arguments(program, unit, kernel, notes)
+    usage = Usage(unit, kernel)
+    parts = [_part(unit, kernel, p, usage, template_args, missing) for p in kernel.parameters]
+    sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value]
+    extents = _extents(usage, parts, sizes, probe)
+    for part in parts:
+        if part.argument.role != "scalar":
+            _set_extent(part, extents.get(part.argument.name), usage, probe is not None, missing)
+    for part in parts:
+        _set_fill(part, {p.argument.name: p.argument for p in parts}, usage)
+    time = _time_case(sizes, [p.argument for p in parts])
+    if not _launched(program, kernel):
+        missing.append("the launch: no host code launches the kernel; add launch.grid and launch.block")
+    floats = any(
+        usage.uses[p.argument.name].atomic and parse_dtype(p.argument.type).kind == "float"
+        for p in parts
+        if p.argument.role != "scalar"
+    )
+    spec = KernelSpec(
+        file=program.kernel_file,
+        steps=(Step(base, template_args, tuple(p.name for p in kernel.parameters)),),
+        arguments=tuple(p.argument for p in parts),
+        check=derived_cases((time,)),
+        time=(time,),
+        deterministic=not floats,
+    )
+    return Draft(spec, _render(spec, parts, notes, missing, form, toml_file or program.kernel_file), tuple(missing))
+
+
+def _split(name: str) -> tuple[str, str]:
+    base, _, rest = name.partition("<")
+    return base.strip(), rest.strip().removesuffix(">").strip()
+
+
+def _launched(program: Program, kernel: Kernel) -> tuple[str, ...] | None:
+    from engine.source.launch import sites
+
+    try:
+        found = sites(program, kernel.name)
+    except SourceError:
+        return None
+    return tuple(site.template_args for site in found) or None
+
+
+def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list[str]) -> str:
+    open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
+    if not open_:
+        return ""
+    names = {p.split()[-1] for p in kernel.template_parameters}
+    for arguments in _launched(program, kernel) or ():
+        words = set(re.findall(r"[A-Za-z_]\w*", arguments))
+        if arguments and not words & names and all(w in _KNOWN_WORDS or _is_type(w) for w in words):
+            return arguments
+    chosen = [
+        "float" if p.split()[0] in ("typename", "class") else "true" if p.split()[0] == "bool" else "256" for p in open_
+    ]
+    notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
+    return ", ".join(chosen)
+
+
+_KNOWN_WORDS = frozenset({"true", "false", "unsigned", "signed", "long", "int", "const"})
+
+
+def _is_type(text: str) -> bool:
+    from engine.errors import SpecError
+
+    try:
+        parse_dtype(text)
+    except SpecError:
+        return False
+    return True
+
+
+def _part(
+    unit: Unit, kernel: Kernel, parameter: Parameter, usage: Usage, template_args: str, missing: list[str]
+) -> _Part:
+    name, notes = parameter.name, []
+    dtype = source_type(unit, kernel, parameter.base, template_args)
+    if dtype is None:
+        missing.append(f"the type of '{name}' ('{parameter.base[:60]}'): write struct:N with its size in bytes")
+    kind = dtype.name if dtype else "struct:1"
+    if not parameter.pointer:
+        if dtype is not None and dtype.kind == "int" and dtype.lanes == 1 and usage.is_size(name):
+            return _Part(Argument(name, kind, "scalar"), [])
+        value = "1e-5" if re.search("eps", name, re.IGNORECASE) else "1.0" if dtype and dtype.kind == "float" else "1"
+        if dtype is None or dtype.kind == "bytes":
+            value = "hex:00"
+            missing.append(f"the value of '{name}': write hex: and its bytes")
+        else:
+            notes.append("assumed: the value")
+        return _Part(Argument(name, kind, "scalar", value=value), notes)
+    use = usage.uses[name]
+    if parameter.const:
+        return _Part(Argument(name, kind, "in"), notes)
+    if use.escapes or not use.indices:
+        notes.append("assumed: read and written (its uses are not all visible)")
+        return _Part(Argument(name, kind, "inout"), notes)
+    if not use.written:
+        notes.append("assumed: only read, though the pointer is not const")
+        return _Part(Argument(name, kind, "in"), notes)
+    if use.read and use.starts_written and not use.atomic:
+        notes.append("assumed: each element is written before it is read")
+        return _Part(Argument(name, kind, "out"), notes)
+    return _Part(Argument(name, kind, "inout" if use.read else "out"), notes)
+
+
+def _extents(usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | None) -> dict[str, Extent]:
+    trials: dict[str, list[Trial]] = {}
+    static: dict[str, list[Trial]] = {}
+    buffers = [p.argument.name for p in parts if p.argument.role != "scalar"]
+    values = {p.argument.name: p.argument.value for p in parts if p.argument.role == "scalar" and p.argument.value}
+    # With no size at all one trial says everything: nothing can vary.
+    for at, chosen in enumerate(trial_sizes(sizes)):
+        if probe is not None and (sizes or at == 0):
+            for name, touched in probe(chosen).items():
+                trials.setdefault(name, []).append((chosen, touched))
+        whole = {n: int(v) for n, v in values.items() if v.isdigit()}
+        for name in buffers:
+            reach = usage.extent(name, {**whole, **chosen})
+            if reach is not None:
+                static.setdefault(name, []).append((chosen, reach))
+    found = {}
+    for name in buffers:
+        # A probe reaches what it reaches: a buffer read at random places looks constant or small. The text then decides.
+        options = [fit(t) for t in (trials.get(name, []), static.get(name, [])) if t]
+        best = next((o for o in options if o and o.exact), None) or next((o for o in options if o), None)
+        if best:
+            found[name] = best
+    return found
+
+
+def _set_extent(part: _Part, extent: Extent | None, usage: Usage, probed: bool, missing: list[str]) -> None:
+    name = part.argument.name
+    indirect = any(name in usage.indexed_by(other) for other in usage.uses)
+    if extent is None or indirect:
+        why = (
+            "its indices come from another buffer"
+            if indirect
+            else "no expression of the sizes explains what is touched"
+        )
+        missing.append(f"the size of '{name}': {why}")
+        return
+    part.argument = replace(part.argument, size=extent.text)
+    if not extent.exact:
+        part.notes.append("assumed: the size (the end is not touched)")
+    elif not probed:
+        part.notes.append("assumed: the size, from the text")
+
+
+def _set_fill(part: _Part, arguments: Mapping[str, Argument], usage: Usage) -> None:
+    argument = part.argument
+    if argument.role not in ("in", "inout"):
+        return
+    dtype = parse_dtype(argument.type)
+    if argument.role == "inout" and usage.uses[argument.name].atomic:
+        part.argument = replace(argument, fill=Fill("constant", "0"))
+        part.notes.append("assumed: starts at zero")
+    elif dtype.kind in ("int", "bool", "bytes"):
+        targets = [arguments[t].size for t in usage.indexed_by(argument.name) if arguments[t].size]
+        high = "2" if dtype.kind == "bool" else str(min(int(dtype.limits[1]) + 1, 256))
+        part.argument = replace(argument, fill=Fill("integers", "0", targets[0] if targets else high))
+        part.notes.append("assumed: the range of its values")
+
+
+def _time_case(sizes: list[str], arguments: list[Argument]) -> Case:
+    lengths = [n for n in sizes if not _SMALL.search(n)]
+    each = _TIME_SIZES.get(max(1, len(lengths)), _TIME_SIZE_MANY)
+    chosen: dict[str, int | float] = {n: each if n in lengths else 3 for n in sizes}
+    case = Case(case_name(chosen), chosen)
+    while each > 1 and _bytes(arguments, case) > _MAX_BYTES:
+        each //= 2
+        chosen = {n: each if n in lengths else 3 for n in sizes}
+        case = Case(case_name(chosen), chosen)
+    return case
+
+
+def _bytes(arguments: list[Argument], case: Case) -> int:
+    from engine.arith import evaluate_int
+
+    buffers = [a for a in arguments if a.role != "scalar" and a.size]
+    return sum(evaluate_int(a.size, case.sizes) * parse_dtype(a.type).itemsize for a in buffers)
+
+
+def _table(values: Mapping[str, object]) -> str:
+    return "{ " + ", ".join(f"{k} = {v if isinstance(v, str) else json.dumps(v)}" for k, v in values.items()) + " }"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _argument(argument: Argument) -> str:
+    values: dict[str, object] = {}
+    if argument.type.startswith("struct:"):
+        values["type"] = _quoted(argument.type)
+    if argument.role == "scalar":
+        return _table({**values, "value": _quoted(argument.value)})
+    values["role"] = _quoted(argument.role)
+    values["size"] = _quoted(argument.size or "?")
+    fill = argument.fill
+    if argument.role != "out":
+        parts = {"kind": _quoted(fill.kind), "low": _quoted(fill.low), "high": _quoted(fill.high)}
+        given = {k: v for k, v in parts.items() if v != '""'}
+        values["fill"] = _table(given) if len(given) > 1 else _quoted(fill.kind)
+    return _table(values)
+
+
+def _render(
+    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[str], form: str, toml_file: str
+) -> str:
+    step = spec.steps[0]
+    name = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
+    rows: list[tuple[str, list[str]]] = []
+    if form == "toml":
+        rows += [("[[kernel]]", []), (f"file = {_quoted(toml_file)}", [])]
+    if form == "toml" or step.template_args:
+        rows.append((f"kernel = {_quoted(name)}", notes))
+    if not spec.deterministic:
+        rows.append(("deterministic = false", ["assumed: atomics on floats"]))
+    for part in parts:
+        if part.argument.role != "scalar" or part.argument.value:
+            rows.append((f"args.{part.argument.name} = {_argument(part.argument)}", part.notes))
+    for key, cases in (("check", spec.check), ("time", spec.time)):
+        tables = ", ".join(_table(dict(c.sizes)) if c.sizes else "{}" for c in cases)
+        rows.append((f"{key} = [{tables}]", ["assumed: the shapes"] if key == "time" else []))
+    lines = [f"{text}  # {'; '.join(n)}" if n else text for text, n in rows]
+    lines += [f"# missing: {m}" for m in missing]
+    prefix = "// optiml: " if form == "comments" else ""
+    return "".join(f"{prefix}{line}\n" for line in lines)

@@ -1,0 +1,65 @@
+"""Runs the original on the CPU to see how much of each buffer it touches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.model import Program
+from engine.source.launch import evaluate
+from engine.source.slice import device_slice
+from engine.spec.data import generate, scalars
+from engine.spec.dtypes import parse_dtype
+from engine.spec.model import Argument, Case, Fill, KernelSpec
+
+if TYPE_CHECKING:
+    from engine.cpu import CpuMachine
+
+_MAX_ELEMENTS = 1 << 22  # of one buffer in a trial
+
+
+def cpu_probe(
+    program: Program, spec: KernelSpec, machine: CpuMachine, root: Path
+) -> Callable[[Mapping[str, int]], Mapping[str, int]]:
+    """A probe for `engine.spec.draft.draft`: elements touched of each buffer, by parameter, for a set of sizes.
+
+    `spec` gives types, roles and scalars; its sizes do not count. Buffers are made larger than any common extent, floats
+    are drawn, integers are zero: they may be indices. A buffer that is reached beyond even that is left out.
+    Raises OptimlError where the kernel cannot be compiled, launched or run here.
+    """
+    step = spec.steps[0]
+    expression = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
+    sliced = device_slice(program, [expression], root=root, include=spec.compile.include)
+    binary = machine.build(sliced.text, spec.file, spec, [expression])
+
+    def probe(sizes: Mapping[str, int]) -> dict[str, int]:
+        case = Case("trial", dict(sizes))
+        length = min(_MAX_ELEMENTS, 4096 + 4 * math.prod(sizes.values()) + 4 * max(sizes.values(), default=0))
+        trial = replace(spec, arguments=tuple(_roomy(a, length) for a in spec.arguments))
+        launch = evaluate(program, spec, 0, case.sizes)
+        buffers = generate(trial, case, 1, "declared")
+        for argument in trial.arguments:
+            if argument.role == "out" and argument.name not in buffers:
+                buffers[argument.name] = _zeros(argument, length)
+        run = machine.run(binary, [launch], buffers, scalars(trial, case))
+        beyond = {f.array for f in run.findings if f.kind == "out_of_bounds"}
+        return {name: count for name, count in run.touched.items() if name not in beyond and count}
+
+    return probe
+
+
+def _zeros(argument: Argument, length: int) -> object:
+    import numpy as np
+
+    dtype = parse_dtype(argument.type)
+    return np.zeros(length * dtype.lanes, dtype.storage)
+
+
+def _roomy(argument: Argument, length: int) -> Argument:
+    if argument.role == "scalar":
+        return argument
+    fill = Fill() if parse_dtype(argument.type).kind == "float" else Fill("constant", "0")
+    return replace(argument, size=str(length), fill=fill)

@@ -1,0 +1,216 @@
+"""How a kernel uses its parameters, read from its text: what is read and written, what bounds what, how far it reaches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.arith import ArithmeticError_, Number, UnknownName, evaluate
+from engine.source.model import Access, Kernel, Unit
+from engine.source.parse import names_in, text_of, walk
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_CAST = re.compile(r"\(\s*(?:const\s+)?(?:(?:unsigned|signed|long|short|int|size_t|u?int(?:8|16|32|64)_t)\s*)+\)")
+_STATIC_CAST = re.compile(r"static_cast\s*<[\w\s:]{1,40}>")
+_MAX_STEPS = 40  # definitions followed for one value
+
+
+@dataclass
+class Use:
+    """What a kernel does with one buffer. `indices` are (offset of an alias, index text)."""
+
+    read: bool = False
+    written: bool = False
+    atomic: bool = False
+    escapes: bool = False  # handed to a function or cast, so this analysis does not see all
+    indices: list[tuple[str, str]] = field(default_factory=list)
+    first_write: bool = False  # the first access in the text only writes
+
+    @property
+    def starts_written(self) -> bool:
+        """Whether the text writes an element before any other access, and uses one index throughout."""
+        return self.first_write and len(set(self.indices)) == 1
+
+
+def _declarators(body: Node) -> Iterator[tuple[Node, Node]]:
+    """(declared identifier, its initialiser) of every local with one."""
+    for node in walk(body):
+        if node.type == "init_declarator":
+            name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
+            while name is not None and name.type != "identifier":
+                name = name.child_by_field_name("declarator") or next(
+                    (c for c in name.named_children if c.type == "identifier"), None
+                )
+            if name is not None and value is not None:
+                yield name, value
+
+
+class Usage:
+    """The analysis of one kernel's body."""
+
+    def __init__(self, unit: Unit, kernel: Kernel) -> None:
+        self.unit, self.kernel = unit, kernel
+        body = kernel.node.child_by_field_name("body")
+        self.body = body if body is not None else kernel.node
+        self.pointers = {p.name for p in kernel.parameters if p.pointer}
+        self.definitions: dict[str, str] = {}
+        self.aliases: dict[str, tuple[str, str]] = {}  # local pointer -> (parameter, offset)
+        for name, value in _declarators(self.body):
+            self._define(text_of(name), value)
+        self.bounds: dict[str, list[str]] = {}
+        self.guards: set[str] = set()  # names on the far side of a comparison
+        for node in walk(self.body):
+            if node.type == "binary_expression":
+                self._bound(node)
+        self.uses = {name: Use() for name in self.pointers}
+        for access in kernel.accesses:
+            self._access(access)
+        self._bare()
+
+    def _define(self, name: str, value: Node) -> None:
+        base, offset = value, "0"
+        while base.type in ("parenthesized_expression", "cast_expression"):
+            base = base.child_by_field_name("value") or base.named_children[-1]
+        if base.type == "binary_expression" and base.children[1].type == "+":
+            left, right = base.children[0], base.children[2]
+            # `x + i*n + j` is ((x + i*n) + j): go down to the pointer on the left.
+            offsets = [text_of(right)]
+            while left.type == "binary_expression" and left.children[1].type == "+":
+                offsets.append(text_of(left.children[2]))
+                left = left.children[0]
+            base, offset = left, " + ".join(reversed(offsets))
+        elif base.type == "pointer_expression" and text_of(base).startswith("&"):
+            inner = base.named_children[-1]
+            if inner.type == "subscript_expression":
+                index = inner.child_by_field_name("indices")
+                base = inner.child_by_field_name("argument") or base
+                offset = text_of(index)[1:-1] if index is not None else "0"
+        if base.type == "identifier" and text_of(base) in self.pointers:
+            self.aliases.setdefault(name, (text_of(base), offset))
+        elif base.type == "identifier" and text_of(base) in self.aliases:
+            parameter, before = self.aliases[text_of(base)]
+            self.aliases.setdefault(name, (parameter, f"{before} + {offset}"))
+        else:
+            self.definitions.setdefault(name, text_of(value))
+
+    def _bound(self, node: Node) -> None:
+        left, operator, right = node.children[0], node.children[1].type, node.children[2]
+        if operator not in ("<", "<=", ">", ">=", "==", "!="):
+            return
+        self.guards |= names_in(left) | names_in(right)
+        if operator in ("<", ">=") and left.type == "identifier":
+            self.bounds.setdefault(text_of(left), []).append(text_of(right))
+        elif operator in ("<=", ">") and left.type == "identifier":
+            self.bounds.setdefault(text_of(left), []).append(f"({text_of(right)}) + 1")
+        elif operator == ">" and right.type == "identifier":
+            self.bounds.setdefault(text_of(right), []).append(text_of(left))
+
+    def _access(self, access: Access) -> None:
+        parameter, offset = self.aliases.get(access.array, (access.array, "0"))
+        use = self.uses.get(parameter)
+        if use is None:
+            return
+        if not use.indices:
+            use.first_write = access.kind == "write"
+        use.indices.append((offset, access.indices[0]))
+        use.read |= access.kind != "write"
+        use.written |= access.kind != "read"
+        call = (
+            access.node.parent.parent.parent
+            if access.node and access.node.parent and access.node.parent.parent
+            else None
+        )
+        if access.kind == "update" and call is not None and call.type == "call_expression":
+            use.atomic |= text_of(call).startswith("atomic")
+
+    def _bare(self) -> None:
+        """Uses without brackets: `*y = …`, `atomicAdd(y, …)`, `f(x, …)`."""
+        for node in walk(self.body):
+            if node.type != "identifier":
+                continue
+            parameter, offset = self.aliases.get(text_of(node), (text_of(node), "0"))
+            use, parent = self.uses.get(parameter), node.parent
+            if use is None or parent is None:
+                continue
+            if parent.type == "pointer_expression" and text_of(parent).startswith("*"):
+                outer = parent.parent
+                stored = outer is not None and outer.type == "assignment_expression"
+                target = stored and outer is not None and outer.child_by_field_name("left") == parent
+                plain = outer is not None and outer.child_by_field_name("operator")
+                use.written |= bool(target)
+                use.read |= not target or (plain is not None and plain is not False and text_of(plain) != "=")
+                use.indices.append((offset, "0"))
+            elif parent.type == "argument_list" and parent.parent is not None:
+                if text_of(parent.parent).startswith("atomic"):
+                    use.read = use.written = use.atomic = True
+                    use.indices.append((offset, "0"))
+                else:
+                    use.escapes = True
+            elif parent.type in ("cast_expression", "template_argument_list"):
+                use.escapes = True
+
+    def is_size(self, name: str) -> bool:
+        """Whether an integer parameter bounds an index or stands in one: it then is a size, else a plain value."""
+        reached = set(self.guards)
+        for use in self.uses.values():
+            for offset, index in use.indices:
+                reached |= set(re.findall(r"[A-Za-z_]\w*", f"{offset} {index}"))
+        for _ in range(4):
+            for local in [n for n in reached if n in self.definitions]:
+                reached |= set(re.findall(r"[A-Za-z_]\w*", self.definitions[local]))
+        return name in reached
+
+    def indexed_by(self, name: str) -> list[str]:
+        """The buffers whose indices come from the contents of the buffer `name`."""
+        locals_ = {n for n, text in self.definitions.items() if re.search(rf"\b{re.escape(name)}\s*\[", text)}
+        found = []
+        for other, use in self.uses.items():
+            text = " ".join(f"{a} {b}" for a, b in use.indices)
+            words = set(re.findall(r"[A-Za-z_]\w*", text))
+            if other != name and (re.search(rf"\b{re.escape(name)}\s*\[", text) or words & locals_):
+                found.append(other)
+        return found
+
+    def extent(self, name: str, sizes: Mapping[str, Number]) -> int | None:
+        """Elements of a buffer that are reached if every bounded variable takes its largest value; None if unknown."""
+        reached = []
+        for offset, index in self.uses[name].indices:
+            try:
+                last = self._value(f"({offset}) + ({index})", sizes, [_MAX_STEPS])
+            except ArithmeticError_:
+                return None
+            if last != int(last) or last < 0:
+                return None
+            reached.append(int(last) + 1)
+        return max(reached, default=None)
+
+    def _value(self, text: str, sizes: Mapping[str, Number], steps: list[int]) -> Number:
+        """The largest value of an expression, by names' bounds and definitions. Raises ArithmeticError_."""
+        plain = _STATIC_CAST.sub("", _CAST.sub("", text))
+        known = dict(sizes)
+        while True:
+            try:
+                return evaluate(plain, known)
+            except UnknownName as error:
+                steps[0] -= 1
+                if steps[0] < 0 or error.name in known:
+                    raise
+                known[error.name] = self._largest(error.name, sizes, steps)
+
+    def _largest(self, name: str, sizes: Mapping[str, Number], steps: list[int]) -> Number:
+        found = []
+        for text in self.bounds.get(name, ()):
+            try:
+                found.append(self._value(text, sizes, steps) - 1)
+            except ArithmeticError_:
+                continue
+        if found:
+            return max(found)
+        for source in (self.definitions, self.unit.macros, self.unit.constants):
+            if name in source:
+                return self._value(source[name], sizes, steps)
+        raise UnknownName(f"'{name}' has no bound", name=name)
