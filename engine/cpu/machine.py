@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from engine.sandbox import NoSandbox, Sandbox
 
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
-_RACE_FIBERS = 2048  # CUDA threads that race detection follows: about 1 MB and 1 ms each
+_RACE_FIBERS = 768  # CUDA threads after which race detection starts no further block: 1 MB and up to 1 ms each
 _MAX_TEXT = 8 << 20
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")

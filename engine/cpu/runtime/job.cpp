@@ -26,7 +26,7 @@ struct Key {
     std::string kind;
     const void *pc;
     int line, array;
-    bool operator==(const Key &o) const { return kind == o.kind && pc == o.pc && line == o.line && array == o.array; }
+    bool operator==(const Key &o) const { return kind != "race" && kind == o.kind && pc == o.pc && line == o.line && array == o.array; }
 };
 std::vector<Key> keys;
 
@@ -158,6 +158,7 @@ void found_last(const char *kind, const void *pc, int line, int array, long long
 }
 
 void finish(int status) {
+    hook_collect();
     FILE *out = fopen(job.output.c_str(), "wb");
     if (out) {
         for (const Array &a : buffers)
@@ -206,6 +207,7 @@ int main(int count, char **words) {
     if (count != 2) refuse("one argument: the job file");
     read_job(words[1]);
     hook_setup();
+    shared_arrays.reserve(SHARED_SLOTS);  // it grows while threads run, and must not move then
     shared_arrays[0].shared = true;
     shared_arrays[0].base = hook_shared(SHARED_LIMIT, 0);
     shared_arrays[0].written = static_cast<uint8_t *>(calloc(SHARED_LIMIT + 1, 1));

@@ -27,6 +27,15 @@ uint16_t __tsan_atomic16_exchange(volatile uint16_t *, uint16_t, int);
 uint32_t __tsan_atomic32_exchange(volatile uint32_t *, uint32_t, int);
 uint64_t __tsan_atomic64_exchange(volatile uint64_t *, uint64_t, int);
 
+static constexpr int MAX_REPORTS = 6;
+static int reports = 0;
+// A report holds locks of ThreadSanitizer's, and memory given back there would be reported in turn: plain memory only.
+struct Side {
+    void *pc;
+    int array, size, write, atomic, step;
+    long long index;
+};
+static Side sides[MAX_REPORTS][2];
 static const char *code_begin = nullptr, *code_end = nullptr;
 
 // A race gives two findings, one for each side; the Python side joins them.
@@ -35,29 +44,29 @@ void __tsan_on_report(void *report) {
     int count = 0, stacks = 0, mops = 0, locations = 0, mutexes = 0, threads = 0, unique = 0;
     void *sleep[1] = {nullptr};
     __tsan_get_report_data(report, &description, &count, &stacks, &mops, &locations, &mutexes, &threads, &unique, sleep, 1);
-    static int reports = 0;
+    // Ending here would wait for a lock that the report holds: the scheduler ends the job.
+    if (reports >= MAX_REPORTS) return;
     ++reports;
     for (int i = 0; i < mops && i < 2; ++i) {
         int tid = 0, size = 0, write = 0, atomic = 0;
         void *address = nullptr, *trace[8] = {};
         __tsan_get_report_mop(report, static_cast<unsigned long>(i), &tid, &address, &size, &write, &atomic, trace, 8);
-        long long index = 0;
-        int array = hook_locate(address, &index);
-        char extra[32];
-        snprintf(extra, sizeof extra, "race_%d_%d%s", reports, i, atomic ? "_atomic" : "");
-        void *pc = nullptr;  // the innermost frame in the kernel's object
-        for (void *frame : trace)
-            if (!pc && frame >= code_begin && frame < code_end) pc = frame;
-        found("race", pc, 0, array, index, size, write, extra);
+        Side &side = sides[reports - 1][i];
+        side.array = hook_locate(address, &side.index);
+        side.size = size;
+        side.write = write;
+        side.atomic = atomic;
+        side.step = current_step;
+        for (void *frame : trace)  // the innermost in the kernel's object
+            if (!side.pc && frame >= code_begin && frame < code_end) side.pc = frame;
     }
-    if (reports >= 6) finish(0);
 }
 }
 
 namespace {
 
 void *main_fiber = nullptr;
-long started = 0;
+long started = 0, blocks_run = 0;
 bool reached_limit = false;
 constexpr int ACQUIRE = 2, ACQ_REL = 4;
 
@@ -114,9 +123,13 @@ void hook_release(void *variable) { __tsan_release(variable); }
 void hook_acquire(void *variable) { __tsan_acquire(variable); }
 
 bool hook_more_blocks() {
-    if (job.max_fibers > 0 && started >= job.max_fibers) reached_limit = true;
+    // Two blocks at least: what one alone does not show is that they race with each other.
+    if (job.max_fibers > 0 && started >= job.max_fibers && blocks_run >= 2) reached_limit = true;
+    blocks_run += !reached_limit;
     return !reached_limit;
 }
+
+bool hook_enough() { return reports >= MAX_REPORTS; }
 
 // The kernel object comes first; what follows are places of arguments.
 void hook_module(const char *begin, const char *end) {
@@ -124,6 +137,18 @@ void hook_module(const char *begin, const char *end) {
         if (!code_begin) code_begin = begin;
         code_end = end;
     }
+}
+
+void hook_collect() {
+    for (int r = 0; r < reports; ++r)
+        for (int i = 0; i < 2; ++i) {
+            const Side &side = sides[r][i];
+            if (!side.pc && side.array < 0) continue;
+            char extra[32];
+            snprintf(extra, sizeof extra, "race_%d_%d%s", r, i, side.atomic ? "_atomic" : "");
+            current_step = side.step;
+            found("race", side.pc, 0, side.array, side.index, side.size, side.write, extra);
+        }
 }
 
 void hook_report(FILE *out) {

@@ -270,6 +270,7 @@ void run_block(int threads) {
                     Fiber &f = fibers[static_cast<size_t>(begin + l)];
                     if (f.wait != Wait::Run && f.wait != Wait::Yield) continue;
                     resume(f);
+                    if (hook_enough()) finish(0);
                     if (f.wait == Wait::Yield) {
                         yielded = true;
                     } else {

@@ -148,6 +148,8 @@ void hook_block_end() {
 
 void hook_launch_end() { count_launch_end(); }
 
+bool hook_enough() { return false; }
+void hook_collect() {}
 void hook_fiber_start(Fiber &) {}
 void hook_fiber_end(Fiber &) {}
 void hook_to(Fiber *) {}

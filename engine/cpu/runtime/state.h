@@ -18,7 +18,7 @@ struct Array {
     size_t element = 1;
     int flags = 0;
     bool shared = false;
-    std::string name;       // of a shared array; buffers go by their number
+    const char *name = "";  // of a shared array; buffers go by their number
     uint8_t *written = nullptr;  // one byte per byte; null: all of it counts as written
     size_t touched = 0;     // highest byte offset touched, plus one
     uint8_t *sectors[2] = {nullptr, nullptr};  // counting: one byte per 32-byte sector, [load, store]
@@ -105,6 +105,8 @@ void hook_atomic_end(const void *pc, void *address, const void *value, size_t by
 void hook_access(const void *pc, const void *address, size_t bytes, int write);
 void hook_module(const char *begin, const char *end);
 bool hook_more_blocks();
+bool hook_enough();  // so much was found that the job may end
+void hook_collect();  // findings that could not be booked when they were made
 void hook_report(FILE *out);
 int hook_locate(const void *address, long long *index);  // number of the array, or -1
 
