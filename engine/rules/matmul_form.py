@@ -22,7 +22,7 @@ from engine.rules.common import (
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial
 from engine.rules.reduction import pure_value, tokens
-from engine.rules.scope import Scope, inside, type_names
+from engine.rules.scope import Scope, inside, manageable, type_names
 from engine.rules.threads import (
     Axis,
     Index,
@@ -132,7 +132,7 @@ def product(site: Site) -> Product | None:
 
 
 def _threads(site: Site) -> ThreadMap | None:
-    if not sound(site):
+    if not sound(site) or not manageable(site):
         return None
     form = thread_map(site)
     if form is None or form.style == "none" or {i.axis for i in form.indices} != {"x", "y"}:

@@ -31,7 +31,7 @@ from engine.rules.common import (
 )
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import pure_value, tokens
-from engine.rules.scope import Scope, Use, assigned, inside, type_names
+from engine.rules.scope import Scope, Use, assigned, inside, manageable, type_names
 from engine.rules.threads import StrideLoop, stride_loop
 from engine.source.model import Edit, Span
 
@@ -61,7 +61,11 @@ class RegisterAccumulate:
     summary = "Accumulate in a register instead of global memory"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or any(n.type == "type_qualifier" and text(n) == "volatile" for n in walk(site.kernel.node)):
+        if (
+            not sound(site)
+            or not manageable(site)
+            or any(n.type == "type_qualifier" and text(n) == "volatile" for n in walk(site.kernel.node))
+        ):
             return
         scope = Scope(site)
         done: list[Node] = []

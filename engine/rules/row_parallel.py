@@ -133,9 +133,10 @@ def fits_bounds(site: Site, threads: int) -> bool:
 
 def before_kernel(site: Site) -> int:
     """The byte offset where a helper of the kernel goes: before the comments that belong to the kernel."""
-    data, at = site.unit.data, site.kernel.span.start
-    node = next((n for n in walk(site.unit.root) if n.start_byte == at and n.end_byte == site.kernel.span.end), None)
-    before = node.prev_sibling if node is not None else None
+    data, at, node = site.unit.data, site.kernel.span.start, site.kernel.node
+    while node.parent is not None and node.parent.start_byte >= at and node.parent.end_byte <= site.kernel.span.end:
+        node = node.parent
+    before = node.prev_sibling
     while before is not None and before.type == "comment":
         gap = data[before.end_byte : at]
         starts_line = not data[data.rfind(b"\n", 0, before.start_byte) + 1 : before.start_byte].strip()

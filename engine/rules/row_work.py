@@ -22,7 +22,7 @@ from engine.rules.common import (
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial
 from engine.rules.reduction import Reduction, pure_value, reductions, tokens
-from engine.rules.scope import Scope, Use, assigned, inside, type_names
+from engine.rules.scope import Scope, Use, assigned, inside, manageable, type_names
 from engine.rules.threads import (
     Index,
     StrideLoop,
@@ -169,7 +169,7 @@ def inclusive_loop(node: Node) -> StrideLoop | None:
 
 def row_work(site: Site) -> RowWork | None:
     """The kernel as one thread per row; None where it has another form, or where threads could not share a row."""
-    if not sound(site):
+    if not sound(site) or not manageable(site):
         return None
     form = thread_map(site)
     if form is None or len(form.indices) != 1 or form.indices[0].axis != "x" or form.indices[0].factor != 1:

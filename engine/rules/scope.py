@@ -22,6 +22,9 @@ _SHAPES: dict[str, Shape] = {
 }
 _LOAD_HINTS = ("__ldg", "__ldcs", "__ldca", "__ldcg")
 _MAX_STEPS = 8
+# What the analyses cost grows with the square of a kernel's size; a kernel of a thousand lines has some 20,000 nodes.
+_MAX_NODES = 20_000
+_MAX_LOOPS = 64
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,16 @@ def assigned(node: Node) -> Node | None:
     return node.child_by_field_name("argument") if node.type == "update_expression" else None
 
 
+def manageable(site: Site) -> bool:
+    """Whether the kernel is small enough to be analysed in a second: strangers' files may be made to take hours."""
+    loops = 0
+    for nodes, node in enumerate(walk(body_node(site))):
+        loops += node.type in ("for_statement", "while_statement", "do_statement")
+        if nodes > _MAX_NODES or loops > _MAX_LOOPS:
+            return False
+    return True
+
+
 def inside(node: Node, outer: Node) -> bool:
     """Whether the first node stands within the second (or is it)."""
     return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
@@ -73,6 +86,7 @@ class Scope:
         self.pointers = {p.name for p in site.kernel.parameters if p.pointer}
         self.parameters = {p.name: p for p in site.kernel.parameters}
         self.declared: dict[str, list[Declared]] = {}
+        self._changed: dict[tuple[int, str], bool] = {}
         for node in walk(self.body):
             if node.type == "declaration":
                 for found in _declarations(node):
@@ -91,6 +105,12 @@ class Scope:
 
     def changed(self, declared: Declared) -> bool:
         """Whether the variable is assigned after its declaration, or its address is taken."""
+        key = (declared.node.start_byte, declared.name)
+        if key not in self._changed:
+            self._changed[key] = self._is_changed(declared)
+        return self._changed[key]
+
+    def _is_changed(self, declared: Declared) -> bool:
         for node in walk(declared.scope):
             target = assigned(node)
             if node.type == "pointer_expression" and text(node).startswith("&"):
@@ -174,7 +194,7 @@ class Scope:
     def uses(self, node: Node) -> list[Use] | None:
         """Every access below the node; None where one cannot be told (unknown array, a pointer handed on)."""
         found = []
-        accounted: list[Node] = []
+        accounted: set[int] = set()  # where the names stand that an access starts from
         for n in walk(node):
             star = n.type == "pointer_expression" and text(n).startswith("*")
             if n.type != "subscript_expression" and not star:
@@ -182,7 +202,8 @@ class Scope:
             origin = self.element(n)
             if origin is None:
                 return None
-            accounted.append(n)
+            pointer = n.child_by_field_name("argument")
+            accounted |= {i.start_byte for i in walk(pointer or n) if i.type == "identifier"}
             if n.parent is not None and n.parent.type == "pointer_expression" and self._defines(n):
                 continue  # `&x[i]` that only starts another pointer touches nothing
             reads, writes = _direction(n)
@@ -190,7 +211,7 @@ class Scope:
         for n in walk(node):
             if n.type != "identifier" or not self._pointer(n):
                 continue
-            if any(inside(n, a) for a in accounted) or self._defines(n) or _compared(n):
+            if n.start_byte in accounted or self._defines(n) or _compared(n):
                 continue
             return None
         return found

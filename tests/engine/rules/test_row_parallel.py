@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -301,3 +302,14 @@ def test_nothing_where_the_launch_does_not_allow_it(launch: str) -> None:
 def test_proposes_nothing_for_its_own_output() -> None:
     edited = one(site_of(SUM), "row_parallel", team="block", block=256)
     assert not propose(edited, "row_parallel")
+
+
+def test_a_kernel_made_to_be_slow_is_refused_quickly() -> None:
+    declared = "".join(f"    float v{i} = x[row * cols + {i}];\n" for i in range(4000))
+    loops = "".join(f"    for (int j = 0; j < cols; ++j) y[row * cols + j] += v{i};\n" for i in range(2000))
+    site = site_of(HEAD + declared + loops + "}")
+    started = time.monotonic()
+    assert not propose(site, "row_parallel")
+    assert not propose(site, "register_accumulate")
+    assert not propose(site, "matmul_tile")
+    assert time.monotonic() - started < 5
