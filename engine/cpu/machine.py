@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -170,10 +171,8 @@ class CpuMachine:
             except subprocess.TimeoutExpired:
                 status = None
             finally:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
                 process.wait()
             out.seek(0)
             return status, out.read(_MAX_LOG * 4).decode("utf-8", "replace")

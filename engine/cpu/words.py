@@ -10,7 +10,7 @@ from typing import get_args
 from engine.cpu.lines import Lines
 from engine.cpu.model import Finding, FindingKind
 from engine.model import LaunchConfig
-from engine.predict.counts import AccessCounts, Kind, KernelCounts, SiteCounts
+from engine.predict.counts import AccessCounts, KernelCounts, Kind, SiteCounts
 
 MAX_RESULT_BYTES = 1 << 20
 _SHARED_BASE = 1000
@@ -110,7 +110,7 @@ def _join_races(sides: list[tuple[Finding, str]]) -> list[Finding]:
         groups.setdefault(match[1] if match else extra, []).append((found, extra))
     result: dict[tuple[object, ...], Finding] = {}
     for group in groups.values():
-        first, text = group[0]
+        first, _ = group[0]
         array = next((f.array for f, _ in group if f.array), "")
         verbs = [("updates" if "atomic" in e else "writes") if e.endswith("1") else "reads" for _, e in group]
         parts = [f"one thread {verb} it at line {f.line}" for (f, _), verb in zip(group, verbs, strict=True)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-
 from tests.engine.cpu.conftest import Kernel, Make
 from tests.engine.cpu.kernels import Honest, honest
 
