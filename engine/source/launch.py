@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -13,10 +13,13 @@ from engine.errors import SourceError
 from engine.model import LaunchConfig, Program
 from engine.source.model import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
 from engine.source.parse import parse, text_of, walk
-from engine.source.scope import Definition, Scope, declarators
+from engine.source.scope import Definition, Scope, declarators, expression
 from engine.spec.model import KernelSpec, LaunchExpr
 
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
+_NAME = re.compile(r"[A-Za-z_]")
+_IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_ASKING = re.compile(r"cudaFunc(?:Set|Get)|cudaOccupancy|cuFunc|cuOccupancy|hipFunc")  # use a kernel, launch none
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,8 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
     problem: SourceError | None = None
     matching = sites(program, described.kernel)
     if described.template_args:
-        wanted = _squeezed(described.template_args)
-        exact = tuple(s for s in matching if _squeezed(s.template_args) == wanted)
-        matching = exact or matching
+        kinds = {s: _instance(program, s.path, s.template_args, described.template_args) for s in matching}
+        matching = tuple(s for s in matching if kinds[s]) or tuple(s for s in matching if kinds[s] is None)
     for site in matching:
         try:
             visible.append((site, _site_config(program, spec, step, site, sizes)))
@@ -85,6 +87,31 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
     return first
 
 
+def _instance(program: Program, path: str, written: str, wanted: str) -> bool | None:
+    """Whether template arguments as written at a launch are those wanted; None where that cannot be told."""
+    if _squeezed(written) == _squeezed(wanted):
+        return True
+    same: bool | None = True
+    for a, b in zip(_split(written), _split(wanted), strict=False):
+        values = [_constant(program, path, text) for text in (a, b)]
+        if None not in values:
+            if values[0] != values[1]:
+                return False
+        elif _squeezed(a) != _squeezed(b):
+            same = None
+    return same if written else None
+
+
+def _constant(program: Program, path: str, text: str) -> arith.Number | None:
+    node = expression(text)
+    if node is None:
+        return None
+    try:
+        return Scope(program, parse(program.files[path], path), {}).number(node)
+    except SourceError:
+        return None
+
+
 def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
@@ -110,9 +137,13 @@ def _three(values: Sequence[int]) -> tuple[int, int, int]:
 
 def _known(
     program: Program, spec: KernelSpec, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
-) -> dict[str, arith.Number]:
-    """What the host's expressions stand for: sizes by name, and what is passed for a scalar by the parameter's value."""
+) -> tuple[dict[str, arith.Number], dict[str, str]]:
+    """What the host's expressions stand for: sizes by name, and what is passed for a scalar by the parameter's value.
+
+    Then the names whose value is in doubt, with the reason.
+    """
     known: dict[str, arith.Number] = {}
+    refused: dict[str, str] = {}
     described = spec.steps[step]
     template = _template_values(described.template_args, site.template_args, sizes)
     for passed, name in zip(site.arguments, described.arguments, strict=False):
@@ -120,13 +151,47 @@ def _known(
         if argument.role != "scalar":
             continue
         try:
-            known[passed.strip()] = arith.evaluate(argument.value or argument.name, sizes)
+            value = arith.evaluate(argument.value or argument.name, sizes)
         except arith.ArithmeticError_:
             continue
-    for name, value in (*sizes.items(), *template.items()):
+        if known.setdefault(passed.strip(), value) != value:
+            refused[passed.strip()] = f"the launch passes '{passed.strip()}' for parameters of different values"
+    passed_names = set(known)
+    for name, value in (*sizes.items(), *template.items(), *_defines(spec, sizes)):
         known.setdefault(name, value)
+    # A size and a variable of the host may share a name and differ: what the launch passes for the parameter tells.
+    scope = Scope(
+        program, parse(program.files[site.path], site.path), {k: v for k, v in known.items() if _NAME.match(k)}
+    )
+    for passed in passed_names:
+        names = set(_IDENTIFIER.findall(passed)) & sizes.keys() - passed_names
+        node = _argument_node(scope.unit, site, passed) if names and passed not in names else None
+        if node is None or not isinstance(known[passed], int):
+            continue
+        try:
+            there = scope.number(node)
+        except SourceError:
+            continue
+        if isinstance(there, int) and there != known[passed]:
+            for name in names:
+                refused[name] = f"the launch passes '{passed[:60]}', so the size '{name}' is not the host's '{name}'"
     # A literal passed for a parameter says nothing about other uses of the same literal.
-    return {name: value for name, value in known.items() if re.match(r"[A-Za-z_]", name)}
+    return {name: value for name, value in known.items() if _NAME.match(name)}, refused
+
+
+def _defines(spec: KernelSpec, sizes: Mapping[str, arith.Number]) -> Iterator[tuple[str, arith.Number]]:
+    for define in spec.compile.defines:
+        name, _, text = define.partition("=")
+        try:
+            yield name, arith.evaluate(text or "1", sizes)
+        except arith.ArithmeticError_:
+            continue
+
+
+def _argument_node(unit: Unit, site: LaunchSite, passed: str) -> Node | None:
+    call = unit.root.descendant_for_byte_range(site.span.start, site.span.end)
+    arguments = call.child_by_field_name("arguments") if call is not None else None
+    return next((n for n in arguments.named_children if text_of(n).strip() == passed), None) if arguments else None
 
 
 def _template_values(declared: str, written: str, sizes: Mapping[str, arith.Number]) -> dict[str, arith.Number]:
@@ -157,8 +222,8 @@ def _scope(
     program: Program, spec: KernelSpec | None, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
 ) -> tuple[Scope, list[Node]]:
     unit = parse(program.files[site.path], site.path)
-    known = _known(program, spec, step, site, sizes) if spec is not None else {}
-    return Scope(program, unit, known), [_node(unit, part) for part in site.parts]
+    known, refused = _known(program, spec, step, site, sizes) if spec is not None else ({}, {})
+    return Scope(program, unit, known, refused=refused), [_node(unit, part) for part in site.parts]
 
 
 def _node(unit: Unit, part: LaunchPart) -> Node:
@@ -196,8 +261,12 @@ def relaunch(
     """Edits that make every launch use the given expressions, which are in terms of the kernel's parameters.
 
     Where a launch argument is a variable that serves nothing else, its definition is rewritten; else the argument itself.
-    Raises SourceError where a parameter cannot be expressed in the host's terms.
+    Raises SourceError where a parameter cannot be expressed in the host's terms, and where the kernel is used in a way that
+    may launch it unseen (in a macro, through cudaLaunchKernel, by its address): that launch would stay as it was.
     """
+    unseen = hidden_launch(program, kernel.name)
+    if unseen:
+        raise SourceError(f"'{kernel.name}' may be launched here in a way that cannot be edited", unseen)
     edits: dict[str, list[Edit]] = {}
     rewritten: dict[tuple[str, Span], str] = {}
     for site in launches:
@@ -223,6 +292,52 @@ def relaunch(
                 )
             edits.setdefault(site.path, []).append(Edit(place, text))
     return {path: tuple(dict.fromkeys(listed)) for path, listed in edits.items()}
+
+
+def hidden_launch(program: Program, kernel: str) -> str:
+    """`path:line` of the first use of a kernel that may launch it and is no visible launch; "" where there is none."""
+    name = kernel.rpartition("::")[2]
+    word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+    for path, data in program.files.items():
+        if not path.endswith(_SOURCES) or not word.search(data):
+            continue
+        unit = parse(data, path)
+        for match in word.finditer(data):
+            node = unit.root.descendant_for_byte_range(match.start(), match.end())
+            if node is not None and _may_launch(node, name, data):
+                return f"{path}:{unit.line_of(match.start())}"
+    return ""
+
+
+def _may_launch(node: Node, name: str, data: bytes) -> bool:
+    if node.type == "preproc_arg":
+        return (
+            re.search(rb"\b%s\b[^;]*<<<" % re.escape(name.encode()), data[node.start_byte : node.end_byte]) is not None
+        )
+    if node.type != "identifier":
+        return False
+    inside: Node | None = node
+    while inside is not None and inside.type not in ("function_definition", "translation_unit"):
+        parent = inside.parent
+        if parent is not None and parent.type == "call_expression" and parent.child_by_field_name("function") == inside:
+            return False  # a visible launch, or a call of a function of the same name
+        if parent is not None and parent.type == "call_expression" and _ASKING.match(text_of(parent)):
+            return False
+        declares = parent is not None and parent.child_by_field_name("declarator") == inside
+        if declares and inside.type in ("identifier", "function_declarator"):
+            return False
+        inside = parent
+    if inside is None or inside.type != "function_definition":
+        return False
+    body = inside.child_by_field_name("body")
+    in_body = body is not None and body.start_byte <= node.start_byte
+    local = any(d[0] == name for n in walk(inside) if n.type == "declaration" for d in declarators(n))
+    passed = any(
+        text_of(n) == name
+        for n in walk(inside)
+        if n.type == "identifier" and n.parent and n.parent.type == "parameter_declaration"
+    )
+    return in_body and not local and not passed
 
 
 def _in_host_terms(text: str, kernel: Kernel, site: LaunchSite) -> str:
@@ -277,7 +392,11 @@ def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own:
             opening, closing = ("(", ")") if definition.value.type == "argument_list" else ("{", "}")
             return definition.span, f"{opening}{', '.join(texts)}{closing}"
         written = unit.data[definition.span.start : definition.span.start + 4] == b"dim3"
-        if definition.value.type == "call_expression" and definition.value.start_byte == definition.span.start and written:
+        if (
+            definition.value.type == "call_expression"
+            and definition.value.start_byte == definition.span.start
+            and written
+        ):
             return definition.span, f"dim3({', '.join(texts)})"
         return part.span, plain
     return (definition.span, texts[0]) if len(texts) == 1 else (part.span, plain)

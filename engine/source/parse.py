@@ -198,7 +198,7 @@ class _Reader:
             return
         name = text_of(named)
         outer = node
-        if (node.parent is not None and node.parent.type == "template_declaration") or (node.parent is not None and node.parent.type == "linkage_specification"):
+        if node.parent is not None and node.parent.type in ("template_declaration", "linkage_specification"):
             outer = node.parent
         template = outer.child_by_field_name("parameters") if outer.type == "template_declaration" else None
         head = self.data[outer.start_byte : body.start_byte]

@@ -111,9 +111,7 @@ def _name(path: str) -> bytes:
     raw = path.encode("utf-8", "surrogateescape")
     if not any(byte < 32 or byte in (34, 92, 127) for byte in raw):
         return raw
-    quoted = "".join(
-        _ESCAPES.get(byte) or (f"\\{byte:03o}" if byte < 32 or byte >= 127 else chr(byte)) for byte in raw
-    )
+    quoted = "".join(_ESCAPES.get(byte) or (f"\\{byte:03o}" if byte < 32 or byte >= 127 else chr(byte)) for byte in raw)
     return b'"' + quoted.encode("ascii") + b'"'
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tree_sitter import Node
 
@@ -26,9 +26,12 @@ _CASTS = re.compile(r"^(?:static_cast|reinterpret_cast|const_cast)$")
 _MAX_DEPTH = 40
 _WRAPPED = b"auto optiml_value = "
 _BLOCKS = ("compound_statement", "translation_unit", "declaration_list")
+_OPEN = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression", "field_expression")
+_LOOSE = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression")
 _LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 
 Dims = tuple[arith.Number, ...]
+_Body = tuple[tuple[str, ...], str, bool]  # parameters, text of the value, whether it is a macro
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,16 @@ class Definition:
 
 @dataclass
 class Scope:
-    """Evaluates host expressions of one program. `known` are values given from outside (sizes, kernel parameters)."""
+    """Evaluates host expressions of one program. `known` are values given from outside (sizes, kernel parameters).
+
+    `refused` are names whose value is in doubt, with the reason: an expression that needs one has no value.
+    """
 
     program: Program
     unit: Unit
     known: Mapping[str, arith.Number]
     used: dict[str, Definition] = field(default_factory=dict)  # every definition an evaluation went through
+    refused: Mapping[str, str] = field(default_factory=dict)
     _depth: int = 0
 
     def fail(self, node: Node, what: str) -> SourceError:
@@ -76,7 +83,7 @@ class Scope:
             if len(parts) == 1 and kind == "call_expression":
                 return self.dims(parts[0])
             return tuple(self.number(part) for part in parts) or (1,)
-        if kind == "identifier" and text_of(node) not in self.known:
+        if kind == "identifier" and text_of(node) not in self.known and text_of(node) not in self.refused:
             return self._named_dims(node)
         return (self.number(node),)
 
@@ -174,6 +181,8 @@ class Scope:
 
     def _field(self, node: Node) -> str:
         whole = text_of(node)
+        if whole in self.refused:
+            raise self.fail(node, self.refused[whole])
         if whole in self.known:
             return _literal(self.known[whole])
         base, part = node.child_by_field_name("argument"), node.child_by_field_name("field")
@@ -184,6 +193,8 @@ class Scope:
 
     def _name(self, node: Node) -> str:
         name = text_of(node)
+        if name in self.refused:
+            raise self.fail(node, self.refused[name])
         if name in self.known:
             return _literal(self.known[name])
         definition, fields = self._local(name, node) if node.type == "identifier" else (None, [])
@@ -195,10 +206,11 @@ class Scope:
             if value.type in ("argument_list", "initializer_list"):
                 value = _only(value)
             return _literal(self.number(value))
-        found = self._file_scope(name)
+        found = self._file_scope(name, node)
         if found is not None:
             self.used[name] = found
             assert found.value is not None
+            self._closed(name, found.value, node, name in self._macro_names)
             return _literal(self.number(found.value))
         raise self.fail(node, f"'{name}' is not known")
 
@@ -225,19 +237,35 @@ class Scope:
             return f"{short.removesuffix('f')}({inner_text})"
         raise self.fail(node, f"the function '{called[:60]}' is not understood")
 
-    def _inlined(self, node: Node, body: tuple[tuple[str, ...], str], operands: list[Node]) -> str:
-        names, text = body
+    def _closed(self, name: str, value: Node, at: Node, macro: bool) -> None:
+        """Refuses a macro whose neighbours would bind tighter than what it stands for: it is text, not a value."""
+        if macro and value.type in _LOOSE and at.parent is not None and at.parent.type in _OPEN:
+            raise self.fail(at, f"the macro '{name}' stands for '{text_of(value)[:60]}', which lacks parentheses here")
+
+    def _inlined(self, node: Node, body: _Body, operands: list[Node]) -> str:
+        names, text, macro = body
         values = {name: self.number(operand) for name, operand in zip(names, operands, strict=True)}
         parsed = expression(text)
         if parsed is None:
             raise self.fail(node, f"'{text[:60]}' is not understood")
+        self._closed(_called(node), parsed, node, macro)
+        for name, operand in zip(names, operands, strict=True):
+            if macro and operand.type in _LOOSE and not _parenthesised(name, text):
+                raise self.fail(node, f"the macro '{_called(node)[:60]}' lacks parentheses around '{name}'")
         # A macro or function sees its own parameters, constants and macros, not the caller's locals.
-        inner = Scope(self.program, self.unit, {**self.known, **values}, self.used, self._depth + 1)
+        inner = Scope(self.program, self.unit, {**self.known, **values}, self.used, self._but(values), self._depth + 1)
         if inner._depth > _MAX_DEPTH:
             raise self.fail(node, "its definitions go in a circle")
         return f"({inner._expanded(parsed)})"
 
+    def _but(self, names: Collection[str]) -> dict[str, str]:
+        return {name: reason for name, reason in self.refused.items() if name not in names}
+
     # ---- definitions
+
+    @cached_property
+    def _macro_names(self) -> frozenset[str]:
+        return frozenset(name for unit in self._files() for name in unit.macros)
 
     def _files(self) -> Iterator[Unit]:
         yield self.unit
@@ -245,11 +273,13 @@ class Scope:
             if path != self.unit.path and not path.endswith(".toml"):
                 yield parse(data, path)
 
-    def _file_scope(self, name: str) -> Definition | None:
+    def _file_scope(self, name: str, at: Node) -> Definition | None:
         short = name.rpartition("::")[2]
         for unit in self._files():
             for table, kind in ((unit.macros, "macro"), (unit.constants, "constant")):
                 if table.get(short):
+                    if kind == "macro" and len(_object_macros(unit.data, unit.path).get(short, ())) > 1:
+                        raise self.fail(at, f"'{short}' is defined more than once")
                     node = expression(table[short])
                     if node is None:
                         return None
@@ -257,17 +287,18 @@ class Scope:
                     return Definition(short, node, span, unit.path, statement)
         return None
 
-    def _small_function(self, name: str, count: int) -> tuple[tuple[str, ...], str] | None:
+    def _small_function(self, name: str, count: int) -> _Body | None:
         for unit in self._files():
-            for names, text in _function_macros(unit.data, unit.path).get(name, ()):
-                if len(names) == count:
-                    return names, text
+            bodies = {b for b in _function_macros(unit.data, unit.path).get(name, ()) if len(b[0]) == count}
+            if bodies:
+                # Which of several holds depends on conditions that are not evaluated here.
+                return (*bodies.pop(), True) if len(bodies) == 1 else None
             for function in unit.functions:
                 if function.name == name and len(function.parameters) == count:
                     body = unit.text(function.body).strip()
                     match = re.fullmatch(r"\{\s*return\s+([^;]*);\s*\}", body, re.S)
                     if match:
-                        return tuple(p.name for p in function.parameters), match[1]
+                        return tuple(p.name for p in function.parameters), match[1], False
         return None
 
     def _local(self, name: str, at: Node) -> tuple[Definition | None, list[tuple[str, Node]]]:
@@ -392,6 +423,27 @@ def _function_macros(data: bytes, path: str) -> Mapping[str, tuple[tuple[tuple[s
                     text = re.split(r"//|/\*", text_of(value), maxsplit=1)[0].replace("\\\n", " ").strip()
                     found.setdefault(text_of(name), []).append((names, text))
     return {name: tuple(values) for name, values in found.items()}
+
+
+@lru_cache(maxsize=256)
+def _object_macros(data: bytes, path: str) -> Mapping[str, frozenset[str]]:
+    """Every text that an object-like macro is defined as, in whatever branch."""
+    found: dict[str, set[str]] = {}
+    for node in walk(parse(data, path).root) if b"#" in data else ():
+        if node.type == "preproc_def":
+            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+            if name is not None:
+                text = re.split(r"//|/\*", text_of(value), maxsplit=1)[0] if value is not None else ""
+                found.setdefault(text_of(name), set()).add(" ".join(text.split()))
+    return {name: frozenset(texts) for name, texts in found.items()}
+
+
+def _parenthesised(name: str, text: str) -> bool:
+    """Whether every use of a macro's parameter stands alone in parentheses or as a whole argument."""
+    uses = list(re.finditer(rf"(?<![\w.]){re.escape(name)}(?!\w)", text))
+    return all(
+        text[: use.start()].rstrip()[-1:] in ("(", ",") and text[use.end() :].lstrip()[:1] in (")", ",") for use in uses
+    )
 
 
 def _where(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:

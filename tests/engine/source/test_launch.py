@@ -7,6 +7,7 @@ from engine.source.launch import block_constants, evaluate, relaunch, set_consta
 from engine.source.parse import parse
 from engine.spec.model import Argument, KernelSpec, LaunchExpr, Step
 
+H = "void h(float* x, int n, int m) "
 KERNEL = "__global__ void k(float* x, int n, int m) { x[0] = n + m; }\n"
 
 
@@ -31,16 +32,19 @@ def config(grid, block, shared=0):
 @pytest.mark.parametrize(
     ("head", "host", "expected"),
     [
-        ("", "void h(float* x, int n, int m) { k<<<(n + 255) / 256, 256>>>(x, n, m); }", config((4,), (256,))),
+        ("", H + "{ k<<<(n + 255) / 256, 256>>>(x, n, m); }", config((4,), (256,))),
         ("", "void h(float* x, int a, int b) { int t = 128; int g = (a + t - 1) / t; k<<<g, t>>>(x, a, b); }", config((8,), (128,))),
-        ("", "void h(float* x, int n, int m) { dim3 b(16, 8); dim3 g((n + b.x - 1) / b.x, (m + b.y - 1) / b.y); k<<<g, b>>>(x, n, m); }", config((63, 250), (16, 8))),
-        ("#define T 64\n#define CEIL(a, b) (((a) + (b) - 1) / (b))\n", "void h(float* x, int n, int m) { k<<<CEIL(n, T), T>>>(x, n, m); }", config((16,), (64,))),
-        ("constexpr int T = 32 * 4;\ninline int cdiv(int a, int b) { return (a + b - 1) / b; }\n", "void h(float* x, int n, int m) { k<<<cdiv(n, T), T>>>(x, n, m); }", config((8,), (128,))),
-        ("", "void h(float* x, int n, int m) { dim3 g; g.x = n / 10; g.y = 3; k<<<g, dim3{32, 2}, 4 * sizeof(float)>>>(x, n, m); }", config((100, 3), (32, 2), 16)),
-        ("", "void h(float* x, int n, int m) { const size_t t = static_cast<size_t>(n > 512 ? 512 : 32); k<<<std::min(n, 7), (unsigned)t>>>(x, n, m); }", config((7,), (512,))),
-        ("", "void h(float* x, int n, int m) { int t = 32; t = 64; k<<<1, t>>>(x, n, m); }", config((1,), (64,))),
-        ("", "void h(float* x, int n, int m) { dim3 block(m / 100); auto grid = dim3(2, 2, 2); k<<<grid, block>>>(x, n, m); }", config((2, 2, 2), (20,))),
-        ("", "void h(float* x, int n, int m) { k<<<(int)ceil(n / 256.0), 256>>>(x, n, m); }", config((4,), (256,))),
+        ("", H + "{ dim3 b(16, 8); dim3 g((n + b.x - 1) / b.x, (m + b.y - 1) / b.y); k<<<g, b>>>(x, n, m); }",
+         config((63, 250), (16, 8))),
+        ("#define T 64\n#define CEIL(a, b) (((a) + (b) - 1) / (b))\n", H + "{ k<<<CEIL(n, T), T>>>(x, n, m); }", config((16,), (64,))),
+        ("constexpr int T = 32 * 4;\ninline int cdiv(int a, int b) { return (a + b - 1) / b; }\n",
+         H + "{ k<<<cdiv(n, T), T>>>(x, n, m); }", config((8,), (128,))),
+        ("", H + "{ dim3 g; g.x = n / 10; g.y = 3; k<<<g, dim3{32, 2}, 4 * sizeof(float)>>>(x, n, m); }", config((100, 3), (32, 2), 16)),
+        ("", H + "{ const size_t t = static_cast<size_t>(n > 512 ? 512 : 32); k<<<std::min(n, 7), (unsigned)t>>>(x, n, m); }",
+         config((7,), (512,))),
+        ("", H + "{ int t = 32; t = 64; k<<<1, t>>>(x, n, m); }", config((1,), (64,))),
+        ("", H + "{ dim3 block(m / 100); auto grid = dim3(2, 2, 2); k<<<grid, block>>>(x, n, m); }", config((2, 2, 2), (20,))),
+        ("", H + "{ k<<<(int)ceil(n / 256.0), 256>>>(x, n, m); }", config((4,), (256,))),
     ],
 )  # fmt: skip
 def test_launches_evaluate_through_what_they_depend_on(head, host, expected):
@@ -51,17 +55,23 @@ def test_launches_evaluate_through_what_they_depend_on(head, host, expected):
     ("host", "message"),
     [
         ("", "no launch of 'k'"),
-        ("void h(float* x, int n, int m) { int t = 32; if (n > 5) t = 64; k<<<1, t>>>(x, n, m); }", "changed in a way"),
-        ("void h(float* x, int n, int m) { int t = 32; t += 1; k<<<1, t>>>(x, n, m); }", "changed in a way"),
+        (H + "{ int t = 32; if (n > 5) t = 64; k<<<1, t>>>(x, n, m); }", "changed in a way"),
+        (H + "{ int t = 32; t += 1; k<<<1, t>>>(x, n, m); }", "changed in a way"),
         (
-            "void h(float* x, int n, int m) { for (int i = 0; i < 3; i++) k<<<i, 32>>>(x, n, m); }",
+            H + "{ for (int i = 0; i < 3; i++) k<<<i, 32>>>(x, n, m); }",
             "loop that changes 'i'",
         ),
-        ("void h(float* x, int n, int m) { k<<<blocks_for(n), 32>>>(x, n, m); }", "'blocks_for' is not understood"),
-        ("void h(float* x, int n, int m) { k<<<unknown, 32>>>(x, n, m); }", "'unknown' is not known"),
-        ("void h(float* x, int n, int m) { k<<<1, 32>>>(x, n, m); k<<<2, 32>>>(x, n, m); }", "differ"),
-        (f"void h(float* x, int n, int m) {{ k<<<{'(' * 3000}1{')' * 3000}, 32>>>(x, n, m); }}", "nested|understood|many"),
-        ("#define A B\n#define B A\nvoid h(float* x, int n, int m) { k<<<A, 32>>>(x, n, m); }", "circle"),
+        (H + "{ k<<<blocks_for(n), 32>>>(x, n, m); }", "'blocks_for' is not understood"),
+        (H + "{ k<<<unknown, 32>>>(x, n, m); }", "'unknown' is not known"),
+        (H + "{ k<<<1, 32>>>(x, n, m); k<<<2, 32>>>(x, n, m); }", "differ"),
+        (H + f"{{ k<<<2 * {'(' * 3000}n{')' * 3000}, 32>>>(x, n, m); }}", "nested|understood|many"),
+        (H + "{ k<<<n / 4, 32>>>(x, n / 4, m); }", "the size 'n' is not the host's 'n'"),
+        ("void h(float* x, int n) { k<<<n, 32>>>(x, n, n); }", "parameters of different values"),
+        ("#define G n-1\n" + H + "{ k<<<2 * G, 32>>>(x, n, m); }", "lacks parentheses"),
+        ("#define S(a) a*a\n" + H + "{ k<<<S(n+1), 32>>>(x, n, m); }", "lacks parentheses around 'a'"),
+        ("#define S(a) (a)+1\n" + H + "{ k<<<2*S(n), 32>>>(x, n, m); }", "lacks parentheses here"),
+        ("#ifdef A\n#define T 64\n#else\n#define T 32\n#endif\n" + H + "{ k<<<1, T>>>(x, n, m); }", "more than once"),
+        ("#define A B\n#define B A\n" + H + "{ k<<<A, 32>>>(x, n, m); }", "circle"),
     ],
 )
 def test_what_cannot_be_evaluated_says_why(host, message):
@@ -71,7 +81,7 @@ def test_what_cannot_be_evaluated_says_why(host, message):
 
 def test_a_declared_launch_must_agree_with_the_source():
     declared = LaunchExpr(("(n+255)/256",), ("256",))
-    host = "void h(float* x, int n, int m) { k<<<(n + 255) / 256, %d>>>(x, n, m); }"
+    host = H + "{ k<<<(n + 255) / 256, %d>>>(x, n, m); }"
     assert evaluate(program(host % 256), spec(declared), 0, {"n": 1000}) == config((4,), (256,))
     assert evaluate(program(""), spec(declared), 0, {"n": 1000}) == config((4,), (256,))
     with pytest.raises(SourceError, match="the spec launches"):
@@ -94,13 +104,13 @@ def test_relaunch_rewrites_the_definitions_that_serve_nothing_else():
 
 def test_relaunch_leaves_a_variable_that_serves_something_else():
     host = "void h(float* p, int a, int b) { int t = 256; use(t); k<<<a / t, t>>>(p, a, b); }"
-    after, text = rewritten(host, block=["64"])
+    _, text = rewritten(host, block=["64"])
     assert "int t = 256; use(t); k<<<a / t, 64>>>" in text
 
 
 def test_relaunch_writes_dim3_and_shared_memory_in_the_hosts_terms():
     host = "void h(float* p, int a) { k<<<1, 1>>>(p, a + 1, 5); }"
-    after, text = rewritten(host, grid=["n", "m"], block=["32", "8"], shared="n*4")
+    _, text = rewritten(host, grid=["n", "m"], block=["32", "8"], shared="n*4")
     assert "k<<<dim3((a + 1), 5), dim3(32, 8), (a + 1)*4>>>(p, a + 1, 5)" in text
 
 
@@ -123,7 +133,7 @@ def test_launches_in_other_files_are_seen_and_changed():
 
 def test_block_constants_are_found_through_macros_and_locals():
     head = "#define T 256 // threads\n"
-    host = "void h(float* x, int n, int m) { const int t = T; k<<<n / t, t>>>(x, n, m); }"
+    host = H + "{ const int t = T; k<<<n / t, t>>>(x, n, m); }"
     before = program(host, head)
     (constant,) = block_constants(before, sites(before, "k")[0])
     assert (constant.name, constant.value, constant.in_kernel) == ("T", 256, False)
@@ -135,6 +145,55 @@ def test_block_constants_are_found_through_macros_and_locals():
 
 def test_two_templates_instances_are_told_apart():
     kernel = "template <int B> __global__ void k(float* x, int n, int m) { x[0] = B; }\n"
-    host = "void h(float* x, int n, int m) { k<64><<<1, 64>>>(x, n, m); k<128><<<1, 128>>>(x, n, m); }"
+    host = H + "{ k<64><<<1, 64>>>(x, n, m); k<128><<<1, 128>>>(x, n, m); }"
     files = Program({"k.cu": (kernel + host).encode()}, "k.cu")
     assert evaluate(files, spec(template="128"), 0, {"n": 1}) == config((1,), (128,))
+
+
+def test_a_launch_of_another_instance_is_another_launch():
+    head = "#define B 128\ntemplate <int N> "
+    host = H + "{ k<64><<<n, 64>>>(x, n, m); k<B><<<n, B>>>(x, n, m); }"
+    assert evaluate(program(host, head), spec(template="128"), 0, {"n": 5}) == config((5,), (128,))
+    assert evaluate(program(host, head), spec(template="64"), 0, {"n": 5}) == config((5,), (64,))
+    with pytest.raises(SourceError, match="no launch"):
+        evaluate(program(host, head), spec(template="32"), 0, {"n": 5})
+
+
+def test_an_expression_passed_for_a_parameter_is_taken_at_its_word():
+    host = "void h(float* x, int rows, int cols) { int n = rows * 2; k<<<n / 2, 32>>>(x, n, 2 * n); }"
+    assert evaluate(program(host), spec(), 0, {"n": 10}) == config((5,), (32,))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "#define GO(t) k<<<1, t>>>(0, 1, 2)\nvoid g() { GO(64); }",
+        "#define GO(f, t) f<<<1, t>>>(0, 1, 2)\nvoid g() { GO(k, 64); }",
+        "void g(void** a) { cudaLaunchKernel((void*)k, dim3(1), dim3(64), a, 0, 0); }",
+        "void g(void** a) { cudaLaunchCooperativeKernel(&k, 1, 64, a); }",
+        "void g() { auto f = k; f<<<1, 64>>>(0, 1, 2); }",
+    ],
+)
+def test_no_relaunch_while_another_launch_is_unseen(other):
+    p = program(H + "{ k<<<n, 32>>>(x, n, m); }\n" + other)
+    with pytest.raises(SourceError, match="cannot be edited") as error:
+        relaunch(p, sites(p, "k"), parse(p.data, "k.cu").kernel("k"), block=["64"])
+    assert error.value.where.startswith("k.cu:")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        '// k<<<1, 64>>>\nconst char* s = "k";',
+        "void g() { cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, 1); }",
+        "void g() { int grid, t; cudaOccupancyMaxPotentialBlockSize(&grid, &t, k, 0, 0); }",
+        "void k(double* x); void g(double* x) { k(x); }",
+        "int g(int k) { return k + 1; }",
+        "int g() { int k = 3; return k; }",
+        "#define OTHER(k) ((k) + 1)",
+    ],
+)
+def test_uses_that_launch_nothing_do_not_stop_a_relaunch(other):
+    p = program(H + "{ k<<<n, 32>>>(x, n, m); }\n" + other)
+    edits = relaunch(p, sites(p, "k"), parse(p.data, "k.cu").kernel("k"), block=["64"])
+    assert b"k<<<n, 64>>>" in edit_program(p, edits).data

@@ -32,7 +32,16 @@ def applied(folder: Path, before: dict[str, bytes], after: dict[str, bytes]) -> 
 
 @pytest.mark.parametrize(
     "name",
-    ["a.cu", "src/deep/a.cu", "with blank.cu", "b x/c b/a.cu", 'quo"te.cu', "back\\slash.cu", "tab\there.cu", "größe/ядро.cu"],
+    [
+        "a.cu",
+        "src/deep/a.cu",
+        "with blank.cu",
+        "b x/c b/a.cu",
+        'quo"te.cu',
+        "back\\slash.cu",
+        "tab\there.cu",
+        "größe/ядро.cu",
+    ],
 )
 def test_names_that_git_must_find(tmp_path: Path, name: str) -> None:
     before = {name: b"one\ntwo\nthree\n"}
