@@ -87,6 +87,8 @@ def check_fill(argument: Argument, dtype: DType, spec: KernelSpec, case: Case, w
     low = value_of(fill.low, case.sizes, where) if fill.low else 0
     high = value_of(fill.high, case.sizes, where) if fill.high else 1
     least, most = dtype.limits
+    if dtype.kind == "int":
+        most = min(most, 2**63 - 1)  # what generators draw
     if fill.kind in ("uniform", "integers", "sorted"):
         if not fill.high and dtype.kind in ("int", "bytes"):
             raise SpecError(f"the fill '{fill.kind}' of '{name}' needs 'high'", where, "high is exclusive")
@@ -152,7 +154,9 @@ def check_case(spec: KernelSpec, case: Case, where: Where, limit_bytes: int) -> 
         dtype = parse_dtype(argument.type)
         if argument.role == "scalar":
             own = where("args", argument.name, "value")
-            check_scalar(argument, dtype, case, own if argument.value else where(kind, cases.index(case), argument.name))
+            check_scalar(
+                argument, dtype, case, own if argument.value else where(kind, cases.index(case), argument.name)
+            )
             continue
         total += elements_of(argument, case, where("args", argument.name, "size")) * dtype.itemsize
         if argument.role != "out":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
 
 from engine import arith
 from engine.errors import SpecError
+from engine.spec.check import check_scalar, struct_bytes
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Argument, Case, KernelSpec
 
@@ -30,7 +32,9 @@ def buffer_elements(spec: KernelSpec, case: Case) -> dict[str, int]:
         try:
             count = arith.evaluate_int(argument.size, case.sizes)
         except arith.ArithmeticError_ as error:
-            raise SpecError(f"the size of '{argument.name}' has no value in case {case.name}: {error.what}", spec.origin) from None
+            raise SpecError(
+                f"the size of '{argument.name}' has no value in case {case.name}: {error.what}", spec.origin
+            ) from None
         if not 0 < count < _MAX_ELEMENTS:
             raise SpecError(f"'{argument.name}' would have {count} elements in case {case.name}", spec.origin)
         elements[argument.name] = count
@@ -45,22 +49,20 @@ def bytes_needed(spec: KernelSpec, case: Case) -> int:
 
 
 def scalars(spec: KernelSpec, case: Case) -> dict[str, np.generic | bytes]:
-    """The scalar arguments, each in its own type; a struct by value is zero bytes. Raises SpecError."""
+    """The scalar arguments, each in its own type; structs and vectors as their bytes. Raises SpecError."""
     values: dict[str, np.generic | bytes] = {}
     for argument in spec.arguments:
         if argument.role != "scalar":
             continue
         dtype = parse_dtype(argument.type)
+        check_scalar(argument, dtype, case, spec.origin)
         if dtype.kind == "bytes":
-            values[argument.name] = bytes(dtype.itemsize)
+            values[argument.name] = struct_bytes(argument.value) or b""
             continue
         number = _number(argument.value or argument.name, argument, spec, case)
         if dtype.kind == "float":
             lane = dtype.from_float64(np.full(dtype.lanes, float(number)))
         else:
-            low, high = dtype.limits
-            if number != int(number) or not low <= number <= high:
-                raise SpecError(f"{number} does not fit '{argument.name}' ({dtype.name}) in case {case.name}", spec.origin)
             lane = np.full(dtype.lanes, int(number), dtype.storage)
         values[argument.name] = lane[0] if dtype.lanes == 1 else lane.tobytes()
     return values
@@ -68,20 +70,26 @@ def scalars(spec: KernelSpec, case: Case) -> dict[str, np.generic | bytes]:
 
 def families_for(spec: KernelSpec) -> tuple[str, ...]:
     """The families that make different data for this spec, "declared" first."""
-    wanted = ["declared"]
-    for family in FAMILIES[1:]:
-        if any(_allows(argument, family) for argument in spec.arguments if argument.role in ("in", "inout")):
-            wanted.append(family)
-    return tuple(wanted)
+    read = [a for a in spec.arguments if a.role in ("in", "inout")]
+    return ("declared", *(f for f in FAMILIES[1:] if any(_allows(spec, a, f) for a in read)))
 
 
-def _allows(argument: Argument, family: str) -> bool:
-    """Whether the declared range still holds for what the family makes of it."""
-    if parse_dtype(argument.type).kind != "float":
+def _allows(spec: KernelSpec, argument: Argument, family: str) -> bool:
+    """Whether what the family makes of an argument's contents stays in the declared range, in every case."""
+    dtype = parse_dtype(argument.type)
+    if dtype.kind != "float" or family == "declared":
         return False
     if argument.fill.kind == "normal":
-        return True
-    return family == "special" and argument.fill.kind in ("uniform",)
+        # A mean other than zero says where the values are meant to be.
+        return family == "special" or argument.fill.low in ("", "0", "0.0")
+    if argument.fill.kind not in ("uniform", "sorted"):
+        return False
+    ranges = [_range(spec, case, argument, dtype) for case in (*spec.check, *spec.time)]
+    if family == "times001":
+        return all(low <= 0 < high for low, high in ranges)
+    if family == "negated":
+        return all(low == -high for low, high in ranges)
+    return family == "special"
 
 
 def generate(spec: KernelSpec, case: Case, seed: int, family: str, xp: Any = np) -> dict[str, Array]:
@@ -95,12 +103,16 @@ def generate(spec: KernelSpec, case: Case, seed: int, family: str, xp: Any = np)
         if argument.role not in ("in", "inout"):
             continue
         dtype = parse_dtype(argument.type)
-        key = f"{seed}|{case.name}|{argument.name}|{family}|{sorted(case.sizes.items())}"
-        words = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
         count = elements[argument.name] * dtype.lanes
-        values[argument.name] = _fill(spec, case, argument, dtype, count, words, family, xp)
-    _link_csr(spec, case, elements, values, seed, xp)
+        own = _seed(spec, case, argument, family, seed)
+        values[argument.name] = _fill(spec, case, argument, dtype, count, own, family, xp)
+    _link_csr(spec, case, elements, values, seed, family, xp)
     return values
+
+
+def _seed(spec: KernelSpec, case: Case, argument: Argument, family: str, seed: int) -> int:
+    key = f"{seed}|{sorted(case.sizes.items())}|{argument.name}|{family}"
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
 def _fill(
@@ -109,56 +121,73 @@ def _fill(
     fill = argument.fill
     rng = xp.random.default_rng(seed)
     kind = fill.kind
-    if dtype.kind == "bytes":
-        return rng.integers(0, 256, count, dtype=xp.uint8)
     if kind == "constant":
         value = _number(fill.low or "0", argument, spec, case)
-        return _cast(xp.full(count, float(value)), dtype) if dtype.kind == "float" else xp.full(count, int(value), dtype.storage)
+        if dtype.kind == "float":
+            return _cast(xp.full(count, float(value)), dtype)
+        return xp.full(count, int(value), dtype.storage)
     if kind == "permutation":
         return _cast(xp.asarray(np.random.default_rng(seed).permutation(count)), dtype)
-    if kind in ("integers", "csr_offsets", "csr_columns"):
+    if kind in ("csr_offsets", "csr_columns"):
+        return xp.zeros(count, dtype.storage)  # both are made together, once all sizes are known
+    if kind == "integers" or dtype.kind != "float":
         low, high = _range(spec, case, argument, dtype)
-        if xp is np:
-            return _cast(rng.integers(int(low), int(high), count), dtype)
-        return _cast(rng.integers(int(low), int(high), count, dtype=xp.int64), dtype)
-    if dtype.kind != "float":
-        low, high = _range(spec, case, argument, dtype)
-        drawn = rng.integers(int(low), int(high), count) if xp is np else rng.integers(int(low), int(high), count, dtype=xp.int64)
+        drawn = rng.integers(math.ceil(low), math.ceil(high), count, dtype=xp.int64)
         return _cast(xp.sort(drawn) if kind == "sorted" else drawn, dtype)
-    wide = dtype.storage == np.float64
-    real = xp.float64 if wide else xp.float32
+    real = xp.float64 if dtype.storage == np.float64 else xp.float32
     if kind == "normal":
         data = rng.standard_normal(count, dtype=real)
-        mean = _number(fill.low, argument, spec, case) if fill.low else 0.0
-        deviation = _number(fill.high, argument, spec, case) if fill.high else 1.0
+        mean = float(_number(fill.low, argument, spec, case)) if fill.low else 0.0
+        deviation = float(_number(fill.high, argument, spec, case)) if fill.high else 1.0
+        bounds = None
     else:
-        low, high = _range(spec, case, argument, dtype)
+        low, high = (float(v) for v in _range(spec, case, argument, dtype))
         data = rng.random(count, dtype=real)
-        mean, deviation = float(low), float(high) - float(low)
+        mean, deviation, bounds = low, high - low, (low, _below(high, dtype))
     if deviation != 1.0:
         data *= real(deviation)
     if mean != 0.0:
         data += real(mean)
-    if kind == "sorted":
-        data = xp.sort(data)
-    if family in _SCALES and _allows(argument, family):
+    if family in _SCALES and _allows(spec, argument, family):
         data *= real(_SCALES[family])
-    elif family == "special" and _allows(argument, family):
-        _make_special(data, argument, dtype, seed, xp)
-    return _cast(data, dtype)
+    elif family == "special" and _allows(spec, argument, family):
+        _make_special(data, mean, deviation, bounds, dtype, seed, xp)
+    if bounds is not None:
+        # Rounding to the type may reach the exclusive end, where a logarithm or a division has no value.
+        data = xp.minimum(data, real(bounds[1]))
+    return _cast(xp.sort(data) if kind == "sorted" else data, dtype)
 
 
-def _make_special(data: Array, argument: Argument, dtype: DType, seed: int, xp: Any) -> None:
+def _below(high: float, dtype: DType) -> float:
+    """The largest value of the type below `high`."""
+    if dtype.storage == np.float64:
+        return float(np.nextafter(high, -np.inf))
+    if dtype.bfloat:
+        # The bits of a positive float order as integers; truncating them rounds toward zero.
+        single = np.nextafter(np.float32(high), np.float32(-np.inf)) if np.float32(high) >= high else np.float32(high)
+        bits = np.array([single], np.float32).view(np.uint32)
+        away = np.uint32(0x10000) if single < 0 and bits[0] & 0xFFFF else np.uint32(0)
+        return float(((bits + away) & np.uint32(0xFFFF0000)).view(np.float32)[0])
+    nearest = dtype.storage.type(high)
+    return float(nearest if nearest < high else np.nextafter(nearest, dtype.storage.type(-np.inf)))
+
+
+def _make_special(
+    data: Array, mean: float, deviation: float, bounds: tuple[float, float] | None, dtype: DType, seed: int, xp: Any
+) -> None:
     """Set some elements to awkward but legal values: zeros of both signs, the smallest normals, large ones, ties."""
     count = max(1, data.size // _SPECIAL_SHARE)
     rng = np.random.default_rng(seed ^ 0x5EED)
     places = rng.integers(0, data.size, count)
-    if argument.fill.kind == "normal":
-        choices = np.array([0.0, -0.0, dtype.tiny, -dtype.tiny, _LARGE, -_LARGE, 1.0, 1.0])
+    if bounds is None:
+        large = min(_LARGE * deviation, dtype.limits[1] / 4)
+        values = [0.0, -0.0, dtype.tiny, -dtype.tiny, mean + large, mean - large, mean + deviation]
     else:
-        choices = np.array([float(data.min()), float(data.max())])
-    values = choices[rng.integers(0, len(choices), count)]
-    data[xp.asarray(places)] = xp.asarray(values).astype(data.dtype)
+        low, high = bounds
+        inside = [0.0, -0.0, dtype.tiny, -dtype.tiny]
+        values = [low, high, *(v for v in inside if low <= v <= high)]
+    drawn = np.array(values)[rng.integers(0, len(values), count)]
+    data[xp.asarray(places)] = xp.asarray(drawn).astype(data.dtype)
 
 
 def _cast(data: Array, dtype: DType) -> Array:
@@ -188,7 +217,7 @@ def _number(text: str, argument: Argument, spec: KernelSpec, case: Case) -> arit
 
 
 def _link_csr(
-    spec: KernelSpec, case: Case, elements: dict[str, int], values: dict[str, Array], seed: int, xp: Any
+    spec: KernelSpec, case: Case, elements: dict[str, int], values: dict[str, Array], seed: int, family: str, xp: Any
 ) -> None:
     """Row offsets that end at the number of column indices, and columns ascending within each row."""
     for argument in spec.arguments:
@@ -198,12 +227,25 @@ def _link_csr(
         if columns not in values:
             raise SpecError(f"'{argument.name}' needs fill.of, the name of its column indices", spec.origin)
         rows, entries = elements[argument.name] - 1, elements[columns]
-        rng = np.random.default_rng(seed ^ 0xC5A)
-        cuts = np.sort(rng.integers(0, entries + 1, max(0, rows - 1)))
-        offsets = np.concatenate([[0], cuts, [entries]])[: rows + 1] if rows else np.zeros(1, np.int64)
         width = int(_number(spec.argument(columns).fill.high or "1", argument, spec, case))
-        picked = rng.integers(0, width, entries)
-        row_of = np.repeat(np.arange(max(rows, 1)), np.diff(offsets) if rows else [entries])
-        picked = picked[np.lexsort((picked, row_of))]
+        offsets, picked = _csr(rows, entries, width, np.random.default_rng(_seed(spec, case, argument, family, seed)))
         values[argument.name] = _cast(xp.asarray(offsets), parse_dtype(argument.type))
         values[columns] = _cast(xp.asarray(picked), parse_dtype(spec.argument(columns).type))
+
+
+def _csr(rows: int, entries: int, width: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Row offsets and column indices of a sparse matrix with rows of very different lengths, some of them empty.
+
+    Columns ascend within a row and do not repeat. `entries` is at most rows * width.
+    """
+    weights = rng.random(rows) ** 3 + 1e-9
+    lengths = np.minimum(rng.multinomial(entries, weights / weights.sum()), width)
+    room = width - lengths
+    left = entries - int(lengths.sum())
+    lengths = lengths + np.clip(left - (np.cumsum(room) - room), 0, room)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    row = np.repeat(np.arange(rows), lengths)
+    place = np.arange(entries) - offsets[row]
+    # Ascending draws from the width less the length, each moved by its place in the row, are distinct.
+    drawn = np.floor(rng.random(entries) * (width - lengths[row] + 1)).astype(np.int64)
+    return offsets, drawn[np.lexsort((drawn, row))] + place
