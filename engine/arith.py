@@ -14,7 +14,8 @@ Number = int | float
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)(?P<suffix>[uUlLfF]*)(?![\w.])"
     r"|(?P<name>[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*)"
-    r"|(?P<op><<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>?:,&|^~!]))"
+    r"|(?P<op><<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>?:,&|^~!]))",
+    re.ASCII,
 )
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
@@ -51,6 +52,12 @@ class _Parser:
     names: Mapping[str, Number]
     at: int = 0
     depth: int = 0
+    dead: int = 0  # above 0: inside an operand that C would not evaluate, so what has no value there does not count
+
+    def no_value(self, what: str) -> Number:
+        if self.dead:
+            return 1
+        raise _ValueError(f"{what} in the expression '{self.text[:200]}'")
 
     def fail(self, what: str) -> ArithmeticError_:
         return ArithmeticError_(f"{what} in the expression '{self.text[:200]}'")
@@ -74,45 +81,16 @@ class _Parser:
         value = self.binary(0)
         if self.peek() == "?":
             self.take()
-            # Both arms are parsed; C would not evaluate the other one, so a division by zero there must not count.
-            then = self.guarded()
+            self.dead += not value
+            then = self.ternary()
+            self.dead -= not value
             self.take(":")
-            otherwise = self.guarded()
-            chosen = then if value else otherwise
-            if isinstance(chosen, ArithmeticError_):
-                raise chosen
-            value = chosen
+            self.dead += bool(value)
+            otherwise = self.ternary()
+            self.dead -= bool(value)
+            value = then if value else otherwise
         self.depth -= 1
         return value
-
-    def guarded(self) -> Number | ArithmeticError_:
-        start, depth = self.at, self.depth
-        try:
-            return self.ternary()
-        except _ValueError as error:
-            self.at, self.depth = start, depth
-            self.skip_arm()
-            return error
-
-    def skip_arm(self) -> None:
-        level = conditionals = 0
-        while self.at < len(self.tokens):
-            op = self.peek()
-            if op == "(":
-                level += 1
-            elif op == ")":
-                if level == 0:
-                    return
-                level -= 1
-            elif level == 0 and op == "?":
-                conditionals += 1
-            elif level == 0 and op == ":":
-                if conditionals == 0:
-                    return
-                conditionals -= 1
-            elif level == 0 and op == ",":
-                return
-            self.at += 1
 
     def binary(self, level: int) -> Number:
         if level == len(_LEVELS):
@@ -120,7 +98,11 @@ class _Parser:
         value = self.binary(level + 1)
         while self.at < len(self.tokens) and self.tokens[self.at][0] == "op" and self.peek() in _LEVELS[level]:
             op = self.take()[1]
-            value = self.apply(op, value, self.binary(level + 1))
+            skipped = (op == "&&" and not value) or (op == "||" and bool(value))
+            self.dead += skipped
+            right = self.binary(level + 1)
+            self.dead -= skipped
+            value = self.apply(op, value, right)
         return value
 
     def apply(self, op: str, a: Number, b: Number) -> Number:
@@ -128,9 +110,9 @@ class _Parser:
         if op in ("<<", ">>", "&", "|", "^", "%") and not integers:
             raise self.fail(f"'{op}' needs integers")
         if op in ("/", "%") and b == 0:
-            raise _ValueError(f"division by zero in the expression '{self.text[:200]}'")
+            return self.no_value("division by zero")
         if op in ("<<", ">>") and not 0 <= b < 64:
-            raise _ValueError(f"a shift by {b} in the expression '{self.text[:200]}'")
+            return self.no_value(f"a shift by {b}")
         value: Number
         match op:
             case "+":
@@ -160,9 +142,11 @@ class _Parser:
                 value = int(bool(a) or bool(b))
             case _:
                 value = int({"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op])
-        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-            raise _ValueError(f"a value too large in the expression '{self.text[:200]}'")
-        return value
+        return self.bounded(value)
+
+    def bounded(self, value: Number) -> Number:
+        fits = value.bit_length() <= _MAX_BITS if isinstance(value, int) else math.isfinite(value)
+        return value if fits else self.no_value("a value too large")
 
     def unary(self) -> Number:
         op = self.peek()
@@ -183,7 +167,10 @@ class _Parser:
     def primary(self) -> Number:
         kind, text = self.take()
         if kind == "number":
-            return _number(text)
+            try:
+                return self.bounded(_number(text))
+            except ValueError:
+                raise self.fail(f"'{text}' is no octal number") from None
         if kind == "name":
             if self.peek() == "(":
                 return self.call(text)
@@ -210,9 +197,9 @@ class _Parser:
         if len(arguments) != count:
             raise self.fail(f"'{name}' takes {count} argument{'s' if count > 1 else ''}")
         try:
-            return function(*arguments)
+            return self.bounded(function(*arguments))
         except (ValueError, ZeroDivisionError, OverflowError):
-            raise _ValueError(f"'{name}' has no value in the expression '{self.text[:200]}'") from None
+            return self.no_value(f"'{name}' has no value")
 
 
 class _ValueError(ArithmeticError_):
@@ -231,7 +218,7 @@ def _number(text: str) -> Number:
         return int(text, 16)
     if any(c in text for c in ".eE"):
         return float(text)
-    return int(text)
+    return int(text, 8 if text[0] == "0" else 10)
 
 
 def evaluate(text: str, names: Mapping[str, Number]) -> Number:

@@ -24,9 +24,9 @@ from engine.predict.predictor import Predictor
 from engine.predict.scale import extrapolate, probe_sizes
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox
-from engine.spec.data import buffer_elements, families_for, generate, scalars
+from engine.spec.data import buffer_elements, bytes_needed, families_for, generate, scalars
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import Case, KernelSpec
+from engine.spec.model import Argument, Case, KernelSpec
 from engine.verify.host import difference, noise
 from engine.verify.tolerance import Noise
 from engine.verify.widen import widen
@@ -44,6 +44,7 @@ _OUTCOMES = {
 }  # fmt: skip
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
+_PROBE_BYTES = 512 << 10  # of all buffers of one counting run: some 10^5 elements, tens of milliseconds
 _POISON = b"\x1d\x2b\x3c\x4a"  # 3.1e6 as a float
 
 
@@ -334,12 +335,18 @@ class CpuEvaluator:
         if self._probe_inputs is None:
             self._probe_inputs = []
             for case in self._spec.time:
-                for sizes in probe_sizes(case.sizes):
+                for sizes in self._probe_sizes(case):
                     if not any(probe.sizes == sizes for probe, _, _ in self._probe_inputs):
                         probe = Case(case.name, sizes)
                         buffers = self._buffers(probe, self._random.getrandbits(40), "declared")
                         self._probe_inputs.append((probe, buffers, scalars(self._spec, probe)))
         return self._probe_inputs
+
+    def _sized(self, case: Case) -> list[tuple[Argument, int]]:
+        return [(self._spec.argument(name), count) for name, count in buffer_elements(self._spec, case).items()]
+
+    def _probe_sizes(self, case: Case) -> tuple[dict[str, int | float], ...]:
+        return probe_sizes(case.sizes, lambda sizes: bytes_needed(self._spec, Case("", sizes)) <= _PROBE_BYTES)
 
     def _times_us(self, built: Built) -> list[float]:
         """Predicted time of each timing case, from the accesses counted in small runs."""
@@ -353,12 +360,15 @@ class CpuEvaluator:
         for index, case in enumerate(self._spec.time):
             counted = [
                 (sizes, run.counts)
-                for sizes in probe_sizes(case.sizes)
+                for sizes in self._probe_sizes(case)
                 for (probe, _, _), run in zip(probes, runs, strict=True)
                 if probe.sizes == sizes and run.counts is not None
             ]
             launches = built.launches[len(self._spec.check) + index]
-            counts = extrapolate(counted, case.sizes, launches)
+            moved = {a.name: n * parse_dtype(a.type).itemsize for a, n in self._sized(case)}
+            loaded = sum(n for a, n in moved.items() if self._spec.argument(a).role != "out")
+            stored = sum(n for a, n in moved.items() if self._spec.argument(a).role != "in")
+            counts = extrapolate(counted, case.sizes, launches, load_bytes=loaded, store_bytes=stored)
             times.append(self._predictor.predict(built.binary, launches, counts).time_us)
         return times
 

@@ -18,11 +18,12 @@ _CAP = 32
 _STEEPEST = 3.0  # no count grows faster than the cube of a size; beyond that it is noise of a small run
 
 
-def probe_sizes(sizes: Sizes) -> tuple[dict[str, int | float], ...]:
+def probe_sizes(sizes: Sizes, fits: Callable[[Sizes], bool] = lambda sizes: True) -> tuple[dict[str, int | float], ...]:
     """Small versions of one timing case: a base, then for each size that was shrunk the base with that size doubled.
 
     Sizes are halved while they stay whole, so that what was a multiple of a block stays one; a size that cannot be
-    halved far enough is cut. The first is the base. Never larger than `sizes`.
+    halved far enough is cut. The first is the base. Never larger than `sizes`. The base is halved further until `fits` says
+    that it is small enough: with n by n matrices one size does more than one size's work.
     """
     whole = [name for name, value in sizes.items() if isinstance(value, int) and value > 1]
     cap = _CAPS.get(len(whole), _CAP)
@@ -32,6 +33,8 @@ def probe_sizes(sizes: Sizes) -> tuple[dict[str, int | float], ...]:
         while value > cap and value % 2 == 0:
             value //= 2
         base[name] = min(value, cap)
+    while not fits(base) and any(int(base[name]) > 1 for name in whole):
+        base = {**base, **{name: max(1, int(base[name]) // 2) for name in whole}}
     doubled = [{**base, name: min(2 * int(base[name]), int(sizes[name]))} for name in whole if base[name] < sizes[name]]
     return (base, *doubled)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rules.functions import MATH_FUNCTIONS
 from engine.rules.model import Proposal, Site
-from engine.source.model import Edit, Span
+from engine.source.model import Edit, Function, Span
 from engine.spec.model import Case
 
 if TYPE_CHECKING:
@@ -174,13 +175,22 @@ def called(node: Node) -> str:
 
 def function_macros(site: Site) -> dict[str, str]:
     """The function-like macros of the kernel's file: name to replacement text."""
-    found = {}
-    for node in walk_directives(site.unit.root):
+    return _known(site.unit.data, site.unit.path)[0]
+
+
+@lru_cache(maxsize=16)
+def _known(data: bytes, path: str) -> tuple[dict[str, str], dict[str, Function]]:
+    """Function-like macros and device functions of a file by name: asked for with every statement of a kernel."""
+    from engine.source.parse import parse
+
+    unit = parse(data, path)
+    macros = {}
+    for node in walk_directives(unit.root):
         if node.type == "preproc_function_def":
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
             if name is not None:
-                found[text(name)] = text(value) if value is not None else ""
-    return found
+                macros[text(name)] = text(value) if value is not None else ""
+    return macros, {f.name: f for f in unit.functions if f.qualifier in ("device", "host device")}
 
 
 def walk_directives(node: Node) -> Iterator[Node]:
@@ -198,8 +208,7 @@ def local_only(site: Site, node: Node, allowed: frozenset[str] = frozenset()) ->
     Holds where every call is a math function, a cast, one of `allowed`, or a function of the same file that is so;
     no barrier, shuffle, atomic, assembly, goto, lambda or shared memory occurs, and macros hold plain expressions.
     """
-    macros = function_macros(site)
-    functions = {f.name: f for f in site.unit.functions if f.qualifier in ("device", "host device")}
+    macros, functions = _known(site.unit.data, site.unit.path)
     seen: set[str] = set()
 
     def fine(part: Node) -> bool:

@@ -143,7 +143,7 @@ def _hint_edits(site: Site, read_only: set[str]) -> list[Edit]:
         if parent is not None and parent.type == "pointer_expression":
             continue
         # Nested loads (`x[idx[i]]`) would need nested edits: the inner one is left as it is.
-        if any(edit.span.contains(Span(node.start_byte, node.end_byte)) for edit in edits):
+        if edits and edits[-1].span.contains(Span(node.start_byte, node.end_byte)):
             continue
         edits.append(Edit(Span(node.start_byte, node.end_byte), f"__ldg(&{text(node)})"))
     return edits

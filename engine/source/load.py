@@ -52,7 +52,9 @@ def load_program(
     _add_headers(files, main, root, include)
     if not unit.kernels:
         hint = f"line {unit.line_of(unit.errors[0].start)} is not understood" if unit.errors else ""
-        raise UsageError("there is no kernel in it", str(path), hint or "give a file that defines a __global__ function")
+        raise UsageError(
+            "there is no kernel in it", str(path), hint or "give a file that defines a __global__ function"
+        )
     names = [_plain(kernel) for kernel in kernels] or [kernel.name for kernel in unit.kernels]
     for name in names:
         if not any(re.search(rb"\b%s\b" % re.escape(name.encode()), text) for text in files.values()):
@@ -69,7 +71,13 @@ def load_program(
 
 
 def resolve_include(
-    name: str, quoted: bool, includer: str, *, files: Mapping[str, bytes], root: Path | None, include: Sequence[str] = ()
+    name: str,
+    quoted: bool,
+    includer: str,
+    *,
+    files: Mapping[str, bytes],
+    root: Path | None,
+    include: Sequence[str] = (),
 ) -> tuple[str, bytes] | None:
     """(path, bytes) of a header that belongs to the repository, or None where there is none of that name.
 
@@ -150,9 +158,7 @@ def _add_headers(files: dict[str, bytes], main: str, root: Path, include: Sequen
         for match in _INCLUDE.finditer(files[includer]):
             name = (match[1] or match[2]).decode("utf-8", "replace")
             try:
-                found = resolve_include(
-                    name, match[1] is not None, includer, files=files, root=root, include=include
-                )
+                found = resolve_include(name, match[1] is not None, includer, files=files, root=root, include=include)
             except SourceError:
                 continue  # the slice refuses it, if it stands in code and not in a comment
             if found is not None and found[0] not in files:
@@ -165,7 +171,9 @@ def _launching(root: Path, kernels: Iterable[str]) -> Iterator[tuple[str, bytes]
     if not names:
         return
     launch = re.compile(
-        rb"\b(?:" + b"|".join(map(re.escape, names)) + rb")\s*(?:<[^;{}<]{0,400}(?:<[^;{}]{0,200}>[^;{}<]{0,200})?>\s*)?<<<"
+        rb"\b(?:"
+        + b"|".join(map(re.escape, names))
+        + rb")\s*(?:<[^;{}<]{0,400}(?:<[^;{}]{0,200}>[^;{}<]{0,200})?>\s*)?<<<"
     )
     for path in _candidates(root):
         try:

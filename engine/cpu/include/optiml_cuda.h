@@ -128,8 +128,8 @@ OPTIML_INLINE T shuffle(int op, unsigned mask, T value, int argument, int width,
 #define OPTIML_DYNAMIC(NAME) \
     ::optiml::DynamicPlace { #NAME, __LINE__ }
 #define OPTIML_ENTRY(STEP, ...)                                                                                     \
-    extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void optiml_entry_##STEP(void **a) {   \
-        ::optiml::call(&__VA_ARGS__, a);                                                                            \
+    extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void optiml_entry_##STEP(void **arguments_) {\
+        ::optiml::call(&__VA_ARGS__, arguments_);                                                                          \
     }                                                                                                               \
     extern "C" __attribute__((visibility("default"))) const int *const optiml_size_pointer_##STEP =                 \
         ::optiml::Sizes<decltype(&__VA_ARGS__)>::values;
