@@ -148,7 +148,7 @@ def read_report(
                     number, end = int(words[1]), int(words[2])
                     if 0 <= number < len(names):
                         report.touched[number] = -(-end // elements[number])
-                case "step" if len(words) == 10:
+                case "step" if len(words) == 11:
                     steps[int(words[1])] = [int(w) for w in words[2:]]
                 case "site" if len(words) == 13:
                     sites.append([int(w) for w in words[1:]])
@@ -169,7 +169,7 @@ def _counts(
 ) -> AccessCounts:
     kernels = []
     for number, launch in enumerate(launches):
-        blocks, counted, accesses, logged, barriers, warp_loads, loads, stores = steps.get(number, [0] * 8)
+        blocks, counted, accesses, logged, barriers, warp_loads, loads, stores, block_loads = steps.get(number, [0] * 9)
         scale = blocks / counted * (accesses / logged) if counted and logged else 0.0
         found: dict[tuple[object, ...], SiteCounts] = {}
         for step, pc, array, write, atomic, size, requests, lanes, _, sectors, ways, same in sites:
@@ -188,6 +188,9 @@ def _counts(
                 (old.same_address if old else 0.0) + same * scale,
             )  # fmt: skip
         kernels.append(
-            KernelCounts(launch, tuple(found.values()), 32.0 * loads, 32.0 * stores, float(barriers), float(warp_loads))
+            KernelCounts(
+                launch, tuple(found.values()), 32.0 * loads, 32.0 * stores, float(barriers), float(warp_loads),
+                32.0 * block_loads * scale,
+            )  # fmt: skip
         )
     return AccessCounts(tuple(kernels))

@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "state.h"
 
@@ -34,7 +35,7 @@ struct Site {
 };
 
 struct Step {
-    uint64_t blocks = 0, counted = 0, accesses = 0, logged = 0, barriers = 0, unique[2] = {0, 0}, warp_loads = 0;
+    uint64_t blocks = 0, counted = 0, accesses = 0, logged = 0, barriers = 0, unique[2] = {0, 0}, warp_loads = 0, block_loads = 0;
 };
 
 std::unordered_map<std::pair<uint64_t, uint64_t>, unsigned, Hash> visits;
@@ -110,6 +111,16 @@ void count_access(const void *pc, int array, size_t offset, size_t bytes, int wr
 
 void count_block() {
     std::map<uint64_t, uint64_t> loads;  // by warp
+    std::unordered_set<uint64_t> loaded;  // this block's distinct sectors, by array and number
+    for (auto &[key, e] : entries) {
+        if (e.array >= SHARED_BASE || (e.write && !e.atomic)) continue;
+        for (int l = 0; l < 32; ++l) {
+            if (!(e.mask >> l & 1)) continue;
+            for (uint64_t s = e.offset[l] / 32; s <= (e.offset[l] + e.bytes - 1) / 32; ++s)
+                loaded.insert(static_cast<uint64_t>(e.array) << 48 | s);
+        }
+    }
+    steps[current_step].block_loads += loaded.size();
     for (auto &[key, e] : entries)
         if (e.array < SHARED_BASE && !e.write) steps[current_step].warp_loads = std::max(steps[current_step].warp_loads, ++loads[key.second >> 32]);
     for (auto &[key, e] : entries) {
@@ -155,11 +166,11 @@ void count_launch_end() {
 void count_report(FILE *out) {
     if (!job.count) return;
     for (auto &[number, s] : steps)
-        fprintf(out, "step %d %llu %llu %llu %llu %llu %llu %llu %llu\n", number, static_cast<unsigned long long>(s.blocks),
+        fprintf(out, "step %d %llu %llu %llu %llu %llu %llu %llu %llu %llu\n", number, static_cast<unsigned long long>(s.blocks),
                 static_cast<unsigned long long>(s.counted), static_cast<unsigned long long>(s.accesses),
                 static_cast<unsigned long long>(s.logged), static_cast<unsigned long long>(s.barriers),
                 static_cast<unsigned long long>(s.warp_loads), static_cast<unsigned long long>(s.unique[0]),
-                static_cast<unsigned long long>(s.unique[1]));
+                static_cast<unsigned long long>(s.unique[1]), static_cast<unsigned long long>(s.block_loads));
 
     for (auto &[id, s] : sites) {
         auto [step, pc, array, write, atomic, bytes] = id;

@@ -93,7 +93,12 @@ char *hook_shared(size_t bytes, size_t) {
 
 // Stacks and shared arrays are mapped anew for each block: mapping clears what ThreadSanitizer remembers of them, so
 // that two blocks, which nothing orders, do not seem to share them.
-char *hook_stacks(char *old, size_t bytes_each, size_t count) { return map(bytes_each * count, old); }
+char *hook_stacks(char *old, size_t bytes_each, size_t count) {
+    static size_t mapped = 0;
+    if (bytes_each * count > mapped) old = nullptr;  // over the old place there may be something else behind it
+    mapped = bytes_each * count;
+    return map(mapped, old);
+}
 
 void hook_block_begin() {
     for (Array &a : shared_arrays) {

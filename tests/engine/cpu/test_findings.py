@@ -156,6 +156,7 @@ __global__ void k(const float* x, const float4* v, float* y) {
     assert counts.barriers == 1
     assert counts.unique_load_bytes == (32 + 16) * 32
     assert counts.unique_store_bytes == 128
+    assert counts.block_load_bytes == counts.unique_load_bytes  # one block
 
 
 def test_counts_are_scaled_to_all_blocks(make: Make) -> None:
