@@ -24,12 +24,21 @@ _KEPT: tuple[tuple[str, str], ...] = (
 # What a namespace's names need is in these headers; other namespaces must be defined in the program.
 NAMESPACES = frozenset({"cooperative_groups", "nvcuda", "cub", "thrust", "cuda", "std"})
 
-_INT = {
-    "int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long", "uint8_t": "unsigned char",
-    "uint16_t": "unsigned short", "uint32_t": "unsigned int", "uint64_t": "unsigned long", "intptr_t": "long",
-    "uintptr_t": "unsigned long", "intmax_t": "long", "uintmax_t": "unsigned long", "uint": "unsigned int",
-    "ushort": "unsigned short", "ulong": "unsigned long", "ssize_t": "long",
+_INTEGERS = frozenset(
+    f"{sign}int{width}_t" for sign in ("", "u") for width in ("8", "16", "32", "64", "ptr", "max", "_fast8", "_fast16",
+    "_fast32", "_fast64", "_least8", "_least16", "_least32", "_least64")
+)  # fmt: skip
+# What the host's headers define beside the standard's types, in the words of the C library and of cuda.h.
+_OTHER_TYPES = {
+    "uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long", "ssize_t": "long",
+    "CUtexObject": "unsigned long long", "CUsurfObject": "unsigned long long", "CUdeviceptr": "unsigned long long",
 }  # fmt: skip
+# Types that a host library's header brings along (cuBLAS, cuDNN, PyTorch), and the header that is theirs.
+_HALF = {
+    "cuda_fp16.h": ("half", "__half", "half2", "__half2"),
+    "cuda_bf16.h": ("nv_bfloat16", "__nv_bfloat16", "nv_bfloat162", "__nv_bfloat162"),
+    "cuda_fp8.h": ("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8x4_e4m3"),
+}
 _CONSTANTS = {
     "CHAR_BIT": "8", "SCHAR_MIN": "(-128)", "SCHAR_MAX": "127", "UCHAR_MAX": "255", "CHAR_MIN": "(-128)", "CHAR_MAX": "127",
     "SHRT_MIN": "(-32768)", "SHRT_MAX": "32767", "USHRT_MAX": "65535", "INT_MIN": "(-2147483647-1)", "INT_MAX": "2147483647",
@@ -52,130 +61,29 @@ _CONSTANTS = {
     "EXIT_SUCCESS": "0", "EXIT_FAILURE": "1",
 }  # fmt: skip
 
-_MATH = frozenset(
-    [
-        "abs",
-        "fabs",
-        "sqrt",
-        "cbrt",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "pow",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "atan2",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "rint",
-        "nearbyint",
-        "lround",
-        "llround",
-        "lrint",
-        "llrint",
-        "fmod",
-        "remainder",
-        "fmin",
-        "fmax",
-        "fma",
-        "fdim",
-        "hypot",
-        "erf",
-        "erfc",
-        "tgamma",
-        "lgamma",
-        "copysign",
-        "nextafter",
-        "ldexp",
-        "frexp",
-        "modf",
-        "scalbn",
-        "scalbln",
-        "logb",
-        "ilogb",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "signbit",
-        "memcpy",
-        "memset",
-        "printf",
-    ]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MATH = _words(
+    "abs fabs sqrt cbrt exp exp2 expm1 log log2 log10 log1p pow sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh "
+    "atanh floor ceil round trunc rint nearbyint lround llround lrint llrint fmod remainder fmin fmax fma fdim hypot erf erfc "
+    "tgamma lgamma copysign nextafter ldexp frexp modf scalbn scalbln logb ilogb"
 )
-_MATH_F = frozenset(f"{name}f" for name in _MATH)
-_TRAITS = frozenset(
-    [
-        "is_same",
-        "is_same_v",
-        "is_integral",
-        "is_integral_v",
-        "is_floating_point",
-        "is_floating_point_v",
-        "is_arithmetic",
-        "is_arithmetic_v",
-        "is_signed",
-        "is_signed_v",
-        "is_unsigned",
-        "is_unsigned_v",
-        "is_pointer",
-        "is_pointer_v",
-        "is_const",
-        "is_const_v",
-        "is_convertible",
-        "is_convertible_v",
-        "is_base_of",
-        "is_base_of_v",
-        "is_enum",
-        "is_enum_v",
-        "is_trivially_copyable",
-        "is_trivially_copyable_v",
-        "enable_if",
-        "enable_if_t",
-        "conditional",
-        "conditional_t",
-        "remove_cv",
-        "remove_cv_t",
-        "remove_const",
-        "remove_const_t",
-        "remove_reference",
-        "remove_reference_t",
-        "remove_pointer",
-        "remove_pointer_t",
-        "decay",
-        "decay_t",
-        "make_unsigned",
-        "make_unsigned_t",
-        "make_signed",
-        "make_signed_t",
-        "integral_constant",
-        "bool_constant",
-        "true_type",
-        "false_type",
-        "void_t",
-        "underlying_type",
-        "underlying_type_t",
-        "add_const",
-        "add_const_t",
-        "common_type",
-        "common_type_t",
-        "declval",
-    ]
+_FUNCTIONS = (
+    _MATH
+    | {f"{name}f" for name in _MATH - {"abs"}}
+    | _words("isnan isinf isfinite signbit memcpy memset printf size_t ptrdiff_t")
+)
+_TRAITS = _words(
+    "is_same is_same_v is_integral is_integral_v is_floating_point is_floating_point_v is_arithmetic is_arithmetic_v "
+    "is_signed is_signed_v is_unsigned is_unsigned_v is_pointer is_pointer_v is_const is_const_v is_convertible "
+    "is_convertible_v is_base_of is_base_of_v is_enum is_enum_v is_trivially_copyable is_trivially_copyable_v enable_if "
+    "enable_if_t conditional conditional_t remove_cv remove_cv_t remove_const remove_const_t remove_reference "
+    "remove_reference_t remove_pointer remove_pointer_t decay decay_t make_unsigned make_unsigned_t make_signed "
+    "make_signed_t integral_constant bool_constant true_type false_type void_t underlying_type underlying_type_t "
+    "add_const add_const_t common_type common_type_t declval"
 )
 _HEADED = {
     "numeric_limits": "limits", "pair": "utility", "make_pair": "utility", "swap": "utility", "integer_sequence": "utility",
@@ -189,9 +97,9 @@ _OWN = {
     "clamp": "template <class T> __host__ __device__ constexpr const T& clamp(const T& v, const T& a, const T& b) "
     "{ return v < a ? a : b < v ? b : v; }",
 }
-_BUILT_IN = frozenset({"move", "forward", "size_t", "ptrdiff_t", "nullptr_t", "initializer_list", "nothrow"})
+_BUILT_IN = _words("move forward nullptr_t initializer_list nothrow")
 
-STD_NAMES = frozenset({*_MATH, *_MATH_F, *_TRAITS, *_HEADED, *_OWN, *_BUILT_IN, *_INT})
+STD_NAMES = frozenset({*_FUNCTIONS, *_TRAITS, *_HEADED, *_OWN, *_BUILT_IN, *_INTEGERS})
 
 
 def kept_header(name: str, needed: Collection[str]) -> bool:
@@ -202,35 +110,37 @@ def kept_header(name: str, needed: Collection[str]) -> bool:
     return False
 
 
-def prelude(needed: Collection[str], qualified: Collection[str]) -> str:
-    """Lines that give NVRTC, which has no standard library, what the code takes from it; "" where that is nothing.
+def prelude(needed: Collection[str], qualified: Collection[str], headers: Collection[str], own: Collection[str]) -> str:
+    """Lines that give a compiler what the code takes from headers that were left out; "" where that is nothing.
 
-    `needed` are the names used, `qualified` those used as `std::name`. Other compilers get the host's own headers.
+    `needed` are the names used, `qualified` those used as `std::name`, `headers` the headers that the text includes, `own`
+    the names that it defines itself. NVRTC has no standard library: it gets CUDA's; other compilers get the host's.
     """
-    defines = [name for name in sorted(_CONSTANTS) if name in needed]
-    types = [name for name in sorted(_INT) if name in needed or name in qualified]
+    used = [name for name in needed if name not in own]
+    both = [f"#include <{h}>" for h, names in _HALF.items() if h not in headers and any(name in names for name in used)]
+    defines = [name for name in sorted(_CONSTANTS) if name in used]
+    others = [name for name in sorted(_OTHER_TYPES) if name in used]
+    taken: list[str] = []
     inside: list[str] = []
-    headers: list[str] = []
+    if any(name in _INTEGERS for name in (*used, *qualified)):
+        taken.append("cstdint")
     for name in sorted(qualified):
         if name in _OWN:
             inside.append(_OWN[name])
         elif name in _HEADED or name in _TRAITS:
-            headers.append(_HEADED.get(name, "type_traits"))
+            taken.append(_HEADED.get(name, "type_traits"))
             inside.append(f"using ::cuda::std::{name};")
-        elif name in _INT or name in _MATH or name in _MATH_F or name in ("size_t", "ptrdiff_t"):
+        elif name in _INTEGERS or name in _FUNCTIONS:
             inside.append(f"using ::{name};")
-    if not (defines or types or inside):
+    if not (both or defines or others or taken or inside):
         return ""
-    lines = ["#ifdef __CUDACC_RTC__"]
-    lines += [f"#include <cuda/std/{header}>" for header in sorted(set(headers))]
-    lines += [f"typedef {_INT[name]} {name};" for name in types]
+    host = {"algorithm", "cfloat", "climits", "cmath", "cstdint", "cstdlib", "cstring", *taken}
+    lines = [*both, "#ifdef __CUDACC_RTC__"]
+    lines += [f"#include <cuda/std/{header}>" for header in sorted(set(taken))]
     for name in defines:
         lines += [f"#ifndef {name}", f"#define {name} {_CONSTANTS[name]}", "#endif"]
+    lines += [f"typedef {_OTHER_TYPES[name]} {name};" for name in others]
     lines += ["namespace std {", *inside, "}"] if inside else []
-    lines.append("#else")
-    lines += [
-        f"#include <{name}>" for name in ("algorithm", "cfloat", "climits", "cmath", "cstdint", "cstdlib", "cstring")
-    ]
-    lines += [f"#include <{header}>" for header in sorted(set(headers))]
-    lines += [f"typedef {_INT[name]} {name};" for name in types if name in ("uint", "ushort", "ulong")]
+    lines += ["#else", *(f"#include <{header}>" for header in sorted(host))]
+    lines += [f"typedef {_OTHER_TYPES[name]} {name};" for name in others]
     return "\n".join([*lines, "#endif"]) + "\n"

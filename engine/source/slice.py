@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from engine.errors import SourceError
@@ -13,9 +14,9 @@ from engine.model import Program
 from engine.source.device_headers import NAMESPACES, STD_NAMES, kept_header, prelude
 from engine.source.items import Item, Token, directive_parts, items_of
 from engine.source.load import resolve_include
+from engine.source.members import Cut, cuts_of
 
 _DEVICE = frozenset({"__device__", "__global__", "constexpr", "consteval", "__constant__", "__shared__", "__managed__"})
-_CONSTANT = _DEVICE | {"const"}
 _CONDITIONS = frozenset({"if", "ifdef", "ifndef", "else", "elif", "elifdef", "elifndef", "endif"})
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _QUALIFIED = re.compile(r"\bstd\s*::\s*([A-Za-z_]\w*)")
@@ -29,14 +30,14 @@ class DeviceSlice:
     """Text for a device compiler. Lines keep their numbers: what the kernels do not need is blank.
 
     `path` is the kernel's file, `expressions` the kernels asked for, `headers` the local headers that were flattened into
-    the text, `dropped` the includes that were left out ("name" as written).
+    the text, `system` the other headers that its files name, kept or not.
     """
 
     text: str
     path: str
     expressions: tuple[str, ...]
     headers: tuple[str, ...]
-    dropped: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,43 @@ class _Entry:
     """One item of one file."""
 
     path: str
+    text: str = field(repr=False)  # of the whole file
     item: Item
-    defines: tuple[str, ...]
+    expand: Callable[[set[str]], set[str]]
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        return self.item.defines
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """What is left out of it when it is kept. Only to be asked for when all macros are known."""
+        return cuts_of(self.text, self.item, self.expand)
+
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """The tokens that are left."""
+        gone = [cut for cut in self.cuts if cut.end > cut.start]
+        return tuple(t for t in self.item.tokens if not any(c.start <= t.start < c.end for c in gone))
 
     @cached_property
     def names(self) -> frozenset[str]:
         found: set[str] = set()
-        for token in self.item.tokens:
+        for token in self.tokens:
             if token.kind == "name":
                 found.add(token.text)
             elif token.kind == "directive":
                 found.update(_NAME.findall(token.text))
         return frozenset(found)
+
+    def between(self, start: int, end: int) -> str:
+        """The text that is left of these characters."""
+        parts: list[str] = []
+        for cut in self.cuts:
+            if start <= cut.start and cut.end <= end:
+                parts += [self.text[start : cut.start], cut.text, _blank(self.text[cut.start : cut.end])]
+                start = cut.end
+        return "".join([*parts, self.text[start:end]])
 
 
 @dataclass
@@ -85,13 +111,22 @@ class _Slicer:
     def __init__(self, program: Program, root: Path | None, include: Sequence[str]) -> None:
         self.program, self.root, self.include = program, root, include
         self.headers: dict[str, None] = {}
-        self.dropped: dict[str, None] = {}
+        self.system: dict[str, None] = {}
         self.macros: dict[str, set[str]] = {}
         self.bodies: dict[str, list[str]] = {}  # of macros, as text
         self.namespaces: set[str] = set()
         self.seen: set[str] = set()  # files that are included for good: later includes of them give nothing
         self.inclusions = self.characters = 0
         self.needed: set[str] = set()
+        self.constant = {
+            "sizeof",
+            "alignof",
+            "static_cast",
+            "int",
+            "float",
+            "unsigned",
+            "size_t",
+        }  # and constexpr functions
         self.kept: set[int] = set()  # id of entries
         self.entries: list[_Entry] = []
 
@@ -100,10 +135,10 @@ class _Slicer:
         self._choose(main, kernels)
         qualified = self._qualified()
         body = "".join(self._render(main))
-        before = prelude(self.needed, qualified)
+        before = prelude(self.needed, qualified, self.system, self._own())
         if before:
             body = f"{before}{_line_marker(1, main.path)}\n{body}"
-        return DeviceSlice(body, main.path, kernels, tuple(self.headers), tuple(self.dropped))
+        return DeviceSlice(body, main.path, kernels, tuple(self.headers), tuple(self.system))
 
     def _read(self, path: str, data: bytes, stack: tuple[str, ...], conditional: int) -> _File:
         text = _decode(data, path)
@@ -116,7 +151,7 @@ class _Slicer:
         once = any(i.word == "pragma" and i.rest == "once" for i in items)
         if (once or guarded) and conditional == 0:
             self.seen.add(path)
-        file = _File(path, text, [_Entry(path, item, item.defines) for item in items], once)
+        file = _File(path, text, [_Entry(path, text, item, self._expanded) for item in items], once)
         self.entries += file.entries
         for item in items:
             if item.word == "include":
@@ -152,7 +187,7 @@ class _Slicer:
         except SourceError as error:
             raise SourceError(error.what, where, error.do) from None
         if found is None:
-            self.dropped[name] = None
+            self.system[name] = None
             return
         path, data = found
         if path in stack or path in self.seen:
@@ -182,6 +217,9 @@ class _Slicer:
         providers: dict[str, list[_Entry]] = {}
         always: list[_Entry] = []
         asserts: list[_Entry] = []
+        for entry in self.entries:
+            if entry.item.kind == "function" and any(t.text in ("constexpr", "consteval") for t in entry.item.head):
+                self.constant.update(entry.defines)
         for entry in self.entries:
             item = entry.item
             if item.kind in ("directive", "open", "close"):
@@ -233,7 +271,7 @@ class _Slicer:
     def _has_header(self, namespace: str) -> bool:
         if namespace == "std":
             return True
-        return namespace in NAMESPACES and any(kept_header(name, {namespace}) for name in self.dropped)
+        return namespace in NAMESPACES and any(kept_header(name, {namespace}) for name in self.system)
 
     def _eligible(self, item: Item) -> bool:
         """Whether a device compiler could need the item at all."""
@@ -244,18 +282,33 @@ class _Slicer:
             if token.kind == "name":
                 head.add(token.text)
         if item.kind == "function":
-            return bool(self._expanded(head) & _DEVICE) and item.tokens[0].text not in ("extern template",)
+            return bool(self._expanded(head) & _DEVICE)
         if item.kind == "variable":
-            words = self._expanded(head | ({"__device__"} if _is_device_lambda(item) else set()))
-            device = words & (_DEVICE - {"constexpr"})
-            if words & _CONSTANT:
-                return bool(device) or not _foreign_std(item.tokens)
+            words = self._expanded(head)
+            if words & _DEVICE:
+                return True
+            if "const" in words:
+                return "extern" not in words and not _foreign_std(item.tokens) and not self._calls_host(item)
             return any(word in ("struct", "class", "union", "enum") for word in head)
         if item.kind in ("typedef", "using"):
             return not _foreign_std(item.tokens)
         if item.kind == "type":
             return True
         return bool(self._expanded(head) & (_DEVICE - {"constexpr"}))
+
+    def _own(self) -> set[str]:
+        """The names that the text defines itself."""
+        return {*self.macros, *(name for entry in self.entries if id(entry) in self.kept for name in entry.defines)}
+
+    def _calls_host(self, item: Item) -> bool:
+        """Whether an initialiser calls something that is neither a macro nor `constexpr`: then it is no constant."""
+        return any(
+            name.kind == "name"
+            and bracket.text == "("
+            and name.text not in self.macros
+            and name.text not in self.constant
+            for name, bracket in pairwise(item.head)
+        )
 
     def _qualified(self) -> set[str]:
         """Names used as `std::name` in what is kept. Raises SourceError for a namespace that is nowhere."""
@@ -267,7 +320,7 @@ class _Slicer:
             if _is_using_directive(entry.item) and entry.defines[-1:] == ("std",):
                 bare = True
             depth = 0
-            tokens = entry.item.tokens
+            tokens = entry.tokens
             for index, token in enumerate(tokens[:-2]):
                 if token.kind == "directive":
                     word = directive_parts(token.text)[0]
@@ -316,11 +369,11 @@ class _Slicer:
                 for token in item.tokens:
                     if token.kind == "directive":
                         between = text[inside : token.start]
-                        yield between if keep else _blank(between)
+                        yield entry.between(inside, token.start) if keep else _blank(between)
                         line = item.line + text.count("\n", start, token.start)
                         yield from self._render_directive(file, token, line, keep)
                         inside = token.end
-                yield text[inside:end] if keep else _blank(text[inside:end])
+                yield entry.between(inside, end) if keep else _blank(text[inside:end])
         yield _blank(text[at:])
 
     def _render_directive(self, file: _File, token: Token, line: int, inside: bool = False) -> Iterator[str]:
@@ -384,11 +437,6 @@ def _guarded(items: Sequence[Item]) -> int:
 def _is_using_directive(item: Item) -> bool:
     words = [token.text for token in item.head[:2]]
     return words == ["using", "namespace"]
-
-
-def _is_device_lambda(item: Item) -> bool:
-    texts = [token.text for token in item.tokens]
-    return "__device__" in texts and "[" in texts
 
 
 def _foreign_std(tokens: Sequence[Token]) -> bool:
