@@ -191,6 +191,6 @@ def _counts(
             KernelCounts(
                 launch, tuple(found.values()), 32.0 * loads, 32.0 * stores, float(barriers), float(warp_loads),
                 32.0 * block_loads * scale,
-            )  # fmt: skip
+            )
         )
     return AccessCounts(tuple(kernels))
