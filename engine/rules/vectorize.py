@@ -193,11 +193,10 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
 
 
 def _index_used(mapping: ThreadMap, arrays: tuple[_Array, ...], index: Index) -> bool:
-    replaced = [(u.start_byte, u.end_byte) for a in arrays for u in a.accesses]
+    replaced = {place.start_byte for a in arrays for u in a.accesses if (place := index_of(u)) is not None}
     for part in (*mapping.derived, *mapping.work):
         for n in walk(part):
-            inside = any(low <= n.start_byte < high for low, high in replaced)
-            if not inside and n.type == "identifier" and text(n) == index.name:
+            if n.type == "identifier" and text(n) == index.name and n.start_byte not in replaced:
                 return True
     return False
 
