@@ -109,6 +109,10 @@ class CpuMachine:
             raise CompileError(f"the C++ compiler {why}", path, "see the log", log=log)
         return CpuBinary(target, spec, path, time.monotonic() - started)
 
+    def discard(self, binary: CpuBinary) -> None:
+        """Removes what `build` left for a binary that is not needed any more."""
+        shutil.rmtree(binary.object.parent, ignore_errors=True)
+
     def run(
         self, binary: CpuBinary, launches: Sequence[LaunchConfig], buffers: Mapping[str, np.ndarray[Any, Any]],
         scalars: Mapping[str, np.generic | bytes], *, order: int = 0, count: bool = False, deadline_s: float = 20,

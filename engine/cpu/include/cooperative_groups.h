@@ -101,6 +101,9 @@ class thread_block_tile : public warp_group<Size> {
 
 public:
     using warp_group<Size>::warp_group;
+    // A tile forgets what it is a part of when it is stored as thread_block_tile<Size>.
+    template <class Other>
+    OPTIML_INLINE thread_block_tile(const thread_block_tile<Size, Other> &other) : warp_group<Size>(other) {}
 };
 
 class coalesced_group : public warp_group<0> {

@@ -171,7 +171,7 @@ namespace cg = cooperative_groups;
 template <int T>
 __global__ void groups(const float* x, float* y, int cols) {
   auto block = cg::this_thread_block();
-  auto tile = cg::tiled_partition<T>(block);
+  cg::thread_block_tile<T> tile = cg::tiled_partition<T>(block);
   int row = blockIdx.x * tile.meta_group_size() + tile.meta_group_rank();
   float v = -INFINITY;
   for (int c = tile.thread_rank(); c < cols; c += tile.size()) v = fmaxf(v, x[row * cols + c]);
