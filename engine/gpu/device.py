@@ -11,6 +11,7 @@ import numpy as np
 from cupy.cuda import driver
 
 from engine.model import LaunchConfig
+from engine.spec.data import Draw
 
 # NaN as float, large as integer: a read outside an array spoils sums, a write is seen.
 GUARD_WORD = 0x7FF8A5C3
@@ -18,6 +19,7 @@ GUARD_WORD = 0x7FF8A5C3
 POISON_WORDS = (0x7FF8A5C3, 0x4A3C2B1D)
 GUARD_BYTES = 4096
 _ALIGN = 256
+_FILLS = ("normal", "uniform", "integers")  # numbered as in tools.cu
 _MAX_DYNAMIC_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_DYNAMIC_SHARED = 48 << 10
 
@@ -126,6 +128,15 @@ class Tools:
             ctypes.c_void_p(target),
             ctypes.c_uint64(count),
         )
+
+    def draw(self, kind: str, address: int, count: int, figures: Draw) -> None:
+        """Draw an array's contents; the same numbers for the same figures."""
+        self._launch(
+            f"draw_{kind}", self._blocks(count), ctypes.c_void_p(address), ctypes.c_uint64(count),
+            ctypes.c_uint64(figures.seed), ctypes.c_uint32(_FILLS.index(figures.kind)), ctypes.c_double(figures.low),
+            ctypes.c_double(figures.high), ctypes.c_double(figures.scale), ctypes.c_double(figures.most),
+            ctypes.c_uint32(figures.special), ctypes.c_double(figures.tiny), ctypes.c_double(figures.large),
+        )  # fmt: skip
 
     def perturb(self, address: int, count: int, epsilon: float, seed: int) -> None:
         self._launch(

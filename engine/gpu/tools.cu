@@ -1,4 +1,4 @@
-// The worker's own kernels: fill, hash, guard check, widen, perturb, compare. Compiled by the same compiler as candidates.
+// The worker's own kernels: fill, draw, hash, guard check, widen, perturb, compare. Compiled by the same compiler as candidates.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -92,6 +92,45 @@ __device__ void widen(const T* in, double* out, u64 n) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) out[i] = as_double(in[i]);
 }
 
+__device__ __forceinline__ void put(float* p, double v) { *p = (float)v; }
+__device__ __forceinline__ void put(double* p, double v) { *p = v; }
+__device__ __forceinline__ void put(__half* p, double v) { *p = __double2half(v); }
+__device__ __forceinline__ void put(__nv_bfloat16* p, double v) { *p = __double2bfloat16(v); }
+template <typename T>
+__device__ __forceinline__ void put(T* p, double v) { *p = (T)(long long)v; }
+
+enum { NORMAL = 0, UNIFORM = 1, INTEGERS = 2 };
+
+// One element from its own counter, so any number of threads draws the same. low and high: mean and deviation, or bounds.
+template <typename T>
+__device__ void draw(T* out, u64 n, u64 seed, u32 kind, double low, double high, double scale, double most, u32 special,
+                     double tiny, double large) {
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
+    u64 h = mix(seed + i * 0x9e3779b97f4a7c15ull);
+    double v;
+    if (kind == NORMAL) {
+      float u = ((u32)(h >> 40) + 0.5f) * 0x1p-24f, t = (u32)(h & 0xffffff) * 0x1p-24f;
+      v = low + high * (double)(sqrtf(-2.0f * logf(u)) * cospif(2.0f * t));
+    } else if (kind == UNIFORM) {
+      v = low + (high - low) * ((double)(h >> 11) * 0x1.0p-53);
+    } else {
+      v = low + (double)(h % (u64)(high - low));
+    }
+    v = fmin(v * scale, most);
+    u64 g = special ? mix(h ^ seed) : 1;
+    if ((g & 15) == 0) {
+      u32 which = (g >> 4) & 7;
+      if (kind == NORMAL) {
+        v = which == 0 ? 0.0 : which == 1 ? -0.0 : which == 2 ? tiny : which == 3 ? -tiny : which == 4 ? low + large
+            : which == 5 ? low - large : low + high;
+      } else {
+        v = which & 1 ? low : most;
+      }
+    }
+    put(out + i, v);
+  }
+}
+
 // Relative noise of at most half an epsilon of the narrow type on each element.
 extern "C" __global__ void perturb(double* data, u64 n, double epsilon, u64 seed) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
@@ -103,7 +142,11 @@ extern "C" __global__ void perturb(double* data, u64 n, double epsilon, u64 seed
 #define FOR_TYPE(NAME, T)                                                                                                  \
   extern "C" __global__ void compare_##NAME(const T* g, const T* o, const double* w, u64 n, double t, double r,           \
                                             Comparison* out) { compare<T>(g, o, w, n, t, r, out); }                       \
-  extern "C" __global__ void widen_##NAME(const T* in, double* out, u64 n) { widen<T>(in, out, n); }
+  extern "C" __global__ void widen_##NAME(const T* in, double* out, u64 n) { widen<T>(in, out, n); }                      \
+  extern "C" __global__ void draw_##NAME(T* out, u64 n, u64 seed, u32 kind, double low, double high, double scale,        \
+                                         double most, u32 special, double tiny, double large) {                           \
+    draw<T>(out, n, seed, kind, low, high, scale, most, special, tiny, large);                                            \
+  }
 FOR_TYPE(float32, float)
 FOR_TYPE(float64, double)
 FOR_TYPE(float16, __half)

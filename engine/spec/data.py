@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,54 @@ def _allows(spec: KernelSpec, argument: Argument, family: str) -> bool:
     return family == "special"
 
 
+@dataclass(frozen=True)
+class Draw:
+    """The figures of one argument's contents, for a generator other than NumPy's.
+
+    `low` and `high` are mean and deviation of a normal fill, else bounds; values are multiplied by `scale` and kept at or
+    below `most`. With `special` some become 0, -0, ± `tiny`, or far out by `large` (normal), or an end of the range.
+    """
+
+    kind: str  # "normal", "uniform" or "integers"
+    seed: int
+    low: float
+    high: float
+    scale: float
+    most: float
+    special: bool
+    tiny: float
+    large: float
+
+
+def figures(spec: KernelSpec, case: Case, argument: Argument, seed: int, family: str) -> Draw | None:
+    """What `generate` would draw this argument from; None for fills that are no independent numbers. Raises SpecError."""
+    dtype = parse_dtype(argument.type)
+    kind = argument.fill.kind
+    if argument.role not in ("in", "inout") or dtype.kind not in ("float", "int"):
+        return None
+    if kind not in ("normal", "uniform", "integers"):
+        return None
+    own = _seed(spec, case, argument, family, seed)
+    if kind == "integers" or dtype.kind == "int":
+        low, high = _range(spec, case, argument, dtype)
+        return Draw("integers", own, math.ceil(low), math.ceil(high), 1.0, math.inf, False, 0.0, 0.0)
+    changed = family if _allows(spec, argument, family) else "declared"
+    scale, special = _SCALES.get(changed, 1.0), changed == "special"
+    if kind == "normal":
+        mean, deviation = _moments(spec, case, argument)
+        large = min(_LARGE * deviation, dtype.limits[1] / 4)
+        return Draw("normal", own, mean, deviation, scale, math.inf, special, dtype.tiny, large)
+    low, high = (float(v) for v in _range(spec, case, argument, dtype))
+    most = _below(high, dtype)
+    return Draw("uniform", own, low, high, scale, most if scale > 0 else math.inf, special, 0.0, 0.0)
+
+
+def _moments(spec: KernelSpec, case: Case, argument: Argument) -> tuple[float, float]:
+    fill = argument.fill
+    mean = float(_number(fill.low, argument, spec, case)) if fill.low else 0.0
+    return mean, float(_number(fill.high, argument, spec, case)) if fill.high else 1.0
+
+
 def generate(spec: KernelSpec, case: Case, seed: int, family: str, xp: Any = np) -> dict[str, Array]:
     """First contents of all buffers that are read: flat arrays of the storage type, elements times lanes long.
 
@@ -137,8 +186,7 @@ def _fill(
     real = xp.float64 if dtype.storage == np.float64 else xp.float32
     if kind == "normal":
         data = rng.standard_normal(count, dtype=real)
-        mean = float(_number(fill.low, argument, spec, case)) if fill.low else 0.0
-        deviation = float(_number(fill.high, argument, spec, case)) if fill.high else 1.0
+        mean, deviation = _moments(spec, case, argument)
         bounds = None
     else:
         low, high = (float(v) for v in _range(spec, case, argument, dtype))
