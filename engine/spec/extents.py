@@ -8,12 +8,11 @@ from itertools import combinations, permutations
 
 from engine.arith import ArithmeticError_, evaluate_int
 
-# Distinct primes: no two products of trial sizes agree by accident, and none is a multiple of a block size.
-_PRIMES = (
-    5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113,
-    127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179, 181,
-)  # fmt: skip
-_TRIALS = 4
+# Distinct primes: no two products of trial sizes agree by accident, and none is a multiple of a block size. With one or
+# two sizes the trials can be large enough to tell `cdiv(n, 512)` from a constant.
+_ONE = (41, 101, 1031, 4099)
+_TWO = ((29, 43), (47, 31), (127, 59), (257, 521))
+_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 _CEILS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 Trial = tuple[Mapping[str, int], int]  # sizes, elements touched
@@ -28,12 +27,16 @@ class Extent:
 
 
 def trial_sizes(names: Sequence[str]) -> tuple[dict[str, int], ...]:
-    """Four sets of co-prime sizes, all different; small enough that the product of up to three stays below 10**6."""
-    first = 0 if len(names) > 2 else 6
+    """Three or four sets of co-prime sizes, all different; the product of up to four stays below 2 * 10**6."""
     count = len(names)
+    if count == 1:
+        return tuple({names[0]: value} for value in _ONE)
+    if count == 2:
+        return tuple(dict(zip(names, pair, strict=True)) for pair in _TWO)
+    first, trials = (6, 4) if count == 3 else (0, 3)
     return tuple(
         {name: _PRIMES[(first + trial * count + at) % len(_PRIMES)] for at, name in enumerate(names)}
-        for trial in range(_TRIALS)
+        for trial in range(trials)
     )
 
 
@@ -53,6 +56,7 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     found = list(products)
     found += [f"{p} + 1" for p in simple] + [f"{p} - 1" for p in simple] + [f"{p} + 2" for p in names]
     found += [f"{k}*{p}" for k in (2, 3, 4, 8, 16, 32) for p in simple]
+    found += [f"{k}*{n} {sign} 1" for k in (2, 3, 4) for n in names for sign in "+-"]
     found += [f"{a} + {b}" for a, b in combinations(names, 2)] + [f"{a} + {b} - 1" for a, b in combinations(names, 2)]
     found += [f"({a} + {k})*{b}" for k in (1, 2) for a, b in permutations(names, 2)]
     found += [f"({a} + {k})*({b} + {k})" for k in (1, 2) for a, b in combinations(names, 2)]

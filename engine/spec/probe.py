@@ -18,7 +18,7 @@ from engine.spec.model import Argument, Case, Fill, KernelSpec
 if TYPE_CHECKING:
     from engine.cpu import CpuMachine
 
-_MAX_ELEMENTS = 1 << 22  # of one buffer in a trial
+_MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
 
 
 def cpu_probe(

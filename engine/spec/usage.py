@@ -49,6 +49,15 @@ def _declarators(body: Node) -> Iterator[tuple[Node, Node]]:
                 yield name, value
 
 
+def _reads_itself(access: Access) -> bool:
+    """Whether the value stored by a write is made from the same array."""
+    node = access.node
+    while node is not None and node.type != "assignment_expression":
+        node = node.parent
+    value = node.child_by_field_name("right") if node is not None else None
+    return value is not None and access.array in names_in(value)
+
+
 class Usage:
     """The analysis of one kernel's body."""
 
@@ -102,11 +111,12 @@ class Usage:
         if operator not in ("<", "<=", ">", ">=", "==", "!="):
             return
         self.guards |= names_in(left) | names_in(right)
-        if operator in ("<", ">=") and left.type == "identifier":
+        named = ("identifier", "field_expression")  # the latter: threadIdx.x
+        if operator in ("<", ">=") and left.type in named:
             self.bounds.setdefault(text_of(left), []).append(text_of(right))
-        elif operator in ("<=", ">") and left.type == "identifier":
+        elif operator in ("<=", ">") and left.type in named:
             self.bounds.setdefault(text_of(left), []).append(f"({text_of(right)}) + 1")
-        elif operator == ">" and right.type == "identifier":
+        elif operator == ">" and right.type in named:
             self.bounds.setdefault(text_of(right), []).append(text_of(left))
 
     def _access(self, access: Access) -> None:
@@ -115,7 +125,7 @@ class Usage:
         if use is None:
             return
         if not use.indices:
-            use.first_write = access.kind == "write"
+            use.first_write = access.kind == "write" and not _reads_itself(access)
         use.indices.append((offset, access.indices[0]))
         use.read |= access.kind != "write"
         use.written |= access.kind != "read"

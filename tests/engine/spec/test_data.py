@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import SpecError
@@ -123,6 +123,7 @@ def test_vectors_and_structs_fill_all_lanes() -> None:
     assert bytes_needed(spec, CASE) == 4001 * (16 + 12 + 12 + 4)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 30), st.floats(0, 1), st.integers(0, 2**31))
 def test_a_sparse_matrix_is_one(rows: int, width: int, share: float, seed: int) -> None:
     entries = max(1, int(rows * width * share))

@@ -364,6 +364,7 @@ def _spec_or_error(data: bytes) -> None:
     assert all(spec.time and spec.check for spec in specs)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\xef\xbb\xbf")
 @example(b"kernel = 1")
@@ -408,7 +409,7 @@ _PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(COPY)), _PIECES, st.integers(0, 30)), min_size=1, max_size=4))
 def test_any_change_of_a_good_spec_gives_a_spec_or_an_error(changes: list[tuple[int, str, int]]) -> None:
     text = COPY
@@ -483,7 +484,7 @@ _paths = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(_paths), _any, max_size=3))
 def test_any_values_for_known_keys_give_a_spec_or_an_error(values: dict[str, object]) -> None:
     base = {
@@ -495,7 +496,7 @@ def test_any_values_for_known_keys_give_a_spec_or_an_error(values: dict[str, obj
     _spec_or_error(("[[kernel]]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in {**base, **values}.items())).encode())
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=120), st.integers(0, 4))
 def test_any_bytes_in_comments_give_a_spec_or_an_error(data: bytes, place: int) -> None:
     lines = CODE.encode().splitlines(keepends=True)

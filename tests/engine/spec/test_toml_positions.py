@@ -6,7 +6,7 @@ import json
 import tomllib
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.spec.toml_positions import Path, locate
@@ -97,6 +97,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), _value, max_size=4))
 def test_any_document_is_located(data: dict[str, Any]) -> None:
     text = "".join(f"{_toml(k)} = {_toml(v)}\n" for k, v in data.items())

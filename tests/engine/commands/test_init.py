@@ -1,0 +1,108 @@
+"""`optiml init` from the outside: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.spec.read import find_spec
+
+CODE = """\
+// A file of mine.
+__global__ void scale(const float *x, float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i];
+}
+void run(const float *x, float *y, int n) { scale<<<(n + 255) / 256, 256>>>(x, y, n); }
+"""
+SECOND = "__global__ void border(const float *x, float *y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "src").mkdir()
+    path = tmp_path / "src" / "k.cu"
+    path.write_text(CODE)
+    return path
+
+
+def test_the_draft_is_printed_and_nothing_is_written(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(file), "--static"]) == 0
+    out = capsys.readouterr().out
+    assert '// optiml: args.y = { role = "out", size = "n" }' in out
+    assert file.read_text() == CODE
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("form", ["comments", "toml"])
+def test_a_written_draft_is_a_spec_and_the_code_stays(file: Path, tmp_path: Path, form: str, newline: str) -> None:
+    code = CODE.replace("\n", newline).encode("utf-8-sig")
+    file.write_bytes(code)
+    file.chmod(0o640)
+    assert main(["init", str(file), "--static", "--write", "--format", form]) == 0
+    spec, path = find_spec(tmp_path, file)
+    assert [a.size for a in spec.arguments] == ["n", "n", ""]
+    assert path == ("src/optiml.toml" if form == "toml" else None)
+    kept = b"".join(line for line in file.read_bytes().splitlines(keepends=True) if b"optiml:" not in line)
+    assert kept == code
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_an_existing_spec_is_not_overwritten(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(file), "--static", "--write"]) == 0
+    before = file.read_bytes()
+    for form in ("comments", "toml"):
+        assert main(["init", str(file), "--static", "--write", "--format", form]) == 2
+    assert "src/k.cu:2" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_second_table_is_added_to_an_optiml_toml(file: Path, tmp_path: Path) -> None:
+    file.write_text(CODE + SECOND)
+    launched = "void go(const float *x, float *y, int n) { border<<<1, 32>>>(x, y, n); }\n"
+    file.write_text(CODE + SECOND + launched)
+    for kernel in ("scale", "border"):
+        assert main(["init", str(file), "--static", "--write", "--format", "toml", "--kernel", kernel]) == 0
+    assert find_spec(tmp_path, file, "scale")[0].kernel == "scale"
+    assert find_spec(tmp_path, file, "border")[0].kernel == "border"
+
+
+def test_what_is_missing_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(CODE.split("void run")[0])
+    assert main(["init", str(file), "--static"]) == 1
+    assert "missing: the launch" in capsys.readouterr().err
+
+
+def test_wrong_use(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "none.cu")]) == 2
+    assert main(["init", str(tmp_path)]) == 2
+    assert main(["init", str(file), "--kernel", "scael"]) == 2
+    assert "scale" in capsys.readouterr().err
+    file.write_text(CODE + SECOND)
+    assert main(["init", str(file)]) == 2
+    assert "scale, border" in capsys.readouterr().err
+    file.write_text("int main() { return 0; }\n")
+    assert main(["init", str(file)]) == 2
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+def test_extents_are_measured_by_running_the_original(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    # The text alone would read `x[i + n]` as it is, but cannot follow the helper.
+    code = CODE.replace("2 * x[i]", "x[mirror(i, n)]").replace(
+        "__global__", "__device__ int mirror(int i, int n) { return 2 * n - i; }\n__global__"
+    )
+    file.write_text(code)
+    assert main(["init", str(file), "--static"]) == 1
+    assert "size of 'x'" in capsys.readouterr().err
+    main(["init", str(file)])
+    captured = capsys.readouterr()
+    assert 'args.x = { role = "in", size = "2*n + 1"' in captured.out, captured.err

@@ -1,0 +1,237 @@
+"""Drafts: what they infer must read back as a spec, and what they cannot find out they must say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.arith import evaluate_int
+from engine.errors import SpecError, UsageError
+from engine.model import Program
+from engine.source.edit import apply
+from engine.source.model import Edit, Span
+from engine.source.parse import parse
+from engine.spec.draft import Draft, draft
+from engine.spec.extents import Extent, candidates, fit, trial_sizes
+from engine.spec.model import Fill, KernelSpec
+from engine.spec.read import specs_in
+from engine.spec.usage import Usage
+
+ROOT = Path(__file__).parents[3]
+
+
+def _program(code: str) -> Program:
+    return Program({"k.cu": code.encode()}, "k.cu")
+
+
+def _read_back(program: Program, made: Draft, form: str) -> KernelSpec:
+    if form == "toml":
+        return specs_in(Program({**program.files, "optiml.toml": made.text.encode()}, "k.cu"), "optiml.toml")[0]
+    start = parse(program.data, "k.cu").kernel(made.spec.kernel).span.start
+    return specs_in(Program({"k.cu": apply(program.data, [Edit(Span(start, start), made.text)])}, "k.cu"), None)[0]
+
+
+MATMUL = """
+__global__ void mm(const float *A, const float *B, float *C, int M, int N, int K, float alpha) {
+    int row = blockIdx.y * blockDim.y + threadIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < M && col < N) {
+        float acc = 0;
+        for (int k = 0; k < K; ++k) acc += A[row * K + k] * B[(size_t)k * N + col];
+        C[row * N + col] = alpha * acc;
+    }
+}
+void run(const float *A, const float *B, float *C, int M, int N, int K) {
+    dim3 block(16, 16), grid((N + 15) / 16, (M + 15) / 16);
+    mm<<<grid, block>>>(A, B, C, M, N, K, 1.0f);
+}
+"""
+
+
+@pytest.mark.parametrize("form", ["comments", "toml"])
+def test_a_matrix_product_is_drafted_from_its_text(form: str) -> None:
+    program = _program(MATMUL)
+    made = draft(program, "mm", form=form)
+    assert made.missing == ()
+    spec = _read_back(program, made, form)
+    assert [(a.name, a.role, a.size) for a in spec.arguments[:3]] == [
+        ("A", "in", "M*K"),
+        ("B", "in", "N*K"),
+        ("C", "out", "M*N"),
+    ]
+    assert [a.role for a in spec.arguments[3:]] == ["scalar"] * 4
+    assert spec.argument("alpha").value == "1.0"
+    assert (spec.arguments, spec.check, spec.time) == (made.spec.arguments, made.spec.check, made.spec.time)
+    assert "assumed: the value" in made.text
+
+
+def test_a_probe_decides_over_the_text() -> None:
+    asked: list[Mapping[str, int]] = []
+
+    def probe(sizes: Mapping[str, int]) -> Mapping[str, int]:
+        asked.append(sizes)
+        return {"A": sizes["M"] * sizes["K"] + 1, "B": sizes["K"] * sizes["N"], "C": 2 * sizes["M"] * sizes["N"]}
+
+    made = draft(_program(MATMUL), "mm", probe=probe)
+    assert [a.size for a in made.spec.arguments[:3]] == ["M*K + 1", "N*K", "2*M*N"]
+    assert len(asked) >= 3
+    assert "from the text" not in made.text
+
+
+def test_what_nothing_explains_is_missing_and_does_not_read_as_a_spec() -> None:
+    program = _program("__global__ void k(float *y, int n) { y[blockIdx.x * 77 + threadIdx.x] = n; }\n")
+    made = draft(program, "k", probe=lambda sizes: {"y": hash(str(sizes)) % 100_000 + 10**7})
+    assert any("size of 'y'" in m for m in made.missing)
+    assert any("launch" in m for m in made.missing)
+    with pytest.raises(SpecError, match="expression"):
+        _read_back(program, made, "comments")
+
+
+def _arguments(parameters: str, body: str) -> Draft:
+    code = f"__global__ void k({parameters}) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {body} }} }}\n"
+    return draft(_program(code), "k")
+
+
+@pytest.mark.parametrize(
+    ("body", "role"),
+    [
+        ("y[i] = 1;", "out"),
+        ("y[i] += 1;", "inout"),
+        ("y[i] = y[i] * 2;", "inout"),
+        ("y[i]++;", "inout"),
+        ("float v = y[i]; y[i] = v;", "inout"),
+        ("y[i] = 0; for (int j = 0; j < n; ++j) y[i] += j;", "out"),
+        ("atomicAdd(&y[i], 1.f);", "inout"),
+        ("atomicAdd(y + i, 1.f);", "inout"),
+        ("float *p = y + i; *p = 3;", "out"),
+        ("float *p = y + i; p[0] += 3;", "inout"),
+        ("float *p = &y[i]; *p += 3;", "inout"),
+        ("helper(y, i);", "inout"),
+        ("reinterpret_cast<float4*>(y)[i] = make_float4(0, 0, 0, 0);", "inout"),
+        ("float v = y[i]; if (v > 3) __trap();", "in"),
+    ],
+)
+def test_roles_follow_the_accesses(body: str, role: str) -> None:
+    made = _arguments("float *y, int n", body)
+    assert made.spec.argument("y").role == role
+
+
+def test_atomics_on_floats_start_at_zero_and_may_differ_from_run_to_run() -> None:
+    made = _arguments("const float *x, float *y, int n", "atomicAdd(y, x[i]);")
+    assert made.spec.argument("y").fill == Fill("constant", "0")
+    assert made.spec.argument("y").size == "1"
+    assert not made.spec.deterministic
+    assert _arguments("const int *x, int *y, int n", "atomicAdd(y, x[i]);").spec.deterministic
+
+
+def test_an_index_buffer_stays_inside_what_it_indexes() -> None:
+    made = _arguments("const float *x, const int *idx, float *y, int n, int m", "if (m > 0) y[i] = x[idx[i]];")
+    assert any("size of 'x'" in m for m in made.missing)
+    made = _arguments("const int *idx, float *y, int n", "y[idx[i]] = 1; y[i] = 2;")
+    assert made.spec.argument("idx").fill.kind == "integers"
+    assert made.spec.argument("idx").size == "n"
+
+
+def test_scalars_that_bound_nothing_get_a_value() -> None:
+    made = _arguments("float *y, int n, int flag, float eps, bool relu", "y[i] = flag + eps + relu;")
+    values = {a.name: a.value for a in made.spec.arguments if a.role == "scalar"}
+    assert values == {"n": "", "flag": "1", "eps": "1e-5", "relu": "1"}
+    assert set(made.spec.time[0].sizes) == {"n"}
+
+
+def test_templates_take_the_arguments_of_the_launch() -> None:
+    code = """
+template <typename T, int B> __global__ void k(const T *x, T *y, int n) { int i = blockIdx.x * B + threadIdx.x; if (i < n) y[i] = x[i]; }
+void run(double *x, double *y, int n) { k<double, 128><<<(n + 127) / 128, 128>>>(x, y, n); }
+"""
+    made = draft(_program(code), "k")
+    assert (made.spec.steps[0].template_args, made.spec.argument("x").type) == ("double, 128", "double")
+    assert _read_back(_program(code), made, "comments").steps == made.spec.steps
+    alone = draft(_program(code.split("void run")[0]), "k")
+    assert alone.spec.argument("x").type == "float"
+    assert "assumed: template arguments" in alone.text
+    assert draft(_program(code), "k<half, 64>").spec.argument("x").type == "half"
+
+
+def test_structs_are_missing_their_size() -> None:
+    made = _arguments("const Particle *p, float *y, int n, Config c", "y[i] = p[i].x * c.scale;")
+    assert any("'p'" in m for m in made.missing)
+    assert any("'c'" in m for m in made.missing)
+
+
+def test_an_unknown_kernel_is_told_with_those_that_are_there() -> None:
+    with pytest.raises(UsageError, match="it has mm"):
+        draft(_program(MATMUL), "nm")
+
+
+def test_drafts_of_the_examples_agree_with_their_specs() -> None:
+    agreed = 0
+    for file in sorted((ROOT / "examples").glob("*.cu")):
+        toml = (ROOT / "examples/optiml.toml").read_bytes()
+        program = Program(
+            {f"examples/{file.name}": file.read_bytes(), "examples/optiml.toml": toml}, f"examples/{file.name}"
+        )
+        (spec,) = specs_in(program, "examples/optiml.toml")
+        made = draft(program, spec.kernel).spec
+        for argument in spec.arguments:
+            got = made.argument(argument.name)
+            assert (got.role, got.type) == (argument.role, argument.type), (file.name, argument.name)
+            if got.size:
+                for case in spec.check:
+                    assert evaluate_int(got.size, case.sizes) == evaluate_int(argument.size, case.sizes)
+                agreed += 1
+    assert agreed >= 18
+
+
+# ---- extents
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.data())
+def test_every_candidate_is_found_again(count: int, data: st.DataObject) -> None:
+    names = ["n", "rows", "cols", "depth"][:count]
+    text = data.draw(st.sampled_from(candidates(names)))
+    trials = [(s, evaluate_int(text, s)) for s in trial_sizes(names)]
+    found = fit(trials)
+    assert found
+    assert found.exact
+    assert [evaluate_int(found.text, s) for s, _ in trials] == [touched for _, touched in trials]
+    if "cdiv" not in text and "round_up" not in text:
+        fresh = {n: 1009 + 12 * i for i, n in enumerate(names)}  # sizes never tried
+        assert evaluate_int(found.text, fresh) == evaluate_int(text, fresh)
+
+
+def test_plain_extents_are_never_confused() -> None:
+    names = ["rows", "cols", "k"]
+    for text in ("rows", "rows*cols", "cols*k", "rows*cols*k", "rows + 1", "2*cols", "cdiv(rows, 32)", "rows + cols"):
+        assert fit([(s, evaluate_int(text, s)) for s in trial_sizes(names)]) == Extent(text, True)
+
+
+def test_a_border_left_alone_is_covered() -> None:
+    trials = [(s, (s["h"] - 1) * s["w"] - 1) for s in trial_sizes(["h", "w"])]
+    assert fit(trials) == Extent("h*w", False)
+    assert fit([(s, 5 * s["h"] * s["w"] + s["h"] ** 3) for s in trial_sizes(["h", "w"])]) is None
+    assert fit([]) is None
+
+
+def test_trial_sizes_are_co_prime_and_differ() -> None:
+    for count in range(1, 6):
+        trials = trial_sizes([f"s{i}" for i in range(count)])
+        assert len(trials) >= 3
+        for trial in trials:
+            assert len(set(trial.values())) == count
+        assert len({tuple(t.values()) for t in trials}) == len(trials)
+
+
+@settings(deadline=None)
+@given(st.text("ab[]()+-*/<>=;,{}&|!? \n0x", max_size=80))
+def test_any_body_gives_a_draft(body: str) -> None:
+    program = _program(f"__global__ void k(const float *a, int *x, int b) {{ {body} }}\n")
+    if not parse(program.data, "k.cu").kernels:
+        return
+    Usage(parse(program.data, "k.cu"), parse(program.data, "k.cu").kernels[0])
+    made = draft(program, "k")
+    assert len(made.spec.arguments) == 3
