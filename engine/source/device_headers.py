@@ -21,8 +21,8 @@ _KEPT: tuple[tuple[str, str], ...] = (
     (r"cuComplex\.h", r"cu(?:Double|Float|C)\w*|make_cu\w+"),
     (r"curand(?:_kernel|_\w+)?\.h", r"curand\w*"),
 )
-# What a namespace's names need is in these headers; other namespaces must be defined in the program.
-NAMESPACES = frozenset({"cooperative_groups", "nvcuda", "cub", "thrust", "cuda", "std"})
+# Namespaces of libraries for the host: what they hold cannot be device code.
+FOREIGN = frozenset({"at", "c10", "torch", "caffe2", "boost", "tensorflow", "Eigen", "folly", "absl", "fmt", "cv"})
 
 _INTEGERS = frozenset(
     f"{sign}int{width}_t" for sign in ("", "u") for width in ("8", "16", "32", "64", "ptr", "max", "_fast8", "_fast16",
@@ -108,6 +108,13 @@ def kept_header(name: str, needed: Collection[str]) -> bool:
         if re.fullmatch(pattern, name):
             return not trigger or any(re.fullmatch(trigger, each) for each in needed)
     return False
+
+
+def header_of(name: str, namespace: str) -> bool:
+    """Whether the header defines a namespace of CUDA's."""
+    return any(
+        trigger and re.fullmatch(pattern, name) and re.fullmatch(trigger, namespace) for pattern, trigger in _KEPT
+    )
 
 
 def prelude(needed: Collection[str], qualified: Collection[str], headers: Collection[str], own: Collection[str]) -> str:

@@ -51,10 +51,7 @@ def load_program(
     files = {main: data}
     _add_headers(files, main, root, include)
     if not unit.kernels:
-        hint = f"line {unit.line_of(unit.errors[0].start)} is not understood" if unit.errors else ""
-        raise UsageError(
-            "there is no kernel in it", str(path), hint or "give a file that defines a __global__ function"
-        )
+        raise UsageError("there is no kernel in it", str(path), _where_else(files, main))
     names = [_plain(kernel) for kernel in kernels] or [kernel.name for kernel in unit.kernels]
     for name in names:
         if not any(re.search(rb"\b%s\b" % re.escape(name.encode()), text) for text in files.values()):
@@ -144,6 +141,17 @@ def _main_file(path: Path, root: Path) -> str:
     if not path.exists():
         raise UsageError("there is no such file", str(path), "check the path")
     return path.resolve().relative_to(root.resolve()).as_posix()
+
+
+def _where_else(files: Mapping[str, bytes], main: str) -> str:
+    """What to do about a file without kernels: they may stand in a header of it, or behind syntax nobody knows."""
+    for header in sorted(files.keys() - {main}):
+        if b"__global__" in files[header] and parse(files[header], header).kernels:
+            return f"its kernels stand in {header}: give that file"
+    unit = parse(files[main], main)
+    if b"__global__" in files[main] and unit.errors:
+        return f"line {unit.line_of(unit.errors[0].start)} is not understood"
+    return "give a file that defines a __global__ function"
 
 
 def _plain(kernel: str) -> str:

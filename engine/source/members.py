@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from engine.source.device_headers import FOREIGN, STD_NAMES
 from engine.source.items import Item, Token, items_of
 
 _RECORDS = frozenset({"struct", "class", "union"})
+_LABELS = ("public", "private", "protected")
 _SPACES = frozenset({"__device__", "__global__"})
 _LASTING = frozenset({"const", "constexpr", "typedef", "__device__", "__constant__", "__managed__"})
 _BOTH = "__host__ __device__ "
@@ -38,6 +40,7 @@ def _cuts(
     text: str, item: Item, tokens: Sequence[Token], offset: int, expand: Callable[[set[str]], set[str]], *, member: bool
 ) -> Iterator[Cut]:
     if item.kind == "function":
+        yield from _lambdas(tokens, offset)
         yield from _function(item, offset, expand, member)
     elif item.kind in ("type", "typedef", "variable") and any(t.text in _RECORDS for t in item.head):
         brace = _first_brace(tokens)
@@ -76,16 +79,41 @@ def _function(item: Item, offset: int, expand: Callable[[set[str]], set[str]], m
     constant = bool(names & {"constexpr", "consteval"})
     if not constant and not member:
         return
+    body = _body(item)
+    if not constant and foreign(item.tokens[: body if body >= 0 else None]):
+        first = 0
+        while item.tokens[first].text in _LABELS:
+            first += 2
+        yield from _without(item, first, "", offset)
+        return
     place = head[0].start + offset
     yield Cut(place, place, _BOTH)
-    if not constant:
-        yield from _body(item, offset)
+    if not constant and body >= 0:
+        yield from _without(item, body, ";", offset)
+
+
+def _lambdas(tokens: Sequence[Token], offset: int) -> Iterator[Cut]:
+    """Annotations of lambdas: in device code they say nothing, and they need a compiler's option."""
+    behind = False
+    for token in tokens:
+        if behind and token.text in ("__device__", "__host__"):
+            yield Cut(token.start + offset, token.end + offset, "")
+        else:
+            behind = token.text == "]"
+
+
+def foreign(tokens: Sequence[Token]) -> bool:
+    """Whether it names something of the standard library, or of another one, that device code cannot have."""
+    for first, colons, name in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if colons.text == "::" and (first.text in FOREIGN or (first.text == "std" and name.text not in STD_NAMES)):
+            return True
+    return False
 
 
 def _label(head: Sequence[Token]) -> int:
     """The index behind `public:` and the like."""
     at = 0
-    while at + 1 < len(head) and head[at].text in ("public", "private", "protected") and head[at + 1].text == ":":
+    while at + 1 < len(head) and head[at].text in _LABELS and head[at + 1].text == ":":
         at += 2
     if at < len(head) and head[at].text == "template":
         angles = 0
@@ -96,33 +124,33 @@ def _label(head: Sequence[Token]) -> int:
     return at
 
 
-def _body(item: Item, offset: int) -> Iterator[Cut]:
-    """Cuts that leave a declaration: the body goes, and the list of initialisers before it."""
-    depth, closed, first = 0, False, -1
+def _body(item: Item) -> int:
+    """The index of the token that begins the body, or the list of initialisers before it; -1 for a declaration."""
+    depth, closed = 0, False
     for index, token in enumerate(item.tokens):
-        if token.kind == "directive":
-            continue
-        if token.kind == "op" and token.text in "([{" and len(token.text) == 1:
+        if token.kind == "op" and token.text in ("(", "[", "{"):
             if token.text == "{" and depth == 0:
-                first = index
-                break
+                return index
             depth += 1
         elif token.kind == "op" and token.text in (")", "]", "}"):
             depth -= 1
             closed = closed or (depth == 0 and token.text == ")")
         elif token.text == ":" and depth == 0 and closed:
-            first = index
-            break
-    if first < 0:
-        return
-    start, mark = item.tokens[first].start, ";"
+            return index
+    return -1
+
+
+def _without(item: Item, first: int, mark: str, offset: int) -> Iterator[Cut]:
+    """Cuts from a token to the item's end, around the directives there; `mark` stands in the first one's place."""
+    start = item.tokens[first].start
     for token in item.tokens[first:]:
         if token.kind == "directive":
             if start < token.start:
                 yield Cut(start + offset, token.start + offset, mark)
                 mark = ""
             start = token.end
-    yield Cut(start + offset, item.span.end + offset, mark)
+    if start < item.span.end:
+        yield Cut(start + offset, item.span.end + offset, mark)
 
 
 def _first_brace(tokens: Sequence[Token]) -> tuple[int, int] | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from engine.errors import SourceError
 from engine.model import Program
-from engine.source.device_headers import NAMESPACES, STD_NAMES, kept_header, prelude
+from engine.source.device_headers import FOREIGN, STD_NAMES, header_of, kept_header, prelude
 from engine.source.items import Item, Token, directive_parts, items_of
 from engine.source.load import resolve_include
-from engine.source.members import Cut, cuts_of
+from engine.source.members import Cut, cuts_of, foreign
 
 _DEVICE = frozenset({"__device__", "__global__", "constexpr", "consteval", "__constant__", "__shared__", "__managed__"})
 _CONDITIONS = frozenset({"if", "ifdef", "ifndef", "else", "elif", "elifdef", "elifndef", "endif"})
@@ -269,9 +269,7 @@ class _Slicer:
             waiting.append(name)
 
     def _has_header(self, namespace: str) -> bool:
-        if namespace == "std":
-            return True
-        return namespace in NAMESPACES and any(kept_header(name, {namespace}) for name in self.system)
+        return namespace == "std" or any(header_of(name, namespace) for name in self.system)
 
     def _eligible(self, item: Item) -> bool:
         """Whether a device compiler could need the item at all."""
@@ -288,10 +286,10 @@ class _Slicer:
             if words & _DEVICE:
                 return True
             if "const" in words:
-                return "extern" not in words and not _foreign_std(item.tokens) and not self._calls_host(item)
+                return "extern" not in words and not foreign(item.tokens) and not self._calls_host(item)
             return any(word in ("struct", "class", "union", "enum") for word in head)
         if item.kind in ("typedef", "using"):
-            return not _foreign_std(item.tokens)
+            return not foreign(item.tokens)
         if item.kind == "type":
             return True
         return bool(self._expanded(head) & (_DEVICE - {"constexpr"}))
@@ -332,7 +330,7 @@ class _Slicer:
                 if token.text == "std":
                     found.add(tokens[index + 2].text)
                 elif (
-                    token.text in _FOREIGN
+                    token.text in FOREIGN
                     and token.text not in self.namespaces
                     and not depth
                     and entry.item.kind == "function"
@@ -406,7 +404,6 @@ class _Slicer:
             yield _blank(token.text)
 
 
-_FOREIGN = frozenset({"at", "c10", "torch", "caffe2", "boost", "tensorflow", "Eigen", "folly", "absl", "fmt", "cv"})
 # Names that mean the same without `std::`: the compiler or CUDA defines them.
 _GLOBAL = frozenset({"min", "max", "move", "forward", "get", "swap", "array", "abs"})
 
@@ -437,16 +434,6 @@ def _guarded(items: Sequence[Item]) -> int:
 def _is_using_directive(item: Item) -> bool:
     words = [token.text for token in item.head[:2]]
     return words == ["using", "namespace"]
-
-
-def _foreign_std(tokens: Sequence[Token]) -> bool:
-    """Whether it names something of the standard library that device code cannot have."""
-    for first, colons, name in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if first.text == "std" and colons.text == "::" and name.text not in STD_NAMES:
-            return True
-        if first.text in _FOREIGN and colons.text == "::":
-            return True
-    return False
 
 
 def _blank(text: str) -> str:
