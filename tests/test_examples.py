@@ -15,7 +15,7 @@ from engine.machine import Machine, make_machine
 from engine.model import Outcome, Program
 from engine.source.load import load_program
 from engine.source.parse import parse
-from engine.spec.data import buffer_elements, generate, scalars
+from engine.spec.data import buffer_elements, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import KernelSpec
 from engine.spec.read import find_spec
@@ -147,7 +147,7 @@ def test_kernel_computes_what_its_file_says(name: str, machine: Machine, tmp_pat
     runner = CpuMachine(machine.cache / "cpu", sandbox=machine.box, scratch=tmp_path, jobs=2)
     binary = runner.build(built.text, spec.file, spec, builder.expressions)
     for case, launches in zip(spec.check, built.launches, strict=False):
-        buffers = generate(spec, case, 1, "declared")
+        buffers = poisoned(spec, case, 1, "declared")
         run = runner.run(binary, launches, buffers, scalars(spec, case))
         assert run.findings == ()
         wanted = REFERENCES[name](buffers, dict(case.sizes))

@@ -19,12 +19,11 @@ from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, NotBuilt, Signals
 from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
-from engine.predict.counts import AccessCounts
 from engine.predict.predictor import Predictor
 from engine.predict.scale import extrapolate, probe_sizes
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox
-from engine.spec.data import buffer_elements, bytes_needed, families_for, generate, scalars
+from engine.spec.data import buffer_elements, bytes_needed, families_for, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import Argument, Case, KernelSpec
 from engine.verify.host import difference, noise
@@ -45,7 +44,6 @@ _OUTCOMES = {
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
 _PROBE_BYTES = 512 << 10  # of all buffers of one counting run: some 10^5 elements, tens of milliseconds
-_POISON = b"\x1d\x2b\x3c\x4a"  # 3.1e6 as a float
 
 
 @dataclass(frozen=True)
@@ -129,19 +127,7 @@ class CpuEvaluator:
         return CpuJob(tuple(launches), buffers, values, order)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
-        return self._buffers(self._spec.check[case], seed, family), scalars(self._spec, self._spec.check[case])
-
-    def _buffers(self, case: Case, seed: int, family: str) -> Arrays:
-        """All buffers of a case; what a kernel only writes starts as a pattern that is no right result."""
-        buffers: Arrays = generate(self._spec, case, seed, family)
-        elements = buffer_elements(self._spec, case)
-        for argument in self._spec.arguments:
-            if argument.role == "out":
-                dtype = parse_dtype(argument.type)
-                count = elements[argument.name] * dtype.lanes
-                words = count * dtype.storage.itemsize // 4 + 1
-                buffers[argument.name] = np.frombuffer(_POISON * words, dtype.storage, count).copy()
-        return buffers
+        return poisoned(self._spec, self._spec.check[case], seed, family), scalars(self._spec, self._spec.check[case])
 
     def _prepare(self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]) -> tuple[list[_Known], list[CpuRun]]:
         """Draw inputs and run the original (and its wide twin) on them."""
@@ -338,7 +324,7 @@ class CpuEvaluator:
                 for sizes in self._probe_sizes(case):
                     if not any(probe.sizes == sizes for probe, _, _ in self._probe_inputs):
                         probe = Case(case.name, sizes)
-                        buffers = self._buffers(probe, self._random.getrandbits(40), "declared")
+                        buffers = poisoned(self._spec, probe, self._random.getrandbits(40), "declared")
                         self._probe_inputs.append((probe, buffers, scalars(self._spec, probe)))
         return self._probe_inputs
 

@@ -159,6 +159,22 @@ def generate(spec: KernelSpec, case: Case, seed: int, family: str, xp: Any = np)
     return values
 
 
+# What stands in an output before a run on the CPU: 3.1e6 as a float, no right result of anything.
+_POISON = b"\x1d\x2b\x3c\x4a"
+
+
+def poisoned(spec: KernelSpec, case: Case, seed: int, family: str) -> dict[str, Array]:
+    """All buffers of one case, on the host: inputs as `generate` draws them, pure outputs filled with a pattern."""
+    values = generate(spec, case, seed, family)
+    for name, count in buffer_elements(spec, case).items():
+        if spec.argument(name).role == "out":
+            dtype = parse_dtype(spec.argument(name).type)
+            lanes = count * dtype.lanes
+            words = lanes * dtype.storage.itemsize // len(_POISON) + 1
+            values[name] = np.frombuffer(_POISON * words, dtype.storage, lanes).copy()
+    return values
+
+
 def _seed(spec: KernelSpec, case: Case, argument: Argument, family: str, seed: int) -> int:
     key = f"{seed}|{sorted(case.sizes.items())}|{argument.name}|{family}"
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
