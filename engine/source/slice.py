@@ -385,7 +385,8 @@ class _Slicer:
         elif word == "include":
             header = file.included.get(token.start)
             if header is not None:
-                body = "".join(self._render(header))
+                # Inside an item, as a table in an initialiser, the header's text is part of that item.
+                body = header.text if inside else "".join(self._render(header))
                 if header.once:
                     guard = "OPTIML_ONCE_" + "".join(
                         c if c.isascii() and c.isalnum() else f"_{ord(c):x}_" for c in header.path
@@ -394,7 +395,7 @@ class _Slicer:
                     body = f"#ifndef {guard}\n#define {guard}\n{body}"
                 else:
                     body = f"{_line_marker(1, header.path)}\n{body}"
-                yield f"{body}\n{_line_marker(line + token.text.count(chr(10)), file.path)}"
+                yield f"{body}\n{_line_marker(line + token.text.count(chr(10)) + 1, file.path)}"
                 return
             if rest[:1] in ('"', "<") and kept_header(rest[1:-1], self.needed):
                 yield token.text
