@@ -99,9 +99,18 @@ class CpuMachine:
         else:
             argv += ["-include-pch", str(prepared.header) + ".pch"]
         # The object must not bring ThreadSanitizer's library: the program that loads it has the callbacks.
-        argv += ["-shared", "-nodefaultlibs", str(source), "-o", str(target), "-lm", "-lc"]
+        link = ["-shared", "-nodefaultlibs", str(source), "-o", str(target), "-lm", "-lc"]
+        commands = [[*argv, *link]]
+        if self.toolchain.kind == "zig":  # its driver would build a C library for each link
+            compiled = str(folder / "kernel.o")
+            linker = [self.toolchain.argv[0], "ld.lld", "-shared", compiled, "-o", str(target)]
+            commands = [[*argv, "-c", str(source), "-o", compiled], linker]
         environment = zig_environment(folder) if self.toolchain.kind == "zig" else {}
-        status, output = self._start(argv, [prepared.folder, INCLUDE, RUNTIME], [folder], timeout_s, environment, memory=4 << 30)
+        readable = [prepared.folder, INCLUDE, RUNTIME, *self.toolchain.folders]
+        for command in commands:
+            status, output = self._start(command, readable, [folder], timeout_s, environment, memory=4 << 30)
+            if status != 0:
+                break
         if status != 0 or not target.is_file():
             shutil.rmtree(folder, ignore_errors=True)
             why = f"did not end in {timeout_s:g} s" if status is None else "refuses the kernel"

@@ -215,6 +215,8 @@ int main(int count, char **words) {
     void *module = dlopen(job.object.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!module) refuse(dlerror());
     dl_iterate_phdr(find_module, nullptr);
+    for (optiml_uint3 *place : {&thread_index, &block_index, &block_dimension, &grid_dimension})
+        hook_module(reinterpret_cast<char *>(place), reinterpret_cast<char *>(place + 1));  // clang instruments these reads
     stack_t alternative{};
     alternative.ss_size = 65536;
     alternative.ss_sp = malloc(alternative.ss_size);
