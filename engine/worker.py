@@ -110,6 +110,17 @@ class Worker:
                 with contextlib.suppress(OSError):
                     stream.close()
 
+    def finish(self, *, timeout_s: float) -> int | None:
+        """Close the child's input and wait until it ends by itself: its exit code, None where it had to be killed."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=timeout_s)
+        self.kill()
+        return code
+
     def close(self) -> None:
         """End the process: politely (its input closes), then by force after two seconds."""
         if self._process.stdin is not None:

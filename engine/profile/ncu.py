@@ -1,0 +1,405 @@
+"""Nsight Compute in batches: a warmed worker under `ncu` takes up to a batch of candidates, and the next one warms up.
+
+`ncu` starts in seconds and speaks only when its process ends, so nothing is gained by asking for one kernel at a time. It
+runs inside the sandbox, around the worker: around the sandbox it finds no kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+import shutil
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import wire
+from engine.compile.cubin import find_tool
+from engine.profile import output
+from engine.profile.model import FailureKind, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
+from engine.sandbox import NoSandbox, Sandbox, python_command
+from engine.spec.model import KernelSpec
+from engine.worker import Worker, WorkerLost
+
+BATCH = 16
+_READY_S = 60.0  # ncu's start, CUDA's context and CuPy's import, on a busy machine
+_KERNEL_S = 20.0  # one candidate: some 30 passes over what takes a second
+_END_S = 30.0
+_MAX_FRAME = 1 << 20  # the worker answers with a few hundred bytes
+_SESSIONS = 4  # for one call: what metrics and crashing candidates may cost before the rest is given up
+_TOO_LONG = "did not finish in time"
+_SILENT = "the profiler ended without a report"
+_PARAMETERS = Path("/proc/driver/nvidia/params")
+
+
+def find_ncu() -> Path | None:
+    """Nsight Compute's command line, or None: beside a CUDA toolkit, on PATH, or in /opt/nvidia."""
+    found = find_tool("ncu")
+    if found is not None:
+        return found
+    others = [p for p in Path("/opt/nvidia/nsight-compute").glob("*/ncu") if os.access(p, os.X_OK)]
+    return max(others, key=lambda p: [int(n) for n in re.findall(r"\d+", p.parent.name)], default=None)
+
+
+def ncu_version(ncu: Path, box: Sandbox | NoSandbox) -> str:
+    """What `ncu --version` says ("2025.3.1.0"), "" where it says nothing that can be read."""
+    try:
+        done = subprocess.run(
+            box.command([str(ncu), "--version"], readable=_readable(ncu)),
+            capture_output=True, timeout=_END_S, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    match = re.search(r"Version (\d+(?:\.\d+){1,3})", done.stdout.decode("utf-8", "replace"))
+    return match[1] if match else ""
+
+
+def refused_by_driver(box: Sandbox | NoSandbox) -> str:
+    """A sentence when the driver keeps the counters for administrators and this would not be one; "" otherwise."""
+    try:
+        text = _PARAMETERS.read_text()
+    except OSError:
+        return ""
+    if "RmProfilingAdminOnly: 1" not in text or (not box.safe and os.geteuid() == 0):
+        return ""
+    found = output.complaint("ERR_NVGPUCTRPERM", ())
+    return found.reason if found else ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one batch took, in seconds: waiting until the worker was ready, the GPU held, and ncu's end."""
+
+    metrics: str
+    candidates: int
+    profiled: int
+    ready_s: float
+    held_s: float
+    end_s: float
+    prepare_s: float  # within the worker, before the batch
+    prime_s: float
+
+
+class Profiler:
+    """Profiles candidates of one spec on one GPU. Not thread-safe, and to be used from one thread that lives long.
+
+    `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder, `case` what is warmed
+    up for (the index that requests will name). Nothing here raises for what the profiler does: `unusable` says why it is
+    given up, `dropped` which counters it does not have, and each request gets a profile or a declared failure.
+    """
+
+    def __init__(
+        self, box: Sandbox | NoSandbox, ncu: Path, tools: bytes, scratch: Path, spec: KernelSpec, *, case: int | None = None,
+        device: int = 0, prime: bool = True,
+    ) -> None:  # fmt: skip
+        self._box, self._ncu, self._tools, self._scratch, self._spec = box, ncu, tools, scratch, spec
+        self._case = len(spec.check) if case is None else case
+        self._device, self._prime = device, prime
+        self._seed = secrets.randbits(40)
+        self._warm: dict[str, _Session] = {}
+        self._silent = 0  # batches in a row of which nothing was said
+        self.dropped: frozenset[str] = frozenset()
+        self.costs: list[Cost] = []
+        self.unusable = refused_by_driver(box)
+        self.version = "" if self.unusable else ncu_version(ncu, box)
+
+    def warm_up(self, metrics: MetricSet) -> None:
+        """Start the next worker for these counters, unless one is there; returns at once."""
+        if self.unusable:
+            return
+        held = self._warm.get(metrics.name)
+        if held is not None and held.alive:
+            return
+        self._discard(metrics.name)
+        try:
+            self._warm[metrics.name] = _Session(self, metrics.without(self.dropped))
+        except OSError as error:
+            self.unusable = f"the profiler cannot be started: {error.strerror or error}"
+
+    def profile(
+        self, batch: Sequence[ProfileRequest], metrics: MetricSet,
+        gpu: AbstractContextManager[object] | None = None,
+    ) -> list[Profile | ProfileFailure]:  # fmt: skip
+        """Profile each request, in order; `gpu` is entered for as long as the GPU is used.
+
+        A candidate that faults costs its worker: what came before it and after it is profiled once more.
+        """
+        answers: dict[int, Profile | ProfileFailure] = {}
+        left = list(range(len(batch)))
+        for _ in range(_SESSIONS):
+            if not left or self.unusable:
+                break
+            done = self._one_session([batch[i] for i in left], metrics, gpu or contextlib.nullcontext())
+            answers.update({left[i]: answer for i, answer in done.items()})
+            left = [i for i in left if i not in answers]
+        for i in left:
+            reason = self.unusable or "the profiler ended too often before this candidate's turn"
+            answers[i] = ProfileFailure(batch[i].key, "no profiler" if self.unusable else "lost", reason)
+        return [answers[i] for i in range(len(batch))]
+
+    def close(self) -> None:
+        """End what was warmed up."""
+        for name in list(self._warm):
+            self._discard(name)
+
+    def _discard(self, name: str) -> None:
+        session = self._warm.pop(name, None)
+        if session is not None:
+            session.close()
+
+    def _one_session(
+        self, batch: Sequence[ProfileRequest], metrics: MetricSet, gpu: AbstractContextManager[object]
+    ) -> dict[int, Profile | ProfileFailure]:
+        """What one process under the profiler gave, by position in the batch. What is not in it may be asked again."""
+        begin = time.perf_counter()
+        self.warm_up(metrics)
+        session = self._warm.pop(metrics.name, None)
+        if session is None:
+            return {}
+        try:
+            problem = session.wait_ready()
+            ready = time.perf_counter()
+            errors: list[str | None] = []
+            held = ready
+            if not problem:
+                with gpu:
+                    held = time.perf_counter()
+                    errors = session.run(batch)
+                    released = time.perf_counter()
+            else:
+                released = held
+            text = session.end()
+        finally:
+            session.close()
+        rows = output.parse(text)
+        found = output.complaint(text, session.metrics.metrics)
+        answers = _answers(batch, session.metrics, rows[session.primed_rows(rows) :], errors, self.version)
+        answers = {i: _with_missing(a, metrics) for i, a in answers.items()}
+        count = sum(isinstance(a, Profile) for a in answers.values())
+        self.costs.append(
+            Cost(
+                metrics.name, len(batch), count, ready - begin, released - held, time.perf_counter() - released,
+                session.prepare_s, session.prime_s,
+            )
+        )  # fmt: skip
+        return self._judged(batch, answers, found, problem, errors)
+
+    def _judged(
+        self, batch: Sequence[ProfileRequest], answers: dict[int, Profile | ProfileFailure],
+        found: output.Complaint | None, problem: str, errors: Sequence[str | None],
+    ) -> dict[int, Profile | ProfileFailure]:  # fmt: skip
+        """Learn from what went wrong; returns the answers that stand."""
+        profiled = {i: a for i, a in answers.items() if isinstance(a, Profile)}
+        if profiled:
+            self._silent = 0
+        if found is not None and found.kind == "missing":
+            self.dropped |= found.metrics
+            return dict(profiled)
+        if found is not None and found.kind == "busy" and self._prime:
+            self._prime = False  # perhaps two workers of ours: let the counters go between batches
+            return dict(profiled)
+        if found is not None and found.kind in ("permission", "busy"):
+            self.unusable = found.reason
+        elif problem:
+            self.unusable = found.reason if found else f"the profiler's worker cannot start: {problem}"
+        elif not profiled and not any(errors):
+            self._silent += 1
+            reason = found.reason if found else _SILENT
+            if self._silent > 1:
+                self.unusable = reason
+            return {i: ProfileFailure(r.key, "lost", reason) for i, r in enumerate(batch)} | answers
+        if self.unusable:
+            kind: FailureKind = found.kind if found else "no profiler"
+            return {i: profiled.get(i) or ProfileFailure(r.key, kind, self.unusable) for i, r in enumerate(batch)}
+        return answers
+
+
+class _Session:
+    """One process under ncu, from its start to its report."""
+
+    def __init__(self, profiler: Profiler, metrics: MetricSet) -> None:
+        self.metrics = metrics
+        self.prepare_s = self.prime_s = 0.0
+        self._primed = False
+        scratch = profiler._scratch
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._folder = scratch / f"profile-{secrets.token_hex(8)}"
+        self._folder.mkdir(mode=0o700)
+        self._log = self._folder / "out" / "ncu.log"
+        self._log.parent.mkdir()
+        self._log.parent.chmod(0o777)  # the worker is another user inside the sandbox
+        setup = self._folder / "setup"
+        with setup.open("wb") as file:
+            header = {
+                "spec": dataclasses.asdict(profiler._spec), "case": profiler._case, "seed": profiler._seed,
+                "prime": profiler._prime,
+            }  # fmt: skip
+            wire.send(file, header, [profiler._tools])
+        setup.chmod(0o644)
+        self._folder.chmod(0o755)
+        cache = scratch / "cupy"
+        cache.mkdir(exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            cache.chmod(0o777)
+        argv = [
+            str(profiler._ncu), "--config-file", "off", "--profile-from-start", "off", "--clock-control", "none",
+            "--target-processes", "all", "--metrics", ",".join(metrics.metrics), "--csv", "--page", "raw",
+            "--print-units", "base", "--print-kernel-base", "mangled",
+            *(["--print-metric-instances", "details"] if metrics.instances else []),
+            "--log-file", str(self._log),
+            *python_command("engine.profile.worker", str(setup)),
+        ]  # fmt: skip
+        command = profiler._box.command(
+            argv,
+            readable=[*_readable(profiler._ncu), setup],
+            writable=[self._log.parent, cache],
+            gpu=True,
+            environment={"CUPY_CACHE_DIR": str(cache), "CUDA_VISIBLE_DEVICES": str(profiler._device)},
+            file_bytes=2 << 30,
+        )
+        try:
+            self._worker = Worker(command, limit=_MAX_FRAME)
+        except OSError:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._worker.alive
+
+    def wait_ready(self) -> str:
+        """Wait until the worker has warmed up; what is wrong, or ""."""
+        try:
+            answer, _ = self._worker.receive(timeout_s=_READY_S)
+        except WorkerLost as lost:
+            said = lost.stderr.strip().splitlines()
+            return said[-1][:300] if said else "it does not answer" if lost.kind == "timeout" else "it ended at once"
+        if answer.get("ready") is not True:
+            return str(answer.get("error", "it is not ready"))[:300]
+        self._primed = answer.get("primed") is True
+        self.prepare_s, self.prime_s = _seconds(answer.get("prepare_s")), _seconds(answer.get("prime_s"))
+        return ""
+
+    def run(self, batch: Sequence[ProfileRequest]) -> list[str | None]:
+        """Have the batch launched: one entry for each candidate that was reached, None where it ran."""
+        items = [
+            {
+                "entries": r.binary.entries, "case": r.case,
+                "launches": [(s.grid, s.block, s.shared_bytes) for s in r.launches],
+            }
+            for r in batch
+        ]  # fmt: skip
+        cubins = [r.binary.cubin for r in batch]
+        # The pipe holds 64 KiB, so this write blocks while the worker reads: on a thread, lest a dead worker hold us.
+        sender = threading.Thread(target=self._send, args=({"items": items}, cubins), daemon=True)
+        sender.start()
+        errors: list[str | None] = []
+        try:
+            for _ in batch:
+                answer, _ = self._worker.receive(timeout_s=_KERNEL_S)
+                error = answer.get("error")
+                errors.append(None if error is None else str(error)[:300])
+                if error is not None:
+                    break
+        except WorkerLost as lost:
+            errors.append(_TOO_LONG if lost.kind == "timeout" else "took the profiler's process down")
+        sender.join(timeout=1.0)
+        return errors
+
+    def _send(self, header: dict[str, object], blobs: Sequence[bytes]) -> None:
+        with contextlib.suppress(WorkerLost):
+            self._worker.send(header, blobs)
+
+    def end(self) -> str:
+        """Wait for ncu to end; what it wrote, "" where it wrote nothing."""
+        self._worker.finish(timeout_s=_END_S)
+        return _read(self._log)
+
+    def primed_rows(self, rows: Sequence[output.Row]) -> int:
+        """How many of the first rows are not the batch's."""
+        return 1 if self._primed and rows and "fill_words" in rows[0].kernel else 0
+
+    def close(self) -> None:
+        self._worker.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _answers(
+    batch: Sequence[ProfileRequest], metrics: MetricSet, rows: Sequence[output.Row], errors: Sequence[str | None],
+    version: str,
+) -> dict[int, Profile | ProfileFailure]:  # fmt: skip
+    """Rows to requests. A launch counts only where as many rows came as were launched that look like it, in their order."""
+    answers: dict[int, Profile | ProfileFailure] = {}
+    ran = [i for i, error in enumerate(errors) if error is None]
+    for i, error in enumerate(errors):
+        if error is not None:
+            kind: FailureKind = "timeout" if error == _TOO_LONG else "launch"
+            answers[i] = ProfileFailure(batch[i].key, kind, f"could not be profiled: {error}")
+    expected = [(i, step) for i in ran for step in range(len(batch[i].launches))]
+    found: dict[tuple[int, int], output.Row] = {}
+    looks = {(batch[i].binary.entries[step], batch[i].launches[step]) for i, step in expected}
+    for look in looks:
+        wanted = [(i, s) for i, s in expected if (batch[i].binary.entries[s], batch[i].launches[s]) == look]
+        came = [row for row in rows if row.is_of(*look)]
+        if len(came) == len(wanted):
+            found.update(zip(wanted, came, strict=True))
+    crashed = len(ran) < len(errors) or len(errors) < len(batch)
+    for i in ran:
+        request = batch[i]
+        steps = [found.get((i, s)) for s in range(len(request.launches))]
+        if any(row is None for row in steps):
+            if not crashed and rows:
+                answers[i] = ProfileFailure(request.key, "missing", "the profiler's report has no such kernel")
+            continue
+        answers[i] = Profile(
+            request.key, metrics.name, request.case,
+            tuple(
+                StepProfile(
+                    request.binary.entries[s], request.launches[s], row.counters, passes=row.passes
+                )
+                for s, row in enumerate(steps)
+                if row is not None
+            ),
+            version,
+        )  # fmt: skip
+    return answers
+
+
+def _with_missing(answer: Profile | ProfileFailure, asked: MetricSet) -> Profile | ProfileFailure:
+    """With every counter that was asked for and did not come named, those given up earlier too."""
+    if isinstance(answer, ProfileFailure):
+        return answer
+    steps = (
+        dataclasses.replace(s, missing=tuple(m for m in asked.metrics if m not in s.counters)) for s in answer.steps
+    )
+    return dataclasses.replace(answer, steps=tuple(steps))
+
+
+def _readable(ncu: Path) -> list[Path]:
+    """The folders that ncu's own files are in: where it is linked from, and where it lies."""
+    folders = {ncu.parent, ncu.resolve().parent}
+    return sorted(folder for folder in folders if str(folder) not in ("/usr/bin", "/bin", "/usr/local/bin"))
+
+
+def _read(path: Path) -> str:
+    """The log. What wrote it ran a stranger's kernel: no link is followed, no pipe waited for, no more than a limit read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(output.MAX_BYTES).decode("utf-8", "replace")
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
