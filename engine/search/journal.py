@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import sqlite3
@@ -76,8 +77,10 @@ class Journal:
             raise UsageError("there is no run to resume", where=str(path), do="start without --resume")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=0.2, isolation_level=None)
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            # A lock of its own, so that others can read the journal while a run writes it. It goes with the process.
+            self._lock = path.with_suffix(".lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._db = sqlite3.connect(path, timeout=5, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(
                 "PRAGMA synchronous = NORMAL"
@@ -90,11 +93,11 @@ class Journal:
                 self._db.execute(statement)
             self._open_meta(original, settings, resume=resume)
             self._db.execute("COMMIT")
+        except BlockingIOError:
+            raise MachineError(
+                "another run works on this journal", str(path), "wait for it, or choose another --out"
+            ) from None
         except sqlite3.OperationalError as error:
-            if "locked" in str(error) or "busy" in str(error):
-                raise MachineError(
-                    "another run works on this journal", str(path), "wait for it, or choose another --out"
-                ) from None
             raise MachineError(
                 f"the journal cannot be written: {error}", str(path), "choose a writable --out"
             ) from None
@@ -154,7 +157,9 @@ class Journal:
             raise MachineError(f"the journal is damaged: {error}", str(self.path), "delete it and start anew") from None
 
     def close(self) -> None:
+        """Close the file and give the lock up."""
         self._db.close()
+        self._lock.close()
 
 
 def _checksum(row: tuple[Any, ...]) -> str:

@@ -1,4 +1,7 @@
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -146,3 +149,51 @@ def test_a_time_budget_ends_the_search(tmp_path):
     search.run(Budget(seconds=0.5))
     assert search.progress.stopped == "the budget is spent"
     assert 0.4 < search.elapsed_s < 3
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_was_booked(tmp_path):
+    proposer = Factors(tuple(f"1.{i:02}" for i in range(1, 30)))
+    first = start(tmp_path, proposer)
+    first.run(Budget(candidates=5))
+    first.journal.close()
+    size = sum(f.stat().st_size for f in tmp_path.iterdir())
+    script = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 40_000},) * 2)\n"
+        "from pathlib import Path\n"
+        "from engine.errors import MachineError\n"
+        "from engine.search.loop import Budget\n"
+        "from tests.engine.search.fakes import Factors\n"
+        "from tests.engine.search.test_loop import start\n"
+        f"search = start(Path({str(tmp_path)!r}), Factors(tuple(f'1.{{i:02}}' for i in range(1, 30))), resume=True)\n"
+        "try:\n"
+        "    search.run(Budget(candidates=400))\n"
+        "except MachineError as error:\n"
+        "    print(error)\n"
+        "    print(search.progress.evaluated)\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, timeout=60)
+    said, evaluated = done.stdout.splitlines()
+    assert "--resume" in said
+    again = start(tmp_path, proposer, resume=True)
+    assert 5 <= again.progress.evaluated <= int(evaluated)
+    again.run(Budget(candidates=60))
+    assert [e.id for e in again.journal.entries()] == list(range(61))
+
+
+def test_a_device_that_disappears_ends_the_run_and_keeps_what_was_booked(tmp_path):
+    class Lost(FakeEvaluator):
+        def evaluate(self, built, incumbent):
+            if len(self.evaluated) == 6:
+                raise MachineError("the GPU does not answer: lost", do="check it with nvidia-smi")
+            return super().evaluate(built, incumbent)
+
+    proposer = Factors(tuple(f"1.{i:02}" for i in range(1, 30)))
+    search = start(tmp_path, proposer, evaluator=Lost())
+    with pytest.raises(MachineError, match="does not answer"):
+        search.run(Budget(candidates=50))
+    search.journal.close()
+    again = start(tmp_path, proposer, resume=True)
+    assert again.progress.evaluated == 6

@@ -1,0 +1,198 @@
+"""The installed command on real files, without a GPU: what a person sees, what is on disk, what bad input gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+ROW_SUM = """\
+// optiml: args.x = { role = "in", size = "rows*cols", fill = "normal" }
+// optiml: args.sums = { role = "inout", size = "rows", fill = "normal" }
+// optiml: check = [{ rows = 1, cols = 1 }, { rows = 7, cols = 129 }]
+// optiml: time = [{ rows = 8192, cols = 4096 }]
+__global__ void row_sum(const float* x, float* sums, int rows, int cols) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < rows) {
+        float sum = 0.0f;
+        for (int c = 0; c < cols; ++c) sum += x[row * cols + c];
+        sums[row] += sum;
+    }
+}
+
+void launch(const float* x, float* sums, int rows, int cols) {
+    row_sum<<<(rows + 255) / 256, 256>>>(x, sums, rows, cols);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def optiml(cache):
+    def run(*arguments, cwd=None, timeout=120, **options):
+        return subprocess.run(
+            [sys.executable, "-m", "engine.cli", *map(str, arguments)],
+            capture_output=True, text=True, timeout=timeout, cwd=cwd, env={**os.environ, "OPTIML_CACHE": str(cache)}, **options,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def repository(tmp_path):
+    root = tmp_path / "work"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "row_sum.cu").write_text(ROW_SUM)
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    return root
+
+
+def rows(out):
+    with closing(sqlite3.connect(f"file:{out / 'journal.sqlite'}?mode=ro", uri=True)) as db:
+        return list(db.execute("SELECT id, parent, digest, outcome FROM candidates ORDER BY id"))
+
+
+def test_a_run_leaves_result_journal_and_a_patch_that_applies(optiml, repository):
+    file = repository / "src" / "row_sum.cu"
+    done = optiml("optimize", file, "--budget", "8", "--device", "cpu", cwd=repository)
+    assert done.returncode == 0, done.stderr
+    out = repository / ".optiml" / "row_sum-row_sum"
+    result = json.loads((out / "result.json").read_text())
+    assert result["schema"] == "optiml.result/1"
+    assert result["mode"] == "predicted"
+    assert result["file"] == "src/row_sum.cu"
+    assert result["counts"]["candidates"] == 8
+    assert len(rows(out)) == 9
+    assert "predicted for sm_90, not measured" in " ".join(done.stdout.split())
+    assert result["best"] is not None
+    subprocess.run(["git", "apply", "--check", str(out / "best.patch")], cwd=repository, check=True)
+    assert "src/row_sum.cu" in (out / "best.patch").read_text()
+    assert not subprocess.run(
+        ["git", "status", "--porcelain"], cwd=repository, capture_output=True, text=True
+    ).stdout.count(".optiml")
+
+
+def test_json_prints_the_result_and_nothing_else(optiml, repository):
+    done = optiml("optimize", repository / "src" / "row_sum.cu", "--budget", "3", "--device", "cpu", "--format", "json")
+    assert json.loads(done.stdout)["counts"]["candidates"] == 3
+    assert done.stderr == ""
+
+
+def test_show_prints_a_run_again_with_its_tree(optiml, repository):
+    optiml("optimize", repository / "src" / "row_sum.cu", "--budget", "4", "--device", "cpu")
+    done = optiml("show", repository / ".optiml" / "row_sum-row_sum", "--tree")
+    assert done.returncode == 0
+    assert "the original" in done.stdout
+    assert done.stdout.count("screened") + done.stdout.count("duplicate") >= 3
+
+
+def test_a_killed_run_goes_on_with_every_candidate(optiml, repository, cache):
+    file, out = repository / "src" / "row_sum.cu", repository / "out"
+    arguments = ["optimize", str(file), "--budget", "40", "--device", "cpu", "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engine.cli", *arguments], env={**os.environ, "OPTIML_CACHE": str(cache)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+        try:
+            if len(rows(out)) >= 4:
+                break
+        except sqlite3.OperationalError:
+            continue
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = rows(out)
+    assert 4 <= len(before) < 41
+    done = optiml(*arguments, "--resume")
+    assert done.returncode == 0, done.stderr
+    after = rows(out)
+    assert after[: len(before)] == before
+    assert len(after) == 41
+    assert len({digest for _, _, digest, _ in after}) == 41
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["missing.cu"], 2, "no such file"),
+        (["src"], 2, "is a folder"),
+        (["src/row_sum.cu", "--kernel", "col_sum"], 2, "row_sum"),
+        (["src/row_sum.cu", "--budget", "soon"], 2, "no budget"),
+        (["src/row_sum.cu", "--arch", "volta"], 2, "no architecture"),
+        (["src/row_sum.cu", "--resume"], 2, "no run to resume"),
+        (["src/row_sum.cu", "--device", "gpu"], 1, "no NVIDIA GPU"),
+        (["src/empty.cu"], 2, "no kernel"),
+        (["src/latin.cu"], 2, "src/latin.cu:2"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(optiml, repository, arguments, code, message):
+    (repository / "src" / "empty.cu").write_text("int main() { return 0; }\n")
+    (repository / "src" / "latin.cu").write_bytes(b"// caf\n// caf\xe9\n__global__ void k(float* x) { x[0] = 1; }\n")
+    if arguments[-1] == "gpu" and shutil.which("nvidia-smi"):
+        pytest.skip("there is a GPU here")
+    if arguments[-1] != "gpu":
+        arguments = [*arguments, "--device", "cpu"]
+    done = optiml("optimize", *arguments, cwd=repository)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('role = "in"', 'rolle = "in"', "'role'"),
+        ('size = "rows"', 'size = "rows/7.5"', "whole number"),
+        ("rows = 8192", "rows = 10**30", "row_sum.cu:4"),
+        ("rows = 8192", "rows = 1099511627776", "the limit is"),
+        ("c < cols", "c <= cols", r"fails on its own: reads x\["),
+        ("sums[row] += sum;", "while (true) sums[row] += sum;", "did not end|ends|time"),
+        ("sum += x[row * cols + c]", "sum += 1.0f", "depends on the input 'x'"),
+        ("sums[row] += sum;", "sums[row] += undefined_name;", "row_sum.cu:10.*undefined_name"),
+    ],
+)
+def test_a_spec_or_kernel_that_proves_nothing_is_refused(optiml, repository, old, new, message):
+    import re
+
+    file = repository / "src" / "row_sum.cu"
+    assert old in ROW_SUM
+    file.write_text(ROW_SUM.replace(old, new, 1))
+    done = optiml("optimize", file, "--budget", "3", "--device", "cpu", cwd=repository)
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert not (repository / ".optiml" / "row_sum-row_sum" / "best.patch").exists()
+
+
+def test_an_output_folder_that_cannot_be_written_is_said_at_once(optiml, repository):
+    blocked = repository / "blocked"
+    blocked.write_text("a file")
+    done = optiml("optimize", repository / "src" / "row_sum.cu", "--budget", "3", "--device", "cpu", "--out", blocked)
+    assert done.returncode == 1
+    assert "blocked" in done.stderr
+    assert "--out" in done.stderr
+
+
+def test_help_is_quick():
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        subprocess.run([Path(sys.executable).parent / "optiml", "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.2
