@@ -1,0 +1,424 @@
+"""The project's settings, from `.optiml.yml` or `[tool.optiml]` in pyproject.toml: one frozen object, read strictly.
+
+The dataclasses are the only place where an option is described. The reader and the published JSON schema
+(`docs/optiml.schema.json`, written by `make schema`) both follow from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import json
+import math
+import os
+import re
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
+
+from engine.config_text import ConfigError, Keys, from_toml, from_yaml, shown
+
+NAMES = (".optiml.yml", "pyproject.toml")
+_MAX_BYTES = 256 << 10  # a pyproject.toml may hold much else
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_MAX_GLOB = 200
+
+T = TypeVar("T")
+
+
+class _Kind(Protocol):
+    """What a value may be: reads one, and describes itself as JSON schema."""
+
+    def read(self, value: object) -> Any:
+        """The value as the dataclass holds it. Raises _Wrong."""
+        ...
+
+    def schema(self) -> dict[str, Any]: ...
+
+
+@dataclass
+class _Wrong(Exception):
+    what: str
+    do: str
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class _Flag:
+    def read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise _Wrong(f"is {_kind(value)}", "write true or false")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class _Number:
+    low: float
+    high: float
+    whole: bool = False
+
+    def read(self, value: object) -> float:
+        numeric = isinstance(value, int) if self.whole else isinstance(value, int | float)
+        if isinstance(value, bool) or not numeric:
+            kind = "a whole number" if self.whole else "a number"
+            raise _Wrong(f"is {_kind(value)}", f"write {kind} from {self.low:g} to {self.high:g}")
+        assert isinstance(value, int | float)
+        if not self.low <= value <= self.high or not math.isfinite(value):
+            raise _Wrong("is out of range", f"write a number from {self.low:g} to {self.high:g}")
+        return value if self.whole else float(value)
+
+    def schema(self) -> dict[str, Any]:
+        kind = "integer" if self.whole else "number"
+        low, high = (int(v) if float(v).is_integer() else v for v in (self.low, self.high))
+        return {"type": kind, "minimum": low, "maximum": high}
+
+
+@dataclass(frozen=True)
+class _Time:
+    """Seconds, written as "90s", "10m" or "1h"."""
+
+    low: float
+    high: float
+
+    def read(self, value: object) -> float:
+        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", value, re.ASCII) if isinstance(value, str) else None
+        if match is None:
+            what = f"is {shown(value) if isinstance(value, str) else _kind(value)}"
+            raise _Wrong(what, "write a time such as 90s, 10m or 1h")
+        seconds = float(match[1]) * _UNITS[match[2]]
+        if not self.low <= seconds <= self.high:
+            raise _Wrong("is out of range", f"write a time from {self.low:g}s to {self.high / 3600:g}h")
+        return seconds
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^[0-9]{1,6}(\.[0-9]{1,3})?[smh]$"}
+
+
+@dataclass(frozen=True)
+class _Text:
+    pattern: str
+    do: str
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise _Wrong(f"is {_kind(value)}, not a string", self.do)
+        if not re.fullmatch(self.pattern, value):
+            raise _Wrong(f"is {shown(value)}", self.do)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
+
+
+@dataclass(frozen=True)
+class _Choice:
+    words: tuple[str, ...]
+
+    def read(self, value: object) -> str:
+        if value not in self.words or not isinstance(value, str):
+            near = difflib.get_close_matches(str(value)[:60], self.words, n=1, cutoff=0.5)
+            do = f"did you mean '{near[0]}'?" if near else f"write one of {', '.join(self.words)}"
+            raise _Wrong(f"is {shown(value)}", do)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": list(self.words)}
+
+
+@dataclass(frozen=True)
+class _Many:
+    of: _Kind
+    least: int = 0
+    most: int = 100
+
+    def read(self, value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise _Wrong(f"is {_kind(value)}, not a list", "write [ … ]")
+        if not self.least <= len(value) <= self.most:
+            raise _Wrong(f"has {len(value)} entries", f"give {self.least} to {self.most}")
+        read: list[Any] = []
+        for index, entry in enumerate(value):
+            try:
+                read.append(self.of.read(entry))
+            except _Wrong as wrong:
+                raise _Wrong(wrong.what, wrong.do, index) from None
+            if read[-1] in read[:-1]:
+                raise _Wrong("is given twice", "keep one of them", index)
+        return tuple(read)
+
+    def schema(self) -> dict[str, Any]:
+        given: dict[str, Any] = {"type": "array", "items": self.of.schema(), "uniqueItems": True}
+        return given | {"minItems": self.least, "maxItems": self.most}
+
+
+def _option(default: object, kind: _Kind, says: str, written: object = None) -> Any:
+    """An option's field. `written` is the default as a person writes it, where the two differ."""
+    return field(default=default, metadata={"kind": kind, "says": says, "written": written})
+
+
+def _table(cls: type, says: str) -> Mapping[str, Any]:
+    return {"table": cls, "says": says}
+
+
+_GLOB = _Text(
+    rf"(?!/)(?!.*(?:^|/)\.\.(?:/|$))[^\x00-\x1f\\]{{1,{_MAX_GLOB}}}",
+    "write a pattern relative to the root, such as src/**/*.cu",
+)
+_ARCH = _Text(r"sm_[0-9]{2,3}a?", "write it like sm_90")
+_MODEL = _Text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}|", "write the model's name as its server knows it")
+_ROLES = ("read", "triage", "write", "maintain", "admin")
+Kinds = Literal["spec", "compile", "spills", "occupancy", "coalescing", "bank-conflicts"]
+KINDS: tuple[Kinds, ...] = ("spec", "compile", "spills", "occupancy", "coalescing", "bank-conflicts")
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Times in seconds."""
+
+    total: float = _option(900.0, _Time(5, 86_400), "For one pull request, everything together.", "15m")
+    kernel: float = _option(120.0, _Time(5, 86_400), "For the search of one kernel.", "2m")
+    kernels: int = _option(8, _Number(1, 100, whole=True), "At most so many kernels of a pull request are searched.")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Ratios of times: base time over new time, above 1 is faster."""
+
+    speedup: float = _option(
+        1.02, _Number(1.0, 100.0), "A faster version is suggested from this speedup on (lower bound of its interval)."
+    )
+    regression: float = _option(
+        0.98, _Number(0.1, 1.0), "A changed kernel is a regression below this ratio (upper bound of its interval)."
+    )
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Who may do what in a pull request: the least role on the repository."""
+
+    commands: str = _option("write", _Choice(_ROLES), "To ask for a run in a comment.")
+    apply: str = _option("write", _Choice(_ROLES[2:]), "To have a suggestion committed.")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A language model as a source of edits. Its address and key come from the environment alone."""
+
+    enabled: bool = _option(False, _Flag(), "Ask a language model for edits, beside the rules.")
+    name: str = _option("", _MODEL, "The model's name as its server knows it.")
+
+
+@dataclass(frozen=True)
+class Post:
+    """What is posted on a pull request."""
+
+    review: bool = _option(True, _Flag(), "A review with the findings.")
+    suggestions: bool = _option(True, _Flag(), "Suggestions that can be committed with a click.")
+    status: bool = _option(True, _Flag(), "One comment with the state of the run, edited in place.")
+    check: bool = _option(True, _Flag(), "A check run with annotations.")
+    summary: bool = _option(True, _Flag(), "The job's summary.")
+    predicted: bool = _option(True, _Flag(), "Findings that are predicted and not measured, marked as such.")
+    conclusion: str = _option(
+        "neutral", _Choice(("neutral", "failure")), "How the check run ends when a kernel became slower."
+    )
+
+
+@dataclass(frozen=True)
+class Check:
+    """The pre-commit hook optiml-check."""
+
+    budget: float = _option(10.0, _Time(0.5, 3600), "For all files together; what is not reached passes.", "10s")
+    fail: tuple[Kinds, ...] = _option(
+        ("spec", "compile"), _Many(_Choice(KINDS)), "Findings of these kinds fail, the others warn."
+    )
+    ignore: tuple[Kinds, ...] = _option((), _Many(_Choice(KINDS)), "Findings of these kinds are not shown.")
+    occupancy: float = _option(0.5, _Number(0.0, 1.0), "A kernel below this share of the possible warps is a finding.")
+
+
+@dataclass(frozen=True)
+class Quick:
+    """The pre-commit hook optiml-quick."""
+
+    budget: float = _option(20.0, _Time(1, 3600), "For all kernels together.", "20s")
+    fail: bool = _option(False, _Flag(), "Fail when something faster was found (it passes with the patch otherwise).")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings. Every one has a default, so an empty file is a right one."""
+
+    paths: tuple[str, ...] = _option(("**/*.cu",), _Many(_GLOB, 1), "Files to look at.")
+    exclude: tuple[str, ...] = _option((), _Many(_GLOB), "Files among them to leave out.")
+    targets: tuple[str, ...] = _option(("sm_90",), _Many(_ARCH, 1, 8), "Architectures, where no GPU says which.")
+    budget: Budgets = field(default_factory=Budgets, metadata=_table(Budgets, "How long a pull request may take."))
+    thresholds: Thresholds = field(
+        default_factory=Thresholds, metadata=_table(Thresholds, "What counts as faster and as slower.")
+    )
+    permissions: Permissions = field(
+        default_factory=Permissions, metadata=_table(Permissions, "Who may use which command.")
+    )
+    model: Model = field(default_factory=Model, metadata=_table(Model, "A language model as a source of edits."))
+    post: Post = field(default_factory=Post, metadata=_table(Post, "What is posted."))
+    check: Check = field(default_factory=Check, metadata=_table(Check, "The pre-commit hook optiml-check."))
+    quick: Quick = field(default_factory=Quick, metadata=_table(Quick, "The pre-commit hook optiml-quick."))
+
+    def wants(self, path: str) -> bool:
+        """Whether a repository-relative POSIX path is to be looked at. `**` stands for any number of folders."""
+        return any(matches(path, p) for p in self.paths) and not any(matches(path, p) for p in self.exclude)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a path matches a glob pattern, part by part; `**` stands for any number of parts. Time: their product."""
+    reached = {0}
+    parts = pattern.split("/")
+
+    def skipping(states: set[int]) -> set[int]:
+        found = set(states)
+        for state in sorted(states):
+            while state < len(parts) and parts[state] == "**":
+                state += 1
+                found.add(state)
+        return found
+
+    reached = skipping(reached)
+    for part in path.split("/"):
+        after: set[int] = set()
+        for state in reached:
+            if state < len(parts):
+                if parts[state] == "**":
+                    after.add(state)
+                elif fnmatch.fnmatchcase(part, parts[state]):
+                    after.add(state + 1)
+        reached = skipping(after)
+    return len(parts) in reached
+
+
+def load_config(root: Path) -> tuple[Config, str]:
+    """The settings of the repository at `root`, and the name of the file they are in ("" where there is none).
+
+    Raises ConfigError: the file is wrong, is no regular file, or both files have settings.
+    """
+    found: list[tuple[str, Config]] = []
+    for name in NAMES:
+        data = _read(root / name, name)
+        config = None if data is None else parse_config(data, name)
+        if config is not None:
+            found.append((name, config))
+    if len(found) > 1:
+        raise ConfigError("there are settings in pyproject.toml too", NAMES[0], "keep one of the two places")
+    return (found[0][1], found[0][0]) if found else (Config(), "")
+
+
+def parse_config(data: bytes, path: str) -> Config | None:
+    """The settings in a file's bytes; None where a pyproject.toml has no `[tool.optiml]`. Raises ConfigError.
+
+    `path` names the file in messages, and its end says the language (`.toml`, else YAML).
+    """
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(f"has {len(data)} bytes", path, f"at most {_MAX_BYTES} are read")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError("is no UTF-8 text", f"{path}:{line}", "save the file as UTF-8") from None
+    value, lines = from_toml(text, path) if path.endswith(".toml") else from_yaml(text, path)
+    if value is None:
+        return None
+    return _build(Config, value, (), lines, path)
+
+
+def _build(cls: type[T], value: object, keys: Keys, lines: Mapping[Keys, int], path: str) -> T:
+    def fail(at: Keys, what: str, do: str) -> NoReturn:
+        raise ConfigError(what, f"{path}:{_line(lines, at)}", do)
+
+    if not isinstance(value, dict):
+        fail(keys, f"{_dotted(keys)} is {_kind(value)}, not a table", "write key: value pairs below it")
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for key, entry in value.items():
+        at = (*keys, key)
+        option = fields.get(key) if isinstance(key, str) else None
+        if option is None:
+            near = difflib.get_close_matches(str(key)[:60], fields, n=1, cutoff=0.4)
+            do = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(fields)}"
+            fail(at, f"unknown key {shown(key)}", do)
+        if "table" in option.metadata:
+            given[key] = _build(option.metadata["table"], entry, at, lines, path)
+            continue
+        try:
+            given[key] = option.metadata["kind"].read(entry)
+        except _Wrong as wrong:
+            at = at if wrong.index is None else (*at, wrong.index)
+            fail(at, f"{_dotted(at)} {wrong.what}", wrong.do)
+    return cls(**given)
+
+
+def _read(path: Path, name: str) -> bytes | None:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        # A link could lead anywhere on the machine, and what stands there would be part of a message.
+        raise ConfigError(f"cannot be read ({error.strerror})", name, "put the settings themselves there") from None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigError("is no regular file", name, "put the settings themselves there")
+        return file.read(_MAX_BYTES + 1)
+
+
+def _line(lines: Mapping[Keys, int], keys: Keys) -> int:
+    while keys and keys not in lines:
+        keys = keys[:-1]
+    return lines.get(keys, 1)
+
+
+def _dotted(keys: Keys) -> str:
+    text = "".join(f"[{k}]" if isinstance(k, int) else f".{k[:60]}" for k in keys)
+    return f"'{text[1:]}'" if text else "the file"
+
+
+def _kind(value: object) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list"}
+    return names.get(type(value), "a table" if isinstance(value, dict) else "empty" if value is None else "a date")
+
+
+# ---- the schema
+
+
+def schema() -> dict[str, Any]:
+    """The settings as JSON schema (draft 2020-12), for editors and validators."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "OptiML settings (.optiml.yml, or [tool.optiml] in pyproject.toml)",
+        **_schema_of(Config),
+    }
+
+
+def _schema_of(cls: type) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for option in dataclasses.fields(cls):
+        meta = option.metadata
+        if "table" in meta:
+            properties[option.name] = {"description": meta["says"], **_schema_of(meta["table"])}
+            continue
+        default = option.default if meta["written"] is None else meta["written"]
+        default = list(default) if isinstance(default, tuple) else default
+        properties[option.name] = {"description": meta["says"], **meta["kind"].schema(), "default": default}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def schema_text() -> str:
+    """The published file's text."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_text())
