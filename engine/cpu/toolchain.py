@@ -121,18 +121,23 @@ def zig_environment(folder: Path) -> dict[str, str]:
     return {"ZIG_GLOBAL_CACHE_DIR": str(folder / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
 
 
+def runtime_folder(toolchain: Toolchain, cache: Path, std: str) -> Path:
+    """Where `prepare` keeps what it builds. It is complete when the file `done` stands in it."""
+    digest = hashlib.sha256()
+    for part in (*toolchain.argv, toolchain.version, *toolchain.kernel_flags, std, sys.platform):
+        digest.update(part.encode() + b"\0")
+    for path in _sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return cache / f"cpu-{digest.hexdigest()[:24]}"
+
+
 def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
     """Builds, or finds in `cache`, the header and the programs for a language standard ("c++17").
 
     The key is the compiler's version, the flags and every file of ours. Takes some seconds the first time. Raises
     MachineError and CompileError.
     """
-    digest = hashlib.sha256()
-    for part in (*toolchain.argv, toolchain.version, *toolchain.kernel_flags, std, sys.platform):
-        digest.update(part.encode() + b"\0")
-    for path in _sources():
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    folder = cache / f"cpu-{digest.hexdigest()[:24]}"
+    folder = runtime_folder(toolchain, cache, std)
     if not (folder / "done").is_file():
         try:
             cache.mkdir(parents=True, exist_ok=True)
