@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tree_sitter import Node
+
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rules.common import (
@@ -83,7 +85,7 @@ class BlockSize:
         for rank, size in enumerate(s for s in (256, 512, 128, 1024) if s != current[0]):
             edits = _constant(site, current[0], size)
             after = configs_of(site, edits) if edits else None
-            if edits is None or after is None or not _same_work(before, after, size):
+            if edits is None or after is None or not _same_work(before, after, size, scaled=_scales_blocks(body)):
                 continue
             yield from proposal(self.name, f"Launch blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
 
@@ -188,11 +190,18 @@ def _constant(site: Site, current: int, size: int) -> Edits | None:
     return {path: tuple(edits)} if edits else None
 
 
-def _same_work(before: tuple[LaunchConfig, ...], after: tuple[LaunchConfig, ...], size: int) -> bool:
-    """Whether the grid went with the block (as many threads, to within one block), or does not depend on it."""
+def _scales_blocks(body: Node) -> bool:
+    """Whether a block's number is multiplied: then a block covers a share of the work that goes with its size."""
+    return any(
+        n.type == "binary_expression" and any(text(c) == "*" for c in n.children) and "blockIdx" in text(n)
+        for n in walk(body)
+    )
+
+
+def _same_work(before: tuple[LaunchConfig, ...], after: tuple[LaunchConfig, ...], size: int, *, scaled: bool) -> bool:
+    """Whether the grid went with the block (as many threads, to within one block), or neither depends on the other."""
     if any(c.block != (size, 1, 1) for c in after):
         return False
     pairs = list(zip(after, before, strict=True))
     follows = all(abs(a.blocks * a.threads - b.blocks * b.threads) < max(a.threads, b.threads) for a, b in pairs)
-    fixed = all(a.grid == b.grid for a, b in pairs)
-    return follows or fixed
+    return follows or (not scaled and all(a.grid == b.grid for a, b in pairs))

@@ -112,3 +112,19 @@ def test_works_after_coarsening() -> None:
     coarse = one(make(SCALE, SCALE_LAUNCH), "coarsen", factor=4, form="grid")
     assert "gridDim" in device(coarse)
     assert host(coarse).count("<<<") == 1
+
+
+def test_a_warp_per_row_keeps_its_block_where_the_grid_counts_warps() -> None:
+    # The search found this one: with 128 threads a block covers four rows, but the grid stayed at eight rows a block.
+    source = """
+__global__ void sums(const float* x, float* y, int rows, int cols) {
+    const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (row >= rows) return;
+    float sum = 0.0f;
+    for (int c = threadIdx.x % 32; c < cols; c += 32) sum += x[row * cols + c];
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    if (threadIdx.x % 32 == 0) y[row] = sum;
+}
+"""
+    launch = "    int threads = 256;\n    sums<<<(rows + 7) / 8, threads>>>(x, y, rows, cols);"
+    assert not propose(make(source, launch, **PLANE_SIZES), "block_size")

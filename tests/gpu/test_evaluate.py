@@ -1,0 +1,165 @@
+"""The measured path on a real GPU: honest candidates pass, each way to fail has its outcome, a broken worker is replaced."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.errors import RefusedError
+from engine.evaluate.model import Built
+from engine.machine import Machine, make_machine
+from engine.model import Evaluation, Outcome, Program
+from engine.source.load import load_program
+from engine.spec.read import find_spec
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parents[2]
+
+SCALE = """\
+// optiml: args.x = { role = "in", size = "n", fill = "normal" }
+// optiml: args.y = { role = "out", size = "n" }
+// optiml: check = [{ n = 1 }, { n = 333 }, { n = 5000 }]
+// optiml: time = [{ n = 33554432 }]
+__global__ void scale(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        y[i] = expf(x[i] * 0.25f) + 2.0f;
+    }
+}
+
+void launch(const float* x, float* y, int n) {
+    scale<<<(n + 63) / 64, 64>>>(x, y, n);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def machine():
+    found = make_machine(device="gpu")
+    yield found
+    found.close()
+
+
+class Bench:
+    def __init__(self, machine: Machine, folder: Path, text: str) -> None:
+        path = folder / "k.cu"
+        path.write_text(text)
+        spec, spec_path = find_spec(folder, path)
+        self.program = load_program(path, spec_file=spec_path)
+        self.evaluator = machine.evaluator(spec, folder, spec_path)
+        self.original, self.evaluation = self.evaluator.open(self.program)
+
+    def build(self, old: str, new: str) -> Built:
+        text = self.program.data.decode()
+        assert old in text
+        return self.evaluator.build(Program({"k.cu": text.replace(old, new).encode()}, "k.cu"))
+
+    def __call__(self, old: str, new: str) -> Evaluation:
+        return self.evaluator.evaluate(self.build(old, new), None)[0]
+
+
+@pytest.fixture(scope="module")
+def bench(machine, tmp_path_factory):
+    found = Bench(machine, tmp_path_factory.mktemp("scale"), SCALE)
+    yield found
+    found.evaluator.close()
+
+
+def test_the_original_is_no_faster_than_itself(bench):
+    measurement = bench.evaluation.measurement
+    assert 0.97 < measurement.ratio < 1.03
+    evaluation = bench("+ 2.0f;", "+ 1.0f + 1.0f;")
+    assert evaluation.outcome in (Outcome.NO_DIFFERENCE, Outcome.ACCEPTED, Outcome.SLOWER)
+    assert 0.97 < evaluation.measurement.ratio < 1.03
+
+
+def test_a_better_block_is_accepted_with_its_interval_and_confirmed(bench):
+    built = bench.build("scale<<<(n + 63) / 64, 64>>>", "scale<<<(n + 255) / 256, 256>>>")
+    evaluation, _ = bench.evaluator.evaluate(built, None)
+    assert evaluation.outcome is Outcome.ACCEPTED
+    assert evaluation.measurement.low > 1.0
+    confirmed = bench.evaluator.confirm(built)
+    assert confirmed.outcome is Outcome.ACCEPTED
+    assert confirmed.measurement.ratio == pytest.approx(evaluation.measurement.ratio, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outcome", "says"),
+    [
+        ("+ 2.0f", "+ 2.001f", Outcome.WRONG_RESULT, "differs at"),
+        ("if (i < n) {", "if (i < n - 1) {", Outcome.WRONG_RESULT, "index"),
+        ("if (i < n) {", "if (i < n) { y[n] = 0.0f;", Outcome.MEMORY_ERROR, "outside an array, after y"),
+        ("if (i < n) {", "if (i < n) { y[-1] = 0.0f;", Outcome.MEMORY_ERROR, "outside an array, after x"),
+        ("if (i < n) {", "if (i < n) { ((float*)x)[i] = 0.0f;", Outcome.MEMORY_ERROR, "changed the input 'x'"),
+        ("if (i < n) {", "if (i < n) { y[i + (1ll << 40)] = 0.0f;", Outcome.MEMORY_ERROR, "faulted"),
+        ("if (i < n) {", "while (n > 0) { if (y[0] == 1.5f) break; } if (i < n) {", Outcome.TIMED_OUT, "finish in time"),
+        ("expf(x[i] * 0.25f)", "__half2float(__float2half(expf(x[i] * 0.25f)))", Outcome.COMPILE_ERROR, ""),
+        ("(n + 63) / 64, 64>>>", "n / 64 + 1, 2048>>>", None, "2048 threads"),
+    ],
+)  # fmt: skip
+def test_each_failure_has_its_outcome_and_the_next_candidate_is_unharmed(bench, old, new, outcome, says):
+    from engine.evaluate.model import NotBuilt
+
+    try:
+        evaluation = bench(old, new)
+    except NotBuilt as error:
+        evaluation = error.evaluation
+        outcome = outcome or Outcome.SCREENED_OUT
+    assert evaluation.outcome is outcome
+    assert says in evaluation.failure.reason
+    assert bench("+ 2.0f;", "+ 0.5f + 1.5f;").outcome in (Outcome.NO_DIFFERENCE, Outcome.ACCEPTED, Outcome.SLOWER)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("if (i < n) {", "if (i <= n) {", "outside an array"),
+        ("if (i < n) {", "if (i < n && i % 2 == 0) {", "unwritten"),
+        ("expf(x[i] * 0.25f) + 2.0f", "2.0f", "depends on the input 'x'"),
+        ("expf(x[i] * 0.25f) + 2.0f", "x[i]", "a copy of an input"),
+        ("y[i] = expf(x[i] * 0.25f) + 2.0f;", "y[i] = expf(x[i]) + (float)(clock64() & 1023);", "from run to run"),
+        ("n = 33554432", "n = 34359738368", "GB|limit|fit"),
+    ],
+)
+def test_a_spec_that_proves_nothing_is_refused(machine, tmp_path, old, new, message):
+    import re
+
+    with pytest.raises(Exception, match=message) as error:
+        Bench(machine, tmp_path, SCALE.replace(old, new))
+    assert isinstance(error.value, RefusedError) or re.search("SpecError", type(error.value).__name__)
+
+
+def test_a_killed_run_goes_on_with_every_candidate(tmp_path):
+    import os
+    import signal
+    import sqlite3
+
+    file, out = ROOT / "examples" / "gelu_bias.cu", tmp_path / "out"
+    arguments = [sys.executable, "-m", "engine.cli", "optimize", str(file), "--budget", "120", "--out", str(out)]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+
+    def rows():
+        try:
+            db = sqlite3.connect(f"file:{out / 'journal.sqlite'}?mode=ro", uri=True)
+            found = list(db.execute("SELECT id, digest, outcome, ratio FROM candidates ORDER BY id"))
+            db.close()
+            return found
+        except sqlite3.OperationalError:
+            return []
+
+    deadline = time.monotonic() + 60
+    while len(rows()) < 20 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = rows()
+    assert 20 <= len(before) < 121
+    done = subprocess.run([*arguments, "--resume", "--format", "json"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert rows()[: len(before)] == before
+    assert json.loads(done.stdout)["counts"]["candidates"] == 120

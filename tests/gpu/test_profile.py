@@ -1,0 +1,95 @@
+"""The profiler on a real GPU: what it answers, and that it answers for the kernel that was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.evaluate.model import Built
+from engine.machine import Machine, make_machine
+from engine.profile.lines import worst_site
+from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileRequest
+from engine.profile.ncu import make_profiler
+from engine.source.load import load_program, repository_root
+from engine.spec.model import KernelSpec
+from engine.spec.read import find_spec
+
+pytestmark = pytest.mark.gpu
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    made = make_machine(device="gpu")
+    yield made
+    made.close()
+
+
+def built(machine: Machine, name: str) -> tuple[KernelSpec, Built]:
+    from engine.evaluate.build import Builder
+
+    file = EXAMPLES / name
+    root = repository_root(file)
+    spec, spec_path = find_spec(root, file, None)
+    program = load_program(file, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+    builder = Builder(spec, root, machine.compiler, machine.target, spec_path, line_info=True)
+    return spec, builder.original(program)
+
+
+def request(spec: KernelSpec, made: Built, key: str = "original") -> ProfileRequest:
+    case = len(spec.check)
+    return ProfileRequest(key, made.binary, made.launches[case], case)
+
+
+def test_a_copy_moves_the_bytes_it_must(machine: Machine) -> None:
+    """A transpose of 4096² floats and more reads and writes each element once; device memory sees at least half of that."""
+    spec, made = built(machine, "transpose.cu")
+    profiler = make_profiler(machine, spec)
+    try:
+        first, second = profiler.profile([request(spec, made, "a"), request(spec, made, "b")], CHEAP)
+    finally:
+        profiler.close()
+    assert isinstance(first, Profile), first
+    assert isinstance(second, Profile), second
+    sizes = spec.time[0].sizes
+    moved = 2 * 4 * float(sizes["rows"]) * float(sizes["cols"])
+    assert first.dram_bytes is not None
+    assert 0.5 * moved < first.dram_bytes < 10 * moved
+    assert first.instructions == second.instructions
+    assert first.duration_us is not None
+    assert 1.0 < first.duration_us < 1e5
+
+
+def test_every_counter_of_the_full_set_answers(machine: Machine) -> None:
+    spec, made = built(machine, "softmax.cu")
+    profiler = make_profiler(machine, spec)
+    try:
+        (answer,) = profiler.profile([request(spec, made)], FULL)
+    finally:
+        profiler.close()
+    assert isinstance(answer, Profile), answer
+    assert answer.steps[0].missing == ()
+    assert profiler.dropped == frozenset()
+    assert answer.steps[0].get("launch__registers_per_thread") == made.binary.resources[0].registers
+
+
+def test_the_worst_load_is_on_the_line_that_strides(machine: Machine) -> None:
+    """One thread per row of a row-major matrix: its loads of x are the worst there are."""
+    from engine.compile.cubin import disassemble
+
+    spec, made = built(machine, "softmax.cu")
+    profiler = make_profiler(machine, spec)
+    try:
+        (answer,) = profiler.profile([request(spec, made)], LINES)
+    finally:
+        profiler.close()
+    assert isinstance(answer, Profile), answer
+    listing = disassemble(made.binary.cubin, sandbox=machine.box, line_info=True)
+    site = worst_site(answer.steps[0], listing, spec.file)
+    assert site is not None, dataclasses.asdict(answer.steps[0])
+    text = (EXAMPLES / "softmax.cu").read_text().splitlines()[site.line - 1]
+    assert "x[" in text or "y[" in text
+    assert site.sectors > 4 * site.ideal
