@@ -16,10 +16,12 @@ import stat
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine import wire
 from engine.compile.cubin import find_tool
@@ -29,6 +31,9 @@ from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.spec.model import KernelSpec
 from engine.worker import Worker, WorkerLost
 
+if TYPE_CHECKING:
+    from engine.machine import Machine
+
 BATCH = 16
 _READY_S = 60.0  # ncu's start, CUDA's context and CuPy's import, on a busy machine
 _KERNEL_S = 20.0  # one candidate: some 30 passes over what takes a second
@@ -36,6 +41,9 @@ _END_S = 30.0
 _MAX_FRAME = 1 << 20  # the worker answers with a few hundred bytes
 _SESSIONS = 4  # for one call: what metrics and crashing candidates may cost before the rest is given up
 _TOO_LONG = "did not finish in time"
+_NO_NCU = (
+    "Nsight Compute (ncu) is not installed here: it comes with the CUDA toolkit, or as a package of its own from NVIDIA"
+)
 _SILENT = "the profiler ended without a report"
 _PARAMETERS = Path("/proc/driver/nvidia/params")
 
@@ -92,37 +100,39 @@ class Profiler:
     """Profiles candidates of one spec on one GPU. Not thread-safe, and to be used from one thread that lives long.
 
     `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder, `case` what is warmed
-    up for (the index that requests will name). Nothing here raises for what the profiler does: `unusable` says why it is
-    given up, `dropped` which counters it does not have, and each request gets a profile or a declared failure.
+    up for (the index that requests will name); `spares` workers are kept waiting for each set of counters. Nothing here
+    raises for what the profiler does: `unusable` says why it is given up, `dropped` which counters it does not have, and
+    each request gets a profile or a declared failure.
     """
 
     def __init__(
-        self, box: Sandbox | NoSandbox, ncu: Path, tools: bytes, scratch: Path, spec: KernelSpec, *, case: int | None = None,
+        self, box: Sandbox | NoSandbox, ncu: Path | None, tools: bytes, scratch: Path, spec: KernelSpec, *, case: int | None = None,
         device: int = 0, prime: bool = True,
+        spares: int = 2,
     ) -> None:  # fmt: skip
         self._box, self._ncu, self._tools, self._scratch, self._spec = box, ncu, tools, scratch, spec
+        self.said = ""  # the last report, as the profiler wrote it
         self._case = len(spec.check) if case is None else case
         self._device, self._prime = device, prime
         self._seed = secrets.randbits(40)
-        self._warm: dict[str, _Session] = {}
+        self._spares = max(1, spares)
+        self._warm: dict[str, deque[_Session]] = {}
         self._silent = 0  # batches in a row of which nothing was said
         self.dropped: frozenset[str] = frozenset()
         self.costs: list[Cost] = []
-        self.unusable = refused_by_driver(box)
-        self.version = "" if self.unusable else ncu_version(ncu, box)
+        self.unusable = _NO_NCU if ncu is None else refused_by_driver(box)
+        self.version = "" if self.unusable or ncu is None else ncu_version(ncu, box)
 
     def warm_up(self, metrics: MetricSet) -> None:
-        """Start the next worker for these counters, unless one is there; returns at once."""
-        if self.unusable:
-            return
-        held = self._warm.get(metrics.name)
-        if held is not None and held.alive:
-            return
-        self._discard(metrics.name)
-        try:
-            self._warm[metrics.name] = _Session(self, metrics.without(self.dropped))
-        except OSError as error:
-            self.unusable = f"the profiler cannot be started: {error.strerror or error}"
+        """Start workers for these counters until the spares are there; returns at once."""
+        waiting = self._warm.setdefault(metrics.name, deque())
+        while waiting and not waiting[0].alive:
+            waiting.popleft().close()
+        while not self.unusable and self._ncu is not None and len(waiting) < self._spares:
+            try:
+                waiting.append(_Session(self, self._ncu, metrics.without(self.dropped)))
+            except OSError as error:
+                self.unusable = f"the profiler cannot be started: {error.strerror or error}"
 
     def profile(
         self, batch: Sequence[ProfileRequest], metrics: MetricSet,
@@ -147,13 +157,9 @@ class Profiler:
 
     def close(self) -> None:
         """End what was warmed up."""
-        for name in list(self._warm):
-            self._discard(name)
-
-    def _discard(self, name: str) -> None:
-        session = self._warm.pop(name, None)
-        if session is not None:
-            session.close()
+        for waiting in self._warm.values():
+            while waiting:
+                waiting.popleft().close()
 
     def _one_session(
         self, batch: Sequence[ProfileRequest], metrics: MetricSet, gpu: AbstractContextManager[object]
@@ -161,9 +167,10 @@ class Profiler:
         """What one process under the profiler gave, by position in the batch. What is not in it may be asked again."""
         begin = time.perf_counter()
         self.warm_up(metrics)
-        session = self._warm.pop(metrics.name, None)
-        if session is None:
+        waiting = self._warm[metrics.name]
+        if not waiting:
             return {}
+        session = waiting.popleft()
         try:
             problem = session.wait_ready()
             ready = time.perf_counter()
@@ -174,11 +181,13 @@ class Profiler:
                     held = time.perf_counter()
                     errors = session.run(batch)
                     released = time.perf_counter()
+                self.warm_up(metrics)  # beside this one's end, when the GPU is free again
             else:
                 released = held
             text = session.end()
         finally:
             session.close()
+        self.said = text
         rows = output.parse(text)
         found = output.complaint(text, session.metrics.metrics)
         answers = _answers(batch, session.metrics, rows[session.primed_rows(rows) :], errors, self.version)
@@ -202,13 +211,18 @@ class Profiler:
             self._silent = 0
         if found is not None and found.kind == "missing":
             self.dropped |= found.metrics
+            self.close()  # what waits was started with counters that are not there
             return dict(profiled)
         if found is not None and found.kind == "busy" and self._prime:
             self._prime = False  # perhaps two workers of ours: let the counters go between batches
+            self.close()
             return dict(profiled)
         if found is not None and found.kind in ("permission", "busy"):
             self.unusable = found.reason
         elif problem:
+            self._silent += 1
+            if self._silent < 2:
+                return {}  # a spare may have been killed while it waited
             self.unusable = found.reason if found else f"the profiler's worker cannot start: {problem}"
         elif not profiled and not any(errors):
             self._silent += 1
@@ -222,10 +236,30 @@ class Profiler:
         return answers
 
 
+def make_profiler(
+    machine: Machine, spec: KernelSpec, *, case: int | None = None, prime: bool = True, spares: int = 2
+) -> Profiler:
+    """The profiler of a machine with a GPU, for one spec; look at `unusable` before using it. Raises CompileError."""
+    from engine.compile.compiler import Translation
+
+    text = (Path(__file__).parent.parent / "gpu" / "tools.cu").read_text()
+    tools = machine.compiler.compile(Translation(text=text, path="tools.cu", expressions=()))
+    return Profiler(
+        machine.box,
+        find_ncu(),
+        tools.cubin,
+        machine.cache / "worker",
+        spec,
+        case=case,
+        device=machine.device,
+        prime=prime,
+    )
+
+
 class _Session:
     """One process under ncu, from its start to its report."""
 
-    def __init__(self, profiler: Profiler, metrics: MetricSet) -> None:
+    def __init__(self, profiler: Profiler, ncu: Path, metrics: MetricSet) -> None:
         self.metrics = metrics
         self.prepare_s = self.prime_s = 0.0
         self._primed = False
@@ -250,7 +284,7 @@ class _Session:
         with contextlib.suppress(PermissionError):
             cache.chmod(0o777)
         argv = [
-            str(profiler._ncu), "--config-file", "off", "--profile-from-start", "off", "--clock-control", "none",
+            str(ncu), "--config-file", "off", "--profile-from-start", "off", "--clock-control", "none",
             "--target-processes", "all", "--metrics", ",".join(metrics.metrics), "--csv", "--page", "raw",
             "--print-units", "base", "--print-kernel-base", "mangled",
             *(["--print-metric-instances", "details"] if metrics.instances else []),
@@ -259,7 +293,7 @@ class _Session:
         ]  # fmt: skip
         command = profiler._box.command(
             argv,
-            readable=[*_readable(profiler._ncu), setup],
+            readable=[*_readable(ncu), setup],
             writable=[self._log.parent, cache],
             gpu=True,
             environment={"CUPY_CACHE_DIR": str(cache), "CUDA_VISIBLE_DEVICES": str(profiler._device)},

@@ -1,0 +1,89 @@
+"""From counters of single instructions to the source line that asks for more than it needs."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from engine.profile.model import SITE_EXECUTED, SITE_IDEAL, SITE_SECTORS, StepProfile
+
+_SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)")
+_LINE = re.compile(r'//## File "(?P<file>[^"]*)", line (?P<line>\d+)(?P<inlined> inlined at)?')
+_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+\S")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One source line's accesses to global memory: sectors of 32 bytes asked of L2, and how few would do.
+
+    `executed` counts warp instructions, so `sectors / executed` is sectors per request.
+    """
+
+    line: int  # 1-based, of the kernel's file
+    sectors: float
+    ideal: float
+    executed: float
+
+
+def worst_site(step: StepProfile, listing: str, file: str) -> Site | None:
+    """The line of `file` with the most sectors beyond what its accesses need; None where there is none, or no line is known.
+
+    `step` is a profile with the counters of `engine.profile.model.LINES`; `listing` is nvdisasm's text of the same machine
+    code, compiled with line information.
+    """
+    found = [site for site in sites(step, listing, file) if site.sectors > site.ideal]
+    return max(found, key=lambda site: site.sectors - site.ideal, default=None)
+
+
+def sites(step: StepProfile, listing: str, file: str) -> list[Site]:
+    """Every line of `file` that accesses global memory, in order."""
+    if SITE_SECTORS not in step.counters or SITE_IDEAL not in step.counters:
+        return []
+    sectors, ideal = step.counters[SITE_SECTORS].instances, step.counters[SITE_IDEAL].instances
+    executed = step.counters[SITE_EXECUTED].instances if SITE_EXECUTED in step.counters else {}
+    # Addresses are where the code lay on the device. Every instruction counts its executions, the first one too.
+    base = min(executed or sectors, default=None)
+    if base is None:
+        return []
+    lines = lines_of(listing, step.kernel, file)
+    sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for address, count in sectors.items():
+        line = lines.get(address - base)
+        if line and count:
+            total = sums[line]
+            total[0] += count
+            total[1] += ideal.get(address, 0.0)
+            total[2] += executed.get(address, 0.0)
+    return [Site(line, *total) for line, total in sorted(sums.items())]
+
+
+def lines_of(listing: str, kernel: str, file: str) -> dict[int, int]:
+    """By offset in the kernel's code: the line of `file` that an instruction came from.
+
+    What was inlined counts for the line of `file` that it was inlined into.
+    """
+    result: dict[int, int] = {}
+    inside, line, waiting = False, 0, False
+    for row in listing.splitlines():
+        if row.lstrip().startswith(".section"):
+            match = _SECTION.match(row)
+            inside, line, waiting = match is not None and match[1] == kernel, 0, False
+        elif not inside:
+            continue
+        elif match := _LINE.search(row):
+            # A chain "a inlined at b", "b": the first place that lies in the file is the nearest one to the instruction.
+            here = _same(match["file"], file)
+            if not waiting:
+                line = 0
+            if here and line == 0:
+                line = int(match["line"])
+            waiting = match["inlined"] is not None
+        elif match := _INSTRUCTION.match(row):
+            waiting = False
+            result[int(match[1], 16)] = line
+    return {offset: line for offset, line in result.items() if line}
+
+
+def _same(path: str, file: str) -> bool:
+    return path == file or path.endswith(f"/{file}")
