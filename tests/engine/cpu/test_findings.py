@@ -143,7 +143,9 @@ __global__ void k(const float* x, const float4* v, float* y) {
 }
 """
     zeros = np.zeros(128, np.float32)
-    kernel = make(text, "k", launch(1, 32), [("x", "in", data(1024)), ("v", "in", zeros), ("y", "out", np.zeros(32, np.float32))])
+    kernel = make(
+        text, "k", launch(1, 32), [("x", "in", data(1024)), ("v", "in", zeros), ("y", "out", np.zeros(32, np.float32))]
+    )
     run = kernel.machine.run_many(kernel.binary, [kernel.job(0, True)])[0]
     assert run.counts is not None
     (counts,) = run.counts.kernels
@@ -196,7 +198,7 @@ def test_compiler_cannot_read_secrets(path: str, machine: CpuMachine) -> None:
     assert "No such file" in caught.value.log or "not found" in caught.value.log
 
 
-@pytest.mark.parametrize("expression", ["k); system(\"id\"); (", "k\n#include <x>", "", "k;", "k{}"])
+@pytest.mark.parametrize("expression", ['k); system("id"); (', "k\n#include <x>", "", "k;", "k{}"])
 def test_expression_is_only_a_name(expression: str, machine: CpuMachine) -> None:
     spec = KernelSpec("a.cu", (Step("k", "", ()),), (), (), ())
     with pytest.raises(CompileError):

@@ -29,7 +29,6 @@ def caught_by_run(kernel: Kernel, h: Honest) -> list[bool]:
     return result
 
 
-
 # name of the kernel, what is replaced, by what, the finding that must be there, the line it must name
 FOUND = [
     ("tree", "__shared__ float s[128]", "__shared__ float s[127]", "shared_out_of_bounds", 6),
@@ -50,7 +49,9 @@ FOUND = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "old", "new", "kind", "line"), FOUND, ids=[f"{f[0]}: {f[3]} {i}" for i, f in enumerate(FOUND)])
+@pytest.mark.parametrize(
+    ("name", "old", "new", "kind", "line"), FOUND, ids=[f"{f[0]}: {f[3]} {i}" for i, f in enumerate(FOUND)]
+)
 def test_found_in_every_run(name: str, old: str, new: str, kind: str, line: int, make: Make) -> None:
     kernel = mutate(KERNELS[name], old, new, make)
     for run in kernel.runs(RUNS):
@@ -82,7 +83,12 @@ RACES = [
     ("tiled matmul", "    __syncthreads();\n    for", "    for", ""),
     ("tiled matmul", "* b[i][threadIdx.x];\n    __syncthreads();", "* b[i][threadIdx.x];", ""),
     ("histogram", "atomicAdd(&local[x[i]], 1)", "local[x[i]] += 1", "local"),
-    ("histogram", "atomicAdd(bins + threadIdx.x, local[threadIdx.x])", "bins[threadIdx.x] += local[threadIdx.x]", "bins"),
+    (
+        "histogram",
+        "atomicAdd(bins + threadIdx.x, local[threadIdx.x])",
+        "bins[threadIdx.x] += local[threadIdx.x]",
+        "bins",
+    ),
     ("histogram", "local[threadIdx.x] = 0;\n  __syncthreads();", "local[threadIdx.x] = 0;", "local"),
     ("last block", "    __threadfence();\n", "\n", "part"),
     ("warp shuffles", "  __syncthreads();\n", "\n", "part"),
@@ -102,5 +108,3 @@ def test_race_found_in_every_run(name: str, old: str, new: str, array: str, make
         assert found, all_found
         assert not array or array in {f.array for f in found}
         assert all(f.line > 0 for f in found)
-
-
