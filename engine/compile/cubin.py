@@ -50,6 +50,11 @@ class Cubin:
         names = (name.removeprefix(prefix) for name in self._by_name if name.startswith(prefix))
         return tuple(sorted(name for name in names if f".text.{name}" in self._by_name))
 
+    @cached_property
+    def global_bytes(self) -> int:
+        """Bytes of device variables, initialised or not: memory that outlives a launch."""
+        return sum(int(s["sh_size"]) for s in self._sections if s.name in (".nv.global", ".nv.global.init"))
+
     def static_shared_bytes(self, entry: str) -> int:
         """Bytes of static shared memory per block that the entry's own section reserves."""
         section = self._by_name.get(f".nv.shared.{entry}")

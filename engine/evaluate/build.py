@@ -16,6 +16,8 @@ from engine.source.launch import evaluate
 from engine.source.slice import device_slice
 from engine.spec.model import KernelSpec, Step
 from engine.spec.read import specs_in
+from engine.verify.defences import ALL, Defences
+from engine.verify.screen import keeps_state, screen
 
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 
@@ -25,10 +27,11 @@ class Builder:
 
     def __init__(
         self, spec: KernelSpec, root: Path, compiler: Compiler, target: Target, spec_path: str | None = None,
-        *, line_info: bool = False,
+        *, line_info: bool = False, defences: Defences = ALL,
     ) -> None:  # fmt: skip
         self.spec, self._root, self._compiler, self._target, self._spec_path = spec, root, compiler, target, spec_path
-        self._line_info = line_info
+        self._line_info, self.defences = line_info, defences
+        self._first: tuple[Program, Binary] | None = None
         self.expressions = tuple(expression(step) for step in spec.steps)
 
     def original(self, program: Program) -> Built:
@@ -38,12 +41,16 @@ class Builder:
         self.check_limits(launches)
         text = self._slice(program)
         binary = self._compiler.compile(self.translation(text))
+        self._first = (program, binary)
         return Built(program, text, self.expressions, binary, launches, {"compile": time.perf_counter() - begin})
 
     def candidate(self, program: Program) -> Built:
         """Build a candidate. Raises NotBuilt with the outcome."""
         begin = time.perf_counter()
         try:
+            reason = self._screened(program)
+            if reason:
+                raise OptimlError(reason)
             launches = self.launches(program)
             self.check_limits(launches)
             text = self._slice(program)
@@ -61,7 +68,15 @@ class Builder:
         except OptimlError as error:
             raise _not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
+        if self._first is not None and self.defences.device_state and keeps_state(self._first[1].cubin, binary.cubin):
+            raise _not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", stages)
         return Built(program, text, self.expressions, binary, launches, stages)
+
+    def _screened(self, program: Program) -> str | None:
+        """Why the text alone speaks against a candidate. Raises SourceError, SpecError."""
+        if self._first is None or not self.defences.screening:
+            return None
+        return screen(self._first[0], program, self.spec)
 
     def compile(self, text: str, expressions: Sequence[str]) -> Binary:
         """Compile other text than a program's slice with this spec's options. Raises CompileError."""

@@ -1,0 +1,438 @@
+"""What a candidate may change at all, read from its text: the device code of its kernels, and how they are launched.
+
+Running a candidate shows what it does on some inputs; its text shows what it could do otherwise: keep results between
+launches, look at the clock, behave in another way under the user's compiler, change a kernel that nobody verifies.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from engine.errors import OptimlError
+from engine.model import Program
+from engine.source.items import Item, Token, directive_parts, items_of
+from engine.source.parse import parse
+from engine.spec.model import KernelSpec
+from engine.spec.read import specs_in
+
+# Names that a candidate may not bring in, each with what they would allow. The original may have them.
+_FORBIDDEN: tuple[tuple[str, str], ...] = (
+    (r"asm|__asm__|__asm", "uses inline assembly, which cannot be screened"),
+    (r"clock|clock64|__globaltimer\w*|globaltimer\w*|__nanosleep", "looks at the clock or waits"),
+    (r"printf|vprintf|puts", "prints"),
+    (r"__trap|__brkpt|abort|exit|__prof_trigger", "stops the whole launch"),
+    (r"malloc|free|new|delete|alloca|__nv_aligned_device_malloc", "takes memory from the device's heap"),
+    (r"cuda[A-Z]\w+|cu(?:Launch|Mem|Ctx|Stream|Event|Graph|Module)\w*", "calls the CUDA runtime from device code"),
+    (r"__nvvm_\w+|__builtin_\w+|__nv_\w+|__pm\d|__isShared|__isGlobal", "calls a compiler's internals"),
+    (r"__CUDACC\w*|__CUDA_ARCH\w*|__NVCC__|__CUDA_\w*VER\w*|NDEBUG|__GNUC__|__clang__|__MSC_VER|__cplusplus|__DATE__|__TIME__|"
+     r"__TIMESTAMP__|__FILE__|__LINE__|__COUNTER__|__has_include\w*|_Pragma|__func__|__FUNCTION__|__PRETTY_FUNCTION__",
+     "depends on how it is compiled, so that what is checked need not be what the user builds"),
+    (r"(?i:\w*optiml\w*)", "names this tool"),
+    (r"__managed__", "keeps memory that outlives a launch"),
+    (r"reinterpret_pointer\w*|__cvta_\w+|__stwt|__ldcv", "goes around the caches or the address spaces"),
+    (r"createpolicy\w*|cudaAccess\w*|access_property|associate_access_property|annotated_ptr|apply_access_property",
+     "parks data in the persisting part of L2"),
+)  # fmt: skip
+_RULES = tuple((re.compile(rf"(?:{pattern})\Z"), what) for pattern, what in _FORBIDDEN)
+# Headers for device code; none of them makes host code behave in another way.
+_HEADERS = re.compile(
+    r"<(?:cuda_runtime\.h|cuda_fp16\.h|cuda_bf16\.h|cuda_pipeline\.h|cooperative_groups\.h|cooperative_groups/\w+\.h|"
+    r"cub/[\w/]+\.cuh|mma\.h|math_constants\.h|vector_types\.h|cuda/(?:std/\w+|pipeline|barrier))>\Z"
+)
+_INTEGERS = frozenset(
+    {"int", "unsigned", "long", "short", "size_t", "dim3", "auto", "const", "constexpr", "static", "std", "::",
+     "uint32_t", "int32_t", "uint64_t", "int64_t", "uint", "__restrict__"}
+)  # fmt: skip
+_CALLS = frozenset({"dim3", "min", "max", "std", "sizeof", "static_cast", "int", "unsigned", "float", "double", "ceil"})
+_DEVICE = frozenset({"__global__", "__device__"})
+_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|(//[^\n]*|/\*.*?\*/)', re.S)
+_SPEC = re.compile(r"//\s*optiml:")
+_LONG_COMMENT = 300
+_TALK = re.compile(
+    r"https?:|www\.|@\w|<!--|</?[a-z]+[ >]|!\[|\]\(|`|\b(?:approve\w*|reviewers?|lgtm|merge|ignore\s+(?:all|any|the|previous|above)|"
+    r"previous\s+instructions?|system\s+prompt|instructions?|assistant|language\s+model|already\s+verified|trust(?:ed)?|"
+    r"do\s+not\s+(?:check|verify|test|review)|skip\s+(?:the\s+)?(?:check|test|verif\w*)|\w+:\s*(?:noqa|nolint))\b",
+    re.I,
+)  # fmt: skip
+_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx", ".inl")
+
+
+def screen(original: Program, candidate: Program, spec: KernelSpec) -> str | None:
+    """Why a candidate is refused for its text alone, in one sentence; None where nothing speaks against it.
+
+    Allowed are changes of the spec's kernels and of what only they use, new device functions, types and constants, and the
+    launches of these kernels. `spec` is the original's. Raises SourceError for text that cannot be read.
+    """
+    if candidate.kernel_file != original.kernel_file or set(candidate.files) != set(original.files):
+        return "changes which files there are"
+    try:
+        for path in sorted(candidate.files):
+            before, after = original.files[path], candidate.files[path]
+            if before != after:
+                reason = _file(path, before.decode(), after.decode(), original, spec)
+                if reason:
+                    return reason if path == original.kernel_file else f"{path}: {reason}"
+    except UnicodeDecodeError:
+        return "is no UTF-8 text"
+    return _signature(original, candidate, spec) or _spec(original, candidate)
+
+
+def _file(path: str, before: str, after: str, original: Program, spec: KernelSpec) -> str | None:
+    if path.endswith(".toml"):
+        if _without_launch(tomllib.loads(before)) != _without_launch(tomllib.loads(after)):
+            return "changes the kernel spec beyond its launch"
+        return None
+    if not path.endswith(_SOURCES):
+        return "changes a file that is neither source nor spec"
+    return _comments(before, after) or _Items(before, after, original, spec).reason()
+
+
+def _without_launch(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_launch(v) for k, v in value.items() if k != "launch"}
+    return [_without_launch(v) for v in value] if isinstance(value, list) else value
+
+
+def _spec(original: Program, candidate: Program) -> str | None:
+    def plain(program: Program) -> list[KernelSpec]:
+        specs = specs_in(program, None)
+        return [replace(s, origin="", steps=tuple(replace(step, launch=None) for step in s.steps)) for s in specs]
+
+    if original.data == candidate.data:
+        return None
+    try:
+        before = plain(original)
+    except OptimlError:
+        return None  # the spec stands elsewhere, and what is here is none
+    try:
+        same = before == plain(candidate)
+    except OptimlError:
+        same = False
+    return None if same else "changes the kernel spec: only its launch may follow the code"
+
+
+def _signature(original: Program, candidate: Program, spec: KernelSpec) -> str | None:
+    old, new = parse(original.data, original.kernel_file), parse(candidate.data, candidate.kernel_file)
+    for step in spec.steps:
+        try:
+            before = [(p.base, p.pointer) for p in old.kernel(step.kernel).parameters]
+        except KeyError:
+            continue  # in a header, or in what the grammar does not read; the machine code is then all there is
+        try:
+            after = [(p.base, p.pointer) for p in new.kernel(step.kernel).parameters]
+        except KeyError:
+            return f"takes the kernel '{step.kernel}' away"
+        if before != after:
+            return f"changes the parameters of '{step.kernel}', which its callers rely on"
+    return None
+
+
+def _comments(before: str, after: str) -> str | None:
+    def of(text: str) -> Counter[str]:
+        return Counter(" ".join(m[1].split()) for m in _COMMENT.finditer(text) if m[1])
+
+    for comment in of(after) - of(before):
+        if _SPEC.match(comment):
+            continue  # compared as a spec
+        if _TALK.search(comment) or len(comment) > _LONG_COMMENT:
+            return "adds a comment that speaks to a reader or a tool rather than about the code"
+    return None
+
+
+class _Items:
+    """One file's items before and after."""
+
+    def __init__(self, before: str, after: str, original: Program, spec: KernelSpec) -> None:
+        self.old, self.new = items_of(before), items_of(after)
+        self.names = {t.text for item in self.old for t in _flat(item.tokens)}
+        kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
+        self.known = {name for item in self.old for name in item.defines}
+        self.ours = _reachable(self.old, kernels)
+        others = [
+            item
+            for data in original.files.values()
+            for item in items_of(data.decode("utf-8", "replace"))
+            if item.kind == "function" and not set(item.defines) & kernels and not set(item.defines) <= self.ours
+        ]
+        self.foreign = {t.text for item in others for t in _flat(_unlaunched(item))}
+        self.shared = {t.text for item in others if _is_device(item) for t in _flat(item.tokens)} - kernels
+
+    def reason(self) -> str | None:
+        for item in self.new:
+            reason = self._added_names(item)
+            if reason:
+                return reason
+        return self._outside() or self._directives()
+
+    # ---- names and directives that come in
+
+    def _added_names(self, item: Item) -> str | None:
+        for token in _flat(item.tokens):
+            if token.kind != "name" or token.text in self.names:
+                continue
+            for pattern, what in _RULES:
+                if pattern.match(token.text) and not _is_attribute(token.text, item):
+                    return f"{what} ('{token.text[:60]}')"
+        if item.kind == "function" and _is_device(item):
+            body = [t for t in item.tokens if t.kind != "directive"][len(item.head) - 1 :]
+            if _counts(body, ("<", "<", "<")) > sum(
+                _counts(i.tokens, ("<", "<", "<")) for i in self.old if _is_device(i)
+            ):
+                return "launches a kernel from device code"
+            if _keeps(body) and not any(_keeps(i.tokens[len(i.head) - 1 :]) for i in self.old if _is_device(i)):
+                return "keeps a variable that outlives a launch ('static')"
+        return None
+
+    def _directives(self) -> str | None:
+        def of(items: Sequence[Item]) -> Counter[tuple[str, str]]:
+            found: Counter[tuple[str, str]] = Counter()
+            for item in items:
+                for token in item.tokens:
+                    if token.kind == "directive":
+                        found[directive_parts(token.text)] += 1
+            return found
+
+        for word, rest in of(self.new) - of(self.old):
+            if word == "pragma" and re.match(r"(?:unroll|nounroll)\b", rest):
+                continue
+            if word == "include" and _HEADERS.match(rest):
+                continue
+            if word == "define":
+                name = re.match(r"\w*", rest)
+                if "##" in rest or "#" in rest:
+                    return "adds a macro that pastes or quotes its arguments, which hides what it does"
+                if name and (name[0] not in self.names or self._constant(name[0], rest)):
+                    continue
+                return "redefines a name that the file uses"
+            if word == "undef" or word == "define":
+                return "redefines a name that the file uses"
+            return f"adds or changes the directive '#{word[:20]} {rest[:60]}'"
+        return None
+
+    def _constant(self, name: str, rest: str) -> bool:
+        """Whether a macro is a number that only our kernels and launches use, and stays one."""
+        return name not in self.foreign and re.fullmatch(r"\w+\s+\(?\s*\d+[uU]?\s*\)?", rest) is not None
+
+    # ---- what stands outside of our device functions
+
+    def _outside(self) -> str | None:
+        before, after = list(self._fixed(self.old)), list(self._fixed(self.new))
+        if before == after:
+            return None
+        missing, extra = Counter(before) - Counter(after), Counter(after) - Counter(before)
+        named = next(iter([*missing, *extra]), None)
+        if named is None:
+            return "moves code outside of its kernels"
+        kind, names, _ = named
+        what = f" ('{names[0][:60]}')" if names else ""
+        if kind == "device":
+            return f"changes device code that other kernels use, or that is not the kernel's own{what}"
+        return f"changes host code or declarations outside of the kernel and its launch{what}"
+
+    def _fixed(self, items: Sequence[Item]) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+        """What has to stay as it is, in order: (kind, names, text of its tokens)."""
+        first = items is self.old
+        for item in items:
+            if item.kind == "directive":
+                if item.word == "pragma" or (item.word == "include" and not self._has(item)):
+                    continue  # looked at as directives
+                if item.word == "define":
+                    continue
+                yield "host", (), tuple(t.text for t in item.tokens)
+            elif item.kind == "function" and _is_device(item):
+                mine = item.defines and set(item.defines) <= self.ours and not set(item.defines) & self.shared
+                is_new = not first and not set(item.defines) & self.known
+                if not mine and not is_new:
+                    yield "device", item.defines, tuple(t.text for t in item.tokens)
+            elif item.kind == "function":
+                yield "host", item.defines, tuple(t.text for t in _unlaunched(item))
+            elif self._is_new(item, first) or self._is_constant(item, first):
+                continue
+            else:
+                yield "host", item.defines, tuple(t.text for t in item.tokens)
+
+    def _has(self, item: Item) -> bool:
+        return any(i.word == "include" and i.rest == item.rest for i in self.old)
+
+    def _is_new(self, item: Item, first: bool) -> bool:
+        if first or not item.defines or set(item.defines) & self.known:
+            return False
+        if item.kind not in ("type", "using", "typedef", "other"):
+            return False
+        # A declaration of a device function, or a type or alias of the candidate's own.
+        words = {t.text for t in item.head}
+        return item.kind != "other" or bool(words & _DEVICE)
+
+    def _is_constant(self, item: Item, first: bool) -> bool:
+        """An integer constant that only our kernels and their launches use may change; a new constant may come."""
+        words = {t.text for t in item.head}
+        if item.kind != "variable":
+            return False
+        if words & {"__device__", "__managed__", "__shared__", "extern", "volatile"} and "constexpr" not in words:
+            return False
+        if not ({"constexpr", "const"} & words):
+            return False
+        if any(t.kind == "string" or (t.kind == "name" and t.text in ("new", "asm")) for t in item.tokens):
+            return False
+        if first or set(item.defines) & self.known:
+            return not set(item.defines) & self.foreign
+        return "constexpr" in words
+
+
+def _flat(tokens: Iterable[Token]) -> Iterator[Token]:
+    """The tokens, with the names in directives as tokens of their own."""
+    for token in tokens:
+        if token.kind == "directive":
+            for match in re.finditer(r"[A-Za-z_]\w*", directive_parts(token.text)[1]):
+                yield Token("name", match[0], token.start, token.end)
+        else:
+            yield token
+
+
+def _is_attribute(name: str, item: Item) -> bool:
+    # `__nv_bfloat16` and its intrinsics are types, not internals; `free` and `new` may be names of fields.
+    return name.startswith("__nv_bfloat16") or name.startswith("__nv_cvt") or name.startswith("__nv_fp")
+
+
+def _is_device(item: Item) -> bool:
+    words = {t.text for t in item.head}
+    return item.kind == "function" and bool(words & _DEVICE) and "__host__" not in words
+
+
+def _counts(tokens: Sequence[Token], pattern: tuple[str, ...]) -> int:
+    size = len(pattern)
+    return sum(
+        all(tokens[i + k].text == pattern[k] for k in range(size))
+        and tokens[i + size - 1].end - tokens[i].start == size
+        for i in range(len(tokens) - size + 1)
+    )
+
+
+def _keeps(tokens: Sequence[Token]) -> bool:
+    """Whether a body declares a static variable that is neither shared nor a constant."""
+    for i, token in enumerate(tokens):
+        if token.text == "static":
+            near = {t.text for t in tokens[max(0, i - 2) : i + 4]}
+            if not near & {"__shared__", "constexpr"}:
+                return True
+    return False
+
+
+def _reachable(items: Sequence[Item], kernels: set[str]) -> set[str]:
+    """Names of device functions that the kernels use, directly or not; the kernels among them."""
+    uses: dict[str, set[str]] = {}
+    for item in items:
+        if _is_device(item):
+            for name in item.defines:
+                uses.setdefault(name, set()).update(t.text for t in _flat(item.tokens) if t.kind == "name")
+    found: set[str] = set()
+    waiting = [name for name in kernels if name in uses]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [other for other in uses[name] if other in uses]
+    return found
+
+
+def _unlaunched(item: Item) -> list[Token]:
+    """A host function's tokens without the figures of its launches, and without what is declared only for these."""
+    tokens = list(item.tokens)
+    inside = _launch_figures(tokens)
+    statements = list(_statements(tokens))
+    declared = {name: (a, b) for a, b in statements for name in [_declares(tokens[a:b])] if name}
+    dropped: set[str] = set(declared)
+    while True:
+        # A name used by anything that stays is no launch's alone.
+        gone = {i for name in dropped for i in range(*declared[name])} | inside
+        used = {t.text for i, t in enumerate(tokens) if i not in gone}
+        keep = {name for name in dropped if name in used}
+        if not keep:
+            break
+        dropped -= keep
+    gone = {i for name in dropped for i in range(*declared[name])} | inside
+    return [t for i, t in enumerate(tokens) if i not in gone]
+
+
+def _launch_figures(tokens: Sequence[Token]) -> set[int]:
+    inside: set[int] = set()
+    i = 0
+    while i + 2 < len(tokens):
+        if _counts(tokens[i : i + 3], ("<", "<", "<")):
+            end = next((j for j in range(i + 3, len(tokens) - 2) if _counts(tokens[j : j + 3], (">", ">", ">"))), None)
+            figures = tokens[i + 3 : end] if end is not None else ()
+            if end is not None and _arithmetic(figures):
+                # A stream, the fourth figure, decides the order of work and stays.
+                commas, depth, last = 0, 0, end
+                for j in range(i + 3, end):
+                    depth += (tokens[j].text in "([{") - (tokens[j].text in ")]}")
+                    commas += tokens[j].text == "," and depth == 0
+                    if commas == 3:
+                        last = j
+                        break
+                inside.update(range(i + 3, last))
+                i = end
+        i += 1
+    return inside
+
+
+def _statements(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    begin, depth = 0, 0
+    for i, token in enumerate(tokens):
+        if token.kind == "directive":
+            begin = i + 1
+        elif token.kind == "op":
+            depth += (token.text in "([") - (token.text in ")]")
+            if token.text in "{}":
+                begin = i + 1
+            elif token.text == ";" and depth == 0:
+                yield begin, i + 1
+                begin = i + 1
+
+
+def _declares(statement: Sequence[Token]) -> str | None:
+    """The name that a statement declares, if it is a declaration of one integer or dim3 by arithmetic."""
+    i = 0
+    while i < len(statement) and statement[i].text in _INTEGERS:
+        i += 1
+    if i == 0 or i + 1 >= len(statement) or statement[i].kind != "name" or statement[i + 1].text not in ("=", "(", "{"):
+        return None
+    rest = statement[i + 2 : -1] if statement[i + 1].text == "=" else statement[i + 1 : -1]
+    return statement[i].text if _arithmetic(rest) else None
+
+
+def _arithmetic(tokens: Sequence[Token]) -> bool:
+    """Whether an expression has no effect of its own, as far as tokens tell."""
+    for i, token in enumerate(tokens):
+        if token.kind in ("string", "directive") or token.text in ("=", ";", "[", "&", "new", "delete"):
+            if token.text == "=" and (
+                (i + 1 < len(tokens) and tokens[i + 1].text == "=") or (i and tokens[i - 1].text in "=<>!")
+            ):
+                continue
+            return False
+        following = tokens[i + 1].text if i + 1 < len(tokens) else ""
+        if token.kind == "name" and following == "(" and token.text not in _CALLS and not _is_division(token.text):
+            return False
+        if token.text in "+-" and following == token.text and tokens[i + 1].start == token.end:
+            return False
+    return True
+
+
+def _is_division(name: str) -> bool:
+    return re.fullmatch(r"(?i:cdiv|ceil_?div\w*|div_?(?:round_?)?up|divup|idivup)", name) is not None
+
+
+def keeps_state(original: bytes, candidate: bytes) -> bool:
+    """Whether a candidate's cubin reserves more writable device memory than the original's. Constants do not count."""
+    return _state_bytes(candidate) > _state_bytes(original)
+
+
+def _state_bytes(cubin: bytes) -> int:
+    from engine.compile.cubin import Cubin
+
+    return Cubin(cubin).global_bytes
