@@ -254,7 +254,7 @@ class Quick:
 class Config:
     """All settings. Every one has a default, so an empty file is a right one."""
 
-    paths: tuple[str, ...] = _option(("**/*.cu",), _Many(_GLOB, 1), "Files to look at.")
+    paths: tuple[str, ...] = _option(("**/*.cu", "**/*.cuh"), _Many(_GLOB, 1), "Files to look at.")
     exclude: tuple[str, ...] = _option((), _Many(_GLOB), "Files among them to leave out.")
     targets: tuple[str, ...] = _option(("sm_90",), _Many(_ARCH, 1, 8), "Architectures, where no GPU says which.")
     budget: Budgets = field(default_factory=Budgets, metadata=_table(Budgets, "How long a pull request may take."))

@@ -1,0 +1,1 @@
+"""What pre-commit runs."""

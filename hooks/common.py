@@ -1,0 +1,82 @@
+"""What both hooks share: which files, against what, and how an error ends a hook."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.config import Config
+
+# A file's name or a compiler's message may hold what moves a terminal's cursor or turns text around.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def show(text: str) -> str:
+    """One line of text for a terminal."""
+    return _CONTROL.sub("?", text)
+
+
+def guarded(name: str, run: Callable[[], int]) -> int:
+    """Runs a hook's body and turns what it raises into a line and an exit code.
+
+    A part of the machine that is missing does not hold up a commit: it is said, and the hook passes.
+    """
+    from engine.errors import MachineError, OptimlError
+
+    try:
+        return run()
+    except MachineError as error:
+        print(show(f"note: not looked at: {error}"))
+        return 0
+    except OptimlError as error:
+        print(show(f"{name}: {error}"), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if os.environ.get("OPTIML_DEBUG"):
+            raise
+        said = f"{name}: internal error: {type(error).__name__}: {error}; please report it, with the output under OPTIML_DEBUG=1"
+        print(show(said), file=sys.stderr)
+        return 3
+
+
+def base_commit(root: Path, given: str | None) -> str:
+    """The commit that changes are told from: as given, else where pre-commit says a range begins, else HEAD; "" without one.
+
+    Raises UsageError where the given one is not there.
+    """
+    from engine.errors import UsageError
+    from hooks.git import commit_of
+
+    wanted = given or os.environ.get("PRE_COMMIT_FROM_REF")
+    if not wanted:
+        return commit_of(root, "HEAD")
+    commit = commit_of(root, wanted)
+    if not commit and given:
+        raise UsageError(f"there is no commit '{given[:100]}'", do="give a branch, tag or commit")
+    return commit
+
+
+def chosen(root: Path, files: Iterable[str], config: Config) -> list[str]:
+    """The files to look at, relative to the root: those given that the settings want, and what includes a given header."""
+    from hooks.git import including
+
+    found: dict[str, None] = {}
+    for name in files:
+        path = Path(os.path.abspath(name))
+        if not path.is_relative_to(root) or not path.is_file() or path.is_symlink():
+            continue
+        relative = path.relative_to(root).as_posix()
+        candidates = [relative]
+        if relative.endswith((".cuh", ".h", ".hpp")):
+            candidates = including(root, relative)
+            if b"__global__" in path.read_bytes():
+                candidates.insert(0, relative)
+        found.update(dict.fromkeys(c for c in candidates if config.wants(c)))
+    return list(found)

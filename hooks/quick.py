@@ -1,0 +1,276 @@
+"""The pre-commit hook optiml-quick: a short search over the kernels that a commit changes, with a patch to take."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hooks.common import base_commit, chosen, guarded, show
+
+if TYPE_CHECKING:
+    from engine.config import Config
+    from engine.machine import Machine
+    from hooks.changes import Target
+
+_LEAST_S = 3.0  # a search below that finds nothing: validating a spec takes about as long
+_OVER_S = 4.0  # so long past its budget a search is stopped from outside
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A faster version of one kernel. `verdict` says how much, and whether that was measured."""
+
+    kernel: str
+    line: int
+    verdict: str
+    patch: bytes
+
+
+@dataclass
+class Found:
+    """What a file gave. `complete`: searching again under the same budget has no more to say."""
+
+    suggestions: list[Suggestion] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    complete: bool = True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints patches and how to take them. Exit codes: 0, 1 where one was applied or the settings say so, 2 wrong use."""
+    return guarded("optiml-quick", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from engine.config import load_config
+    from hooks.git import fingerprint, toplevel
+
+    begin = time.monotonic()
+    parser = argparse.ArgumentParser(prog="optiml-quick", description="Search the CUDA kernels that a commit changes.")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="the .cu and .cuh files (pre-commit gives them)")
+    parser.add_argument("--fix", action="store_true", help="apply what was found to the working tree")
+    parser.add_argument("--all", action="store_true", help="every kernel of the files, changed or not")
+    parser.add_argument("--base", metavar="REV", help="what changed is told from this commit (default: HEAD)")
+    parser.add_argument(
+        "--budget", metavar="N", help="seconds for all files together, e.g. 20s (default: the settings')"
+    )
+    given = parser.parse_args(arguments)
+
+    root = toplevel(Path.cwd())
+    config, _ = load_config(root)
+    budget = config.quick.budget
+    if given.budget:
+        from engine.commands.optimize import parse_budget
+        from engine.errors import UsageError
+
+        seconds = parse_budget(given.budget).seconds
+        if seconds is None:
+            raise UsageError(f"'{given.budget}' is no time", "--budget", "write it like 20s")
+        budget = seconds
+    commit = "" if given.all else base_commit(root, given.base)
+    paths = chosen(root, given.files, config)
+    if not paths:
+        return 0
+    gpu = Path("/dev/nvidiactl").exists()
+    common = [fingerprint(root), commit, budget, config.thresholds.speedup, config.targets, gpu]
+    found = _search(root, paths, common, config, commit, begin + budget)
+    applied = False
+    for path, result in found.items():
+        for suggestion in result.suggestions:
+            applied |= _offer(root, path, suggestion, given.fix)
+        for note in result.notes:
+            print(show(f"note: {note}"))
+    anything = any(result.suggestions for result in found.values())
+    return int(applied or (anything and config.quick.fail))
+
+
+def _search(
+    root: Path, paths: Sequence[str], common: object, config: Config, commit: str, deadline: float
+) -> dict[str, Found]:
+    from importlib.metadata import version
+
+    from engine.compile.cache import DiskCache
+    from engine.machine import cache_folder
+
+    cache = DiskCache(cache_folder() / "hooks")
+    found: dict[str, Found] = {}
+    keys = {}
+    for path in paths:
+        keys[path] = hashlib.sha256(json.dumps(["quick", 1, version("optiml"), path, common]).encode()).hexdigest()
+        kept = cache.get(keys[path])
+        if kept is not None:
+            found[path] = _unpacked(*kept)
+    missing = [path for path in paths if path not in found]
+    if missing:
+        fresh = search(root, missing, config, commit, deadline)
+        for path, result in fresh.items():
+            if result.complete:
+                cache.put(keys[path], *_packed(result))
+        found.update(fresh)
+    return {path: found[path] for path in paths}
+
+
+def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadline: float) -> dict[str, Found]:
+    """Search the changed kernels of the files until the deadline (of time.monotonic), each for an equal share of the time.
+
+    Raises MachineError where this machine cannot evaluate anything.
+    """
+    from engine.errors import OptimlError
+    from hooks.changes import targets_in
+
+    found = {path: Found() for path in paths}
+    targets: list[Target] = []
+    for path in paths:
+        try:
+            there = targets_in(root, path, commit)
+        except OptimlError as error:
+            found[path].notes.append(f"not searched: {error}")
+            continue
+        targets += [target for target in there if target.spec is not None]
+        bare = [target.kernel for target in there if target.spec is None and target.problem is None]
+        if bare:
+            found[path].notes.append(
+                f"{path}: no spec, so not searched: {', '.join(bare)}; 'optiml init {path}' drafts one"
+            )
+        found[path].notes += [f"not searched: {target.problem}" for target in there if target.problem is not None]
+    if not targets:
+        return found
+    from engine.machine import make_machine
+
+    machine = make_machine()
+    if machine.mode == "predicted" and machine.arch != config.targets[0]:
+        machine.close()
+        machine = make_machine(device="cpu", arch=config.targets[0])
+    try:
+        for index, target in enumerate(targets):
+            share = (deadline - time.monotonic()) / (len(targets) - index)
+            result = found[target.path]
+            if share < _LEAST_S:
+                result.complete = False
+                result.notes.append(f"{target.path}: {target.kernel}: not searched: out of budget")
+                continue
+            _one(root, target, share, config.thresholds.speedup, machine, result)
+    finally:
+        machine.close()
+    return found
+
+
+def _one(root: Path, target: Target, share_s: float, least: float, machine: Machine, found: Found) -> None:
+    from engine.errors import OptimlError
+    from engine.optimize import Options, optimize
+    from engine.search.loop import Budget
+
+    name = f"{target.path}: {target.kernel}"
+    with tempfile.TemporaryDirectory(prefix="optiml-") as folder:
+        options = Options(root / target.path, target.kernel, Budget(seconds=share_s), out=Path(folder))
+        try:
+            with _limit(share_s + _OVER_S):
+                result, out = optimize(options, machine)
+        except _OutOfTime:
+            found.complete = False
+            found.notes.append(f"{name}: stopped: out of budget")
+            return
+        except OptimlError as error:
+            found.notes.append(f"{name}: not searched: {error}")
+            return
+        if result.best is None:
+            found.notes.append(result.verdict)
+            return
+        measurement = result.best.evaluation.measurement
+        assert measurement is not None
+        if measurement.low < least:
+            found.notes.append(f"{result.verdict} Below the threshold of {least:g}×, so not suggested.")
+            return
+        patch = (out / result.best.patch).read_bytes()
+    found.suggestions.append(Suggestion(target.kernel, target.line, result.verdict, patch))
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Interrupts what runs inside after so many seconds; it ends as it would for an interrupt from the keyboard."""
+    rung = False
+
+    def ring(*_: Any) -> None:
+        nonlocal rung
+        rung = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if rung:
+            raise _OutOfTime from None
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _offer(root: Path, path: str, suggestion: Suggestion, fix: bool) -> bool:
+    """Prints a suggestion, with --fix applies it. True where the working tree was changed."""
+    from engine.errors import OptimlError
+    from hooks.git import git
+
+    print(show(f"{path}:{suggestion.line}: {suggestion.kernel}: {suggestion.verdict}"))
+    for line in suggestion.patch.decode("utf-8", "replace").splitlines():
+        print(show(line))
+    if not fix:
+        kept = _keep(root, path, suggestion)
+        print(show(f"To take it: git apply {kept} (or run optiml-quick with --fix)"))
+        return False
+    try:
+        git(root, "apply", "--whitespace=nowarn", "-", data=suggestion.patch)
+    except OptimlError as error:
+        print(show(f"note: {path}: {suggestion.kernel}: the patch was not applied: {error.what}"))
+        return False
+    print(show(f"{path}: applied; add it to the commit with: git add {path}"))
+    return True
+
+
+def _keep(root: Path, path: str, suggestion: Suggestion) -> str:
+    """The patch's file, relative to the root, in a folder that git ignores."""
+    from engine.errors import MachineError
+
+    folder = root / ".optiml"
+    kernel = suggestion.kernel.replace("::", ".")
+    relative = f".optiml/quick-{Path(path).stem}-{kernel}.patch"
+    try:
+        folder.mkdir(exist_ok=True)
+        if not (folder / ".gitignore").exists():
+            (folder / ".gitignore").write_text("*\n")
+        (root / relative).write_bytes(suggestion.patch)
+    except OSError as error:
+        raise MachineError(f"the patch cannot be written: {error.strerror}", relative) from None
+    return relative
+
+
+def _packed(found: Found) -> tuple[dict[str, Any], bytes]:
+    each = [[s.kernel, s.line, s.verdict, len(s.patch)] for s in found.suggestions]
+    return {"suggestions": each, "notes": found.notes}, b"".join(s.patch for s in found.suggestions)
+
+
+def _unpacked(header: dict[str, Any], blob: bytes) -> Found:
+    suggestions, at = [], 0
+    for kernel, line, verdict, length in header["suggestions"]:
+        suggestions.append(Suggestion(kernel, line, verdict, blob[at : at + length]))
+        at += length
+    return Found(suggestions, list(header["notes"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
