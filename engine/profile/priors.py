@@ -1,0 +1,140 @@
+"""Which rules a diagnosis calls for: factors on a rule's own prior, each with its reason. All of them are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from engine.profile.diagnosis import Diagnosis
+from engine.rules.model import Proposal
+
+# Findings multiply, within these bounds: a diagnosis may be wrong, and nothing is excluded by one.
+_LEAST, _MOST = 0.25, 3.0
+_CEILING = 0.95  # a prior stays below certainty
+
+
+@dataclass(frozen=True)
+class Influence:
+    """A finding's factor on one rule: above 1 it is tried earlier, below 1 later."""
+
+    code: str
+    rule: str
+    factor: float
+    reason: str
+
+
+INFLUENCES: tuple[Influence, ...] = (
+    # Accesses that waste sectors: change which lane touches what.
+    Influence("uncoalesced", "row_parallel", 2.5, "lanes of one warp then walk along a row"),
+    Influence("uncoalesced", "transpose_tile", 2.5, "a tile turns the strided side into one along rows"),
+    Influence("uncoalesced", "block_size", 1.3, "another block shape may put neighbours into one warp"),
+    Influence("uncoalesced", "matmul_tile", 1.5, "tiles are loaded along rows"),
+    Influence("uncoalesced", "vectorize", 0.5, "wider accesses do not mend a stride"),
+    Influence("uncoalesced", "fast_math", 0.4, "arithmetic is not what is waited for"),
+    Influence("uncoalesced_loads", "row_parallel", 2.5, "lanes of one warp then walk along a row"),
+    Influence("uncoalesced_loads", "transpose_tile", 2.0, "a tile turns the strided loads into ones along rows"),
+    Influence("uncoalesced_loads", "matmul_tile", 1.5, "tiles are loaded along rows"),
+    Influence("uncoalesced_loads", "block_size", 1.3, "another block shape may put neighbours into one warp"),
+    Influence("uncoalesced_loads", "fast_math", 0.4, "arithmetic is not what is waited for"),
+    Influence("uncoalesced_stores", "transpose_tile", 2.5, "a tile turns the strided stores into ones along rows"),
+    Influence("uncoalesced_stores", "row_parallel", 2.0, "lanes of one warp then store along a row"),
+    Influence("uncoalesced_stores", "register_accumulate", 1.5, "sums kept in registers are stored once"),
+    # More bytes than the arrays hold: reuse what was loaded.
+    Influence("excess_traffic", "matmul_tile", 2.5, "a tile is loaded once and used by the whole block"),
+    Influence("excess_traffic", "register_accumulate", 2.0, "sums in global memory are read and written at every step"),
+    Influence("excess_traffic", "row_parallel", 1.5, "strided rows bring whole sectors for single elements"),
+    Influence("excess_traffic", "transpose_tile", 1.5, "half-used sectors are fetched again"),
+    Influence("excess_traffic", "restrict", 1.3, "values may then stay in registers over a store"),
+    # Device memory is full: only the width of accesses and the number of passes are left.
+    Influence("dram_saturated", "vectorize", 1.3, "fewer requests for the same bytes reach the last per cents"),
+    Influence("dram_saturated", "row_vectorize", 1.3, "fewer requests for the same bytes reach the last per cents"),
+    Influence("dram_saturated", "fast_math", 0.3, "arithmetic hides behind memory"),
+    Influence("dram_saturated", "unroll", 0.6, "more loads in flight do not widen a full path"),
+    # Warps wait for memory: more loads in flight, or fewer.
+    Influence("memory_stalls", "vectorize", 1.6, "each request brings more"),
+    Influence("memory_stalls", "row_vectorize", 1.6, "each request brings more"),
+    Influence("memory_stalls", "unroll", 1.5, "independent loads are issued before the first is waited for"),
+    Influence("memory_stalls", "coarsen", 1.4, "a thread has several loads in flight"),
+    Influence("memory_stalls", "restrict", 1.4, "loads may move before stores"),
+    Influence("memory_stalls", "register_accumulate", 1.4, "a sum in memory is waited for at every step"),
+    Influence("memory_stalls", "fast_math", 0.5, "arithmetic is not what is waited for"),
+    Influence("memory_queue_stalls", "vectorize", 1.8, "fewer requests enter the queue"),
+    Influence("memory_queue_stalls", "row_vectorize", 1.8, "fewer requests enter the queue"),
+    Influence("memory_queue_stalls", "matmul_tile", 1.5, "shared memory takes the requests"),
+    Influence("memory_queue_stalls", "atomic_aggregate", 1.6, "one atomic stands for a block's"),
+    Influence("l1_misses", "matmul_tile", 1.4, "shared memory keeps what L1 drops"),
+    Influence("l1_misses", "block_size", 1.2, "another block shape touches other lines together"),
+    # Shared memory and barriers.
+    Influence("shared_stalls", "atomic_aggregate", 1.2, "combining in registers first spares shared memory"),
+    Influence("shared_stalls", "unroll", 1.3, "independent work between a load from shared memory and its use"),
+    Influence("shared_queue_stalls", "fast_math", 1.2, "special functions share that queue"),
+    Influence("bank_conflicts", "transpose_tile", 1.2, "its tile is padded"),
+    Influence("bank_conflicts", "matmul_tile", 1.2, "its tiles are laid out without conflicts"),
+    Influence("barrier_stalls", "block_size", 1.5, "smaller blocks wait for fewer warps"),
+    Influence("barrier_stalls", "row_parallel", 1.3, "a warp for each row needs no barrier"),
+    Influence("barrier_stalls", "coarsen", 1.2, "more work between two barriers"),
+    # Occupancy and registers.
+    Influence("low_occupancy", "block_size", 1.6, "another size may fit the multiprocessor better"),
+    Influence("low_occupancy", "launch_bounds", 1.6, "the compiler may then use fewer registers"),
+    Influence("low_occupancy", "unroll", 0.7, "unrolling takes registers"),
+    Influence("low_occupancy", "coarsen", 0.7, "coarsening takes registers and threads"),
+    Influence("many_registers", "launch_bounds", 1.6, "the compiler may then use fewer registers"),
+    Influence("many_registers", "unroll", 0.6, "unrolling takes more"),
+    Influence("many_registers", "coarsen", 0.6, "coarsening takes more"),
+    Influence("spills", "launch_bounds", 1.5, "a bound that fits gives the registers back"),
+    Influence("spills", "unroll", 0.5, "unrolling takes more registers"),
+    Influence("spills", "coarsen", 0.5, "coarsening takes more registers"),
+    Influence("local_memory", "unroll", 1.5, "an array with constant indices goes to registers"),
+    # The grid.
+    Influence("small_grid", "row_parallel", 2.0, "a warp or block for each row gives many times the threads"),
+    Influence("small_grid", "block_size", 1.5, "smaller blocks give more of them"),
+    Influence("small_grid", "coarsen", 0.4, "coarsening leaves fewer blocks still"),
+    Influence("tail", "block_size", 1.4, "smaller blocks make a smaller tail"),
+    Influence("tail", "coarsen", 1.2, "another number of blocks may fill whole waves"),
+    Influence("partial_warps", "block_size", 1.5, "whole warps leave no lane idle"),
+    Influence("divergence", "row_parallel", 1.4, "lanes of one warp then share their row's trip count"),
+    # Arithmetic and issue slots.
+    Influence("issue_bound", "fast_math", 1.8, "fewer instructions for each function"),
+    Influence("issue_bound", "unroll", 1.4, "less counting and branching"),
+    Influence("issue_bound", "vectorize", 1.4, "fewer address and load instructions"),
+    Influence("issue_bound", "coarsen", 1.3, "index arithmetic is shared by several elements"),
+    Influence("issue_bound", "matmul_tile", 1.5, "more multiply-adds for each load"),
+    Influence("math_stalls", "fast_math", 2.0, "cheaper instructions on the busy pipe"),
+    Influence("dependency_stalls", "unroll", 1.5, "independent chains side by side"),
+    Influence("dependency_stalls", "coarsen", 1.4, "independent elements side by side"),
+    Influence("fetch_stalls", "unroll", 0.5, "longer code misses the instruction cache more"),
+    # The bound itself.
+    Influence("compute_bound", "fast_math", 1.5, "arithmetic is what takes the time"),
+    Influence("compute_bound", "matmul_tile", 1.3, "registers feed the arithmetic pipes"),
+    Influence("memory_bound", "fast_math", 0.5, "arithmetic hides behind memory"),
+    Influence("latency_bound", "coarsen", 1.3, "more independent work for each thread"),
+    Influence("latency_bound", "unroll", 1.3, "more independent work for each thread"),
+    Influence("launch_bound", "coarsen", 1.2, "fewer blocks start faster"),
+    Influence("launch_bound", "unroll", 0.6, "the loop is not what takes the time"),
+)  # fmt: skip
+
+
+def _table() -> Mapping[str, Mapping[str, float]]:
+    table: dict[str, dict[str, float]] = {}
+    for influence in INFLUENCES:
+        table.setdefault(influence.code, {})[influence.rule] = influence.factor
+    return MappingProxyType({code: MappingProxyType(factors) for code, factors in table.items()})
+
+
+PRIORS: Mapping[str, Mapping[str, float]] = _table()
+
+
+def factor(diagnosis: Diagnosis, rule: str) -> float:
+    """How much more (above 1) or less a rule is called for after this diagnosis; grave findings count in full, slight ones less."""
+    product = 1.0
+    severities = {f.code: f.severity for f in diagnosis.findings}
+    for code in diagnosis.codes:
+        product *= PRIORS.get(code, {}).get(rule, 1.0) ** severities.get(code, 1.0)
+    return min(_MOST, max(_LEAST, product))
+
+
+def reweighted(proposals: Sequence[Proposal], diagnosis: Diagnosis) -> list[Proposal]:
+    """The proposals with priors by the diagnosis, most promising first. A rule that is not in the table keeps its own."""
+    changed = [replace(p, prior=min(max(p.prior, _CEILING), p.prior * factor(diagnosis, p.rule))) for p in proposals]
+    return sorted(changed, key=lambda p: -p.prior)

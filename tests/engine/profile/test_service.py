@@ -1,0 +1,173 @@
+import threading
+import time
+
+import pytest
+
+from engine.model import Binary, LaunchConfig
+from engine.profile import service
+from engine.profile.model import CHEAP, FULL, Profile, ProfileFailure, ProfileRequest
+from engine.profile.service import Priority, ProfileService
+
+
+def request(key: str) -> ProfileRequest:
+    return ProfileRequest(key, Binary(b"", "sm_90", ("k",), (), key), (LaunchConfig((1, 1, 1), (32, 1, 1)),), 1)
+
+
+class Source:
+    """A profiler whose kernels take `each_s`; records who asked, on which thread, and whether the GPU was held."""
+
+    def __init__(self, gpu, each_s=0.0, unusable=""):
+        self.gpu, self.each_s, self.unusable = gpu, each_s, unusable
+        self.batches, self.threads, self.closed, self.raises = [], set(), False, None
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def warm_up(self, metrics):
+        self.threads.add(threading.current_thread())
+
+    def profile(self, batch, metrics, gpu=None):
+        self.gate.wait(10)
+        self.threads.add(threading.current_thread())
+        if self.raises:
+            raise self.raises
+        with gpu:
+            assert self.gpu.locked()
+            time.sleep(self.each_s * len(batch))
+        self.batches.append((metrics.name, [r.key for r in batch]))
+        return [Profile(r.key, metrics.name, r.case, ()) for r in batch]
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(service, "_LINGER_S", 0.05)
+
+
+def start(source, gpu, **options):
+    options.setdefault("share", 1e9)
+    return ProfileService(lambda: source, gpu, **options)
+
+
+def test_requests_are_batched_by_set_and_priority():
+    gpu = threading.Lock()
+    source = Source(gpu)
+    source.gate.clear()
+    with_service = start(source, gpu, batch=3)
+    first = with_service.submit(request("first"), CHEAP, Priority.REQUIRED)  # occupies the thread
+    time.sleep(0.1)
+    futures = [with_service.submit(request(str(i)), CHEAP) for i in range(4)]
+    futures.append(with_service.submit(request("node"), FULL, Priority.EXPANSION))
+    source.gate.set()
+    assert first.result(5).key == "first"
+    assert [f.result(5).key for f in futures] == ["0", "1", "2", "3", "node"]
+    with_service.close()
+    assert source.batches == [
+        ("cheap", ["first"]), ("full", ["node"]), ("cheap", ["0", "1", "2"]), ("cheap", ["3"]),
+    ]  # fmt: skip
+    assert source.closed
+    assert len(source.threads) == 1
+    assert with_service.profiled == 6
+
+
+def test_a_profile_waits_for_the_timing_that_holds_the_gpu():
+    gpu = threading.Lock()
+    running = start(Source(gpu), gpu)
+    with gpu:
+        future = running.submit(request("a"), CHEAP, Priority.REQUIRED)
+        time.sleep(0.2)
+        assert not future.done()
+    assert isinstance(future.result(5), Profile)
+    running.close()
+
+
+def test_the_gpu_is_held_no_longer_than_its_share():
+    gpu = threading.Lock()
+    source = Source(gpu, each_s=0.02)
+    running = start(source, gpu, share=0.2)
+    begin = time.monotonic()
+    futures = [running.submit(request(str(i)), CHEAP) for i in range(60)]
+    time.sleep(1.5)
+    assert running.held_s <= 0.2 * (time.monotonic() - begin) + 0.1
+    assert 4 <= sum(f.done() for f in futures) < 40
+    running.close()
+    assert all(f.done() for f in futures)
+
+
+def test_what_is_required_is_not_held_to_the_share():
+    gpu = threading.Lock()
+    running = start(Source(gpu, each_s=0.01), gpu, share=0.0)
+    later = running.submit(request("later"), CHEAP)
+    required = running.submit(request("now"), FULL, Priority.REQUIRED)
+    assert required.result(5).key == "now"
+    assert not later.done()
+    running.close()
+    answer = later.result(0)
+    assert isinstance(answer, ProfileFailure)
+    assert answer.kind == "closed"
+
+
+def test_a_profiler_that_cannot_be_used_answers_everything_at_once():
+    gpu = threading.Lock()
+    source = Source(gpu, unusable="permission refused")
+    running = start(source, gpu)
+    assert running.submit(request("a"), CHEAP).result(5).reason == "permission refused"
+    assert running.submit(request("b"), CHEAP).result(5).reason == "permission refused"
+    assert running.unusable == "permission refused"
+    running.close()
+    assert source.batches == []
+
+
+def test_a_profiler_given_up_midway_releases_who_waits():
+    gpu = threading.Lock()
+    source = Source(gpu)
+    source.gate.clear()
+    running = start(source, gpu)
+    first = running.submit(request("a"), CHEAP, Priority.REQUIRED)
+    time.sleep(0.1)
+    waiting = running.submit(request("b"), FULL)
+    source.unusable = "no more"
+    source.gate.set()
+    assert isinstance(first.result(5), Profile)
+    assert waiting.result(5).reason == "no more"
+    running.close()
+
+
+def test_a_defect_costs_a_signal_and_not_the_search():
+    gpu = threading.Lock()
+    source = Source(gpu)
+    source.raises = KeyError("counter")
+    running = start(source, gpu)
+    answer = running.submit(request("a"), CHEAP).result(5)
+    assert (answer.kind, "counter" in answer.reason) == ("lost", True)
+    source.raises = None
+    assert isinstance(running.submit(request("b"), CHEAP).result(5), Profile)
+    running.close()
+
+
+def test_a_profiler_that_cannot_be_made():
+    def make():
+        raise OSError("no space left")
+
+    running = ProfileService(make, threading.Lock())
+    assert "no space left" in running.submit(request("a"), CHEAP).result(5).reason
+    running.close()
+
+
+def test_a_cancelled_request_is_not_run():
+    gpu = threading.Lock()
+    source = Source(gpu)
+    running = start(source, gpu, share=0.0)
+    future = running.submit(request("a"), CHEAP)
+    assert future.cancel()
+    assert isinstance(running.submit(request("b"), CHEAP, Priority.REQUIRED).result(5), Profile)
+    running.close()
+    assert "a" not in [key for _, keys in source.batches for key in keys]
+
+
+def test_nothing_is_taken_after_the_end():
+    gpu = threading.Lock()
+    running = start(Source(gpu), gpu)
+    running.close()
+    assert running.submit(request("a"), CHEAP).result(0).kind == "closed"
