@@ -1,6 +1,7 @@
 # make demo    set up, then optimise a shipped kernel (no GPU, no CUDA installation needed)
 # make test    set up, then run the whole test suite
-# make lint    set up, then ruff and mypy --strict
+# make lint    set up, then ruff, mypy --strict and the checks of the Action and its workflows
+# make schema  write docs/optiml.schema.json
 # PYTHON=python3.12 make demo    with another interpreter (3.11 or newer)
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BUDGET ?= 40s
 DEMO_OUT := .optiml/softmax-softmax_kernel
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format schema clean
 
 demo: $(VENV)/.ready
 	$(BIN)/optiml optimize examples/softmax.cu --budget $(BUDGET) --out $(DEMO_OUT)
@@ -22,6 +23,9 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+schema: $(VENV)/.ready-dev
+	$(BIN)/python -m engine.config > docs/optiml.schema.json
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from hooks.changes import Target
 
 _LEAST_S = 3.0  # a search below that finds nothing: validating a spec takes about as long
-_OVER_S = 4.0  # so long past its budget a search is stopped from outside
+_SEARCHED = 0.75  # the share of the time that is searched in: validating before and confirming after take the rest
+_OVER = 1.3  # a search that takes so many times its share is stopped from outside, and nothing is suggested
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,9 @@ def _one(root: Path, target: Target, share_s: float, least: float, machine: Mach
 
     name = f"{target.path}: {target.kernel}"
     with tempfile.TemporaryDirectory(prefix="optiml-") as folder:
-        options = Options(root / target.path, target.kernel, Budget(seconds=share_s), out=Path(folder))
+        options = Options(root / target.path, target.kernel, Budget(seconds=_SEARCHED * share_s), out=Path(folder))
         try:
-            with _limit(share_s + _OVER_S):
+            with _limit(_OVER * share_s):
                 result, out = optimize(options, machine)
         except _OutOfTime:
             found.complete = False
