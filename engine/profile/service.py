@@ -19,7 +19,7 @@ BATCH = 16
 SHARE = 0.1  # of a search's time that the GPU may spend under the profiler
 _LINGER_S = 0.3  # how long a batch waits to fill up; a search makes some 5 to 20 candidates a second
 _TICK_S = 0.05
-_LEAST = 4  # kernels: each batch costs a process of some two seconds beside the search
+_LEAST = 4  # kernels of a batch that nobody waits for: each batch costs a process of some two seconds beside the search
 # What one kernel holds the GPU for, until it was measured here: one pass, and some thirty.
 _FIRST_GUESS_S = {"cheap": 0.03, "full": 0.3}
 
@@ -156,7 +156,8 @@ class ProfileService:
                     self._changed.wait(_LINGER_S - waited)
                     return []
                 affordable = self._affordable(first.metrics)
-                if affordable < min(len(alike), _LEAST):
+                least = _LEAST if first.priority == Priority.BACKGROUND else 1
+                if affordable < min(len(alike), least):
                     self._changed.wait(_TICK_S)
                     return []
                 alike = alike[:affordable]

@@ -1,0 +1,186 @@
+import pytest
+
+from engine.model import LaunchConfig
+from engine.predict.targets import target_for
+from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
+from engine.profile.lines import Site
+from tests.engine.profile.samples import BANDWIDTH, evidence, profile, step
+
+TARGET = target_for("sm_90")
+
+
+def of(*steps, known=None, **options) -> Diagnosis:
+    steps = steps or (step(),)
+    known = known or [evidence() for _ in steps]
+    return diagnose(profile(*steps), known, target=TARGET, bandwidth=BANDWIDTH, **options)
+
+
+def finding(diagnosis: Diagnosis, code: str):
+    found = [f for f in diagnosis.findings if f.code == code]
+    assert len(found) == 1, diagnosis.sentences()
+    return found[0]
+
+
+def test_a_good_copy_is_memory_bound_and_has_no_findings():
+    diagnosis = of()
+    assert diagnosis.bound == "memory"
+    assert diagnosis.copy_share == pytest.approx(0.8)
+    assert diagnosis.text == (
+        "memory-bound: 3.20 TB/s to and from device memory, 80 % of what a copy reaches (4.00 TB/s)"
+    )
+    assert diagnosis.findings == ()
+    assert diagnosis.codes == ("memory_bound",)
+
+
+def test_the_measured_time_goes_before_the_profilers_own():
+    assert of(time_us=64.0).copy_share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("counters", "bound", "words"),
+    [
+        ({"DRAM_PCT": 10, "MEMORY_PCT": 30, "SM_PCT": 85, "DRAM_BYTES": 4e6}, "compute", "at 85 % of their peak"),
+        ({"DRAM_PCT": 10, "MEMORY_PCT": 90, "SM_PCT": 30, "DRAM_BYTES": 4e6}, "memory", "in the caches"),
+        (
+            {"DRAM_PCT": 10, "MEMORY_PCT": 20, "SM_PCT": 15, "DRAM_BYTES": 4e6, "long_scoreboard": 70},
+            "latency",
+            "warps spend 70 % of their cycles waiting for global or local memory",
+        ),
+        ({"DURATION": 3000.0}, "launch", "3.0 µs"),
+    ],
+)
+def test_what_binds_it(counters, bound, words):
+    diagnosis = of(step(**counters))
+    assert diagnosis.bound == bound
+    assert words in diagnosis.text
+
+
+@pytest.mark.parametrize(
+    ("code", "fires", "rests", "words"),
+    [
+        ("dram_saturated", {"DRAM_PCT": 81}, {"DRAM_PCT": 80}, "81 % of its peak"),
+        ("low_occupancy", {"OCCUPANCY_PCT": 49}, {"OCCUPANCY_PCT": 50}, "49 % of the possible warps"),
+        ("memory_stalls", {"long_scoreboard": 41}, {"long_scoreboard": 40}, "41 % of their cycles waiting for global"),
+        ("shared_stalls", {"short_scoreboard": 41}, {"short_scoreboard": 40}, "waiting for shared memory"),
+        ("math_stalls", {"math_pipe_throttle": 41}, {"math_pipe_throttle": 40}, "arithmetic pipe"),
+        ("dependency_stalls", {"wait": 41}, {"wait": 40}, "fixed latency"),
+        ("barrier_stalls", {"barrier": 31}, {"barrier": 30}, "31 % of their cycles waiting at a barrier"),
+        ("l1_misses", {"L1_HIT_PCT": 29, "long_scoreboard": 50}, {"L1_HIT_PCT": 29}, "29 % of the sectors"),
+        (
+            "uncoalesced_loads",
+            {"LOAD_SECTORS": 32e6},
+            {"LOAD_SECTORS": 4.8e6},
+            "32.0 sectors per request where 4 would do",
+        ),
+        ("uncoalesced_stores", {"STORE_SECTORS": 8e6}, {"STORE_SECTORS": 4.8e6}, "stores take 8.0 sectors"),
+        ("divergence", {"ACTIVE_LANES": 12.5}, {"ACTIVE_LANES": 24}, "12.5 of a warp's 32 lanes"),
+        ("issue_bound", {"ISSUE_PCT": 61}, {"ISSUE_PCT": 60}, "61 % of their cycles"),
+    ],
+)
+def test_counters_that_call_for_a_finding_and_those_that_just_do_not(code, fires, rests, words):
+    assert words in finding(of(step(**fires)), code).text
+    assert code not in of(step(**rests)).codes
+
+
+def test_bank_conflicts_count_only_where_shared_memory_is_used():
+    conflicted = step(BANK_CONFLICTS=2e6)
+    found = finding(of(conflicted, known=[evidence(shared=4096)]), "bank_conflicts")
+    assert "50 for every 100 warp instructions" in found.text
+    assert "bank_conflicts" not in of(conflicted).codes
+    assert "bank_conflicts" not in of(step(BANK_CONFLICTS=1e5), known=[evidence(shared=4096)]).codes
+
+
+def test_wide_accesses_are_not_called_uncoalesced():
+    wide = step(LOAD_SECTORS=16e6)
+    assert "uncoalesced_loads" not in of(wide, known=[evidence(width=None)]).codes
+    assert "uncoalesced_loads" not in of(wide, known=[evidence(width=16.0)]).codes
+    assert "uncoalesced_loads" in of(wide, known=[evidence(width=4.0)]).codes
+    found = finding(of(step(LOAD_SECTORS=32e6), known=[evidence(width=None)]), "uncoalesced_loads")
+    assert "neighbouring lanes need 4 to 16" in found.text
+
+
+def test_the_line_where_counters_were_mapped():
+    found = finding(of(step(LOAD_SECTORS=32e6), site=Site(17, 32e6, 4e6, 1e6)), "uncoalesced")
+    assert found.text == "line 17 asks for 32 sectors per request where 4 would do"
+    assert found.line == 17
+    assert "uncoalesced" not in of(step(LOAD_SECTORS=4e6), site=Site(17, 4e6, 4e6, 1e6)).codes
+
+
+def test_counted_ideals_go_before_guessed_ones():
+    exact = step(LOAD_SECTORS=16e6, SITE_SECTORS=16e6, SITE_IDEAL=16e6)
+    assert of(exact).findings == ()
+
+
+def test_more_bytes_than_the_arrays_hold():
+    found = finding(of(array_bytes=32e6), "excess_traffic")
+    assert "128 MB go to and from device memory where the arrays hold 32 MB: 4.0 times" in found.text
+    assert "excess_traffic" not in of(array_bytes=100e6).codes
+
+
+def test_findings_from_resources_and_launch():
+    small = LaunchConfig((12, 1, 1), (100, 1, 1))
+    diagnosis = of(known=[evidence(registers=128, spills=64, launch=small)])
+    assert "120 of 132 multiprocessors" in finding(diagnosis, "small_grid").text
+    assert "4 lanes" in finding(diagnosis, "partial_warps").text
+    assert "128 registers" in finding(diagnosis, "many_registers").text
+    assert "64 bytes stored and 64 loaded" in finding(diagnosis, "spills").text
+    assert "local_memory" in of(known=[evidence(stack=256)]).codes
+    assert "many_registers" not in of(known=[evidence(registers=96)]).codes
+
+
+def test_the_last_wave():
+    resident = 132 * 8  # blocks of 256 threads
+    tail = LaunchConfig((resident + 10, 1, 1), (256, 1, 1))
+    assert "the grid fills 1.0 waves" in finding(of(known=[evidence(launch=tail)]), "tail").text
+    whole = LaunchConfig((resident * 4, 1, 1), (256, 1, 1))
+    assert "tail" not in of(known=[evidence(launch=whole)]).codes
+
+
+def test_steps_count_by_their_time_and_are_named():
+    slow, quick = step("slow", DURATION=90_000, DRAM_PCT=95), step("quick", DURATION=10_000, barrier=90)
+    diagnosis = of(slow, quick)
+    assert diagnosis.findings[0].text.startswith("slow: device memory is used at 95 %")
+    assert diagnosis.findings[-1].severity < 0.1
+    assert diagnosis.copy_share == pytest.approx(2 * 128e6 / 100e-6 / BANDWIDTH)
+
+
+def test_missing_counters_are_named_and_nothing_is_made_up():
+    from engine.profile.model import DRAM_BYTES, DRAM_PCT, MEMORY_PCT
+
+    diagnosis = of(step(missing=(DRAM_BYTES, DRAM_PCT, MEMORY_PCT)))
+    assert diagnosis.copy_share is None
+    assert diagnosis.bound == "unknown"
+    assert DRAM_PCT in diagnosis.sentences()[-1]
+
+
+def test_the_cheap_set_alone_tells_memory_bound():
+    from engine.profile.model import CHEAP
+    from tests.engine.profile.samples import _CALM
+
+    others = tuple(name for name in _CALM if name not in CHEAP.metrics)
+    assert of(step(missing=others)).bound == "memory"
+    slow = of(step(missing=others, DURATION=400_000))
+    assert slow.bound == "unknown"
+    assert "8 % of what a copy reaches" in slow.text
+
+
+def test_without_counters_it_says_so():
+    diagnosis = diagnose_static(
+        [evidence(registers=200, launch=LaunchConfig((4096, 1, 1), (256, 1, 1)))], target=TARGET, bandwidth=BANDWIDTH, time_us=100.0,
+        array_bytes=128e6, why="Nsight Compute is not installed here",
+    )  # fmt: skip
+    assert diagnosis.bound == "unknown"
+    assert "32 % of what a copy reaches" in diagnosis.text
+    assert diagnosis.missing == (
+        "no counters: Nsight Compute is not installed here; judged by times, occupancy and resource use alone",
+    )
+    assert "limited by registers" in finding(diagnosis, "low_occupancy").text
+
+
+def test_without_counters_speed_and_shortness_still_show():
+    def static(time_us):
+        return diagnose_static([evidence()], target=TARGET, bandwidth=BANDWIDTH, time_us=time_us, array_bytes=128e6)
+
+    assert static(40.0).bound == "memory"
+    assert static(3.0).bound == "launch"
+    assert static(None).bound == "unknown"
