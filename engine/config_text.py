@@ -52,6 +52,8 @@ def from_yaml(text: str, path: str) -> tuple[object, dict[Keys, int]]:
         raise ConfigError(what, f"{path}:{mark.line + 1 if mark is not None else 1}", do)
 
     def plain(node: yaml.Node, keys: Keys) -> object:
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+            fail("is no YAML: a tag", node.start_mark, "write the plain value")
         if isinstance(node, yaml.MappingNode):
             found: dict[object, object] = {}
             for key_node, value_node in node.value:
