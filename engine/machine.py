@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -45,15 +47,34 @@ class Machine:
         from engine.compile.compiler import Translation
         from engine.evaluate.gpu import GpuEvaluator
         from engine.gpu.runner import GpuRunner
+        from engine.gpu.sanitize import sanitize
 
         text = (Path(__file__).parent / "gpu" / "tools.cu").read_text()
         tools = self.compiler.compile(Translation(text=text, path="tools.cu", expressions=()))
         worker_cache = self.cache / "worker"
-        return GpuEvaluator(spec, builder, lambda: GpuRunner(self.box, tools.cubin, worker_cache, device=self.device))
+
+        def make() -> GpuRunner:
+            return GpuRunner(self.box, tools.cubin, worker_cache, device=self.device)
+
+        def watched(watcher: Sequence[str], scratch: Path) -> GpuRunner:
+            return GpuRunner(self.box, tools.cubin, scratch, device=self.device, watcher=watcher)
+
+        found = find_sanitizer()
+        if found is None:
+            return GpuEvaluator(spec, builder, make)
+        sanitizer = found
+        return GpuEvaluator(
+            spec, builder, make, lambda built, checks: sanitize(spec, built, checks, watched, sanitizer)
+        )
 
     def close(self) -> None:
         self.compiler.close()
         self._scratch.cleanup()
+
+
+def find_sanitizer() -> str | None:
+    """The path of compute-sanitizer, from PATH or a CUDA toolkit; None where there is none."""
+    return shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
 
 
 def cache_folder() -> Path:

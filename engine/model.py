@@ -146,6 +146,15 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Guardrail:
+    """A hard condition on what would be suggested, and how it came out. `detail` has the figures, or why it was not checked."""
+
+    name: str
+    verdict: str  # "passed", "failed" or "not checked"
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """What evaluating one candidate gave."""
 
@@ -156,3 +165,4 @@ class Evaluation:
     code_hash: str = ""
     stage_s: Mapping[str, float] = field(default_factory=dict)  # seconds by stage: parse, compile, verify, time, …
     notes: tuple[str, ...] = ()
+    guardrails: tuple[Guardrail, ...] = ()  # of a confirmation

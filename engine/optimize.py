@@ -25,7 +25,7 @@ from engine.rules import make_site, proposals
 from engine.rules.model import Proposal, Target
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Progress, Search
-from engine.search.tree import Node, Tree
+from engine.search.tree import Node, Strategy, Tree
 from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
 from engine.spec.model import KernelSpec
@@ -34,6 +34,8 @@ from engine.spec.read import find_spec
 # The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
+# Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
+_LEAST = {"measured": 1.02, "predicted": 1.2}
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Options:
     seed: int = 0
     out: Path | None = None
     resume: bool = False
+    search: Strategy = "mcts"
     command: tuple[str, ...] = ()
 
 
@@ -79,7 +82,7 @@ def _run(
     try:
         built, original = evaluator.open(program)
         source = Proposals(spec, machine.target)
-        tree = Tree(program, source, options.seed)
+        tree = Tree(program, source, options.seed, options.search)
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
@@ -134,13 +137,15 @@ class Proposals:
 def _confirmed(search: Search, evaluator: Evaluator) -> tuple[tuple[Node, Evaluation] | None, list[Refusal]]:
     """The best candidate that holds under a second look, and those that did not."""
     refused: list[Refusal] = []
-    for node in search.best_nodes(_CONFIRMED):
+    least = _LEAST[evaluator.signals.mode]
+    for node in search.best_nodes(_CONFIRMED, least):
         built: Built = search.built.get(node.id) or evaluator.build(node.program)
         begin = time.monotonic()
         evaluation = evaluator.confirm(built)
         stages = search.progress.stage_s
         stages["confirm"] = stages.get("confirm", 0.0) + time.monotonic() - begin
-        if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED):
+        held = evaluation.measurement
+        if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least:
             return (node, evaluation), refused
         refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
     return None, refused
@@ -183,6 +188,7 @@ def _result(
         counts={"candidates": progress.evaluated, "verified": progress.verified, **search.summary()},
         budget={"seconds": options.budget.seconds, "candidates": options.budget.candidates},
         seed=options.seed,
+        search=options.search,
         stopped=progress.stopped,
         elapsed_s=elapsed,
         stages=dict(sorted(progress.stage_s.items())),

@@ -121,11 +121,11 @@ class Worker:
         self.kill()
         return code
 
-    def close(self) -> None:
-        """End the process: politely (its input closes), then by force after two seconds."""
+    def close(self, patience_s: float = 2.0) -> None:
+        """End the process: politely (its input closes), then by force when it has not ended in that time."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2)
+            self._process.wait(timeout=patience_s)
         self.kill()

@@ -26,6 +26,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: .optiml/<file>-<kernel>/)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
+    parser.add_argument(
+        "--search",
+        choices=("mcts", "greedy", "random"),
+        default="mcts",
+        help="how the next edit is chosen (default: mcts)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
     parser.add_argument(
         "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
@@ -67,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             out=arguments.out.resolve() if arguments.out else None,
             resume=arguments.resume,
+            search=arguments.search,
             command=("optiml", *sys.argv[1:]),
         )
         with Live(budget, quiet=arguments.format == "json") as live:

@@ -7,20 +7,21 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine import guardrails
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
 from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, NotBuilt, Signals
-from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
+from engine.model import CaseTiming, Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
 from engine.predict.predictor import Predictor
-from engine.predict.scale import extrapolate, probe_sizes
+from engine.predict.scale import Sizes, extrapolate, probe_sizes
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox
 from engine.spec.data import buffer_elements, bytes_needed, families_for, poisoned, scalars
@@ -46,6 +47,9 @@ _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
 _PROBE_BYTES = 512 << 10  # of all buffers of one counting run: some 10^5 elements, tens of milliseconds
+_PROBE_GROWTH = (
+    32  # a kernel whose grid is capped is counted at up to so many times that: its threads then do several trips
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class CpuEvaluator:
         self._original: Built | None = None
         self._wide: CpuBinary | None = None
         self._predictor = Predictor(target.arch, sandbox=box)
-        self._probe_inputs: list[tuple[Case, Arrays, Mapping[str, Any]]] | None = None
+        self._probe_inputs: dict[tuple[tuple[str, int | float], ...], tuple[Case, Arrays, Mapping[str, Any]]] = {}
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
         self._missing: list[str] = []
@@ -324,27 +328,36 @@ class CpuEvaluator:
 
     # ---- speed
 
-    def _probes(self) -> list[tuple[Case, Arrays, Mapping[str, Any]]]:
-        """The small runs to count accesses in, with their inputs: (probe, buffers, scalars), each set of sizes once."""
-        if self._probe_inputs is None:
-            self._probe_inputs = []
-            for case in self._spec.time:
-                for sizes in self._probe_sizes(case):
-                    if not any(probe.sizes == sizes for probe, _, _ in self._probe_inputs):
-                        probe = Case(case.name, sizes)
-                        buffers = poisoned(self._spec, probe, self._random.getrandbits(40), "declared")
-                        self._probe_inputs.append((probe, buffers, scalars(self._spec, probe)))
-        return self._probe_inputs
+    def _probe(self, case: Case, sizes: Sizes) -> tuple[Case, Arrays, Mapping[str, Any]]:
+        """Sizes to count accesses at, with their inputs, drawn once: (case, buffers, scalars)."""
+        key = tuple(sizes.items())
+        if key not in self._probe_inputs:
+            probe = Case(case.name, dict(sizes))
+            buffers = poisoned(self._spec, probe, self._random.getrandbits(40), "declared")
+            self._probe_inputs[key] = (probe, buffers, scalars(self._spec, probe))
+        return self._probe_inputs[key]
 
     def _sized(self, case: Case) -> list[tuple[Argument, int]]:
         return [(self._spec.argument(name), count) for name, count in buffer_elements(self._spec, case).items()]
 
-    def _probe_sizes(self, case: Case) -> tuple[dict[str, int | float], ...]:
-        return probe_sizes(case.sizes, lambda sizes: bytes_needed(self._spec, Case("", sizes)) <= _PROBE_BYTES)
+    def _probe_sizes(self, built: Built, case: Case) -> tuple[dict[str, int | float], ...]:
+        def blocks(sizes: Sizes) -> int:
+            return max(launch.blocks for launch in self._builder.launches_for(built.program, sizes))
+
+        def within(most: int) -> Callable[[Sizes], bool]:
+            return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most
+
+        return probe_sizes(
+            case.sizes, within(_PROBE_BYTES), blocks=blocks, fits_at_most=within(_PROBE_BYTES * _PROBE_GROWTH)
+        )
 
     def _times_us(self, built: Built) -> list[float]:
         """Predicted time of each timing case, from the accesses counted in small runs."""
-        probes = self._probes()
+        wanted = [[self._probe(case, sizes) for sizes in self._probe_sizes(built, case)] for case in self._spec.time]
+        probes: list[tuple[Case, Arrays, Mapping[str, Any]]] = []
+        for probe in (probe for one in wanted for probe in one):
+            if not any(probe[0].sizes == other.sizes for other, _, _ in probes):
+                probes.append(probe)
         jobs = [
             CpuJob(self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True)
             for probe, buffers, values in probes
@@ -353,10 +366,10 @@ class CpuEvaluator:
         times = []
         for index, case in enumerate(self._spec.time):
             counted = [
-                (sizes, run.counts)
-                for sizes in self._probe_sizes(case)
-                for (probe, _, _), run in zip(probes, runs, strict=True)
-                if probe.sizes == sizes and run.counts is not None
+                (probe.sizes, run.counts)
+                for probe, _, _ in wanted[index]
+                for (other, _, _), run in zip(probes, runs, strict=True)
+                if probe.sizes == other.sizes and run.counts is not None
             ]
             launches = built.launches[len(self._spec.check) + index]
             moved = {a.name: n * parse_dtype(a.type).itemsize for a, n in self._sized(case)}
@@ -402,7 +415,19 @@ class CpuEvaluator:
             findings = self._machine.races(built.extra, jobs)
             if findings and not self._races_itself(known):
                 return _refused(evaluation, findings[0], "")
-        return replace(evaluation, outcome=Outcome.SCREENED, measurement=self._predict(built))
+        measurement = self._predict(built)
+        verdicts = (
+            guardrails.timing(measurement),
+            guardrails.spills(self._original.binary.resources, built.binary.resources, measurement),
+            Guardrail("races", "not checked", self._machine.degraded[0])
+            if self._machine.degraded
+            else Guardrail("races", "passed", "by ThreadSanitizer, on check shapes"),
+        )
+        evaluation = replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement, guardrails=verdicts)
+        failed = guardrails.broken(evaluation)
+        if failed is not None:
+            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
+        return evaluation
 
     def _races_itself(self, known: Sequence[_Known]) -> bool:
         """Whether the original has races too (threads that write the same value, say): then they refute nobody."""

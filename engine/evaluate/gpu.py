@@ -9,24 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from engine import guardrails
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, Signals
 from engine.gpu.monitor import disturbance
 from engine.gpu.runner import DeviceFault, GpuRunner, Wide
+from engine.gpu.sanitize import Sanitized
 from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
 from engine.spec.data import buffer_elements, bytes_needed
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import KernelSpec
 from engine.statistics import paired_ratio, weighted_ratio
-from engine.verify.plan import plan, real_shapes
+from engine.verify.plan import Check, plan, real_shapes
 from engine.verify.widen import widen
 
 _SEEDS = 1 << 40
 # A candidate whose first look comes this near the incumbent gets a close look. The look's own noise is about 2 %.
 _NEAR = 0.97
-# No timing case may lose more than this, however much the others win (KernelOPT's end-to-end gate, arXiv 2609.30059).
-_MOST_LOSS = 1.03
 # Faster than the bytes allow, with this margin for the roof's own noise, is not believed.
 _FLOOR_MARGIN = 0.9
 _HOST_OVER_EVENTS = 2.0  # a batch that took the host twice what the events say was disturbed
@@ -36,6 +36,7 @@ _RETRIES = 2
 _LIMIT_FACTOR = 10.0
 _LEAST_LIMIT_S = 2.0
 _VALIDATED_S = 120.0
+_REPEATED = 4  # checks run twice for the guardrail of repeatable output
 
 _KINDS = {"wrong_result": Outcome.WRONG_RESULT, "memory_error": Outcome.MEMORY_ERROR}
 _FAULTS = {
@@ -47,8 +48,11 @@ _FAULTS = {
 class GpuEvaluator:
     """The measured path. `make_runner` starts a further worker, for the confirmation in a second process."""
 
-    def __init__(self, spec: KernelSpec, builder: Builder, make_runner: Callable[[], GpuRunner]) -> None:
-        self._spec, self._builder, self._make_runner = spec, builder, make_runner
+    def __init__(
+        self, spec: KernelSpec, builder: Builder, make_runner: Callable[[], GpuRunner],
+        sanitize: Callable[[Built, Sequence[Check]], tuple[Sanitized, ...]] | None = None,
+    ) -> None:  # fmt: skip
+        self._spec, self._builder, self._make_runner, self._sanitize = spec, builder, make_runner, sanitize
         self._runner = make_runner()
         self._random = random.Random(secrets.randbits(64))
         self._original: Built | None = None
@@ -59,6 +63,10 @@ class GpuEvaluator:
         self._floors: dict[int, float] = {}
         self.bandwidth = 0.0
         self._missing: list[str] = []
+        if sanitize is None:
+            self._missing.append(
+                "compute-sanitizer is not there: memory errors and races are looked for by our checks alone"
+            )
         self._versions: dict[str, Any] = {}
 
     @property
@@ -228,12 +236,9 @@ class GpuEvaluator:
         if not measurement.stable:
             return replace(evaluation, outcome=Outcome.UNSTABLE, failure=Failure("; ".join(measurement.notes)))
         if measurement.low > 1.0:
-            for case in measurement.cases:
-                if case.high < 1 / _MOST_LOSS:
-                    return replace(
-                        evaluation, outcome=Outcome.GUARDRAIL,
-                        failure=Failure(f"case {case.case} became {1 / case.ratio:.2f} times slower", case=case.case),
-                    )  # fmt: skip
+            gate = guardrails.timing(measurement)
+            if gate.verdict == "failed":
+                return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(gate.detail))
             return replace(evaluation, outcome=Outcome.ACCEPTED)
         return replace(evaluation, outcome=Outcome.SLOWER if measurement.high < 1.0 else Outcome.NO_DIFFERENCE)
 
@@ -328,9 +333,35 @@ class GpuEvaluator:
             failure = self._runner.verify("candidate", after, timeout_s=4 * self._limit_s)["failure"]
             if failure:
                 return _refused(evaluation, failure)
-            return self._judge(evaluation, measurement)
+            judged = self._judge(evaluation, measurement)
+            if judged.outcome is not Outcome.ACCEPTED:
+                return judged
+            return self._guarded(judged, built)
         except DeviceFault as fault:
             return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)))
+
+    def _guarded(self, judged: Evaluation, built: Built) -> Evaluation:
+        """The verdicts of the guardrails on a candidate that holds otherwise."""
+        assert self._original is not None
+        assert judged.measurement is not None
+        answer = self._runner.repeats(
+            "candidate", plan(self._spec, self._random)[:_REPEATED], timeout_s=4 * self._limit_s
+        )
+        checks = [c for c in plan(self._spec, self._random) if c.family == "declared"]
+        verdicts = [
+            guardrails.timing(judged.measurement),
+            guardrails.spills(self._original.binary.resources, built.binary.resources, judged.measurement),
+            guardrails.repeatable(answer["argument"], answer.get("case", ""), wanted=self._spec.deterministic),
+        ]
+        if self._sanitize is not None:
+            found = self._sanitize(built, checks)
+            again = self._sanitize(self._original, checks) if any(s.errors for s in found) else ()
+            verdicts += guardrails.sanitizers(found, again)
+        judged = replace(judged, guardrails=tuple(verdicts))
+        failed = guardrails.broken(judged)
+        if failed is not None:
+            return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
+        return judged
 
     def close(self) -> None:
         self._runner.close()

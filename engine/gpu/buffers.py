@@ -43,7 +43,7 @@ class CaseBuffers:
         sizes = {name: self.counts[name] * self.item_bytes(name) for name in self.dtypes}
         self.data_bytes = sum(sizes.values())
         self.main = Arena(sizes, tools)
-        self.other = Arena({n: sizes[n] for n in self.written}, tools) if self.written else None
+        self.other = Arena({n: sizes[n] for n in self.written}, tools) if self.written and not tools.bare else None
         self.pristine = Arena({n: sizes[n] for n in self.inout}, tools) if self.inout else None
         self.wide: Arena | None = None
         if widened:

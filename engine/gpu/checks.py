@@ -191,6 +191,18 @@ class Checker:
             argument=name, index=first, expected=expected, got=actual, error=abs(actual - expected), tolerance=tolerance,
         )  # fmt: skip
 
+    def differs_from_run_to_run(self, call: Call, index: int, family: str, seed: int) -> str | None:
+        """The first output that two runs on the same inputs leave different, to the last bit."""
+        buffers = self.buffers(index)
+        buffers.draw(seed, family, widen=False)
+        found: list[dict[str, Any]] = []
+        for _ in range(2):
+            buffers.reset(buffers.main, 0)
+            call(self.stream)
+            found.append({name: buffers.main.view(name, cp.uint8).copy() for name in buffers.written})
+        self.stream.synchronize()
+        return next((n for n in buffers.written if not bool((found[0][n] == found[1][n]).all())), None)
+
     # ---- the spec's validation
 
     def validate(self) -> list[str]:

@@ -74,7 +74,8 @@ class Tools:
         [("bad", "<u8"), ("first", "<u8"), ("max_error", "<f8"), ("sum_squares", "<f8"), ("finite", "<u8")]
     )
 
-    def __init__(self, cubin: bytes) -> None:
+    def __init__(self, cubin: bytes, *, bare: bool = False) -> None:
+        self.bare = bare
         self._module = cp.cuda.function.Module()
         self._module.load(cubin)
         self._cache: dict[str, Any] = {}
@@ -158,44 +159,63 @@ class Tools:
 
 
 class Arena:
-    """Buffers with guard zones between them, in one allocation. Sizes are bytes."""
+    """Named buffers. Sizes are bytes.
+
+    As a rule all lie in one allocation with guard zones between them, which are checked for writes. With `tools.bare` each
+    is an allocation of its own of exactly its size: then compute-sanitizer sees every access outside, reads too.
+    """
 
     def __init__(self, sizes: Mapping[str, int], tools: Tools) -> None:
         self.sizes = dict(sizes)
         self._tools = tools
+        self._names = list(sizes)
+        self._zones: list[tuple[int, int]] = []
+        if tools.bare:
+            # Not from CuPy's pool, which hands out more than was asked for.
+            self._memory = {name: cp.cuda.memory.Memory(size) for name, size in sizes.items()}
+            self._addresses = {name: int(memory.ptr) for name, memory in self._memory.items()}
+            self.bytes = sum(sizes.values())
+            return
         offset = GUARD_BYTES
-        self._offsets: dict[str, int] = {}
+        offsets: dict[str, int] = {}
         zones: list[tuple[int, int]] = [(0, GUARD_BYTES)]
         for name, size in sizes.items():
-            self._offsets[name] = offset
+            offsets[name] = offset
             end = offset + size
             # The words up to the next aligned buffer belong to the guard as well; a partial word does not.
             zone_start = -(-end // 4) * 4
             offset = -(-end // _ALIGN) * _ALIGN + GUARD_BYTES
             zones.append((zone_start, offset - zone_start))
         self._block = cp.empty(offset, cp.uint8)
-        self._base = int(self._block.data.ptr)
+        base = int(self._block.data.ptr)
+        self._addresses = {name: base + start for name, start in offsets.items()}
         self.bytes = offset
-        self._zones = [(self._base + start, length // 4) for start, length in zones]
+        self._zones = [(base + start, length // 4) for start, length in zones]
         self._zone_table = cp.asarray(np.array(self._zones, dtype=np.uint64))
-        self._names = list(sizes)
         self._flag = cp.zeros(1, cp.uint32)
         self.set_guards()
 
     def address(self, name: str) -> int:
-        return self._base + self._offsets[name]
+        return self._addresses[name]
 
     def view(self, name: str, dtype: Any) -> Any:
         """The buffer as a CuPy array."""
-        start = self._offsets[name]
-        return self._block[start : start + self.sizes[name]].view(dtype)
+        size = self.sizes[name]
+        memory = cp.cuda.UnownedMemory(self._addresses[name], size, self)
+        kind = np.dtype(dtype)
+        return cp.ndarray((size // kind.itemsize,), kind, cp.cuda.MemoryPointer(memory, 0))
 
     def set_guards(self) -> None:
         for address, words in self._zones:
             self._tools.fill(address, words * 4, GUARD_WORD)
 
     def touched(self) -> str | None:
-        """The name of the buffer next to a guard zone that was written, and the guards set anew; None if all are whole."""
+        """The name of the buffer next to a guard zone that was written, and the guards set anew.
+
+        None if all are whole, or there are none.
+        """
+        if not self._zones:
+            return None
         self._flag.fill(0xFFFFFFFF)
         self._tools.check_guards(int(self._zone_table.data.ptr), len(self._zones), int(self._flag.data.ptr))
         zone = int(self._flag.get()[0])

@@ -19,6 +19,7 @@ from engine.worker import Worker, WorkerLost
 
 _START_S = 60.0  # CUDA's context and CuPy's import, on a busy machine
 _VALIDATE_S = 120.0
+_WATCHER_S = 20.0
 
 
 @dataclass
@@ -38,10 +39,16 @@ class Wide:
 
 
 class GpuRunner:
-    """One worker on one GPU, for one spec at a time. Not thread-safe. `scratch` holds the worker's own compile cache."""
+    """One worker on one GPU, for one spec at a time. Not thread-safe. `scratch` holds the worker's own compile cache.
 
-    def __init__(self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, *, device: int = 0) -> None:
+    With a `watcher` (the argv of a tool that the worker runs under) it is there for `run` alone.
+    """
+
+    def __init__(
+        self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, *, device: int = 0, watcher: Sequence[str] = ()
+    ) -> None:
         self._box, self._tools, self._scratch, self._index = box, tools, scratch, device
+        self._watcher = tuple(watcher)
         self._worker: Worker | None = None
         self._session: tuple[dict[str, Any], list[bytes]] | None = None
         self._kept: dict[str, tuple[object, ...]] = {}
@@ -58,7 +65,7 @@ class GpuRunner:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
         command = self._box.command(
-            python_command("engine.gpu.worker"),
+            [*self._watcher, *python_command("engine.gpu.worker")],
             writable=[self._scratch],
             gpu=True,
             environment={
@@ -69,7 +76,7 @@ class GpuRunner:
         )
         self._worker = Worker(command)
         try:
-            self.device = self._request({"op": "hello"}, [self._tools], timeout_s=_START_S)
+            self.device = self._request({"op": "hello", "bare": bool(self._watcher)}, [self._tools], timeout_s=_START_S)
             if self._session is not None:
                 self._request(*self._session, timeout_s=_START_S)
         except DeviceFault as fault:
@@ -120,6 +127,16 @@ class GpuRunner:
         plan = [(c.case, c.family, c.seed) for c in checks]
         return self._request({"op": "verify", "key": key, "plan": plan}, timeout_s=timeout_s)
 
+    def repeats(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
+        """Run each check twice: `argument` is the first output that differs to the last bit (with its `case`), or None."""
+        plan = [(c.case, c.family, c.seed) for c in checks]
+        return self._request({"op": "repeats", "key": key, "plan": plan}, timeout_s=timeout_s)
+
+    def run(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> None:
+        """Only run a program, for the tool that watches the worker."""
+        plan = [(c.case, c.family, c.seed) for c in checks]
+        self._request({"op": "run", "key": key, "plan": plan}, timeout_s=timeout_s)
+
     def time(
         self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float
     ) -> list[Mapping[str, Any]]:
@@ -150,16 +167,16 @@ class GpuRunner:
         if "error" in answer:
             kind = str(answer.get("error_kind"))
             if kind == "device":
-                self._worker.kill()
-                self._worker = None
+                self.close()
             if kind in ("internal", "protocol"):
                 raise MachineError(f"the GPU worker failed: {answer['error']}", do="please report this")
             raise DeviceFault(str(answer["error"]), kind=kind)
         return answer
 
     def close(self) -> None:
+        """End the worker; one under a watcher gets the time to write its report."""
         if self._worker is not None:
-            self._worker.close()
+            self._worker.close(_WATCHER_S if self._watcher else 2.0)
             self._worker = None
 
 

@@ -28,7 +28,7 @@ class _Session:
         self.checker = Checker(
             self.spec, tools, original, self.launches, wide, _launches(header["wide_launches"] or header["launches"])
         )
-        self.timer = Timer(self.checker)
+        self.timer = None if tools.bare else Timer(self.checker)
         self.loaded: dict[str, tuple[Any, Any]] = {"original": (original, self.launches)}
 
     def load(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
@@ -61,6 +61,31 @@ class _Session:
                 return {"failure": failure, "checks": checks}
         return {"failure": None, "checks": checks}
 
+    def repeats(self, header: dict[str, Any]) -> dict[str, Any]:
+        """The first output that differs from run to run on the same inputs, or None."""
+        from engine.gpu.device import Call
+
+        loaded, launches = self.loaded[header["key"]]
+        for index, family, seed in header["plan"]:
+            buffers = self.checker.buffers(index)
+            call = Call(loaded, launches[index], buffers.arguments(buffers.main))
+            name = self.checker.differs_from_run_to_run(call, index, family, seed)
+            if name:
+                return {"argument": name, "case": self.checker.cases[index].name}
+        return {"argument": None}
+
+    def run(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Only run a program on fresh inputs, for a tool that watches this process."""
+        from engine.gpu.device import Call
+
+        loaded, launches = self.loaded[header["key"]]
+        for index, family, seed in header["plan"]:
+            buffers = self.checker.buffers(index)
+            buffers.draw(seed, family, widen=False)
+            Call(loaded, launches[index], buffers.arguments(buffers.main))(self.checker.stream)
+            self.checker.stream.synchronize()
+        return {}
+
     def time(self, header: dict[str, Any]) -> dict[str, Any]:
         from engine.gpu import timing
 
@@ -68,6 +93,7 @@ class _Session:
         results = []
         for index in header["cases"]:
             programs = [(self.loaded[key][0], self.loaded[key][1][index]) for key in header["programs"]]
+            assert self.timer is not None
             result = self.timer.time(index, programs, effort, header["seed"], header["bar"])
             results.append(result)
             if result["failure"]:
@@ -143,7 +169,7 @@ def main() -> int:
                 case "hello":
                     from engine.gpu.device import Tools
 
-                    tools = Tools(blobs[0])
+                    tools = Tools(blobs[0], bare=bool(header.get("bare")))
                     answer = _device()
                 case "bandwidth":
                     answer = _copy_bandwidth()
@@ -157,6 +183,10 @@ def main() -> int:
                     answer = session.validate()
                 case "verify" if session:
                     answer = session.verify(header)
+                case "repeats" if session:
+                    answer = session.repeats(header)
+                case "run" if session:
+                    answer = session.run(header)
                 case "time" if session:
                     answer = session.time(header)
                 case other:

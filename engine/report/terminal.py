@@ -79,6 +79,9 @@ def print_result(result: OptimizationResult, out: Path) -> None:
     if result.best is not None:
         console.print(_trajectory(result, predicted))
         console.print(_cases(result.best.evaluation, predicted))
+        for guardrail in result.best.evaluation.guardrails:
+            detail = f" ({guardrail.detail})" if guardrail.detail else ""
+            console.print(f"{guardrail.verdict}: {guardrail.name}{detail}", markup=False)
     for refusal in result.refused:
         reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import MachineError, UsageError
-from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
+from engine.model import (
+    CaseTiming,
+    Evaluation,
+    Failure,
+    Guardrail,
+    LaunchConfig,
+    Measurement,
+    Outcome,
+    Program,
+    Resources,
+)
 
 SCHEMA = 1
 
@@ -198,4 +208,5 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
         code_hash=data["code_hash"],
         stage_s=data["stage_s"],
         notes=tuple(data["notes"]),
+        guardrails=tuple(Guardrail(**g) for g in data.get("guardrails", ())),
     )

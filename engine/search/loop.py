@@ -259,8 +259,8 @@ class Search:
     def _stage(self, name: str, seconds: float) -> None:
         self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
 
-    def best_nodes(self, count: int) -> list[Node]:
-        """The most promising candidates, the incumbent first, then by ratio."""
+    def best_nodes(self, count: int, least: float = 1.0) -> list[Node]:
+        """The most promising candidates above a speedup of `least`, the incumbent first, then by ratio."""
         good = [
             n
             for n in self.tree.walk()
@@ -268,7 +268,7 @@ class Search:
             and n.evaluation
             and n.evaluation.measurement
             and n.evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED)
-            and n.evaluation.measurement.ratio > 1.0
+            and n.evaluation.measurement.ratio > least
         ]
         good.sort(key=lambda n: -(n.evaluation.measurement.ratio if n.evaluation and n.evaluation.measurement else 0.0))
         if self.incumbent in good:

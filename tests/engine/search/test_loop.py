@@ -14,10 +14,10 @@ from engine.search.tree import Tree
 from .fakes import Factors, FakeEvaluator, edit, program, speed
 
 
-def start(tmp_path, proposer, *, seed=0, resume=False, in_flight=4, evaluator=None, original=None):
+def start(tmp_path, proposer, *, seed=0, strategy="mcts", resume=False, in_flight=4, evaluator=None, original=None):
     original = original or program()
     evaluator = evaluator or FakeEvaluator()
-    tree = Tree(original, proposer, seed)
+    tree = Tree(original, proposer, seed, strategy)
     journal = Journal(tmp_path / "journal.sqlite", original, {"kernel": "k"}, resume=resume)
     executor = ThreadPoolExecutor(2)
     search = Search(tree, evaluator, journal, executor, in_flight=in_flight)
@@ -25,12 +25,32 @@ def start(tmp_path, proposer, *, seed=0, resume=False, in_flight=4, evaluator=No
     return search
 
 
-def test_the_search_combines_edits_and_finds_the_product(tmp_path):
-    search = start(tmp_path, Factors(("1.5", "0.7", "2.0", "0.9", "1.1")))
-    search.run(Budget(candidates=200))
+@pytest.mark.parametrize("strategy", ["mcts", "greedy", "random"])
+def test_the_search_combines_edits_and_finds_the_product(tmp_path, strategy):
+    search = start(tmp_path, Factors(("1.5", "0.7", "2.0", "0.9", "1.1")), strategy=strategy)
+    search.run(Budget(candidates=400))
     assert search.incumbent is not None
     assert speed(search.incumbent.program.data.decode()) == pytest.approx(1.5 * 2.0 * 1.1)
     assert search.progress.stopped == "nothing is left to try"
+
+
+def test_a_tree_policy_follows_a_chain_sooner_than_chance(tmp_path):
+    # Each good edit comes into reach only after the one before it, among nine that do nothing good.
+    def propose(of):
+        text = of.data.decode()
+        depth = text.count("// speed 1.4")
+        good = [edit(of, f"// speed 1.4 good{depth}")] if depth < 5 else []
+        return good + [edit(of, f"// speed 0.9{i} #{len(text)}") for i in range(9)]
+
+    reached = {}
+    for strategy in ("mcts", "random"):
+        ratios = []
+        for seed in range(6):
+            search = start(tmp_path / f"{strategy}{seed}", propose, strategy=strategy, seed=seed, in_flight=1)
+            search.run(Budget(candidates=120))
+            ratios.append(max(speed(n.program.data.decode()) for n in search.tree.walk()))
+        reached[strategy] = sum(ratios) / len(ratios)
+    assert reached["mcts"] > 1.2 * reached["random"]
 
 
 def test_the_candidate_budget_is_exact(tmp_path):
