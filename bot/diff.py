@@ -32,7 +32,8 @@ class Hunk:
     end: int
     added: frozenset[int]
     changes: tuple[Change, ...]
-    context: tuple[tuple[int, str], ...]  # (line of the old side, its text) for the lines that stay
+    old_lines: tuple[tuple[int, str], ...]  # number and text of every line of the old side
+    new_lines: tuple[tuple[int, str], ...]  # and of the new side
 
     def holds(self, first: int, last: int) -> bool:
         """Whether all lines from `first` to `last` (inclusive) of the new side lie in this hunk."""
@@ -113,7 +114,8 @@ def _hunk(hunk: Iterable[object]) -> Hunk:
     line = begin = new if getattr(hunk, "target_length", 0) else new + 1
     added: set[int] = set()
     changes: list[Change] = []
-    context: list[tuple[int, str]] = []
+    old_lines: list[tuple[int, str]] = []
+    new_lines: list[tuple[int, str]] = []
     first, text = at, list[str]()
     open_ = False
     for item in hunk:
@@ -124,17 +126,20 @@ def _hunk(hunk: Iterable[object]) -> Hunk:
             if open_:
                 changes.append(Change(first, at, tuple(text)))
                 open_ = False
-            context.append((at, value))
+            old_lines.append((at, value))
+            new_lines.append((line, value))
             at, line = at + 1, line + 1
             continue
         if not open_:
             first, text, open_ = at, [], True
         if kind == "-":
+            old_lines.append((at, value))
             at += 1
         else:
             text.append(value)
             added.add(line)
+            new_lines.append((line, value))
             line += 1
     if open_:
         changes.append(Change(first, at, tuple(text)))
-    return Hunk(begin, line, frozenset(added), tuple(changes), tuple(context))
+    return Hunk(begin, line, frozenset(added), tuple(changes), tuple(old_lines), tuple(new_lines))

@@ -15,7 +15,8 @@ def test_hunks_name_their_lines_of_the_new_side() -> None:
     hunk = file.hunks[0]
     assert (file.path, hunk.start, hunk.end, hunk.added) == ("a b.cu", 2, 8, frozenset({3, 4}))
     assert hunk.changes == (Change(3, 4, ("THREE\n", "and a half\n")),)
-    assert hunk.context == ((2, "two\n"), (4, "four\n"), (5, "five\n"), (6, "six\n"))
+    assert hunk.old_lines == ((2, "two\n"), (3, "three\n"), (4, "four\n"), (5, "five\n"), (6, "six\n"))
+    assert [line for line, _ in hunk.new_lines] == [2, 3, 4, 5, 6, 7]
     assert file.hunk_of(2, 7) is hunk
     assert file.hunk_of(2, 8) is None
     assert file.hunk_of(1, 2) is None
@@ -32,7 +33,7 @@ def test_an_insertion_is_named_by_the_line_that_follows() -> None:
 
 def test_form_feeds_and_unicode_separators_end_no_line() -> None:
     (hunk,) = read_patch("a.cu", "@@ -1,2 +1,2 @@\n a\x0cb\n-c\u2028d\n+e\x85f\n").hunks
-    assert hunk.context == ((1, "a\x0cb\n"),)
+    assert hunk.old_lines == ((1, "a\x0cb\n"), (2, "c\u2028d\n"))
     assert hunk.changes == (Change(2, 3, ("e\x85f\n",)),)
 
 

@@ -1,0 +1,133 @@
+"""The result bundle: one JSON file that the job with the GPU writes, and that the job with the token reads as hostile data.
+
+Nothing in it names a file to read, a pull request or a repository: those come from the event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bot.changes import ChangedKernel, Skipped
+from bot.decode import decode, load_json
+from bot.errors import BundleError
+from engine.model import Measurement
+from engine.result import SCHEMA as RESULT_SCHEMA
+from engine.result import OptimizationResult
+
+SCHEMA = "optiml.bundle/1"
+FILE = "bundle.json"
+_MAX_BYTES = 32 << 20
+_MAX_KERNELS = 500
+_PATH = re.compile(r"(?!/)[^\0]{1,1024}")
+_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+Standing = Literal["faster", "slower", "no difference", "not compared"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A changed kernel at the base against the head. `ratio` is base time over head time: above 1, the head is faster."""
+
+    standing: Standing
+    measurement: Measurement | None = None
+    reason: str = ""  # why it was not compared, in one sentence
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One changed kernel, and what was found. `patch` is the suggestion's text, "" without one."""
+
+    changed: ChangedKernel
+    spec_from: Literal["base", "head", "none"] = "none"
+    comparison: Comparison | None = None
+    result: OptimizationResult | None = None
+    patch: str = ""
+    error: str = ""  # why it was not searched, in one sentence
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Everything one run found. `head` and `base` are full commit SHAs."""
+
+    head: str
+    base: str
+    kernels: tuple[Looked, ...]
+    skipped: tuple[Skipped, ...] = ()
+    complete: bool = True  # False: the run was stopped before all kernels were looked at
+    schema: str = SCHEMA
+
+    def to_json(self) -> str:
+        """The JSON form that `read_bundle` takes."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False) + "\n"
+
+
+def write_bundle(bundle: Bundle, folder: Path) -> Path:
+    """Write the bundle into `folder`; its path. Raises BundleError."""
+    target = folder / FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        target.write_text(bundle.to_json(), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BundleError(f"cannot be written: {error}", str(target)) from None
+    return target
+
+
+def read_bundle(folder: Path, *, head: str) -> Bundle:
+    """The bundle in `folder`, if it is one and is of the commit `head`, which the event names. Raises BundleError."""
+    path = folder / FILE
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise BundleError(
+            f"cannot be read: {error.strerror}", str(path), "see the log of the job that searched"
+        ) from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+        os.close(handle)
+        raise BundleError(f"is no regular file of at most {_MAX_BYTES} bytes", str(path))
+    with os.fdopen(handle, "rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    bundle = decode(Bundle, load_json(data), "bundle")
+    _check(bundle, head)
+    return bundle
+
+
+def _check(bundle: Bundle, head: str) -> None:
+    if bundle.schema != SCHEMA:
+        raise BundleError(
+            f"has the schema '{bundle.schema[:80]}', not {SCHEMA}", "bundle", "use one version in all jobs"
+        )
+    if bundle.head != head:
+        raise BundleError("is of another commit than the event", "bundle.head", "run the search again for this commit")
+    if not _SHA.fullmatch(bundle.base) or not _SHA.fullmatch(bundle.head):
+        raise BundleError("names no full commit SHA", "bundle")
+    if len(bundle.kernels) > _MAX_KERNELS:
+        raise BundleError(f"has over {_MAX_KERNELS} kernels", "bundle.kernels")
+    for index, looked in enumerate(bundle.kernels):
+        where = f"bundle.kernels[{index}]"
+        for path in (looked.changed.path, looked.changed.base_path or "x"):
+            if not _PATH.fullmatch(path) or ".." in path.split("/"):
+                raise BundleError("has a path that leads out of the repository", where)
+        result = looked.result
+        if result is not None and result.schema != RESULT_SCHEMA:
+            raise BundleError(f"has a result of another schema than {RESULT_SCHEMA}", where)
+        if looked.patch and (result is None or result.best is None):
+            raise BundleError("has a patch without a result that suggests one", where)
+        if result is not None and result.best is not None:
+            measurement = result.best.evaluation.measurement
+            if measurement is None or measurement.predicted != (result.mode == "predicted"):
+                raise BundleError("says both measured and predicted of one suggestion", where)
+        for one in (looked.comparison.measurement if looked.comparison else None, _of(result)):
+            if one is not None and not (0 < one.low <= one.ratio <= one.high):
+                raise BundleError("has an interval that does not hold its ratio", where)
+
+
+def _of(result: OptimizationResult | None) -> Measurement | None:
+    return result.best.evaluation.measurement if result is not None and result.best is not None else None
