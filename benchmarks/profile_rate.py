@@ -30,7 +30,7 @@ from engine.evaluate.model import Built, Evaluator, NotBuilt  # noqa: E402
 from engine.machine import Machine, make_machine  # noqa: E402
 from engine.model import Outcome  # noqa: E402
 from engine.profile.model import CHEAP, FULL, LINES, MetricSet, Profile, ProfileRequest  # noqa: E402
-from engine.profile.ncu import BATCH, Profiler, make_profiler  # noqa: E402
+from engine.profile.ncu import BATCH, make_profiler  # noqa: E402
 from engine.rules import make_site, proposals  # noqa: E402
 from engine.source.edit import edit_program  # noqa: E402
 from engine.source.load import load_program, repository_root  # noqa: E402
@@ -138,8 +138,8 @@ def _batches(
     options: argparse.Namespace,
     stem: str,
 ) -> list[dict[str, Any]]:
-    """Batches one after the other, the next worker warming up while the last one's report is read by nobody else."""
-    profiler = _profiler(gpu, spec, options)
+    """Batches one after the other, as fast as they come; the profiler's start counts for the first one."""
+    profiler = make_profiler(gpu, spec, prime=not options.no_prime, spares=options.spares)
     results: list[dict[str, Any]] = []
     try:
         for number in range(options.batches):
@@ -169,10 +169,6 @@ def _batches(
     return results
 
 
-def _profiler(gpu: Machine, spec: KernelSpec, options: argparse.Namespace) -> Profiler:
-    return make_profiler(gpu, spec, prime=not options.no_prime, spares=options.spares)
-
-
 def _probe(
     gpu: Machine, spec: KernelSpec, batch: Sequence[ProfileRequest], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -180,9 +176,9 @@ def _probe(
     found = []
     launches = [m for m in FULL.metrics if m.startswith("launch__")]
     parts = [("none but the launch", tuple(launches)), *((m, (m,)) for m in FULL.metrics if m not in launches)]
-    parts.append(("sampled stalls", ("group:smsp__pcsamp_warp_stall_reasons",)))
+    parts += [("sampled stalls", ("group:smsp__pcsamp_warp_stall_reasons",)), ("sectors by instruction", LINES.metrics)]
     for name, metrics in parts:
-        profiler = _profiler(gpu, spec, options)
+        profiler = make_profiler(gpu, spec, prime=not options.no_prime, spares=1)
         try:
             answers = profiler.profile(batch, MetricSet(name, metrics))
         finally:

@@ -101,7 +101,7 @@ class Profiler:
 
     `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder, `case` what is warmed
     up for (the index that requests will name); `spares` workers are kept waiting for each set of counters. Nothing here
-    raises for what the profiler does: `unusable` says why it is given up, `dropped` which counters it does not have, and
+    raises for what the profiler does, and nothing is started before the first call: `unusable` says why it is given up, `dropped` which counters it does not have, and
     each request gets a profile or a declared failure.
     """
 
@@ -121,11 +121,13 @@ class Profiler:
         self.dropped: frozenset[str] = frozenset()
         self.costs: list[Cost] = []
         self.unusable = _NO_NCU if ncu is None else refused_by_driver(box)
-        self.version = "" if self.unusable or ncu is None else ncu_version(ncu, box)
+        self.version = ""  # known once the first worker was started
 
     def warm_up(self, metrics: MetricSet) -> None:
         """Start workers for these counters until the spares are there; returns at once."""
         waiting = self._warm.setdefault(metrics.name, deque())
+        if not self.version and self._ncu is not None and not self.unusable:
+            self.version = ncu_version(self._ncu, self._box) or "unknown"
         while waiting and not waiting[0].alive:
             waiting.popleft().close()
         while not self.unusable and self._ncu is not None and len(waiting) < self._spares:

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -61,17 +61,17 @@ class _Job:
 class ProfileService:
     """Answers requests with futures that never raise: a profile, or a declared failure.
 
-    `make` makes the profiler on the service's own thread, which outlives it (the sandbox's processes end with the thread
-    that started them). `gpu` is the lock that timing holds too: it is held while kernels run under the profiler, and not
+    `source` is used on the service's own thread, and must have started nothing before (the sandbox's processes end with
+    the thread that started them). `gpu` is the lock that timing holds too: it is held while kernels run under the profiler, and not
     while `ncu` starts or writes. `share` bounds the part of the time since `start` that the GPU is held for requests that
     are not required. `prepare` names the sets to warm up for at once.
     """
 
     def __init__(
-        self, make: Callable[[], Source], gpu: AbstractContextManager[object], *, share: float = SHARE, batch: int = BATCH,
+        self, source: Source, gpu: AbstractContextManager[object], *, share: float = SHARE, batch: int = BATCH,
         prepare: Sequence[MetricSet] = (),
     ) -> None:  # fmt: skip
-        self._make, self._gpu, self._share, self._batch, self._prepare = make, gpu, share, batch, tuple(prepare)
+        self._source, self._gpu, self._share, self._batch, self._prepare = source, gpu, share, batch, tuple(prepare)
         self._jobs: list[_Job] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
@@ -114,11 +114,7 @@ class ProfileService:
     # ---- the thread
 
     def _serve(self) -> None:
-        try:
-            source = self._make()
-        except Exception as error:  # as below
-            self._give_up(f"the profiler cannot be started: {error}")
-            return
+        source = self._source
         try:
             if source.unusable:
                 self._give_up(source.unusable)

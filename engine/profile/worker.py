@@ -46,10 +46,10 @@ class _Session:
         import cupy as cp
 
         scratch = cp.empty(256, cp.uint32)
-        cp.cuda.profiler.start()
+        cp.cuda.runtime.profilerStart()
         self.tools.fill(int(scratch.data.ptr), scratch.nbytes, 0)
         self.stream.synchronize()
-        cp.cuda.profiler.stop()
+        cp.cuda.runtime.profilerStop()
 
     def run(self, item: dict[str, Any], cubin: bytes) -> None:
         """Launch every step once, profiled, after a whole run that is not: it warms up and shows what faults."""
@@ -67,10 +67,10 @@ class _Session:
         self.stream.synchronize()
         buffers.reset(buffers.main, 0)
         self.stream.synchronize()
-        cp.cuda.profiler.start()
+        cp.cuda.runtime.profilerStart()
         call(self.stream)
         self.stream.synchronize()
-        cp.cuda.profiler.stop()
+        cp.cuda.runtime.profilerStop()
 
 
 def main() -> int:

@@ -47,7 +47,7 @@ def _quick(monkeypatch):
 
 def start(source, gpu, **options):
     options.setdefault("share", 1e9)
-    return ProfileService(lambda: source, gpu, **options)
+    return ProfileService(source, gpu, **options)
 
 
 def test_requests_are_batched_by_set_and_priority():
@@ -143,15 +143,6 @@ def test_a_defect_costs_a_signal_and_not_the_search():
     assert (answer.kind, "counter" in answer.reason) == ("lost", True)
     source.raises = None
     assert isinstance(running.submit(request("b"), CHEAP).result(5), Profile)
-    running.close()
-
-
-def test_a_profiler_that_cannot_be_made():
-    def make():
-        raise OSError("no space left")
-
-    running = ProfileService(make, threading.Lock())
-    assert "no space left" in running.submit(request("a"), CHEAP).result(5).reason
     running.close()
 
 

@@ -1,0 +1,52 @@
+import threading
+import time
+
+from engine.profile.turns import Turns
+
+
+def test_who_asks_again_waits_behind_who_asked_before():
+    turns, order = Turns(), []
+
+    def other():
+        with turns:
+            order.append("other")
+
+    with turns:
+        thread = threading.Thread(target=other)
+        thread.start()
+        time.sleep(0.1)
+    with turns:
+        order.append("again")
+    thread.join(5)
+    assert order == ["other", "again"]
+    assert not turns.locked()
+
+
+def test_one_at_a_time():
+    turns, inside, most = Turns(), [0], [0]
+
+    def work():
+        for _ in range(200):
+            with turns:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert most[0] == 1
+    assert not turns.locked()
+
+
+def test_it_is_given_back_after_an_error():
+    turns = Turns()
+    try:
+        with turns:
+            raise ValueError
+    except ValueError:
+        pass
+    assert not turns.locked()
