@@ -100,9 +100,9 @@ class Profiler:
     """Profiles candidates of one spec on one GPU. Not thread-safe, and to be used from one thread that lives long.
 
     `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder, `case` what is warmed
-    up for (the index that requests will name); `spares` workers are kept waiting for each set of counters. Nothing here
-    raises for what the profiler does, and nothing is started before the first call: `unusable` says why it is given up, `dropped` which counters it does not have, and
-    each request gets a profile or a declared failure.
+    up for (the index that requests will name); `spares` workers are kept waiting for each set of counters. Nothing is
+    started before the first call, and nothing raises for what the profiler does: `unusable` says why it is given up,
+    `dropped` which counters it does not have, and each request gets a profile or a declared failure.
     """
 
     def __init__(

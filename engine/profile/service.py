@@ -62,7 +62,7 @@ class ProfileService:
     """Answers requests with futures that never raise: a profile, or a declared failure.
 
     `source` is used on the service's own thread, and must have started nothing before (the sandbox's processes end with
-    the thread that started them). `gpu` is the lock that timing holds too: it is held while kernels run under the profiler, and not
+    the thread that started them). `gpu` is the lock that timing holds too (`engine.profile.turns.Turns`, or one as fair): it is held while kernels run under the profiler, and not
     while `ncu` starts or writes. `share` bounds the part of the time since `start` that the GPU is held for requests that
     are not required. `prepare` names the sets to warm up for at once.
     """
@@ -127,6 +127,8 @@ class ProfileService:
                 if source.unusable:
                     self._give_up(source.unusable)
                     return
+        except Exception as error:  # a defect of the profiler costs the search a signal, never its life
+            self._give_up(f"the profiler failed: {error}")
         finally:
             source.close()
 
@@ -144,6 +146,10 @@ class ProfileService:
                 self._changed.wait()
             if self._closing:
                 return None
+            self._jobs = [job for job in self._jobs if not job.future.cancelled()]
+            heapq.heapify(self._jobs)
+            if not self._jobs:
+                return []
             first = self._jobs[0]
             alike = sorted(job for job in self._jobs if job.metrics.name == first.metrics.name)[: self._batch]
             waited = time.monotonic() - first.since
@@ -172,7 +178,7 @@ class ProfileService:
         metrics = jobs[0].metrics
         try:
             answers = source.profile([job.request for job in jobs], metrics, watch)
-        except Exception as error:  # a defect of the profiler costs the search a signal, never its life
+        except Exception as error:  # as above
             answers = [ProfileFailure(job.request.key, "lost", f"the profiler failed: {error}") for job in jobs]
         self.held_s += watch.held_s
         self.profiled += sum(isinstance(a, Profile) for a in answers)

@@ -7,6 +7,7 @@ from engine.model import Binary, LaunchConfig
 from engine.profile import service
 from engine.profile.model import CHEAP, FULL, Profile, ProfileFailure, ProfileRequest
 from engine.profile.service import Priority, ProfileService
+from engine.profile.turns import Turns
 
 
 def request(key: str) -> ProfileRequest:
@@ -51,7 +52,7 @@ def start(source, gpu, **options):
 
 
 def test_requests_are_batched_by_set_and_priority():
-    gpu = threading.Lock()
+    gpu = Turns()
     source = Source(gpu)
     source.gate.clear()
     with_service = start(source, gpu, batch=3)
@@ -72,7 +73,7 @@ def test_requests_are_batched_by_set_and_priority():
 
 
 def test_a_profile_waits_for_the_timing_that_holds_the_gpu():
-    gpu = threading.Lock()
+    gpu = Turns()
     running = start(Source(gpu), gpu)
     with gpu:
         future = running.submit(request("a"), CHEAP, Priority.REQUIRED)
@@ -83,7 +84,7 @@ def test_a_profile_waits_for_the_timing_that_holds_the_gpu():
 
 
 def test_the_gpu_is_held_no_longer_than_its_share():
-    gpu = threading.Lock()
+    gpu = Turns()
     source = Source(gpu, each_s=0.02)
     running = start(source, gpu, share=0.2)
     begin = time.monotonic()
@@ -96,7 +97,7 @@ def test_the_gpu_is_held_no_longer_than_its_share():
 
 
 def test_what_is_required_is_not_held_to_the_share():
-    gpu = threading.Lock()
+    gpu = Turns()
     running = start(Source(gpu, each_s=0.01), gpu, share=0.0)
     later = running.submit(request("later"), CHEAP)
     required = running.submit(request("now"), FULL, Priority.REQUIRED)
@@ -109,7 +110,7 @@ def test_what_is_required_is_not_held_to_the_share():
 
 
 def test_a_profiler_that_cannot_be_used_answers_everything_at_once():
-    gpu = threading.Lock()
+    gpu = Turns()
     source = Source(gpu, unusable="permission refused")
     running = start(source, gpu)
     assert running.submit(request("a"), CHEAP).result(5).reason == "permission refused"
@@ -120,7 +121,7 @@ def test_a_profiler_that_cannot_be_used_answers_everything_at_once():
 
 
 def test_a_profiler_given_up_midway_releases_who_waits():
-    gpu = threading.Lock()
+    gpu = Turns()
     source = Source(gpu)
     source.gate.clear()
     running = start(source, gpu)
@@ -135,7 +136,7 @@ def test_a_profiler_given_up_midway_releases_who_waits():
 
 
 def test_a_defect_costs_a_signal_and_not_the_search():
-    gpu = threading.Lock()
+    gpu = Turns()
     source = Source(gpu)
     source.raises = KeyError("counter")
     running = start(source, gpu)
@@ -146,8 +147,19 @@ def test_a_defect_costs_a_signal_and_not_the_search():
     running.close()
 
 
+def test_a_profiler_whose_warm_up_fails():
+    class Broken(Source):
+        def warm_up(self, metrics):
+            raise KeyError("x")
+
+    gpu = Turns()
+    running = start(Broken(gpu), gpu, prepare=[CHEAP])
+    assert "the profiler failed" in running.submit(request("a"), CHEAP).result(5).reason
+    running.close()
+
+
 def test_a_cancelled_request_is_not_run():
-    gpu = threading.Lock()
+    gpu = Turns()
     source = Source(gpu)
     running = start(source, gpu, share=0.0)
     future = running.submit(request("a"), CHEAP)
@@ -158,7 +170,7 @@ def test_a_cancelled_request_is_not_run():
 
 
 def test_nothing_is_taken_after_the_end():
-    gpu = threading.Lock()
+    gpu = Turns()
     running = start(Source(gpu), gpu)
     running.close()
     assert running.submit(request("a"), CHEAP).result(0).kind == "closed"
