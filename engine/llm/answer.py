@@ -1,0 +1,250 @@
+"""Reads a model's answer: which edits it suggests, and what each is expected to do. Nothing is checked against a program."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import OptimlError
+from engine.llm.model import Fault
+from engine.spec.model import LaunchExpr
+
+# The most that is read of one answer: beyond, it is no edit of one kernel. Ours.
+MOST_SUGGESTIONS = 8
+MOST_REPLACEMENTS = 32
+_MOST_TEXT = 200_000  # characters
+_MOST_HEADING = 300
+_MOST_FENCES = 64
+
+_THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.S | re.I)
+_HEADING = re.compile(r"^[#*]{0,4}[ \t]{0,4}\**(idea|expect|file|grid|block|shared)\**:\**([^\n]*)$", re.M | re.I)
+_EXPECTATION = re.compile(r"([\w.]+)\W+(down|up|lower|higher|less|more)", re.I)
+
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["proposals"],
+    "properties": {
+        "proposals": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["idea", "counter", "direction", "edits", "kernel", "launch"],
+                "properties": {
+                    "idea": {"type": "string"},
+                    "counter": {"type": "string"},
+                    "direction": {"type": "string", "enum": ["down", "up"]},
+                    "edits": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "required": ["file", "search", "replace"],
+                            "properties": {
+                                "file": {"type": "string"},
+                                "search": {"type": "string"},
+                                "replace": {"type": "string"},
+                            },
+                        },
+                    },
+                    "kernel": {"type": "string"},
+                    "launch": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "required": ["grid", "block", "shared"],
+                        "properties": {
+                            "grid": {"type": "array", "items": {"type": "string"}},
+                            "block": {"type": "array", "items": {"type": "string"}},
+                            "shared": {"type": "string"},
+                        },
+                    },
+                },
+            },
+        }
+    },
+}
+
+
+@dataclass
+class EditError(OptimlError):
+    """A suggestion that becomes no proposal. `fault` says which of the endings it is."""
+
+    fault: Fault = Fault.UNREADABLE
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Replace the one place where `search` stands. `file` "" is the kernel's file, or the only one that has it."""
+
+    search: str
+    replace: str
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One idea as a model wrote it: nothing in it is checked against the program yet.
+
+    `counter` and `direction` are the effect it expects; `kernel` is a whole definition, "" without; `launch` holds expressions
+    over the kernel's parameters, empty where it stays.
+    """
+
+    idea: str
+    counter: str = ""
+    direction: str = ""
+    replacements: tuple[Replacement, ...] = ()
+    kernel: str = ""
+    launch: LaunchExpr | None = None
+
+
+def read_answer(text: str) -> tuple[Suggestion, ...]:
+    """The suggestions in an answer: JSON by `SCHEMA` (in a fence or not), else blocks and fenced kernels under headings.
+
+    Raises EditError (UNREADABLE) where there is none.
+    """
+    text = _THINKING.sub("", text[:_MOST_TEXT]).replace("\r\n", "\n")
+    found = _from_json(text)
+    if not found:
+        found = _from_text(text)
+    if not found:
+        raise EditError("the answer holds no edit: neither JSON by the schema, nor blocks, nor a kernel")
+    return tuple(found[:MOST_SUGGESTIONS])
+
+
+def _from_json(text: str) -> list[Suggestion]:
+    bodies = [f.body for f in _fences(text) if f.language in ("json", "")]
+    begin, end = text.find("{"), text.rfind("}")
+    if 0 <= begin < end:
+        bodies.append(text[begin : end + 1])
+    for body in [text, *bodies]:
+        try:
+            value = json.loads(body, strict=False)
+        except (ValueError, RecursionError):
+            continue
+        listed = value.get("proposals", [value]) if isinstance(value, dict) else value
+        found = [s for s in map(_suggestion, listed if isinstance(listed, list) else []) if s is not None]
+        if found:
+            return found
+    return []
+
+
+def _suggestion(value: Any) -> Suggestion | None:
+    """One item of the JSON; None where it holds nothing to do."""
+    if not isinstance(value, dict):
+        return None
+    replacements = []
+    edits = value.get("edits")
+    for edit in edits if isinstance(edits, list) else ():
+        if isinstance(edit, dict) and isinstance(edit.get("search"), str) and isinstance(edit.get("replace"), str):
+            replacements.append(Replacement(edit["search"], edit["replace"], _string(edit.get("file"))))
+        else:
+            return None  # half an edit is another edit than the one that was meant
+    launch = value.get("launch")
+    launch = launch if isinstance(launch, dict) else {}
+    expression = LaunchExpr(_strings(launch.get("grid")), _strings(launch.get("block")), _string(launch.get("shared")))
+    suggestion = Suggestion(
+        idea=_string(value.get("idea")),
+        counter=_string(value.get("counter")),
+        direction=_string(value.get("direction")),
+        replacements=tuple(replacements[: MOST_REPLACEMENTS + 1]),
+        kernel=_unfenced(_string(value.get("kernel"))),
+        launch=expression if expression.grid or expression.block or expression.shared else None,
+    )
+    return suggestion if suggestion.replacements or suggestion.kernel or suggestion.launch else None
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    return tuple(str(v) for v in values if isinstance(v, (str, int)) and str(v).strip())
+
+
+def _unfenced(text: str) -> str:
+    found = _fences(text)
+    return found[0].body if found else text
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A fenced text (`language`, `body`) or a block (`search`, `body`), and the characters it takes."""
+
+    begin: int
+    end: int
+    body: str
+    language: str = ""
+    search: str = ""
+
+
+def _fences(text: str) -> list[_Part]:
+    """The fenced texts, in one pass: answers are hostile, and patterns that look ahead for an end take quadratic time."""
+    found: list[_Part] = []
+    mark, language, begin, body, at = "", "", 0, 0, 0
+    for line in text.splitlines(keepends=True):
+        plain_line = line.strip()
+        head = plain_line[: len(plain_line) - len(plain_line.lstrip("`~"))]
+        if not mark and len(head) >= 3 and len(set(head)) == 1:
+            mark, language, begin, body = head, plain_line[len(head) :].strip().lower(), at, at + len(line)
+        elif mark and plain_line == head and head.startswith(mark):
+            found.append(_Part(begin, at + len(line), text[body:at], language))
+            mark = ""
+        at += len(line)
+    return found
+
+
+def _blocks(text: str) -> list[_Part]:
+    """The search/replace blocks, in one pass."""
+    found: list[_Part] = []
+    begin, search, middle, at = -1, 0, -1, 0
+    for line in text.splitlines(keepends=True):
+        mark = line.strip()
+        if re.fullmatch(r"<{5,9} ?SEARCH", mark, re.I):
+            begin, search, middle = at, at + len(line), -1
+        elif begin >= 0 and middle < 0 and re.fullmatch(r"={5,9}", mark):
+            middle, replace = at, at + len(line)
+        elif begin >= 0 and middle >= 0 and re.fullmatch(r">{5,9} ?REPLACE", mark, re.I):
+            old, new = text[search:middle].removesuffix("\n"), text[replace:at].removesuffix("\n")
+            found.append(_Part(begin, at + len(line), new, search=old))
+            begin = middle = -1
+        at += len(line)
+    return found
+
+
+def _from_text(text: str) -> list[Suggestion]:
+    """Blocks and kernels under headings `Idea:`, `Expect:`, `File:`, `Grid:`, `Block:`, `Shared:`; each `Idea:` begins one."""
+    blocks, fences = _blocks(text), _fences(text)
+    headings = [
+        m
+        for m in _HEADING.finditer(text)
+        if not any(p.begin <= m.start() < p.end for p in (*blocks, *fences[:_MOST_FENCES]))
+    ][: 8 * MOST_SUGGESTIONS]
+    starts = [m.start() for m in headings if m[1].lower() == "idea"]
+    begins = [0, *starts[1:]] if starts else [0]
+    found = []
+    for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
+        said = {m[1].lower(): m[2].strip()[:_MOST_HEADING] for m in headings if begin <= m.start() < end}
+        replacements = tuple(
+            Replacement(b.search, b.body, said.get("file", "")) for b in blocks if begin <= b.begin < end
+        )
+        kernel = ""
+        if not replacements:
+            bodies = [f.body for f in fences if begin <= f.begin < end and "__global__" in f.body]
+            kernel = bodies[-1] if bodies else ""  # what comes last is what the model settled on
+        grid, block = (tuple(p.strip() for p in said.get(k, "").split(",") if p.strip()) for k in ("grid", "block"))
+        launch = LaunchExpr(grid, block, said.get("shared", "")) if grid or block or said.get("shared") else None
+        if not (replacements or kernel or launch):
+            continue
+        expected = _EXPECTATION.search(said.get("expect", ""))
+        found.append(
+            Suggestion(
+                said.get("idea", ""), expected[1] if expected else "", expected[2].lower() if expected else "",
+                replacements, kernel, launch,
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,238 @@
+"""From a model's suggestion to a proposal: located exactly in the program, and screened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from engine.errors import OptimlError
+from engine.llm.answer import MOST_REPLACEMENTS, EditError, Replacement, Suggestion
+from engine.llm.model import Fault
+from engine.model import Program
+from engine.rules.common import declaration_start, launch_edits, merge
+from engine.rules.model import Proposal, Site
+from engine.source.edit import edit_program
+from engine.source.model import Edit, Span, Unit
+from engine.spec.model import KernelSpec, LaunchExpr
+
+# The most that is read of one answer: beyond, it is no edit of one kernel. Ours.
+_MOST_SEARCH = 20_000  # characters
+_MOST_EXPRESSION = 200
+_MOST_ITEMS = 64  # at file scope beside a whole kernel
+
+_EXPRESSION = re.compile(r"[\w\s+\-*/%().,?:&|=!]*", re.ASCII)
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_PLAIN = re.compile(r"[^\w .,:;()+*/%='-]")
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What suggestions are made for: one site per step of the program they edit, and the original that bounds them.
+
+    `counters` are the names that an expectation may use.
+    """
+
+    sites: tuple[Site, ...]
+    original: Program
+    counters: Sequence[str] = field(default=())
+
+    @property
+    def program(self) -> Program:
+        return self.sites[0].program
+
+    @property
+    def spec(self) -> KernelSpec:
+        return self.sites[0].spec
+
+
+def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.5, **parameters: int | str) -> Proposal:
+    """The suggestion as a proposal for the place's program.
+
+    Its idea, and the counter that it expects to change with the direction, are among the parameters. Raises EditError:
+    NOT_FOUND, AMBIGUOUS, FORBIDDEN (outside device functions and launch arguments), UNCHANGED or UNREADABLE.
+    """
+    from engine.verify.screen import screen
+
+    if len(suggestion.replacements) > MOST_REPLACEMENTS:
+        raise EditError(f"has over {MOST_REPLACEMENTS} replacements")
+    located = _located(suggestion.replacements, place.program)
+    whole = _whole(suggestion.kernel, place) if suggestion.kernel else {}
+    launch = _launched(suggestion.launch, _site(suggestion, place)) if suggestion.launch else {}
+    edits = merge(located, whole, launch)
+    if edits is None:
+        raise EditError("its edits overlap", do="give each place once", fault=Fault.AMBIGUOUS)
+    try:
+        program = edit_program(place.program, edits)
+        if program.digest == place.program.digest:
+            raise EditError("nothing would change", fault=Fault.UNCHANGED)
+        reason = screen(place.original, program, place.spec)
+    except EditError:
+        raise
+    except OptimlError as error:
+        raise EditError(error.what, error.where, error.do, fault=Fault.FORBIDDEN) from None
+    if reason:
+        raise EditError(reason, do="change only the kernel, what it alone calls, and its launch", fault=Fault.FORBIDDEN)
+    idea = plain(suggestion.idea) or "Rewrite the kernel"
+    counter = suggestion.counter if suggestion.counter in place.counters else ""
+    direction = "up" if suggestion.direction in ("up", "higher", "more") else "down"
+    expected: dict[str, int | str] = {"expects": f"{counter} {direction}"} if counter else {}
+    return Proposal("llm", _slug(idea), idea, edits, {**expected, **parameters}, prior)
+
+
+def plain(text: str, most: int = 140) -> str:
+    """A model's sentence as one line of plain words: no mark-up, links or mentions come through to a reader."""
+    line = " ".join(_PLAIN.sub(" ", re.sub(r"\w+://\S*|www\.\S*", " ", text[: 4 * most])).split())
+    return line if len(line) <= most else line[:most].rsplit(" ", 1)[0]
+
+
+def _slug(idea: str) -> str:
+    return "_".join(re.findall(r"[a-z0-9]+", idea.lower())[:6])[:48] or "edit"
+
+
+def _located(replacements: Sequence[Replacement], program: Program) -> dict[str, tuple[Edit, ...]]:
+    edits: dict[str, list[Edit]] = {}
+    for replacement in replacements:
+        path, edit = _locate(replacement, program)
+        if edit.text.encode() != program.files[path][edit.span.start : edit.span.end].replace(b"\r\n", b"\n"):
+            edits.setdefault(path, []).append(edit)
+    return {path: tuple(found) for path, found in edits.items()}
+
+
+def _locate(replacement: Replacement, program: Program) -> tuple[str, Edit]:
+    search = replacement.search
+    shown = " ".join(search.split())[:80]
+    if not search.strip():
+        raise EditError("a search text is empty", do="copy the lines to replace", fault=Fault.NOT_FOUND)
+    if len(search) > _MOST_SEARCH:
+        raise EditError(f"a search text is over {_MOST_SEARCH} characters", fault=Fault.NOT_FOUND)
+    if replacement.file and replacement.file not in program.files:
+        raise EditError(
+            "an edit names a file that is not part of the program", plain(replacement.file), fault=Fault.FORBIDDEN
+        )
+    paths = (
+        [replacement.file]
+        if replacement.file
+        else [program.kernel_file, *sorted(set(program.files) - {program.kernel_file})]
+    )
+    for tolerant in (False, True):
+        for path in paths:
+            spans = _matches(program.files[path], search, tolerant=tolerant)
+            if len(spans) > 1:
+                raise EditError(
+                    f"the search text '{shown}' stands there more than once",
+                    path,
+                    "add lines around it",
+                    fault=Fault.AMBIGUOUS,
+                )
+            if spans:
+                text = replacement.replace.replace("\r\n", "\n")
+                return path, Edit(spans[0], text.strip() if tolerant else text)
+    raise EditError(f"the search text '{shown}' is not in the source", do="copy it exactly", fault=Fault.NOT_FOUND)
+
+
+def _matches(data: bytes, search: str, *, tolerant: bool) -> list[Span]:
+    """Up to two places of the text; `tolerant` lets white space differ."""
+    if tolerant:
+        tokens = _TOKEN.findall(search)
+        pattern = re.escape(tokens[0])
+        for before, token in pairwise(tokens):
+            words = (before[-1].isalnum() or before[-1] == "_") and (token[0].isalnum() or token[0] == "_")
+            pattern += (r"\s+" if words else r"\s*") + re.escape(token)
+        head = r"(?<!\w)" if tokens[0][0].isalnum() or tokens[0][0] == "_" else ""
+        tail = r"(?!\w)" if tokens[-1][-1].isalnum() or tokens[-1][-1] == "_" else ""
+        found: list[Span] = []
+        for match in re.compile((head + pattern + tail).encode()).finditer(data):
+            found.append(Span(*match.span()))
+            if len(found) == 2:
+                break
+        return found
+    wanted = search.replace("\r\n", "\n").encode()
+    spans: list[Span] = []
+    for form in {wanted, wanted.replace(b"\n", b"\r\n")}:
+        at = data.find(form)
+        while at >= 0 and len(spans) < 2:
+            spans.append(Span(at, at + len(form)))
+            at = data.find(form, at + 1)
+    return spans
+
+
+def _site(suggestion: Suggestion, place: Workplace) -> Site:
+    """Whose launch a suggestion speaks of: the kernel that it gives or names in its blocks, else the first."""
+    texts = [suggestion.kernel, *(r.search for r in suggestion.replacements)]
+    for site in place.sites:
+        if any(re.search(rf"\b{re.escape(site.kernel.name)}\b", text) for text in texts):
+            return site
+    return place.sites[0]
+
+
+def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
+    """Edits that bring in a kernel given as a whole, with the helpers that come along.
+
+    A definition that the file has already is replaced where it stands; what is new goes before the kernel.
+    """
+    from engine.source.parse import parse
+
+    text = text.strip("\n") + "\n"
+    unit = place.sites[0].unit
+    try:
+        given = parse(text.encode(), unit.path)
+    except OptimlError as error:
+        raise EditError(error.what, fault=Fault.UNREADABLE) from None
+    names = {k.name for k in given.kernels}
+    site = next((s for s in place.sites if s.kernel.name in names), None)
+    if site is None:
+        wanted = place.sites[0].kernel.name
+        raise EditError(f"the kernel given as a whole is not '{wanted}'", do="keep its name", fault=Fault.FORBIDDEN)
+    there = {f.name: f for f in (*unit.functions, *unit.kernels)}
+    edits: list[Edit] = []
+    replaced: list[Span] = []
+    for function in (*given.functions, *given.kernels):
+        old = there.get(function.name)
+        if old is None or any(function.span == span for span in replaced):
+            continue
+        replaced.append(function.span)
+        written = given.text(function.span)
+        if _squeezed(written) != _squeezed(unit.text(old.span)):
+            edits.append(Edit(old.span, written))
+    known = _squeezed(unit.data.decode("utf-8", "replace"))
+    beside = [span for span in _beside(given) if not any(span.overlaps(r) for r in replaced)]
+    if len(beside) > _MOST_ITEMS:
+        raise EditError(f"brings over {_MOST_ITEMS} definitions beside the kernel", fault=Fault.FORBIDDEN)
+    added = "".join(
+        given.text(span).strip("\n") + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
+    )
+    if added:
+        at = declaration_start(site)
+        edits.append(Edit(Span(at, at), added))
+    return {unit.path: tuple(sorted(edits, key=lambda e: e.span))} if edits else {}
+
+
+def _beside(given: Unit) -> list[Span]:
+    """The spans of everything at file scope, in order; comments left out."""
+    return [Span(n.start_byte, n.end_byte) for n in given.root.children if n.type not in ("comment", ";")]
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(_TOKEN.findall(text))
+
+
+def _launched(launch: LaunchExpr, site: Site) -> dict[str, tuple[Edit, ...]]:
+    texts = (*launch.grid, *launch.block, launch.shared)
+    if len(launch.grid) > 3 or len(launch.block) > 3:
+        raise EditError("a launch has at most three extents", fault=Fault.FORBIDDEN)
+    for text in texts:
+        # Comma, comparison and shift would end one argument of the launch and begin another.
+        if len(text) > _MOST_EXPRESSION or not _EXPRESSION.fullmatch(text) or "//" in text or "/*" in text:
+            raise EditError(
+                f"the launch expression '{plain(text)[:60]}' is no arithmetic over the kernel's parameters",
+                fault=Fault.FORBIDDEN,
+            )
+    shared: str | None = launch.shared.strip()
+    if not shared or (shared == "0" and not any(c.shared_bytes for c in site.configs)):
+        shared = None
+    edits = launch_edits(site, grid=launch.grid or None, block=launch.block or None, shared=shared)
+    if edits is None:
+        raise EditError("the launch cannot be seen or rewritten", do="keep the launch as it is", fault=Fault.FORBIDDEN)
+    return edits
