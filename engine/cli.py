@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-_VERBS = ("optimize", "init", "doctor", "show")
+_VERBS = ("optimize", "init", "doctor", "show", "selftest")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ _FORBIDDEN: tuple[tuple[str, str], ...] = (
     (r"(?i:\w*optiml\w*)", "names this tool"),
     (r"__managed__", "keeps memory that outlives a launch"),
     (r"reinterpret_pointer\w*|__cvta_\w+|__stwt|__ldcv", "goes around the caches or the address spaces"),
-    (r"createpolicy\w*|cudaAccess\w*|access_property|associate_access_property|annotated_ptr|apply_access_property",
+    (r"createpolicy\w*|__prefetch_global_l2_evict_last|cudaAccess\w*|access_property|associate_access_property|annotated_ptr|apply_access_property",
      "parks data in the persisting part of L2"),
 )  # fmt: skip
 _RULES = tuple((re.compile(rf"(?:{pattern})\Z"), what) for pattern, what in _FORBIDDEN)
@@ -54,7 +54,7 @@ _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|(//[^\n]*|/\*
 _SPEC = re.compile(r"//\s*optiml:")
 _LONG_COMMENT = 300
 _TALK = re.compile(
-    r"https?:|www\.|@\w|<!--|</?[a-z]+[ >]|!\[|\]\(|`|\b(?:approve\w*|reviewers?|lgtm|merge|ignore\s+(?:all|any|the|previous|above)|"
+    r"https?:|www\.|@\w|<!--|</?[a-z]+[ >]|!\[|\]\(|\b(?:approve\w*|reviewers?|lgtm|merge|ignore\s+(?:all|any|the|previous|above)|"
     r"previous\s+instructions?|system\s+prompt|instructions?|assistant|language\s+model|already\s+verified|trust(?:ed)?|"
     r"do\s+not\s+(?:check|verify|test|review)|skip\s+(?:the\s+)?(?:check|test|verif\w*)|\w+:\s*(?:noqa|nolint))\b",
     re.I,
@@ -172,6 +172,12 @@ class _Items:
     # ---- names and directives that come in
 
     def _added_names(self, item: Item) -> str | None:
+        words = {t.text for t in item.head}
+        lasting = (
+            item.kind == "variable" and words & {"__device__", "__managed__"} and not words & {"const", "constexpr"}
+        )
+        if lasting and not set(item.defines) <= self.known:
+            return f"keeps a variable that outlives a launch ('{item.defines[0][:60] if item.defines else ''}')"
         for token in _flat(item.tokens):
             if token.kind != "name" or token.text in self.names:
                 continue
@@ -265,8 +271,9 @@ class _Items:
         if item.kind not in ("type", "using", "typedef", "other"):
             return False
         # A declaration of a device function, or a type or alias of the candidate's own.
-        words = {t.text for t in item.head}
-        return item.kind != "other" or bool(words & _DEVICE)
+        if item.kind == "type":
+            return [t.text for t in item.tokens[-2:]] == ["}", ";"]  # and no object of it, which host code would make
+        return item.kind != "other" or bool({t.text for t in item.head} & _DEVICE)
 
     def _is_constant(self, item: Item, first: bool) -> bool:
         """An integer constant that only our kernels and their launches use may change; a new constant may come."""

@@ -1,0 +1,1 @@
+"""Known attacks and known honest edits, run through the stages that judge every candidate."""

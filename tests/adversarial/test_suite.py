@@ -1,0 +1,78 @@
+"""Every known way to cheat must be refused with a reason, every honest edit accepted, on whatever this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine.cpu.toolchain import find_toolchain
+from engine.machine import Machine, make_machine
+from engine.sandbox import available
+from engine.selftest.cases import PASSED, SelfCase, load_cases, original_text, originals
+from engine.selftest.run import Verdict, run_cases
+
+ATTACKS, HONEST = load_cases("attacks"), load_cases("honest")
+SANDBOX, WHY = available()
+
+
+def _groups(mode: str) -> list[str]:
+    return [o for o in originals() if any(c.original == o and c.expected(mode) for c in (*ATTACKS, *HONEST))]
+
+
+def _of(original: str) -> list[SelfCase]:
+    return [case for case in (*ATTACKS, *HONEST) if case.original == original]
+
+
+def _unexpected(verdicts: list[Verdict]) -> list[str]:
+    return [f"{v.case.name}: {v.outcome}: {v.reason}" for v in verdicts if v.as_expected is False]
+
+
+def test_the_suite_is_as_large_as_promised() -> None:
+    assert len(ATTACKS) >= 40
+    assert len(HONEST) >= 40
+    assert {case.original for case in (*ATTACKS, *HONEST)} == set(originals())
+
+
+@pytest.mark.parametrize("case", [*ATTACKS, *HONEST], ids=lambda case: f"{case.suite}-{case.name}")
+def test_a_case_fits_its_original_and_says_what_it_is(case: SelfCase) -> None:
+    assert case.text() != original_text(case.original)
+    assert len(case.idea) > 15
+    assert case.gpu or case.cpu
+    if case.suite == "attacks":
+        assert not PASSED & {*case.gpu, *case.cpu}, "an attack that passes is no attack that was refused"
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Machine]:
+    if not SANDBOX:
+        pytest.skip(f"no sandbox here: {WHY}")
+    if find_toolchain() is None:
+        pytest.skip("no C++ compiler here")
+    machine = make_machine(device="cpu")
+    yield machine
+    machine.close()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("original", _groups("predicted"))
+def test_on_the_cpu(cpu: Machine, original: str) -> None:
+    verdicts = run_cases(_of(original), cpu)
+    assert any(v.as_expected for v in verdicts)
+    assert not _unexpected(verdicts)
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Machine]:
+    machine = make_machine(device="gpu")
+    yield machine
+    machine.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("original", _groups("measured"))
+def test_on_the_gpu(gpu: Machine, original: str) -> None:
+    verdicts = run_cases(_of(original), gpu)
+    assert any(v.as_expected for v in verdicts)
+    assert not _unexpected(verdicts)
