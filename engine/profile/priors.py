@@ -11,7 +11,6 @@ from engine.rules.model import Proposal
 
 # Findings multiply, within these bounds: a diagnosis may be wrong, and nothing is excluded by one.
 _LEAST, _MOST = 0.25, 3.0
-_CEILING = 0.95  # a prior stays below certainty
 
 
 @dataclass(frozen=True)
@@ -135,6 +134,13 @@ def factor(diagnosis: Diagnosis, rule: str) -> float:
 
 
 def reweighted(proposals: Sequence[Proposal], diagnosis: Diagnosis) -> list[Proposal]:
-    """The proposals with priors by the diagnosis, most promising first. A rule that is not in the table keeps its own."""
-    changed = [replace(p, prior=min(max(p.prior, _CEILING), p.prior * factor(diagnosis, p.rule))) for p in proposals]
+    """The proposals with priors by the diagnosis, most promising first. A rule that is not in the table keeps its own.
+
+    The factor multiplies the odds, so that priors stay below 1 and variants of one rule keep their order.
+    """
+    changed = [replace(p, prior=_odds(p.prior, factor(diagnosis, p.rule))) for p in proposals]
     return sorted(changed, key=lambda p: -p.prior)
+
+
+def _odds(prior: float, by: float) -> float:
+    return prior * by / (1 - prior + prior * by)

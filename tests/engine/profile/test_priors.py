@@ -1,3 +1,5 @@
+import pytest
+
 from engine.profile.diagnosis import Diagnosis, Finding
 from engine.profile.priors import INFLUENCES, PRIORS, factor, reweighted
 from engine.rules import rules
@@ -34,7 +36,15 @@ def test_a_diagnosis_reorders_proposals():
     ordered = reweighted([first, second], UNCOALESCED)
     assert [p.rule for p in ordered] == ["row_parallel", "fast_math"]
     assert all(0 < p.prior <= 1 for p in ordered)
-    assert ordered[0].prior == 0.95
+    assert ordered[0].prior == pytest.approx(2.5 / 3.5)
+
+
+def test_variants_of_one_rule_keep_their_order():
+    variants = [Proposal("rules", "row_parallel", str(i), {}, {}, 0.9 - i / 10) for i in range(5)]
+    ordered = reweighted(variants, UNCOALESCED)
+    assert [p.summary for p in ordered] == ["0", "1", "2", "3", "4"]
+    assert len({p.prior for p in ordered}) == 5
+    assert ordered[0].prior < 1
 
 
 def test_a_slight_finding_counts_less_than_a_grave_one():
