@@ -60,12 +60,9 @@ class Scope:
     refused: Mapping[str, str] = field(default_factory=dict)
     _depth: int = 0
 
-    def fail(self, node: Node, what: str) -> SourceError:
-        return SourceError(
-            f"the launch cannot be evaluated: {what}",
-            f"{self.unit.path}:{node.start_point[0] + 1}",
-            "declare 'launch' in the spec",
-        )
+    def fail(self, node: Node, what: str, do: str = "declare 'launch' in the spec") -> SourceError:
+        where = f"{self.unit.path}:{node.start_point[0] + 1}"
+        return SourceError(f"the launch cannot be evaluated: {what}", where, do)
 
     # ---- values
 
@@ -212,7 +209,7 @@ class Scope:
             assert found.value is not None
             self._closed(name, found.value, node, name in self._macro_names)
             return _literal(self.number(found.value))
-        raise self.fail(node, f"'{name}' is not known")
+        raise self.fail(node, f"'{name}' is not known", f"give '{name}' a value in every case, or declare 'launch'")
 
     def _call(self, node: Node) -> str:
         called = _called(node)
