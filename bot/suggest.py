@@ -40,6 +40,8 @@ def place(patch: str, files: tuple[FileDiff, ...]) -> Placed:
     What was verified is the whole patch, so it is never split: all of it lies in one hunk of the pull request's diff, or it
     is offered as a patch. Lines that the patch keeps between its changes are part of the suggestion as they are.
     """
+    if not patch:
+        return Placed(None, "it came without its patch")
     try:
         changed = read_diff(patch)
     except DiffError as error:

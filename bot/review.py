@@ -1,0 +1,143 @@
+"""What a review says, before it is text: regressions first, then what could be faster, then what was not looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bot.bundle import Bundle, Looked
+from bot.changes import Skipped
+from bot.diff import FileDiff
+from bot.suggest import Placed, place, separate
+from engine.model import Measurement
+from engine.result import OptimizationResult
+
+Conclusion = Literal["success", "neutral", "failure"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to post. `least_speedup` is the smallest that is suggested; `artifact_url` is where the whole run can be had."""
+
+    least_speedup: float = 1.05
+    fail_on_regression: bool = False
+    post_predicted: bool = True
+    most_inline: int = 10
+    artifact_url: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kernel that could be faster. `number` is what slash commands call it by, from 1."""
+
+    number: int
+    looked: Looked
+    result: OptimizationResult
+    measurement: Measurement
+    placed: Placed
+
+    @property
+    def predicted(self) -> bool:
+        return self.measurement.predicted
+
+
+@dataclass(frozen=True)
+class Review:
+    """All that is said about one head commit."""
+
+    head: str
+    base: str
+    regressions: tuple[Looked, ...]
+    findings: tuple[Finding, ...]
+    compared: tuple[Looked, ...]  # every kernel that was compared, slowest first
+    unimproved: tuple[Looked, ...]
+    not_looked: tuple[Skipped, ...]
+    complete: bool
+    conclusion: Conclusion
+    settings: Settings
+
+    @property
+    def worth_posting(self) -> bool:
+        """Whether there is something that a reviewer should read. If not, only the status says so."""
+        return bool(self.regressions or self.findings)
+
+    @property
+    def headline(self) -> str:
+        """The review in one sentence of ours, without a word of the pull request's."""
+        parts = []
+        for found, predicted in ((False, False), (True, True)):
+            slower = sum(_predicted(looked) is predicted for looked in self.regressions)
+            faster = sum(finding.predicted is predicted for finding in self.findings)
+            word = " (predicted, not measured)" if found else ""
+            if slower:
+                parts.append(f"{_count(slower, 'kernel')} got slower{word}")
+            if faster:
+                parts.append(f"{_count(faster, 'kernel')} could be faster{word}")
+        if not parts:
+            looked = len(self.unimproved) + len(self.compared)
+            parts.append("nothing to suggest" if looked else "no changed kernel could be looked at")
+        text = ", ".join(parts)
+        return (
+            text[0].upper()
+            + text[1:]
+            + ("" if self.complete else "; the run ended before all kernels were looked at")
+            + "."
+        )
+
+
+def make_review(bundle: Bundle, files: tuple[FileDiff, ...], settings: Settings) -> Review:
+    """The review of a bundle. `files` is the pull request's diff as GitHub shows it: suggestions go where it allows them."""
+    regressions = [k for k in bundle.kernels if k.comparison is not None and k.comparison.standing == "slower"]
+    regressions.sort(key=_ratio)
+    wanted: list[tuple[Looked, OptimizationResult, Measurement]] = []
+    unimproved: list[Looked] = []
+    skipped = list(bundle.skipped)
+    for looked in bundle.kernels:
+        if looked.result is None:
+            reason = looked.error or "it was not reached"
+            skipped.append(Skipped(looked.changed.path, reason, looked.changed.kernel))
+            continue
+        best = looked.result.best
+        measurement = best.evaluation.measurement if best is not None else None
+        if measurement is None or not _enough(measurement, settings):
+            unimproved.append(looked)
+        else:
+            wanted.append((looked, looked.result, measurement))
+    wanted.sort(key=lambda item: (item[2].predicted, -item[2].ratio))
+    placed = separate([place(looked.patch, files) for looked, _, _ in wanted])
+    findings = tuple(
+        Finding(number, looked, result, measurement, where)
+        for number, ((looked, result, measurement), where) in enumerate(zip(wanted, placed, strict=True), 1)
+    )
+    compared = sorted((k for k in bundle.kernels if k.comparison is not None), key=_ratio)
+    measured_slower = any(not _predicted(looked) for looked in regressions)
+    conclusion: Conclusion = "success"
+    if regressions or findings or skipped or not bundle.complete:
+        conclusion = "neutral"
+    if settings.fail_on_regression and measured_slower:
+        conclusion = "failure"
+    return Review(
+        bundle.head, bundle.base, tuple(regressions), findings, tuple(compared), tuple(unimproved), tuple(skipped),
+        bundle.complete, conclusion, settings,
+    )  # fmt: skip
+
+
+def _enough(measurement: Measurement, settings: Settings) -> bool:
+    if measurement.predicted:
+        return settings.post_predicted and measurement.ratio >= settings.least_speedup
+    # The end of the interval, not its middle: what is suggested is faster by that much for sure.
+    return measurement.low >= settings.least_speedup
+
+
+def _ratio(looked: Looked) -> float:
+    measurement = looked.comparison.measurement if looked.comparison else None
+    return measurement.ratio if measurement is not None else 1.0
+
+
+def _predicted(looked: Looked) -> bool:
+    measurement = looked.comparison.measurement if looked.comparison else None
+    return measurement is not None and measurement.predicted
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,164 @@
+"""The rendered review: golden files, hostile text, limits, and that measured and predicted are never mixed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from bot.bundle import Bundle
+from bot.changes import Skipped
+from bot.diff import FileDiff
+from bot.escape import code, fence, length, prose
+from bot.render import LIMIT, check_annotations, inline_comments, review_body, status_body, summary_body
+from bot.review import Review, Settings, make_review
+from tests.bot.make import bundle, looked
+from tests.bot.test_suggest import diff, files
+
+OLD, NEW, BEST = "a\nb\nc\n", "a\nB\nc\n", "a\nfaster\nc\n"
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def review(what: Bundle, there: tuple[FileDiff, ...] = (), **settings: object) -> Review:
+    return make_review(what, there, Settings(**settings))  # type: ignore[arg-type]
+
+
+def rendered(what: Review) -> str:
+    comments = inline_comments(what)
+    text = review_body(what, inline={c.number for c in comments})
+    for comment in comments:
+        text += f"\n=== {comment.path}:{comment.start}-{comment.line}\n{comment.body}"
+    return text
+
+
+PATCH = diff(NEW, BEST, "src/a.cu")
+REVIEWS = {
+    "measured": lambda: review(
+        bundle(
+            looked(2.0, against=0.8, patch=PATCH), looked(None, kernel="other", against=1.0), looked(1.4, kernel="third"),
+            skipped=(Skipped("vendor", "a submodule: its commits are not read"),),
+        ),
+        files(OLD, NEW, "src/a.cu"),
+    ),
+    "predicted": lambda: review(bundle(looked(3.0, predicted=True, against=0.5, patch=PATCH, new=True))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(REVIEWS))
+def test_the_review_reads_as_its_golden_file(name: str) -> None:
+    path = GOLDEN / f"{name}.md"
+    text = rendered(REVIEWS[name]())
+    if os.environ.get("OPTIML_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_a_prediction_is_never_called_measured_or_verified() -> None:
+    text = rendered(REVIEWS["predicted"]())
+    assert "predicted" in text
+    assert not re.search(r"(?<!not )\b(measured|verified)\b", text, re.I)
+    assert "95" not in text
+    assert "predicted" not in rendered(REVIEWS["measured"]()).lower()
+
+
+def test_regressions_come_first_and_decide_the_conclusion() -> None:
+    what = bundle(looked(2.0), looked(None, kernel="slow", against=0.5), looked(None, kernel="slower", against=0.4))
+    text = review_body(review(what))
+    assert text.index("`slower`") < text.index("`slow`") < text.index("`scale`")
+    assert review(what).conclusion == "neutral"
+    assert review(what, fail_on_regression=True).conclusion == "failure"
+    assert [a["annotation_level"] for a in check_annotations(review(what))] == ["warning", "warning", "notice"]
+    guess = bundle(looked(None, against=0.5, predicted=True))
+    assert review(guess, fail_on_regression=True).conclusion == "neutral"
+
+
+def test_nothing_to_say_is_not_posted_but_the_status_says_what_was_done() -> None:
+    what = review(bundle(looked(None), looked(1.01, kernel="b")))
+    assert not what.worth_posting
+    assert what.conclusion == "success"
+    assert "Nothing to suggest" in what.headline
+    assert "12 candidates tried" in status_body(what.headline, what.head, review=what)
+
+
+EVIL = [
+    "@octocat fix", "#1 and owner/repo#2 GH-3", "http://evil.example/x https://evil.example www.evil.example a@b.example",
+    "![x](http://evil.example/beacon.png)", "<img src=http://evil.example/b.png>", "[click](javascript:alert(1))",
+    "`code` ``more`` ```\nfence", "</details></summary><h1>x</h1>", "| a | b |\n|--|--|", "<!-- optiml:review head=x -->",
+    "\u202egnirts\u2066", "z\u200bero\ufeff", "# heading", "- list", "1. list", "***bold*** _it_ ~~s~~", "\\`", "&#64;octocat",
+    "0123456789abcdef0123456789abcdef01234567", "\x1b[31mred", "@org/team", "a\r\n\r\n# b", "\t    code", "> quote", "{{ 7*7 }}{% x %}",
+    "$$x$$", ":tada:", "~~~\nfence", "javascript:alert(1)", "@\u200boctocat",
+]  # fmt: skip
+MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+
+
+@pytest.mark.parametrize("evil", EVIL)
+@pytest.mark.parametrize("write", [prose, code])
+def test_hostile_text_shows_as_text(evil: str, write: object) -> None:
+    safe = write(evil)  # type: ignore[operator]
+    for place in (f"{safe}\n", f"- {safe}\n", f"| a |\n|---|\n| {safe} |\n"):
+        html = MARKDOWN.render(place)
+        assert set(re.findall(r"</?([a-z0-9]+)", html)) <= {
+            "p",
+            "li",
+            "ul",
+            "code",
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        }
+        assert "optiml:review" not in html or "&lt;!--" in html
+        outside = re.sub(r"<code>.*?</code>", "", html, flags=re.S)
+        outside = re.sub(r"<[^>]*>", "", outside)
+        assert not re.search(r"[@#]\w|https?://|www\.\w|\bGH-\d|\b[0-9a-f]{7,40}\b|:tada:|\$\$\w", outside), outside
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\ufeff\x1b]", html)
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_a_block_of_code_cannot_be_left(evil: str) -> None:
+    html = MARKDOWN.render(f"{fence(evil)}\n")
+    assert len(re.findall(r"<pre>", html)) == 1
+    assert set(re.findall(r"</?([a-z0-9]+)", html)) <= {"pre", "code"}
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_hostile_names_in_a_whole_review_change_nothing_of_its_shape(evil: str) -> None:
+    def shape(word: str) -> list[str]:
+        what = bundle(looked(2.0, against=0.8, kernel=word, path=f"src/{word}.cu", summary=word, patch=f"--- a\n{word}\n"),
+                      looked(None, kernel=word), skipped=(Skipped(word, word, word),))  # fmt: skip
+        html = MARKDOWN.render(review_body(review(what)))
+        return [t for t in re.findall(r"</?[a-z0-9]+", html) if "code" not in t]
+
+    assert shape(evil) == shape("word")
+
+
+@pytest.mark.parametrize("count", [1, 40, 500])
+def test_every_body_stays_under_the_limits_and_whole(count: int) -> None:
+    many = [
+        looked(2.0, against=0.5, kernel=f"k{i}" + "😀" * 200, path=f"src/{i}.cu" * 30, patch="+x\n" * 4000)
+        for i in range(count)
+    ]
+    what = review(
+        bundle(*many, skipped=tuple(Skipped("p" * 900, "why " * 300) for _ in range(count))), artifact_url="https://x/y"
+    )
+    text = review_body(what)
+    assert length(text) <= LIMIT
+    assert text.count("<details>") == text.count("</details>")
+    assert text.count("```") % 2 == 0
+    assert count < 500 or "artifact of the run](https://x/y)" in text
+    assert length(status_body("s", what.head, review=what)) <= LIMIT
+    assert len(summary_body(what).encode()) < 1 << 20
+
+
+def test_a_suggestion_with_a_fence_inside_stays_one_block() -> None:
+    best = "a\n// ```\n// ````\nc\n"
+    what = review(bundle(looked(2.0, patch=diff(NEW, best, "src/a.cu"))), files(OLD, NEW, "src/a.cu"))
+    (comment,) = inline_comments(what)
+    assert "`````suggestion\n// ```\n// ````\n`````" in comment.body
+    assert (comment.path, comment.start, comment.line) == ("src/a.cu", None, 2)
