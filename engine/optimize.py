@@ -40,7 +40,11 @@ _LEAST = {"measured": 1.02, "predicted": 1.2}
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is asked for. `out` is where journal, result and patch go; None: `.optiml/<file>-<kernel>/` at the root."""
+    """What a run is asked for. `out` is where journal, result and patch go; None: `.optiml/<file>-<kernel>/` at the root.
+
+    `spec` (a spec with the path of its optiml.toml, or None) counts instead of the one in the repository: what comes from a
+    stranger must not say itself how it is judged.
+    """
 
     path: Path
     kernel: str | None = None
@@ -50,6 +54,7 @@ class Options:
     resume: bool = False
     search: Strategy = "mcts"
     command: tuple[str, ...] = ()
+    spec: tuple[KernelSpec, str | None] | None = None
 
 
 def optimize(
@@ -60,7 +65,7 @@ def optimize(
     Raises UsageError, SpecError, SourceError (wrong input), RefusedError (the spec proves nothing), MachineError.
     """
     root = repository_root(options.path)
-    spec, spec_path = find_spec(root, options.path, options.kernel)
+    spec, spec_path = options.spec or find_spec(root, options.path, options.kernel)
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
     name = f"{options.path.stem}-{spec.kernel.replace('::', '.')}"
     out = options.out or root / ".optiml" / name
