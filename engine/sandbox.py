@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine import seccomp
 from engine.errors import MachineError
 
 # Read-only system folders: programs, libraries, headers. No /etc, /home, /var, /run, /srv, /mnt; no /usr/local/etc.
@@ -27,6 +28,10 @@ _GPU_SYSFS = ("/sys/devices", "/sys/bus", "/sys/class", "/sys/module")  # the dr
 _ALLOWED = ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _TMP_BYTES = 1 << 30  # a runaway program fills this and not the machine's memory; g++ needs a few MB
 _SHM_BYTES = 256 << 20
+# Where a caller gives no limit of its own. A CUDA process has some 40 threads and 60 open files.
+_PROCESSES, _OPEN_FILES, _FILE_BYTES = 4096, 1024, 8 << 30
+_FILTER_FD = 9
+_WITH_FILTER = ("/bin/sh", "-c", f'exec {_FILTER_FD}<"$0" && exec "$@"')
 _TRIAL_S = 10.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -37,6 +42,7 @@ class _Limits:
     cpu_s: int | None = None
     processes: int | None = None
     file_bytes: int | None = None
+    open_files: int = _OPEN_FILES
 
     def launcher(self) -> list[str]:
         """The argv prefix that sets these limits and then becomes the program."""
@@ -45,6 +51,7 @@ class _Limits:
             ("cpu", "RLIMIT_CPU", self.cpu_s),
             ("nproc", "RLIMIT_NPROC", self.processes if _counts_processes_by_namespace() else None),
             ("fsize", "RLIMIT_FSIZE", self.file_bytes),
+            ("nofile", "RLIMIT_NOFILE", self.open_files),
             ("core", "RLIMIT_CORE", 0),
         )
         wanted = [(short, name, int(value)) for short, name, value in values if value is not None]
@@ -158,10 +165,11 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Bubblewrap at `bwrap`. `nested` says whether further user namespaces can be forbidden inside."""
+    """Bubblewrap at `bwrap`. `nested`: further user namespaces can be forbidden inside. `filtered`: seccomp works."""
 
     bwrap: Path
     nested: bool = True
+    filtered: bool = True
     safe: bool = True
 
     def command(
@@ -184,16 +192,20 @@ class Sandbox:
         an allow list and `environment`; system folders, this Python, CUDA toolkits and `readable` read-only, at their
         own paths; `writable` writable; an empty /tmp of 1 GiB that goes with the process; with `gpu` the GPU's nodes.
         `readable` and `writable` must be the caller's own choice, with links resolved: what they lead to is shown.
+        System calls that neither compilers nor CUDA need are refused (`engine.seccomp`).
         Limits count per process: address space in bytes (leave None for GPU and ThreadSanitizer processes, which
         reserve far more than they use), CPU seconds, processes of the sandbox (no effect when the caller is root: the
-        kernel exempts root), bytes per file. Core dumps are off.
+        kernel exempts root; 4096 by default), bytes per file (8 GiB). 1024 files may be open. Core dumps are off.
 
         The process ends with the *thread* that started it (`--die-with-parent` is Linux's PR_SET_PDEATHSIG): start what
         shall live long from a thread that does.
         """
-        limits = _Limits(memory_bytes, cpu_s, processes, file_bytes)
+        limits = _Limits(memory_bytes, cpu_s, processes or _PROCESSES, file_bytes or _FILE_BYTES)
+        program = seccomp.path() if self.filtered else None
         # env -i, since bubblewrap stays as process 1 inside and /proc/1/environ would show what it was started with.
-        result = ["/usr/bin/env", "-i", str(self.bwrap)]
+        result = [*_WITH_FILTER, program] if program else []
+        result += ["/usr/bin/env", "-i", str(self.bwrap)]
+        result += ["--seccomp", str(_FILTER_FD)] if program else []
         result += [
             "--unshare-user",
             "--uid",
@@ -329,8 +341,9 @@ def _try(box: Sandbox) -> str:
 def _working() -> tuple[Sandbox | None, str]:
     said = ""
     for path in _candidates():
-        for nested in (True, False):  # --disable-userns needs a writable /proc/sys, which some containers lack
-            box = Sandbox(path, nested)
+        # --disable-userns needs a writable /proc/sys, which some containers lack; a filter needs a kernel with seccomp.
+        for nested, filtered in ((True, True), (False, True), (True, False), (False, False)):
+            box = Sandbox(path, nested, filtered)
             problem = _try(box)
             if not problem:
                 return box, ""
