@@ -150,7 +150,7 @@ def read_report(
                         report.touched[number] = -(-end // elements[number])
                 case "step" if len(words) == 11:
                     steps[int(words[1])] = [int(w) for w in words[2:]]
-                case "site" if len(words) == 13:
+                case "site" if len(words) == 14:
                     sites.append([int(w) for w in words[1:]])
                 case "limited":
                     report.limited = True
@@ -165,14 +165,32 @@ def read_report(
 
 
 def _counts(
-    steps: dict[int, list[int]], sites: list[list[int]], lines: Lines, names: Sequence[str], launches: Sequence[LaunchConfig]
+    steps: dict[int, list[int]],
+    sites: list[list[int]],
+    lines: Lines,
+    names: Sequence[str],
+    launches: Sequence[LaunchConfig],
 ) -> AccessCounts:
     kernels = []
     for number, launch in enumerate(launches):
         blocks, counted, accesses, logged, barriers, warp_loads, loads, stores, block_loads = steps.get(number, [0] * 9)
         scale = blocks / counted * (accesses / logged) if counted and logged else 0.0
         found: dict[tuple[object, ...], SiteCounts] = {}
-        for step, pc, array, write, atomic, size, requests, lanes, _, sectors, ways, same in sites:
+        for (
+            step,
+            pc,
+            array,
+            write,
+            atomic,
+            size,
+            requests,
+            lanes,
+            cache_lines,
+            sectors,
+            ways,
+            same,
+            block_sectors,
+        ) in sites:
             if step != number:
                 continue
             shared = array >= _SHARED_BASE
@@ -186,10 +204,17 @@ def _counts(
                 (old.requests if old else 0.0) + requests * scale, (old.lanes if old else 0.0) + lanes * scale,
                 (old.passes if old else 0.0) + (ways if shared else sectors) * scale, name,
                 (old.same_address if old else 0.0) + same * scale,
+                (old.cache_lines if old else 0.0) + cache_lines * scale,
+                (old.block_bytes if old else 0.0) + 32.0 * block_sectors * scale,
             )  # fmt: skip
         kernels.append(
             KernelCounts(
-                launch, tuple(found.values()), 32.0 * loads, 32.0 * stores, float(barriers), float(warp_loads),
+                launch,
+                tuple(found.values()),
+                32.0 * loads,
+                32.0 * stores,
+                float(barriers),
+                float(warp_loads),
                 32.0 * block_loads * scale,
             )
         )

@@ -375,7 +375,9 @@ class CpuEvaluator:
             moved = {a.name: n * parse_dtype(a.type).itemsize for a, n in self._sized(case)}
             loaded = sum(n for a, n in moved.items() if self._spec.argument(a).role != "out")
             stored = sum(n for a, n in moved.items() if self._spec.argument(a).role != "in")
-            counts = extrapolate(counted, case.sizes, launches, load_bytes=loaded, store_bytes=stored)
+            counts = extrapolate(
+                counted, case.sizes, launches, load_bytes=loaded, store_bytes=stored, array_bytes=moved
+            )
             times.append(self._predictor.predict(built.binary, launches, counts).time_us)
         return times
 

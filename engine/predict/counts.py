@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.model import LaunchConfig
@@ -30,6 +31,11 @@ class SiteCounts:
     passes: float
     array: str = ""  # argument or shared array, where known
     same_address: float = 0.0  # atomics: the sum over requests of the largest number of lanes that hit one address
+    cache_lines: float = (
+        0.0  # global: the sum over requests of the distinct 128-byte cache lines touched; 0 where not counted
+    )
+    # Global loads: the sum over blocks of the distinct sectors that each loads here, in bytes; 0 where not counted.
+    block_bytes: float = 0.0
 
     @property
     def bytes_asked(self) -> float:
@@ -51,6 +57,7 @@ class KernelCounts:
     # The sum over blocks of the distinct sectors that each loads, in bytes; 0 where not counted. What neighbouring blocks
     # share is in it several times: they run on different multiprocessors, and only L2 can serve them from one copy.
     block_load_bytes: float = 0.0
+    array_bytes: Mapping[str, int] = field(default_factory=dict)  # the sizes of the arrays that sites name, where known
 
     def total(self, space: Space, *kinds: Kind) -> tuple[float, float, float]:
         """(requests, passes, bytes asked) over the sites of a space, of the given kinds (all kinds when none given)."""

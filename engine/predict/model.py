@@ -19,18 +19,35 @@ from engine.predict.occupancy import Occupancy, occupancy
 from engine.predict.sass import KernelCode
 from engine.predict.targets import Figures
 
-Bound = Literal["memory", "cache", "load/store units", "shared memory", "compute", "atomics", "latency", "launch"]
+Bound = Literal[
+    "memory", "cache", "load/store units", "shared memory", "compute", "atomics", "latency", "block starts", "launch"
+]  # fmt: skip
 
 _NORM = 3.0  # between 1 (terms add up) and infinity (terms overlap); measured kernels overlap most of their parts
 _LAUNCH_US = 2.0  # the shortest kernel that events can see on current GPUs takes about this long
 _UNKNOWN_TRIPS = 8.0  # of a loop without a memory access to count by: a shuffle or a shared-memory tree has 5 to 10
-_GLOBAL_REQUEST_CLOCKS = 1.5  # L1 per request; naive 2048³ product on an H200: 3.18 ms, 537 M requests, 132 processors
+# L1 looks one cache line up per clock, and takes slightly more than a clock for a request of one line: naive 2048³
+# products on an H200 take 3.06 clocks for two requests of three lines, 2.39 for two requests of two.
+_REQUEST_CLOCKS, _LINE_CLOCKS = 1.2, 1.0
 _SECTORS_PER_CLOCK = 4.0  # L1 delivers 128 bytes per clock
 _DEPENDENT_CLOCKS = 4.0  # a warp's next arithmetic instruction waits so long for the last one
 _L2_LATENCY_S, _L1_LATENCY_S = 0.15e-6, 0.023e-6  # 262 and 41 clocks on an H100 (Luo et al. 2024)
 _SHARED_LATENCY_S = 0.017e-6  # 29 clocks, the same source
 _BARRIER_S = 0.02e-6  # a barrier of a block costs its last warp about this
-_L2_SLICES = 96  # places where atomics on different sectors go on side by side
+# A warp's life beyond its instructions: being placed, its first fetches, its last stores. One-element-per-thread kernels
+# on an H200 (stencil, GELU) take 0.9 to 1.3 µs for each filling of the GPU, of which one memory access is 0.4.
+_WARP_START_S = 0.45e-6
+# A multiprocessor starts a block in about 160 clocks: measured with 64 (stencil) and 128 threads (GELU) on an H200.
+_BLOCK_START_S = 0.08e-6
+# L2 merges a store that covers a part of a sector: it costs as much as so many more sectors (column-wise writes of a
+# transposition on an H200: 512 µs with a quarter of each sector, 960 to 1,130 µs with an eighth).
+_PARTIAL_STORE = 5.0
+_L2_SLICES = 96  # places where atomics on different cache lines go on side by side
+# One after the other in a cache line: 2.1 ns for 262,144 additions to one float, 2.7 ns for 67 M to 256 bins in eight
+# lines (dot product and histogram on an H200).
+_ATOMIC_S = 2.4e-9
+_L2_SHARE = 0.5  # of L2 serves any one multiprocessor at full use: the halves of an A100's or H100's keep copies of the other's data
+_CHAIN_CLOCKS = 2.0  # between two instructions of one warp that nothing overlaps: every other one waits for the last
 _TAIL = 0.5  # share of the last wave's idle time that is felt: blocks do not end all at once
 
 
@@ -95,7 +112,8 @@ def executions(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) ->
 
     The straight code: once per warp. A loop: so often that its accesses move the bytes counted at their source lines
     (at all lines, where the code has none); where loops share a line (an unrolled loop and its rest) the widest takes
-    it all. A loop without accesses: a fixed number of trips each time its parent runs.
+    it all. A loop whose accesses stand at lines that no thread came to: never. A loop without accesses: a fixed number of
+    trips each time its parent runs.
     """
     warps = float(launch.blocks * -(-launch.threads // 32))
     asked: dict[tuple[int, Space, Kind], float] = {}
@@ -103,16 +121,26 @@ def executions(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) ->
         for line in {site.line, 0}:
             key = (line, site.space, site.kind)
             asked[key] = asked.get(key, 0.0) + site.requests * site.width_bytes
+    lines = {(access.line, access.space, access.kind) for loop in code.loops for access in loop.memory}
+    # Kinds of accesses whose counted lines are all in the code: another line of theirs was never visited.
+    known = [(site.line, site.space, site.kind) for site in counted.sites]
+    placed = {(space, kind) for _, space, kind in known} - {key[1:] for key in known if key not in lines}
     # Bytes per lane and trip of each loop, by source line where the counts know that line.
     moved: list[dict[tuple[int, Space, Kind], float]] = []
+    idle: list[bool] = []
     for loop in code.loops:
+        skipped = False
         own: dict[tuple[int, Space, Kind], float] = {}
         for access in loop.memory:
             key = (access.line, access.space, access.kind)
             if key not in asked:
+                if (access.space, access.kind) in placed:
+                    skipped = True
+                    continue
                 key = (0, access.space, access.kind)
             own[key] = own.get(key, 0.0) + access.width_bytes
         moved.append(own)
+        idle.append(skipped and not own)
     runs = [warps]
     for index, loop in enumerate(code.loops[1:], 1):
         parent = runs[loop.parent]
@@ -125,6 +153,8 @@ def executions(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) ->
                 estimates.append(max(asked[key] - straight, 0.0) / width / sharing)
         if estimates:
             runs.append(max(estimates))
+        elif idle[index]:
+            runs.append(0.0)
         elif moved[index]:
             runs.append(parent)  # the rest of an unrolled loop
         else:
@@ -132,23 +162,37 @@ def executions(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) ->
     return tuple(runs)
 
 
-def merged(code: KernelCode, counted: KernelCounts) -> KernelCounts:
+def merged(code: KernelCode, counted: KernelCounts, launch: LaunchConfig) -> KernelCounts:
     """The counts with fewer, wider accesses where the compiler joined what the source asks for one by one.
 
     The accesses of a line move the same bytes either way, so their number shrinks with the mean width of the
-    instructions at that line (at all lines, where the code has none). Sectors of global memory stay as they are.
+    instructions at that line (at all lines, where the code has none). Loads at a line without a loop cannot be more than the code has
+    instructions there, for each warp: a value that is loaded once and kept is counted once. What they touch shrinks
+    with them.
     """
     found: dict[tuple[int, Space, Kind], list[int]] = {}
     for access in (access for loop in code.loops for access in loop.memory):
         for line in {access.line, 0}:
             found.setdefault((line, access.space, access.kind), []).append(access.width_bytes)
+    looped = {access.line for loop in code.loops[1:] for access in loop.memory}
+    warps = launch.blocks * -(-launch.threads // 32)
+    asked: dict[int, float] = {}
+    for site in counted.sites:
+        if (site.space, site.kind) == ("global", "load"):
+            asked[site.line] = asked.get(site.line, 0.0) + site.requests
     sites = []
     for site in counted.sites:
         widths = found.get((site.line, site.space, site.kind)) or found.get((0, site.space, site.kind), [])
         share = min(1.0, site.width_bytes * len(widths) / sum(widths)) if widths and site.kind != "atomic" else 1.0
-        passes = site.passes * share if site.space == "shared" else site.passes
+        kept = 1.0
+        at_line = found.get((site.line, "global", "load"), [])
+        if (site.space, site.kind) == ("global", "load") and at_line and site.line not in looped:
+            kept = min(1.0, len(at_line) * warps / max(asked[site.line] * share, 1.0))
+        passes = site.passes * share if site.space == "shared" else site.passes * kept
         # `lanes` stays: it stands for the bytes that were asked for.
-        sites.append(replace(site, requests=site.requests * share, passes=passes))
+        sites.append(
+            replace(site, requests=site.requests * share * kept, passes=passes, cache_lines=site.cache_lines * kept)
+        )
     return replace(counted, sites=tuple(sites))
 
 
@@ -164,18 +208,22 @@ def _terms(
     processors = max(1.0, target.multiprocessors * occupied.active)
     resident = max(1.0, min(occupied.warps * processors, launch.blocks * -(-launch.threads // 32)))
     runs = executions(code, counted, launch)
-    issued = merged(code, counted)
+    issued = merged(code, counted, launch)
 
     def executed(name: str) -> float:
         return sum(float(getattr(loop, name)) * run for loop, run in zip(code.loops, runs, strict=True))
 
-    requests, sectors, _ = issued.total("global", "load", "store")
+    _, sectors, _ = issued.total("global", "load", "store")
     dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures)
     local_bytes = executed("local") * 32 * 4
     memory = (dram_bytes / figures.dram_bytes_s) * 1e6
     cache = ((l2_bytes + local_bytes) / figures.l2_bytes_s) * 1e6
 
-    request_clocks = max(requests * _GLOBAL_REQUEST_CLOCKS, sectors / _SECTORS_PER_CLOCK) + executed("local")
+    request_clocks = executed("local") * _REQUEST_CLOCKS + sum(
+        max(s.requests * _REQUEST_CLOCKS, s.cache_lines * _LINE_CLOCKS, s.passes / _SECTORS_PER_CLOCK)
+        for s in issued.sites
+        if s.space == "global"
+    )
     units = request_clocks / processors / clock * 1e6
 
     _, shared_passes, _ = issued.total("shared")
@@ -193,8 +241,8 @@ def _terms(
 
     _, atomic_passes, _ = counted.total("global", "atomic")
     serial = sum(site.same_address for site in counted.sites if site.space == "global" and site.kind == "atomic")
-    places = min(_L2_SLICES, max(1.0, counted.unique_store_bytes / 32))
-    atomics = (atomic_passes + serial) / places / clock * 1e6
+    places = min(_L2_SLICES, max(1.0, counted.unique_store_bytes / 128))
+    atomics = (atomic_passes + serial) / places * _ATOMIC_S * 1e6
 
     wanted = max(sectors * 32, 1.0)
     from_dram = min(1.0, dram_bytes / wanted)
@@ -202,13 +250,15 @@ def _terms(
     wait = from_dram * figures.dram_latency_s + from_l2 * _L2_LATENCY_S + (1 - from_dram - from_l2) * _L1_LATENCY_S
     chain = executed("load_batches") * wait + executed("shared_batches") * _SHARED_LATENCY_S
     chain += (counted.barriers or executed("barriers")) * _BARRIER_S
+    chain += launch.blocks * -(-launch.threads // 32) * _WARP_START_S + executed("instructions") * _CHAIN_CLOCKS / clock
+    starts = launch.blocks / processors * _BLOCK_START_S * 1e6
     # The warp with the longest chain cannot end sooner, however little the others do (uneven rows, few threads).
     overlapping = max(1.0, executed("loads") / max(executed("load_batches"), 1.0))
     longest = counted.max_warp_loads / overlapping * wait
     latency = max(chain / resident, longest) * 1e6
     return {
         "memory": memory, "cache": cache, "load/store units": units, "shared memory": shared, "compute": compute,
-        "atomics": atomics, "latency": latency, "launch": _LAUNCH_US,
+        "atomics": atomics, "latency": latency, "block starts": starts, "launch": _LAUNCH_US,
     }  # fmt: skip
 
 
@@ -217,34 +267,42 @@ def _traffic(
 ) -> tuple[float, float]:
     """Bytes from and to DRAM, and bytes between L2 and the multiprocessors.
 
-    What the resident blocks touch either fits a cache, then each byte comes once, or it does not, then it comes as
-    often as it is asked for; in between in proportion.
+    A block's sectors come from L2 once for each place that loads them, if they stay in L1 between the warps and trips
+    that share them, and once in all, if L1 holds everything that the resident blocks load. From DRAM comes what is
+    touched, and again what is asked for again if the resident blocks touch more of its array than L2 holds.
     """
-    requests, sectors, asked = counted.total("global", "load", "store")
-    _, load_sectors, load_asked = counted.total("global", "load")
     unique = counted.unique_load_bytes + counted.unique_store_bytes
     processors = figures.target.multiprocessors
     resident = min(1.0, occupied.blocks * processors / max(1, launch.blocks))
     l1 = max(figures.target.shared_per_sm - occupied.blocks * (resources.shared_bytes + launch.shared_bytes), 16 << 10)
-    # Neighbouring bytes of a sector serve later requests if the sectors in flight stay in L1 for so long.
-    sites = max(1, sum(site.space == "global" for site in counted.sites))
-    window = occupied.warps * sectors / max(requests, 1.0) * 32.0 * sites
+    loads = [s for s in counted.sites if s.space == "global" and s.kind == "load" and s.requests > 0]
+    # Neighbouring bytes of a sector serve later requests if the lines in flight stay in L1 for so long.
+    window = sum(occupied.warps * (s.cache_lines * 128.0 or s.passes * 32.0) / s.requests for s in loads)
     near = min(1.0, l1 / max(window, 1.0))
-
-    def repeated(sectors: float, asked: float) -> float:
-        return near * min(sectors * 32, asked) + (1 - near) * sectors * 32
-
-    fits_l2 = min(1.0, figures.l2_bytes / max(unique * resident, 1.0))
-    dram = max(unique, fits_l2 * unique + (1 - fits_l2) * repeated(sectors, asked))
-
-    # A block's own bytes come to its multiprocessor once at least; blocks elsewhere share through L2 alone.
     least = max(counted.block_load_bytes, counted.unique_load_bytes)
-    share = 1 / max(1, launch.blocks) if counted.block_load_bytes else resident / processors / occupied.blocks
-    held = least * share * occupied.blocks
-    fits_l1 = min(1.0, l1 / max(held, 1.0))
-    loaded = fits_l1 * least + (1 - fits_l1) * max(least, repeated(load_sectors, load_asked))
-    # Stores pass L1 by, request for request: a sector written in eight parts goes to L2 eight times.
-    return dram, max(dram, loaded + (sectors - load_sectors) * 32)
+    fits_l1 = min(1.0, l1 / max(least / max(1, launch.blocks) * occupied.blocks, 1.0))
+
+    by_array: dict[str, float] = {}
+    for site in loads:
+        every = site.passes * 32.0
+        once = min(every, site.bytes_asked, site.block_bytes or every)
+        by_array[site.array] = by_array.get(site.array, 0.0) + near * once + (1 - near) * every
+    streamed = sum(by_array.values())
+    loaded = max(least, fits_l1 * least + (1 - fits_l1) * streamed)
+
+    again = 0.0
+    lost = 1 - min(1.0, figures.l2_bytes * _L2_SHARE / max(unique * resident, 1.0))
+    for array, moved in by_array.items():
+        size = min(counted.array_bytes.get(array, counted.unique_load_bytes), counted.unique_load_bytes)
+        missed = lost * min(1.0, size / figures.l2_bytes)  # what is small is used again before it is lost
+        again += max(0.0, moved * loaded / max(streamed, 1.0) - size) * missed
+    stored = 0.0
+    for site in counted.sites:
+        if site.space == "global" and site.kind == "store":
+            # Stores pass L1 by, request for request: a sector written in eight parts goes to L2 eight times.
+            partial = 1 - min(1.0, site.bytes_asked / max(site.passes * 32.0, 1.0))
+            stored += site.passes * 32.0 * (1 + _PARTIAL_STORE * partial)
+    return unique + again, max(unique + again, loaded + stored)
 
 
 def _sentences(

@@ -18,12 +18,22 @@ _CAP = 32
 _STEEPEST = 3.0  # no count grows faster than the cube of a size; beyond that it is noise of a small run
 
 
-def probe_sizes(sizes: Sizes, fits: Callable[[Sizes], bool] = lambda sizes: True) -> tuple[dict[str, int | float], ...]:
+def probe_sizes(
+    sizes: Sizes,
+    fits: Callable[[Sizes], bool] = lambda sizes: True,
+    *,
+    blocks: Callable[[Sizes], int] = lambda sizes: 0,
+    fits_at_most: Callable[[Sizes], bool] | None = None,
+) -> tuple[dict[str, int | float], ...]:
     """Small versions of one timing case: a base, then for each size that was shrunk the base with that size doubled.
 
     Sizes are halved while they stay whole, so that what was a multiple of a block stays one; a size that cannot be
     halved far enough is cut. The first is the base. Never larger than `sizes`. The base is halved further until `fits` says
     that it is small enough: with n by n matrices one size does more than one size's work.
+
+    `blocks` gives a launch's number of blocks. Counts grow as they do at full size only where the grid does: a size is
+    doubled again while all its work stays in one block, or while a grid that is capped at full size is not yet, as long
+    as `fits_at_most` (default: `fits`) allows.
     """
     whole = [name for name, value in sizes.items() if isinstance(value, int) and value > 1]
     cap = _CAPS.get(len(whole), _CAP)
@@ -35,8 +45,29 @@ def probe_sizes(sizes: Sizes, fits: Callable[[Sizes], bool] = lambda sizes: True
         base[name] = min(value, cap)
     while not fits(base) and any(int(base[name]) > 1 for name in whole):
         base = {**base, **{name: max(1, int(base[name]) // 2) for name in whole}}
+    for name in whole:
+        base = _in_step(base, name, int(sizes[name]), blocks, fits_at_most or fits)
     doubled = [{**base, name: min(2 * int(base[name]), int(sizes[name]))} for name in whole if base[name] < sizes[name]]
     return (base, *doubled)
+
+
+def _in_step(
+    base: dict[str, int | float], name: str, full: int, blocks: Callable[[Sizes], int], fits: Callable[[Sizes], bool]
+) -> dict[str, int | float]:
+    """The base with one size doubled until the grid grows from there on as it does up to the full size."""
+    most = blocks({**base, name: full})
+    if blocks(base) == most:
+        return base  # this size does not move the grid
+    while 2 * int(base[name]) <= full:
+        larger = {**base, name: 2 * int(base[name])}
+        now, then = blocks(base), blocks(larger)
+        in_step = then > now and most > now * full / int(base[name]) / 2
+        if in_step or not fits(larger):
+            break
+        base = larger
+        if now == most:
+            break  # one doubling beyond the cap: every thread has work for more than one trip
+    return base
 
 
 def extrapolate(
@@ -46,12 +77,14 @@ def extrapolate(
     *,
     load_bytes: float = math.inf,
     store_bytes: float = math.inf,
+    array_bytes: Mapping[str, int] | None = None,
 ) -> AccessCounts:
     """Counts at `sizes` with `launches`, one per step, from the runs of `probe_sizes` in its order.
 
     Each count c is taken to grow as c(base) · Π (size / base size)^e, with e = log(c(doubled) / c(base)) / log(growth)
     of each size alone. Exact for what is a product of powers; near for sums that one term leads.
-    `load_bytes` and `store_bytes` are the sizes of all buffers that are read and written at `sizes`: no more is touched.
+    `load_bytes` and `store_bytes` are the sizes of all buffers that are read and written at `sizes`: no more is touched;
+    `array_bytes` those of each.
     Raises RefusedError when there is no probe, or probes differ in their number of steps.
     """
     if not probes or any(len(counts.kernels) != len(launches) for _, counts in probes):
@@ -87,6 +120,7 @@ def extrapolate(
                 unique_store_bytes=min(scaled(lambda c, k=step: c.kernels[k].unique_store_bytes), store_bytes),  # type: ignore[misc]
                 barriers=scaled(lambda c, k=step: c.kernels[k].barriers),  # type: ignore[misc]
                 block_load_bytes=scaled(lambda c, k=step: c.kernels[k].block_load_bytes),  # type: ignore[misc]
+                array_bytes=dict(array_bytes or {}),
                 max_warp_loads=scaled(lambda c, k=step: c.kernels[k].max_warp_loads),  # type: ignore[misc]
             )
         )
@@ -94,7 +128,7 @@ def extrapolate(
 
 
 def _key(site: SiteCounts) -> SiteCounts:
-    return replace(site, requests=0.0, lanes=0.0, passes=0.0, same_address=0.0)
+    return replace(site, requests=0.0, lanes=0.0, passes=0.0, same_address=0.0, cache_lines=0.0, block_bytes=0.0)
 
 
 def _sites(kernels: Sequence[KernelCounts]) -> list[SiteCounts]:
@@ -114,4 +148,6 @@ def _site(key: SiteCounts, step: int, scaled: Callable[[Callable[[AccessCounts],
         lanes=total("lanes"),
         passes=total("passes"),
         same_address=total("same_address"),
+        cache_lines=total("cache_lines"),
+        block_bytes=total("block_bytes"),
     )

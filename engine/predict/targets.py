@@ -35,7 +35,7 @@ class Figures:
     shared_unit: int = 128  # bytes; shared memory is given to a block in these units [cuda_occupancy.h]
     shared_reserved: int = 1024  # bytes per block that the system keeps, from compute capability 8.0 on [TG]
     registers_per_thread: int = 255  # [TG]
-    dram_latency_s: float = 0.35e-6  # [O] above the 0.27 µs that Luo et al. 2024 found on an idle H100: memory is busy
+    dram_latency_s: float = 0.40e-6  # [M] column sums on an H200, one load in flight per thread: 0.39 to 0.41 µs
 
 
 # What a copy reaches of the pins' bandwidth: 4.17 of 4.8 TB/s on an H200 [M]; the same share for the others [O].

@@ -31,7 +31,7 @@ struct Hash {
 };
 
 struct Site {
-    uint64_t requests = 0, lanes = 0, bytes = 0, sectors = 0, ways = 0, same = 0;
+    uint64_t requests = 0, lanes = 0, cache_lines = 0, sectors = 0, ways = 0, same = 0, block_sectors = 0;
 };
 
 struct Step {
@@ -43,12 +43,12 @@ std::unordered_map<std::pair<uint64_t, uint64_t>, Entry, Hash> entries;
 std::map<std::tuple<int, const void *, int, bool, bool, unsigned>, Site> sites;  // step, pc, array, write, atomic, bytes
 std::map<int, Step> steps;
 
-// 32-byte sectors that one request of a warp touches.
-uint64_t sectors_of(const Entry &e) {
+// Pieces of `unit` bytes that one request of a warp touches: sectors of 32, cache lines of 128.
+uint64_t pieces_of(const Entry &e, unsigned unit) {
     std::vector<uint64_t> all;
     for (int l = 0; l < 32; ++l) {
         if (!(e.mask >> l & 1)) continue;
-        for (uint64_t s = e.offset[l] / 32; s <= (e.offset[l] + e.bytes - 1) / 32; ++s) all.push_back(s);
+        for (uint64_t s = e.offset[l] / unit; s <= (e.offset[l] + e.bytes - 1) / unit; ++s) all.push_back(s);
     }
     std::sort(all.begin(), all.end());
     return static_cast<uint64_t>(std::unique(all.begin(), all.end()) - all.begin());
@@ -83,6 +83,13 @@ uint64_t same_address(const Entry &e) {
     return most;
 }
 
+// Null where there are too many sites.
+Site *site_of(const Entry &e) {
+    auto id = std::make_tuple(current_step, e.pc, e.array, e.write, e.atomic, e.bytes);
+    if (sites.size() >= MAX_SITES && !sites.count(id)) return nullptr;
+    return &sites[id];
+}
+
 }  // namespace
 
 void count_access(const void *pc, int array, size_t offset, size_t bytes, int write, bool atomic) {
@@ -112,29 +119,34 @@ void count_access(const void *pc, int array, size_t offset, size_t bytes, int wr
 void count_block() {
     std::map<uint64_t, uint64_t> loads;  // by warp
     std::unordered_set<uint64_t> loaded;  // this block's distinct sectors, by array and number
+    std::unordered_set<std::pair<uint64_t, uint64_t>, Hash> at_site;  // the same of each site alone
     for (auto &[key, e] : entries) {
         if (e.array >= SHARED_BASE || (e.write && !e.atomic)) continue;
+        uint64_t fresh = 0;
         for (int l = 0; l < 32; ++l) {
             if (!(e.mask >> l & 1)) continue;
-            for (uint64_t s = e.offset[l] / 32; s <= (e.offset[l] + e.bytes - 1) / 32; ++s)
-                loaded.insert(static_cast<uint64_t>(e.array) << 48 | s);
+            for (uint64_t s = e.offset[l] / 32; s <= (e.offset[l] + e.bytes - 1) / 32; ++s) {
+                uint64_t sector = static_cast<uint64_t>(e.array) << 48 | s;
+                loaded.insert(sector);
+                fresh += at_site.insert({reinterpret_cast<uint64_t>(e.pc), sector}).second;
+            }
         }
+        if (Site *s = site_of(e)) s->block_sectors += fresh;
     }
     steps[current_step].block_loads += loaded.size();
     for (auto &[key, e] : entries)
         if (e.array < SHARED_BASE && !e.write) steps[current_step].warp_loads = std::max(steps[current_step].warp_loads, ++loads[key.second >> 32]);
     for (auto &[key, e] : entries) {
-        auto id = std::make_tuple(current_step, e.pc, e.array, e.write, e.atomic, e.bytes);
-        if (sites.size() >= MAX_SITES && !sites.count(id)) continue;
-        Site &s = sites[id];
-        auto lanes = static_cast<uint64_t>(__builtin_popcount(e.mask));
+        Site *found = site_of(e);
+        if (!found) continue;
+        Site &s = *found;
         ++s.requests;
-        s.lanes += lanes;
-        s.bytes += lanes * e.bytes;
+        s.lanes += static_cast<uint64_t>(__builtin_popcount(e.mask));
         if (e.array >= SHARED_BASE) {
             s.ways += ways_of(e);
         } else {
-            s.sectors += sectors_of(e);
+            s.sectors += pieces_of(e, 32);
+            s.cache_lines += pieces_of(e, 128);
         }
         if (e.atomic) s.same += same_address(e);
     }
@@ -174,10 +186,11 @@ void count_report(FILE *out) {
 
     for (auto &[id, s] : sites) {
         auto [step, pc, array, write, atomic, bytes] = id;
-        fprintf(out, "site %d %llu %d %d %d %u %llu %llu %llu %llu %llu %llu\n", step,
+        fprintf(out, "site %d %llu %d %d %d %u %llu %llu %llu %llu %llu %llu %llu\n", step,
                 static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(pc) - base_address), array, write ? 1 : 0,
                 atomic ? 1 : 0, bytes, static_cast<unsigned long long>(s.requests), static_cast<unsigned long long>(s.lanes),
-                static_cast<unsigned long long>(s.bytes), static_cast<unsigned long long>(s.sectors),
-                static_cast<unsigned long long>(s.ways), static_cast<unsigned long long>(s.same));
+                static_cast<unsigned long long>(s.cache_lines), static_cast<unsigned long long>(s.sectors),
+                static_cast<unsigned long long>(s.ways), static_cast<unsigned long long>(s.same),
+                static_cast<unsigned long long>(s.block_sectors));
     }
 }
