@@ -1,0 +1,191 @@
+"""Slash commands in comments: the first line, words from an allow list, nothing that a shell would ever see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MAX_BODY = 65_536
+_MAX_LINE = 500
+_WORD = re.compile(r"[\w./:=,<>+@-]{1,300}", re.ASCII)
+_TARGET = re.compile(
+    r"(?P<path>[\w+@][\w./+@-]{0,250}\.cuh?)?(?::(?P<kernel>[A-Za-z_][\w:]{0,120}(?:<[\w:,-]{0,80}>)?))?", re.ASCII
+)
+_BUDGET = re.compile(r"(\d{1,5})(s|m|h)?", re.ASCII)
+_ARCH = re.compile(r"sm_\d{2,3}a?", re.ASCII)
+_NUMBER = re.compile(r"[1-9]\d{0,2}", re.ASCII)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_MOST_BUDGET_S = 6 * 3600.0
+PROPOSERS = ("rules", "tuner", "model")
+
+HELP = """\
+Commands, on the first line of a comment:
+
+- `/optiml optimize [path][:kernel] [--budget 10m] [--arch sm_90] [--proposers rules,tuner,model]`: search for faster kernels
+- `/optiml check`: compare the changed kernels with the base, without a search
+- `/optiml apply [n|all]`: commit a suggestion to the head branch
+- `/optiml explain [n]`: what a suggestion does, and how it was found
+- `/optiml status`: what is running
+- `/optiml cancel`: end it
+- `/optiml help`: this text
+"""
+
+
+@dataclass(frozen=True)
+class Optimize:
+    """Search. "" and None where everything, or the settings' value, is meant."""
+
+    path: str = ""
+    kernel: str = ""
+    budget_s: float | None = None
+    arch: str = ""
+    proposers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """Compare the changed kernels with the base, without a search."""
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Commit suggestion `number`; None: all of them."""
+
+    number: int | None = 1
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Say more of suggestion `number`; None: of all."""
+
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Say what is running."""
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """End what is running."""
+
+
+@dataclass(frozen=True)
+class Help:
+    """Show the help. `reason` is in words of ours: what was written is not repeated."""
+
+    reason: str = ""
+
+
+Command = Optimize | Check | Apply | Explain | Status | Cancel | Help
+
+
+def parse(body: str) -> Command | None:
+    """The command of a comment; None where the comment is none. Raises nothing.
+
+    Only the first line counts, and only if it begins with the word `/optiml`. What is written wrong gives Help.
+    """
+    if len(body) > _MAX_BODY:
+        return None
+    line = re.split(r"[\r\n]", body, maxsplit=1)[0]
+    if len(line) > _MAX_LINE or not re.match(r"/optiml(?:[ \t]|$)", line):
+        return None
+    words = [word for word in re.split(r"[ \t]+", line)[1:] if word]
+    if not words:
+        return Help()
+    if not all(_WORD.fullmatch(word) for word in words):
+        return Help("the command holds characters that no command has")
+    verb = _VERBS.get(words[0])
+    if verb is None:
+        return Help("there is no such command")
+    try:
+        return verb(words[1:])
+    except _WrongError as error:
+        return Help(str(error))
+
+
+class _WrongError(Exception):
+    """Wrong arguments; the text is ours."""
+
+
+def _optimize(words: list[str]) -> Optimize:
+    path = kernel = arch = ""
+    budget: float | None = None
+    proposers: tuple[str, ...] = ()
+    given: set[str] = set()
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        name = name if word.startswith("--") else "the file"
+        if name in given:
+            raise _WrongError("an option or the file is given twice")
+        given.add(name)
+        if not word.startswith("--"):
+            path, kernel = _target(word)
+            continue
+        if name not in ("--budget", "--arch", "--proposers"):
+            raise _WrongError("there is no such option")
+        if not equals:
+            if not waiting:
+                raise _WrongError(f"{name} needs a value")
+            value = waiting.pop(0)
+        if name == "--budget":
+            budget = _budget(value)
+        elif name == "--arch":
+            if not _ARCH.fullmatch(value):
+                raise _WrongError("--arch takes a target such as sm_90")
+            arch = value
+        else:
+            proposers = tuple(dict.fromkeys(value.split(",")))
+            if not set(proposers) <= set(PROPOSERS):
+                raise _WrongError(f"--proposers takes some of {', '.join(PROPOSERS)}")
+    return Optimize(path, kernel, budget, arch, proposers)
+
+
+def _target(word: str) -> tuple[str, str]:
+    found = _TARGET.fullmatch(word)
+    path = (found["path"] or "") if found else ""
+    if found is None or any(part in ("", ".", "..") for part in (path.split("/") if path else ["x"])):
+        raise _WrongError("a target is path.cu, path.cu:kernel or :kernel, inside of the repository")
+    return path, found["kernel"] or ""
+
+
+def _budget(value: str) -> float:
+    found = _BUDGET.fullmatch(value)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 1.0 <= seconds <= _MOST_BUDGET_S:
+        raise _WrongError("--budget takes 1s to 6h, such as 90s or 10m")
+    return seconds
+
+
+def _numbered(words: list[str], otherwise: int | None) -> int | None:
+    if not words:
+        return otherwise
+    if words == ["all"]:
+        return None
+    if len(words) > 1 or not _NUMBER.fullmatch(words[0]):
+        raise _WrongError("it takes the number of a suggestion, or 'all'")
+    return int(words[0])
+
+
+def _alone(kind: type[Check] | type[Status] | type[Cancel] | type[Help]) -> Callable[[list[str]], Command]:
+    def make(words: list[str]) -> Command:
+        if words:
+            raise _WrongError("this command takes no words")
+        return kind()
+
+    return make
+
+
+_VERBS: dict[str, Callable[[list[str]], Command]] = {
+    "optimize": _optimize,
+    "check": _alone(Check),
+    "apply": lambda words: Apply(_numbered(words, 1)),
+    "explain": lambda words: Explain(_numbered(words, None)),
+    "status": _alone(Status),
+    "cancel": _alone(Cancel),
+    "help": _alone(Help),
+}
