@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from engine.evaluate.model import Built, Evaluator, NotBuilt
 from engine.model import Evaluation, Failure, Outcome, Program
@@ -40,6 +41,22 @@ class Progress:
     stopped: str = ""  # why the search ended
 
 
+class Feed(Protocol):
+    """A proposer that answers late: it is told of every evaluation, and its proposals come when they come. Called from one thread."""
+
+    def booked(self, node: Node) -> None:
+        """A node has been evaluated, the original first."""
+        ...
+
+    def arrivals(self) -> Sequence[tuple[Node, Sequence[Proposal]]]:
+        """Proposals that came since the last call, with the nodes they are for."""
+        ...
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for arrivals while there is nothing else to do; whether there are any."""
+        ...
+
+
 class Search:
     """One run over one kernel. Use `run`, then `best_nodes`."""
 
@@ -53,7 +70,9 @@ class Search:
         in_flight: int,
         prefetch: Callable[[Program], object] = lambda program: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        feed: Feed | None = None,
     ) -> None:
+        self._feed = feed
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
         self.progress = Progress()
@@ -77,6 +96,8 @@ class Search:
             self.journal.book(
                 Entry(0, None, "", "", {}, "the original", root.program.digest, built.launches, evaluation, {}, 0.0)
             )
+        if self._feed is not None:
+            self._feed.booked(root)
         for entry in entries:
             self._take_over(entry)
         self._begin = time.monotonic()
@@ -117,6 +138,11 @@ class Search:
         try:
             while True:
                 exhausted = self._fill(pending, budget)
+                if not pending and exhausted and self._feed is not None and not self._spent(budget):
+                    left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
+                    if self._feed.wait(left):
+                        continue
+                    exhausted = not self._spent(budget)
                 if not pending:
                     self.progress.stopped = "nothing is left to try" if exhausted else "the budget is spent"
                     return
@@ -147,6 +173,8 @@ class Search:
 
     def _fill(self, pending: dict[Future[Built], tuple[Node, Proposal, Program]], budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
+        for node, proposals in self._feed.arrivals() if self._feed is not None else ():
+            self.tree.offer(node, proposals)
         while len(pending) < self._in_flight:
             if budget.candidates is not None and self.progress.evaluated + len(pending) >= budget.candidates:
                 return False
@@ -222,6 +250,8 @@ class Search:
         )  # fmt: skip
         self._stage("journal", time.monotonic() - booking)
         self._count(node)
+        if self._feed is not None:
+            self._feed.booked(node)
         return node
 
     def _crown(self, node: Node, built: Built, against: float | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -132,6 +132,11 @@ class Tree:
                 self._random.shuffle(proposals)  # equal priors are tried in an order of the seed's
                 node.untried = sorted(proposals, key=lambda p: p.prior)
         return node.untried
+
+    def offer(self, node: Node, proposals: Iterable[Proposal]) -> None:
+        """Add proposals for a node that came later than those of `propose`; none for what is not built upon."""
+        if node.evaluation is None or not _closed(node.evaluation.outcome):
+            node.untried = sorted([*self._proposals(node), *proposals], key=lambda p: p.prior)
 
     def _may_widen(self, node: Node) -> bool:
         if len(node.children) + node.pending >= WIDTH * (node.visits + node.pending) ** WIDENING:
