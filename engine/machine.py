@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Literal
 from engine.errors import MachineError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Evaluator
+from engine.profile.turns import Turns
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox, sandbox
 from engine.spec.model import KernelSpec
 
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
+    from engine.search.insight import Insight
 
 _CPU_ARCH = "sm_90"
 
@@ -35,6 +37,7 @@ class Machine:
     cache: Path
     compiler: NvrtcCompiler
     device: int = 0
+    turns: Turns = field(default_factory=Turns)
     _scratch: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory("optiml"))
 
     def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Evaluator:
@@ -61,11 +64,26 @@ class Machine:
 
         found = find_sanitizer()
         if found is None:
-            return GpuEvaluator(spec, builder, make)
+            return GpuEvaluator(spec, builder, make, gpu=self.turns)
         sanitizer = found
         return GpuEvaluator(
-            spec, builder, make, lambda built, checks: sanitize(spec, built, checks, watched, sanitizer)
+            spec, builder, make, lambda built, checks: sanitize(spec, built, checks, watched, sanitizer), self.turns
         )
+
+    def insight(self, spec: KernelSpec, evaluator: Evaluator) -> Insight | None:
+        """What a profiler can say of programs of this spec; None without a GPU or without Nsight Compute."""
+        if self.mode == "predicted":
+            return None
+        from engine.profile.model import FULL
+        from engine.profile.ncu import find_ncu, make_profiler
+        from engine.profile.service import ProfileService
+        from engine.search.insight import ProfilerInsight
+
+        if find_ncu() is None:
+            return None
+        bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
+        service = ProfileService(make_profiler(self, spec), self.turns, prepare=(FULL,))
+        return ProfilerInsight(service, spec, self.target, bandwidth)
 
     def close(self) -> None:
         self.compiler.close()

@@ -10,7 +10,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from engine.model import Evaluation, Outcome, Program
 from engine.result import Best, OptimizationResult, Refusal, Step, write
 from engine.rules import make_site, proposals
 from engine.rules.model import Proposal, Target
+from engine.search.insight import Evidence, Insight
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Progress, Search
 from engine.search.tree import Node, Strategy, Tree
@@ -33,6 +34,7 @@ from engine.spec.read import find_spec
 
 # The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
+_TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's end, half a second a step
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
 _LEAST = {"measured": 1.02, "predicted": 1.2}
@@ -53,6 +55,7 @@ class Options:
     out: Path | None = None
     resume: bool = False
     search: Strategy = "mcts"
+    profile: bool = True  # ask Nsight Compute, where it is there
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
 
@@ -81,23 +84,30 @@ def _run(
     on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
+    insight: Insight | None = None
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
     _ignore(out)
     journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
     try:
         built, original = evaluator.open(program)
+        insight = machine.insight(spec, evaluator) if options.profile else None
         source = Proposals(spec, machine.target)
-        tree = Tree(program, source, options.seed, options.search)
+        weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
+        tree = Tree(program, source, options.seed, options.search, weigh)
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
                 in_flight=machine.jobs + 2, prefetch=source, on_progress=on_progress,
+                on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
             search.start(built, original)
+            if insight is not None:
+                insight.look(built, original)
             search.spent_s(time.monotonic() - begin)
             limit = options.budget.seconds
             if limit is not None:
-                limit -= min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit), limit / 2)
+                reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit))
+                limit -= min(reserve + (_TRAJECTORY_S if insight is not None else 0.0), limit / 2)
             interrupted = False
             try:
                 search.run(Budget(limit, options.budget.candidates))
@@ -105,7 +115,10 @@ def _run(
                 search.progress.stopped, interrupted = "interrupted", True
             executor.shutdown(wait=False, cancel_futures=True)
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator)
-        result = _result(options, search, evaluator, spec, best, refused, source)
+            evidence = [] if insight is None or interrupted else _evidence(search, evaluator, insight, best)
+        missing = insight.close() if insight is not None else ()
+        insight = None
+        result = _result(options, search, evaluator, spec, best, refused, source, evidence, missing)
         patch = None
         if best is not None:
             patch = make_patch(program, search.tree.nodes[best[0].id].program)
@@ -114,6 +127,8 @@ def _run(
             raise KeyboardInterrupt
         return result
     finally:
+        if insight is not None:
+            insight.close()
         journal.close()
 
 
@@ -156,9 +171,24 @@ def _confirmed(search: Search, evaluator: Evaluator) -> tuple[tuple[Node, Evalua
     return None, refused
 
 
+def _evidence(
+    search: Search, evaluator: Evaluator, insight: Insight, best: tuple[Node, Evaluation] | None
+) -> list[Evidence]:
+    """The profiler's evidence on the original and on each step to the best."""
+    begin = time.monotonic()
+    path: list[tuple[Built, Evaluation]] = []
+    for node in best[0].path() if best is not None else [search.tree.root]:
+        assert node.evaluation is not None
+        path.append((search.built.get(node.id) or evaluator.build(node.program), node.evaluation))
+    found = insight.trajectory(path)
+    stages = search.progress.stage_s
+    stages["profile"] = stages.get("profile", 0.0) + time.monotonic() - begin
+    return found
+
+
 def _result(
     options: Options, search: Search, evaluator: Evaluator, spec: KernelSpec, best: tuple[Node, Evaluation] | None,
-    refused: list[Refusal], source: Proposals,
+    refused: list[Refusal], source: Proposals, evidence: Sequence[Evidence], missing: Sequence[str],
 ) -> OptimizationResult:  # fmt: skip
     progress = search.progress
     signals = evaluator.signals
@@ -168,15 +198,20 @@ def _result(
     chosen: Best | None = None
     if best is not None:
         node, evaluation = best
-        for step in node.path()[1:]:
+        for place, step in enumerate(node.path()[1:], 1):
             assert step.proposal is not None
             assert step.evaluation is not None
             p = step.proposal
-            steps.append(Step(step.id, p.proposer, p.rule, p.summary, dict(p.parameters), step.evaluation))
+            seen = evidence[place] if place < len(evidence) else Evidence(())
+            steps.append(
+                Step(
+                    step.id, p.proposer, p.rule, p.summary, dict(p.parameters), step.evaluation, seen.diagnosis, seen.moved
+                )
+            )  # fmt: skip
         first = search.tree.root.program.files
         changed = tuple(sorted(k for k, v in node.program.files.items() if first.get(k) != v))
         chosen = Best(node.id, evaluation, "best.patch", changed)
-    notes = [*signals.missing]
+    notes = [*signals.missing, *missing]
     if source.failures:
         rules = sorted({failure.rule for failure in source.failures})
         notes.append(f"rules that failed and were passed over: {', '.join(rules)}")
@@ -185,10 +220,11 @@ def _result(
         file=spec.file,
         kernel=spec.kernel,
         mode=signals.mode,
-        verdict=verdict(spec.kernel, chosen, original, progress, signals.device),
+        verdict=verdict(spec.kernel, chosen, progress, signals.device, evidence[0].copy_share if evidence else None),
         best=chosen,
         trajectory=tuple(steps),
         original=original,
+        diagnosis=evidence[0].diagnosis if evidence else (),
         refused=tuple(refused),
         counts={"candidates": progress.evaluated, "verified": progress.verified, **search.summary()},
         budget={"seconds": options.budget.seconds, "candidates": options.budget.candidates},
@@ -204,11 +240,14 @@ def _result(
     )
 
 
-def verdict(kernel: str, best: Best | None, original: Evaluation, progress: Progress, device: Mapping[str, Any]) -> str:
+def verdict(
+    kernel: str, best: Best | None, progress: Progress, device: Mapping[str, Any], copy_share: float | None
+) -> str:
     """The run in one sentence."""
     tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
     if best is None:
-        return f"No improvement found for {kernel}: {tried}."
+        share = f"; it passes its arrays at {100 * copy_share:.0f} % of the copy bandwidth" if copy_share else ""
+        return f"No improvement found for {kernel}: {tried}{share}."
     measurement = best.evaluation.measurement
     assert measurement is not None
     if measurement.predicted:

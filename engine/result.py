@@ -25,6 +25,8 @@ class Step:
     summary: str
     parameters: Mapping[str, int | str]
     evaluation: Evaluation
+    diagnosis: tuple[str, ...] = ()  # the profiler's sentences on this step's program
+    moved: tuple[str, ...] = ()  # the counters that moved since the step before
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class OptimizationResult:
     best: Best | None
     trajectory: tuple[Step, ...]
     original: Evaluation
+    diagnosis: tuple[str, ...]  # the profiler's sentences on the original; empty without a profiler
     refused: tuple[Refusal, ...]
     counts: Mapping[str, int]  # candidates, verified, and one entry per outcome
     budget: Mapping[str, Any]

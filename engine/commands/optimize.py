@@ -32,6 +32,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default="mcts",
         help="how the next edit is chosen (default: mcts)",
     )
+    parser.add_argument("--no-profile", action="store_true", help="do not ask Nsight Compute, even where it is there")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
     parser.add_argument(
         "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             out=arguments.out.resolve() if arguments.out else None,
             resume=arguments.resume,
             search=arguments.search,
+            profile=not arguments.no_profile,
             command=("optiml", *sys.argv[1:]),
         )
         with Live(budget, quiet=arguments.format == "json") as live:

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _result(data: dict[str, Any]) -> Any:
-    from engine.result import Best, OptimizationResult, Refusal, Step
+    from engine.result import Best, OptimizationResult, Refusal
     from engine.search.journal import evaluation_from_json as evaluation
 
     best = data["best"]
@@ -52,11 +52,20 @@ def _result(data: dict[str, Any]) -> Any:
             "best": Best(**{**best, "evaluation": evaluation(best["evaluation"]), "files": tuple(best["files"])})
             if best
             else None,
-            "trajectory": tuple(Step(**{**s, "evaluation": evaluation(s["evaluation"])}) for s in data["trajectory"]),
+            "trajectory": tuple(_step(s) for s in data["trajectory"]),
             "refused": tuple(Refusal(**{**r, "evaluation": evaluation(r["evaluation"])}) for r in data["refused"]),
             "notes": tuple(data["notes"]),
+            "diagnosis": tuple(data["diagnosis"]),
         }
     )
+
+
+def _step(data: dict[str, Any]) -> Any:
+    from engine.result import Step
+    from engine.search.journal import evaluation_from_json as evaluation
+
+    lists = {name: tuple(data[name]) for name in ("diagnosis", "moved")}
+    return Step(**{**data, **lists, "evaluation": evaluation(data["evaluation"])})
 
 
 def _rows(path: Path) -> list[tuple[int, int | None, str, str, str, float | None]]:

@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +52,10 @@ class GpuEvaluator:
     def __init__(
         self, spec: KernelSpec, builder: Builder, make_runner: Callable[[], GpuRunner],
         sanitize: Callable[[Built, Sequence[Check]], tuple[Sanitized, ...]] | None = None,
+        gpu: AbstractContextManager[object] | None = None,
     ) -> None:  # fmt: skip
         self._spec, self._builder, self._make_runner, self._sanitize = spec, builder, make_runner, sanitize
+        self._gpu = gpu or nullcontext()  # whose turn it is at the GPU: ours, or the profiler's
         self._runner = make_runner()
         self._random = random.Random(secrets.randbits(64))
         self._original: Built | None = None
@@ -160,6 +163,16 @@ class GpuEvaluator:
         return self._builder.candidate(program)
 
     def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+        """See `_evaluate`; takes its turn at the GPU."""
+        with self._gpu:
+            return self._evaluate(built, incumbent)
+
+    def confirm(self, built: Built) -> Evaluation:
+        """See `_confirm`; takes its turn at the GPU."""
+        with self._gpu:
+            return self._confirm(built)
+
+    def _evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         """Verify on check shapes, look at the speed beside the incumbent; what comes near it is verified on the real shapes
         too and timed closely beside incumbent and original."""
         stages = dict(built.stage_s)
@@ -310,7 +323,7 @@ class GpuEvaluator:
 
     # ---- the suggestion
 
-    def confirm(self, built: Built) -> Evaluation:
+    def _confirm(self, built: Built) -> Evaluation:
         """Verify with twice the seeds and time at full effort, in a worker process of its own."""
         assert self._original is not None
         runner, self._runner = self._runner, self._make_runner()

@@ -19,6 +19,7 @@ from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress
 
 _REFRESH_S = 0.2
+_SENTENCES, _COUNTERS = 2, 3  # of a diagnosis and of a step: the rest is in result.json
 _LOG_EVERY_S = 10.0  # in a log, where a line cannot be rewritten
 
 
@@ -78,10 +79,13 @@ def print_result(result: OptimizationResult, out: Path) -> None:
         console.print(f"Speeds are predicted for {arch}, not measured.", markup=False)
     if result.best is not None:
         console.print(_trajectory(result, predicted))
+        _evidence(console, result)
         console.print(_cases(result.best.evaluation, predicted))
         for guardrail in result.best.evaluation.guardrails:
             detail = f" ({guardrail.detail})" if guardrail.detail else ""
             console.print(f"{guardrail.verdict}: {guardrail.name}{detail}", markup=False)
+    elif result.diagnosis:
+        console.print(f"The original: {result.diagnosis[0]}", markup=False)
     for refusal in result.refused:
         reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
@@ -93,6 +97,17 @@ def print_result(result: OptimizationResult, out: Path) -> None:
         console.print(f"Patch: {patch}", markup=False, soft_wrap=True)
         console.print(f"Take it with: git apply {patch}", markup=False, soft_wrap=True)
     console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
+
+
+def _evidence(console: Console, result: OptimizationResult) -> None:
+    """What the profiler says of the original and of each step, and which counters moved."""
+    if result.diagnosis:
+        console.print(f"The original: {'; '.join(result.diagnosis[:_SENTENCES])}", markup=False)
+    for number, step in enumerate(result.trajectory, 1):
+        if step.moved:
+            console.print(f"After step {number}: {', '.join(step.moved[:_COUNTERS])}", markup=False)
+    if result.trajectory and result.trajectory[-1].diagnosis:
+        console.print(f"Now: {'; '.join(result.trajectory[-1].diagnosis[:_SENTENCES])}", markup=False)
 
 
 def _trajectory(result: OptimizationResult, predicted: bool) -> Table:

@@ -70,11 +70,13 @@ class Search:
         in_flight: int,
         prefetch: Callable[[Program], object] = lambda program: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        on_incumbent: Callable[[Built, Evaluation], None] = lambda built, evaluation: None,
         feed: Feed | None = None,
     ) -> None:
         self._feed = feed
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
+        self._on_incumbent = on_incumbent
         self.progress = Progress()
         self.incumbent: Node | None = None
         self.built: dict[int, Built] = {}
@@ -271,6 +273,7 @@ class Search:
             self.built.pop(self.incumbent.id, None)
         self.incumbent = node
         self.built[node.id] = built
+        self._on_incumbent(built, evaluation)
         self.progress.best_ratio = evaluation.measurement.ratio
         self.progress.best_summary = node.proposal.summary if node.proposal else ""
 

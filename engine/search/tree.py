@@ -45,6 +45,7 @@ class Node:
     untried: list[Proposal] | None = None  # by falling prior; None: not asked for yet
     visits: int = 0
     pending: int = 0
+    weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     total: float = 0.0
     best: float = -math.inf
     code: tuple[object, ...] = ()
@@ -67,12 +68,17 @@ class Node:
 
 
 class Tree:
-    """Programs reached from the original. `propose` gives a node's proposals, asked for once and only when needed."""
+    """Programs reached from the original.
+
+    `propose` gives a node's proposals, asked for once and only when needed. `weigh` gives them priors by the diagnosis of the
+    program with this digest, most promising first, or None as long as there is none.
+    """
 
     def __init__(
-        self, original: Program, propose: Callable[[Program], list[Proposal]], seed: int, strategy: Strategy = "mcts"
-    ) -> None:
-        self._propose, self._strategy = propose, strategy
+        self, original: Program, propose: Callable[[Program], list[Proposal]], seed: int, strategy: Strategy = "mcts",
+        weigh: Callable[[str, list[Proposal]], list[Proposal] | None] = lambda digest, proposals: None,
+    ) -> None:  # fmt: skip
+        self._propose, self._strategy, self._weigh = propose, strategy, weigh
         self._random = random.Random(seed)
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
         self.nodes: dict[int, Node] = {0: self.root}
@@ -131,6 +137,10 @@ class Tree:
                 proposals = self._propose(node.program)
                 self._random.shuffle(proposals)  # equal priors are tried in an order of the seed's
                 node.untried = sorted(proposals, key=lambda p: p.prior)
+        if node.untried and not node.weighed:
+            weighed = self._weigh(node.program.digest, node.untried[::-1])
+            if weighed is not None:
+                node.untried, node.weighed = weighed[::-1], True
         return node.untried
 
     def offer(self, node: Node, proposals: Iterable[Proposal]) -> None:
