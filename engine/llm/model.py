@@ -35,6 +35,7 @@ class Fault(StrEnum):
     UNCHANGED = "unchanged"  # nothing would change
     # On our side.
     BUDGET = "budget"  # the money or tokens allowed are spent
+    TOO_LONG = "too_long"  # the kernel does not fit into a prompt
     DEFERRED = "deferred"  # written to the batch; an answer comes another day
     NOT_RECORDED = "not_recorded"  # a replay without this exchange
 

@@ -1,0 +1,205 @@
+"""Brings a model's proposals into a running search: asked in the background, so that the search never waits for an answer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.errors import OptimlError
+from engine.llm.context import Context, Diagnosed, make_context
+from engine.llm.model import Fault
+from engine.llm.proposer import LlmProposer, Proposed
+from engine.model import Evaluation, Outcome
+from engine.rules.model import Proposal, Target
+from engine.search.reward import failed
+from engine.search.tree import Node
+from engine.spec.model import KernelSpec
+
+# A node is worth asking about when it beats the best so far by this; as the search's own noise. Ours.
+_BETTER = 1.02
+_ROUNDS = 3  # requests for one node, at most
+_PATIENCE = 12  # candidates without a better one, after which the best node is asked about again
+_HOPELESS = 4  # exchanges in a row that failed for the server's sake: then it is left alone
+_EXCHANGE = frozenset({
+    Fault.CONNECTION, Fault.TIMED_OUT, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REJECTED, Fault.TOO_LARGE, Fault.INVALID_BODY,
+})  # fmt: skip
+_FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG})
+
+
+@dataclass(frozen=True)
+class FeedReport:
+    """What asking the model came to. `deferred` prompts lie in the batch; `stopped` says why nothing more was asked, or ""."""
+
+    requests: int
+    proposals: int
+    deferred: int
+    faults: Mapping[Fault, int]
+    stopped: str
+
+
+@dataclass(frozen=True)
+class _Job:
+    node: Node
+    ask: Callable[[], Proposed | None]
+
+
+class LlmFeed:
+    """Follows `engine.search.loop.Feed`. `diagnose` and `recall` give what is known of a node; they run in the search's thread.
+
+    `workers` requests run at once, in threads that end with the process: no answer holds up its end.
+    """
+
+    def __init__(
+        self,
+        proposer: LlmProposer,
+        spec: KernelSpec,
+        target: Target,
+        *,
+        counters: Sequence[str] = (),
+        diagnose: Callable[[Node], Diagnosed] = lambda node: Diagnosed(),
+        recall: Callable[[Node], Sequence[str]] = lambda node: (),
+        workers: int = 2,
+    ) -> None:
+        self._proposer, self._spec, self._target = proposer, spec, target
+        self._counters, self._diagnose, self._recall = tuple(counters), diagnose, recall
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._arrived: list[tuple[Node, tuple[Proposal, ...]]] = []
+        self._awaited = self._requests = self._proposals = self._in_a_row = 0
+        self._rounds: Counter[int] = Counter()
+        self._best: Node | None = None
+        self._since_better = 0
+        self._stopped = ""
+        for i in range(workers):
+            threading.Thread(target=self._work, name=f"llm-{i}", daemon=True).start()
+
+    # ---- what the search calls, from one thread
+
+    def booked(self, node: Node) -> None:
+        """A node was evaluated: ask about it if it is a better one, send it back if it is the model's and failed."""
+        evaluation = node.evaluation
+        if evaluation is None:
+            return
+        if node.parent is None:
+            self._best = self._best or node
+            self._ask(node)
+            return
+        if node.proposal is not None and node.proposal.proposer == "llm" and failed(evaluation.outcome):
+            parent, candidate = node.parent, node
+            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation))
+            return
+        if _ratio(evaluation) > _BETTER * (
+            _ratio(self._best.evaluation) if self._best and self._best.evaluation else 1.0
+        ):
+            self._best, self._since_better = node, 0
+            self._ask(node)
+            return
+        self._since_better += 1
+        if self._since_better >= _PATIENCE and not self._awaited:
+            self._since_better = 0
+            self._ask_again()
+
+    def arrivals(self) -> list[tuple[Node, tuple[Proposal, ...]]]:
+        """Proposals that came since the last call, with the nodes they are for."""
+        with self._changed:
+            arrived, self._arrived = self._arrived, []
+            return arrived
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for proposals while the search has nothing else to do; whether any are there. Asks again where it pays."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                if self._arrived:
+                    return True
+                awaited = self._awaited
+                if awaited:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    # An interrupt is only seen between waits.
+                    if left is not None and left <= 0:
+                        return False
+                    self._changed.wait(0.5 if left is None else min(0.5, left))
+            if not awaited and not self._ask_again():
+                return False
+
+    @property
+    def report(self) -> FeedReport:
+        """What it came to so far."""
+        with self._changed:
+            faults = self._proposer.faults
+            return FeedReport(self._requests, self._proposals, faults.get(Fault.DEFERRED, 0), faults, self._stopped)
+
+    # ---- asking
+
+    def _ask_again(self) -> bool:
+        return self._best is not None and self._ask(self._best)
+
+    def _ask(self, node: Node) -> bool:
+        round = self._rounds[node.id]
+        if self._stopped or round >= _ROUNDS:
+            return False
+        try:
+            context = make_context(
+                node, self._spec, self._target,
+                counters=self._counters, diagnosed=self._diagnose(node), memory=self._recall(node),
+            )  # fmt: skip
+        except (OptimlError, LookupError):
+            self._rounds[node.id] = _ROUNDS
+            return False
+        self._rounds[node.id] += 1
+        self._submit(node, lambda: self._proposed(context, round))
+        return True
+
+    def _submit(self, node: Node, ask: Callable[[], Proposed | None]) -> None:
+        if self._stopped:
+            return
+        with self._changed:
+            self._awaited += 1
+        self._jobs.put(_Job(node, ask))
+
+    def _proposed(self, context: Context, round: int) -> Proposed:
+        return self._proposer.propose(context, round=round)
+
+    def _repaired(self, parent: Node, candidate: Node, evaluation: Evaluation) -> Proposed | None:
+        return self._proposer.repair(parent.program, candidate.program, evaluation)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            proposed: Proposed | None = None
+            try:
+                if not self._stopped:
+                    proposed = job.ask()
+            except Exception as error:  # a defect of ours must not leave the search waiting for ever
+                self._stopped = f"asking the model failed: {type(error).__name__}: {error}"
+            with self._changed:
+                self._awaited -= 1
+                if proposed is not None:
+                    self._took(job.node, proposed)
+                self._changed.notify_all()
+
+    def _took(self, node: Node, proposed: Proposed) -> None:
+        self._requests += proposed.requests
+        self._proposals += len(proposed.proposals)
+        if proposed.proposals:
+            self._arrived.append((node, proposed.proposals))
+        if any(fault in _EXCHANGE for fault in proposed.faults) and not proposed.proposals:
+            self._in_a_row += 1
+        else:
+            self._in_a_row = 0
+        if self._in_a_row >= _HOPELESS:
+            self._stopped = (
+                self._stopped or f"the model was given up after {_HOPELESS} failures in a row: {proposed.what}"
+            )
+        if any(fault in _FINAL for fault in proposed.faults):
+            self._stopped = self._stopped or proposed.what
+
+
+def _ratio(evaluation: Evaluation) -> float:
+    if evaluation.measurement is None or evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED):
+        return 1.0
+    return max(1.0, evaluation.measurement.ratio)

@@ -1,0 +1,209 @@
+"""The model as a proposer: a node of the search in, proposals out; what fails goes back to the model a few times."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.errors import OptimlError
+from engine.llm.answer import SCHEMA, EditError, Suggestion, read_answer
+from engine.llm.budget import prompt_estimate
+from engine.llm.context import Context, ending
+from engine.llm.edits import make_proposal, plain
+from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
+from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, propose, repair
+from engine.model import Evaluation, Outcome, Program
+from engine.rules.model import Proposal
+from engine.source.edit import edit_program
+
+# Above most rules: a model is asked where it stands now, and its answer is stale when the search has moved on. Ours.
+_PRIOR = 0.6
+_PRIOR_STEP = 0.05  # the model gives its best idea first
+# Each further round at a node asks for something else, so at a higher temperature. Ours.
+_COOLEST, _WARMER, _HOTTEST = 0.2, 0.2, 1.0
+_MOST_THREADS = 256  # conversations kept for repairs
+_MOST_ANSWER_TOKENS = 6_000
+# What is worth sending back: the model can see from it what to put right.
+REPAIRABLE = frozenset({
+    Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED,
+    Outcome.SCREENED_OUT,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """What asking gave: proposals for the context's program, and every fault on the way."""
+
+    proposals: tuple[Proposal, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    requests: int = 0
+    what: str = ""  # the last fault in words
+
+
+@dataclass(frozen=True)
+class LlmOptions:
+    """How the model is asked. `repairs`: how many times an edit that failed goes back. `model` "" is the client's choice."""
+
+    model: str = ""
+    profile: Profile = "diagnosis"
+    repairs: int = 2
+    most_tokens: int = MOST_TOKENS
+
+
+@dataclass(frozen=True)
+class _Thread:
+    """A conversation that led to a candidate."""
+
+    context: Context
+    messages: tuple[Message, ...]
+    idea: str
+    repair: int
+
+
+class LlmProposer:
+    """Asks a model for edits. Thread-safe; nothing it is told or answered can end the search: faults are values here."""
+
+    def __init__(self, client: ChatClient, options: LlmOptions | None = None) -> None:
+        self._client, self._options = client, options or LlmOptions()
+        self._threads: OrderedDict[tuple[str, str], _Thread] = OrderedDict()
+        self._lock = threading.Lock()
+        self._faults: Counter[Fault] = Counter()
+
+    @property
+    def faults(self) -> Mapping[Fault, int]:
+        """How many answers ended in each fault so far."""
+        with self._lock:
+            return dict(self._faults)
+
+    def propose(self, context: Context, *, round: int = 0) -> Proposed:
+        """Proposals for the context's program; `round` counts earlier requests for the same program.
+
+        An answer that cannot be read or placed goes back once.
+        """
+        try:
+            messages = propose(context, profile=self._options.profile, most_tokens=self._options.most_tokens)
+        except PromptError as error:
+            return self._booked(Proposed((), (Fault.TOO_LONG,), 0, error.what))
+        label = f"propose/{context.program.digest[:20]}/{round}"
+        temperature = min(_HOTTEST, _COOLEST + _WARMER * round)
+        return self._booked(self._ask(context, messages, label, temperature, repairs=0, tries=2))
+
+    def repair(self, parent: Program, candidate: Program, evaluation: Evaluation) -> Proposed | None:
+        """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough."""
+        with self._lock:
+            thread = self._threads.get((parent.digest, candidate.digest))
+        if thread is None or thread.repair >= self._options.repairs or evaluation.outcome not in REPAIRABLE:
+            return None
+        message = repair(thread.context, ending(evaluation), idea=thread.idea, detail=_detail(candidate, evaluation))
+        label = f"repair/{parent.digest[:20]}/{candidate.digest[:20]}"
+        messages = (*thread.messages, message)
+        return self._booked(self._ask(thread.context, messages, label, _COOLEST, repairs=thread.repair + 1, tries=1))
+
+    # ---- one conversation
+
+    def _ask(
+        self,
+        context: Context,
+        messages: tuple[Message, ...],
+        label: str,
+        temperature: float,
+        *,
+        repairs: int,
+        tries: int,
+    ) -> Proposed:
+        proposals: list[Proposal] = []
+        faults: list[Fault] = []
+        requests, what = 0, ""
+        for attempt in range(tries):
+            request = ChatRequest(
+                messages, f"{label}/{attempt}", self._options.model, temperature, _MOST_ANSWER_TOKENS, SCHEMA
+            )
+            # A conversation that has grown past what a prompt may have is not continued.
+            if attempt and prompt_estimate(request) > 2 * self._options.most_tokens:
+                break
+            try:
+                requests += 1
+                answer = self._client.complete(request)
+            except ChatError as error:
+                faults.append(error.fault)
+                what = error.what
+                break
+            problem = self._read(context, messages, answer, repairs, proposals, faults)
+            if problem is not None:
+                what = problem.what
+            if proposals or problem is None:
+                break
+            told = repair(context, f"{problem.what}{'; ' + problem.do if problem.do else ''}")
+            messages = (*messages, _said(answer), told)
+        return Proposed(tuple(proposals), tuple(faults), requests, plain(what))
+
+    def _read(
+        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, repairs: int, proposals: list[Proposal],
+        faults: list[Fault],
+    ) -> EditError | None:  # fmt: skip
+        """Add what the answer proposes; the first of its problems."""
+        try:
+            suggestions = read_answer(answer.text)
+        except EditError as error:
+            faults.append(error.fault)
+            return error
+        first: EditError | None = None
+        for rank, suggestion in enumerate(suggestions):
+            try:
+                proposals.append(self._placed(context, messages, answer, suggestion, rank, repairs))
+            except EditError as error:
+                faults.append(error.fault)
+                first = first or error
+        return first
+
+    def _placed(
+        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, suggestion: Suggestion, rank: int, repairs: int
+    ) -> Proposal:  # fmt: skip
+        more: dict[str, int | str] = {"model": plain(answer.model, 80)}
+        if repairs:
+            more["repair"] = repairs
+        prior = max(0.05, _PRIOR - _PRIOR_STEP * rank)
+        try:
+            proposal = make_proposal(suggestion, context.place, prior=prior, **more)
+            program = edit_program(context.program, proposal.edits)
+        except EditError:
+            raise
+        except (OptimlError, LookupError, ValueError) as error:
+            # What the analyses cannot make sense of is no edit; whatever a model writes, the search goes on.
+            raise EditError(f"the edit cannot be made: {error}", fault=Fault.FORBIDDEN) from None
+        with self._lock:
+            thread = _Thread(context, (*messages, _said(answer)), proposal.summary, repairs)
+            self._threads[context.program.digest, program.digest] = thread
+            while len(self._threads) > _MOST_THREADS:
+                self._threads.popitem(last=False)
+        return proposal
+
+    def _booked(self, proposed: Proposed) -> Proposed:
+        with self._lock:
+            self._faults.update(proposed.faults)
+        return proposed
+
+
+def _said(answer: ChatAnswer) -> Message:
+    """The model's own words in a conversation that goes on, a bounded part of them."""
+    text = answer.text
+    if estimated_tokens(text) > _MOST_ANSWER_TOKENS:
+        text = text[: 2 * _MOST_ANSWER_TOKENS] + "\n(cut)"
+    return Message("assistant", text)
+
+
+def _detail(candidate: Program, evaluation: Evaluation) -> str:
+    """The first error with its lines. Of a wrong result only where it stands: what was expected stays with the checks."""
+    failure = evaluation.failure
+    if failure is None:
+        return ""
+    parts = []
+    if evaluation.outcome in (Outcome.COMPILE_ERROR, Outcome.SCREENED_OUT, Outcome.RACE):
+        parts.append(failure.reason)
+    if evaluation.outcome is Outcome.WRONG_RESULT and failure.argument and failure.index is not None:
+        parts.append(f"first difference: {failure.argument}[{failure.index}]")
+    if failure.line is not None:
+        parts.append(lines_around(candidate.data, failure.line))
+    return "\n".join(parts)
