@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 16  # of calls from section to section
 _NVDISASM_S = 30.0
+_TOOLKIT = re.compile(r"4cuda3std|18cooperative_groups|3cub|6thrust")  # as mangled
 
 
 @dataclass
@@ -52,8 +54,19 @@ class Cubin:
 
     @cached_property
     def global_bytes(self) -> int:
-        """Bytes of device variables, initialised or not: memory that outlives a launch."""
-        return sum(int(s["sh_size"]) for s in self._sections if s.name in (".nv.global", ".nv.global.init"))
+        """Bytes of device variables, initialised or not: memory that outlives a launch.
+
+        The toolkit's headers declare empty objects (one byte each) in namespaces of their own; these do not count.
+        """
+        total = 0
+        for symbol in self._symbols:
+            index = symbol["st_shndx"]
+            if symbol["st_info"]["type"] != "STT_OBJECT" or not isinstance(index, int) or index >= len(self._sections):
+                continue
+            if self._sections[index].name in (".nv.global", ".nv.global.init"):
+                size = int(symbol["st_size"])
+                total += 0 if size == 1 and _TOOLKIT.search(symbol.name) else size
+        return total
 
     def static_shared_bytes(self, entry: str) -> int:
         """Bytes of static shared memory per block that the entry's own section reserves."""

@@ -97,7 +97,11 @@ def _evaluated(evaluator: Evaluator, built: Built | Evaluation, original: Built)
 
 def _judged(case: SelfCase, evaluation: Evaluation, mode: str) -> Verdict:
     reason = evaluation.failure.reason if evaluation.failure else ""
-    right = evaluation.outcome in case.expected(mode) and case.reason in reason
+    outcome = evaluation.outcome
+    if case.suite == "honest" and outcome is Outcome.GUARDRAIL and evaluation.measurement:
+        # An honest edit may be slower; it was found to be right before its speed was looked at.
+        outcome = Outcome.SLOWER if evaluation.measurement.ratio < 1 else outcome
+    right = outcome in case.expected(mode) and case.reason in reason
     if case.suite == "attacks":
         right = right and bool(reason)
-    return Verdict(case, evaluation.outcome, reason, right)
+    return Verdict(case, outcome, reason, right)
