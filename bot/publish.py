@@ -1,0 +1,248 @@
+"""Posts a review: one for each head commit, one status comment, one check run; the same when it is run twice or by two."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bot.bundle import Bundle
+from bot.errors import ForgeError, RejectedError
+from bot.forge import Check, CheckOutput, Forge, Note, Pull
+from bot.render import (
+    STATUS_MARKER,
+    Comment,
+    check_annotations,
+    inline_comments,
+    review_body,
+    review_marker,
+    status_body,
+    summary_body,
+)
+from bot.review import Review, Settings, make_review
+
+CHECK = "OptiML"
+_ANY_REVIEW = "<!-- optiml:review head="
+_KEY = "optiml:1"
+_PROBES = 12  # requests spent on finding the comments that GitHub does not take
+_SUMMARY = 60_000  # characters of a check run's text
+
+Ending = Literal["posted", "already posted", "nothing to say", "superseded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to post. All of it comes from the event, none from the bundle. `run_url` is the job's page."""
+
+    number: int
+    head: str
+    run_url: str = ""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was posted. `summary` is the job summary; `moved` counts suggestions that GitHub took no comment for."""
+
+    ending: Ending
+    review: Review | None
+    summary: str
+    inline: int = 0
+    moved: int = 0
+
+
+def start(forge: Forge, target: Target) -> None:
+    """Say that a run began: the status comment, and the check run. Raises ForgeError."""
+    _status(forge, target, status_body("is looking at this pull request.", target.head, url=target.run_url))
+    known = _own_check(forge, target.head)
+    output = CheckOutput("Running", "The search is running.")
+    if known is None or known.status != "completed":
+        forge.write_check(CHECK, target.head, _KEY, "in_progress", "", output, known)
+
+
+def publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -> Published:
+    """Post what a bundle says. Raises ForgeError after leaving a failure status where it still can.
+
+    A pull request that has a newer head meanwhile gets nothing: the run for that head speaks. A head that has its review
+    gets no second one.
+    """
+    try:
+        return _publish(bundle, forge, target, settings)
+    except ForgeError as error:
+        _failed(forge, target, error)
+        raise
+
+
+def fail(forge: Forge, target: Target, *, cancelled: bool = False, reason: str = "") -> Published:
+    """Say that a run ended without a result. Raises ForgeError."""
+    ending: Ending = "cancelled" if cancelled else "failed"
+    sentence = "was cancelled." if cancelled else f"could not finish{': ' + reason if reason else '.'}"
+    if forge.pull(target.number).head == target.head:
+        _status(forge, target, status_body(sentence, target.head, url=target.run_url))
+    _check(
+        forge, target, "cancelled" if cancelled else "neutral", CheckOutput(ending.capitalize(), f"OptiML {sentence}")
+    )
+    return Published(ending, None, f"OptiML {sentence}\n")
+
+
+def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -> Published:
+    pull = forge.pull(target.number)
+    if pull.head != target.head or not pull.open:
+        why = "has a newer commit" if pull.open else "is closed"
+        output = CheckOutput("Superseded", f"The pull request {why}.")
+        _check(forge, target, "neutral", output)
+        return Published("superseded", None, f"OptiML: the pull request {why}; nothing was posted.\n")
+    review = make_review(bundle, forge.files(target.number), settings)
+    ending: Ending = "nothing to say"
+    placed: frozenset[int] = frozenset()
+    wanted = inline_comments(review)
+    if review.worth_posting:
+        before = _own_reviews(forge, target)
+        if _submitted(before, target.head):
+            ending, placed = "already posted", frozenset(c.number for c in wanted)
+        else:
+            ending, placed = _post(forge, target, review, wanted, before)
+        if any(_ANY_REVIEW in note.body and review_marker(target.head) not in note.body for note in before):
+            _hide(forge, pull, target)
+    moved = len(wanted) - len(placed)
+    _status(forge, target, status_body(_sentence(review), target.head, url=target.run_url, review=review, moved=moved))
+    summary = summary_body(review)
+    text = summary if len(summary) <= _SUMMARY else review_body(review)
+    _check(forge, target, review.conclusion, CheckOutput(review.headline, text, check_annotations(review)))
+    return Published(ending, review, summary, len(placed), moved)
+
+
+def _post(
+    forge: Forge, target: Target, review: Review, wanted: Sequence[Comment], before: Sequence[Note]
+) -> tuple[Ending, frozenset[int]]:
+    """Draft, look whether another run was first, submit. A draft is a lock: GitHub allows one for an author."""
+    for note in before:
+        if note.state == "PENDING":
+            # Left by a run that was ended, or another's that is about to be submitted: either way it goes first or goes.
+            if review_marker(target.head) in note.body:
+                forge.submit_review(target.number, note.id)
+                return "posted", frozenset(c.number for c in wanted)
+            forge.delete_review(target.number, note.id)
+    draft, placed = _draft(forge, target, review, tuple(wanted))
+    if draft is not None:
+        others = [note for note in _own_reviews(forge, target) if note.id != draft.id]
+        if not _submitted(others, target.head):
+            forge.submit_review(target.number, draft.id)
+            return "posted", frozenset(c.number for c in placed)
+        forge.delete_review(target.number, draft.id)
+    return "already posted", frozenset(c.number for c in wanted)
+
+
+def _draft(
+    forge: Forge, target: Target, review: Review, wanted: tuple[Comment, ...]
+) -> tuple[Note | None, tuple[Comment, ...]]:
+    """The draft, with those comments that GitHub takes. None where another run is posting the same."""
+
+    def attempt(comments: Sequence[Comment]) -> Note:
+        body = review_body(review, inline={c.number for c in comments})
+        return forge.draft_review(target.number, target.head, body, comments)
+
+    try:
+        return attempt(wanted), wanted
+    except RejectedError as error:
+        if "pending review" in error.what.lower():
+            return _beside(forge, target, lambda: attempt(wanted)), wanted
+        if not wanted:
+            raise
+    # GitHub says that a line is wrong, but not which: halves that it takes are kept.
+    good: list[Comment] = []
+    waiting = [wanted] if len(wanted) == 1 else [wanted[: len(wanted) // 2], wanted[len(wanted) // 2 :]]
+    probes = 0
+    if len(wanted) == 1:
+        waiting = []
+    while waiting and probes < _PROBES:
+        part = waiting.pop(0)
+        probes += 1
+        try:
+            note = attempt(part)
+        except RejectedError:
+            if len(part) > 1:
+                waiting += [part[: len(part) // 2], part[len(part) // 2 :]]
+            continue
+        forge.delete_review(target.number, note.id)
+        good += part
+    good.sort(key=lambda comment: comment.number)
+    try:
+        return attempt(good), tuple(good)
+    except RejectedError:
+        if not good:
+            raise
+        return attempt(()), ()
+
+
+def _beside(forge: Forge, target: Target, again: Callable[[], Note]) -> Note | None:
+    """What to do about the draft that is in the way: submit it where it is this head's, delete it where it is an older one's.
+
+    None where this head has its review meanwhile. Raises RejectedError where the draft is a person's.
+    """
+    own = _own_reviews(forge, target)
+    if _submitted(own, target.head):
+        return None
+    drafts = [note for note in own if note.state == "PENDING"]
+    for note in drafts:
+        if review_marker(target.head) in note.body:
+            return note
+        forge.delete_review(target.number, note.id)
+    return again()
+
+
+def _own_reviews(forge: Forge, target: Target) -> list[Note]:
+    return [n for n in forge.reviews(target.number) if n.author == forge.login and _ANY_REVIEW in n.body]
+
+
+def _submitted(notes: Sequence[Note], head: str) -> bool:
+    return any(note.state != "PENDING" and review_marker(head) in note.body for note in notes)
+
+
+def _status(forge: Forge, target: Target, body: str) -> None:
+    own = _own_status(forge, target)
+    if own:
+        if own[0].body.strip() != body.strip():
+            forge.edit_comment(own[0].id, body)
+        return
+    made = forge.add_comment(target.number, body)
+    # Two runs may both have found none: the older comment stays.
+    first = min(_own_status(forge, target), key=lambda note: note.id, default=made)
+    if first.id != made.id:
+        forge.delete_comment(made.id)
+        forge.edit_comment(first.id, body)
+
+
+def _own_status(forge: Forge, target: Target) -> list[Note]:
+    found = [n for n in forge.comments(target.number) if n.author == forge.login and n.body.startswith(STATUS_MARKER)]
+    return sorted(found, key=lambda note: note.id)
+
+
+def _own_check(forge: Forge, head: str) -> Check | None:
+    found = [check for check in forge.checks(head, CHECK) if check.key == _KEY]
+    return min(found, key=lambda check: check.id, default=None)
+
+
+def _check(forge: Forge, target: Target, conclusion: str, output: CheckOutput) -> None:
+    forge.write_check(CHECK, target.head, _KEY, "completed", conclusion, output, _own_check(forge, target.head))
+
+
+def _hide(forge: Forge, pull: Pull, target: Target) -> None:
+    # Old reviews that stay open are untidy, and no reason to fail a review that is posted.
+    with contextlib.suppress(ForgeError):
+        forge.hide_outdated(pull, _ANY_REVIEW, review_marker(target.head))
+
+
+def _sentence(review: Review) -> str:
+    return f"has looked: {review.headline[0].lower()}{review.headline[1:]}"
+
+
+def _failed(forge: Forge, target: Target, error: ForgeError) -> None:
+    """Leave word of a failure, if GitHub takes that much."""
+    sentence = f"could not post its review: {error.what}"
+    with contextlib.suppress(ForgeError):
+        if forge.pull(target.number).head != target.head:
+            return
+        _status(forge, target, status_body(sentence, target.head, url=target.run_url))
+    with contextlib.suppress(ForgeError):
+        _check(forge, target, "neutral", CheckOutput("The review could not be posted", sentence))
