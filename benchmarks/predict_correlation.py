@@ -25,7 +25,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `benchmarks` when run as a file
+
 from benchmarks.examples import ROOT, commit, machine
+from benchmarks.predict_constants import Recorder, Sampled, leave_one_out
 
 if TYPE_CHECKING:
     from engine.machine import Machine
@@ -54,17 +57,22 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error(f"no journal of a run in {options.runs}: {', '.join(missing)}")
     from engine.machine import make_machine
     from engine.optimize import provenance
+    from engine.predict.predictor import Predictor
 
     begin, date = time.monotonic(), datetime.datetime.now(datetime.UTC)
     kernels = []
+    samples: dict[str, list[Sampled]] = {}
     here = make_machine(device="cpu", arch="sm_90")
     try:
         for name in names:
             print(f"{name} …", file=sys.stderr, flush=True)
-            kernels.append(compare(name, options.runs / name, options.per_kernel, options.seed, here))
+            found, samples[name] = compare(name, options.runs / name, options.per_kernel, options.seed, here)
+            kernels.append(found)
+        kept = {name: given for name, given in samples.items() if given}
+        left_out = leave_one_out(kept, Predictor("sm_90", sandbox=here.box)) if len(kept) > 1 else {}
     finally:
         here.close()
-    command = ["python", "-m", "benchmarks.predict_correlation", *(sys.argv[1:] if given is None else given)]
+    command = ["python", "benchmarks/predict_correlation.py", *(sys.argv[1:] if given is None else given)]
     record = {
         "schema": SCHEMA,
         "command": command,
@@ -77,6 +85,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "seed": options.seed,
         "kernels": kernels,
         "summary": summary(kernels),
+        "leave_one_kernel_out": left_out,
     }
     options.record.parent.mkdir(parents=True, exist_ok=True)
     options.record.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -86,13 +95,19 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0 if all(k["error"] is None for k in kernels) else 1
 
 
-def compare(name: str, folder: Path, count: int, seed: int, here: Machine) -> dict[str, Any]:
-    """One kernel: `points` with measured and predicted figures, their figures, and what was not predicted."""
+def compare(
+    name: str, folder: Path, count: int, seed: int, here: Machine
+) -> tuple[dict[str, Any], list[Sampled]]:  # fmt: skip
+    """One kernel: `points` with measured and predicted figures, their figures, and what was not predicted (`refused`);
+    beside it what the predictions were made from.
+    """
     from engine.errors import OptimlError
+    from engine.evaluate.cpu import CpuEvaluator
     from engine.source.load import load_program, repository_root
     from engine.spec.read import find_spec
 
     path = ROOT / "examples" / f"{name}.cu"
+    samples: list[Sampled] = []
     result: dict[str, Any] = {"kernel": name, "error": None, "device": "", "points": [], "refused": []}
     try:
         result["device"] = json.loads((folder / "result.json").read_bytes())["signals"]["device"].get("name", "")
@@ -101,11 +116,15 @@ def compare(name: str, folder: Path, count: int, seed: int, here: Machine) -> di
         program = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
         chosen = sample(measured(folder / "journal.sqlite", program, spec.kernel), count, seed)
         evaluator = here.evaluator(spec, root, spec_path)
+        assert isinstance(evaluator, CpuEvaluator)
+        recorder = Recorder(evaluator.predictor)
+        evaluator.predictor = recorder  # type: ignore[assignment]
         try:
             evaluator.open(program)
             with ThreadPoolExecutor(here.jobs) as pool:
                 builds = [pool.submit(evaluator.build, program.replace(entry.files)) for entry in chosen]
                 for entry, build in zip(chosen, builds, strict=True):
+                    recorder.taken()
                     try:
                         evaluation, _ = evaluator.evaluate(build.result(), None)
                         said = evaluation.failure.reason if evaluation.failure else ""
@@ -120,17 +139,21 @@ def compare(name: str, folder: Path, count: int, seed: int, here: Machine) -> di
                         continue
                     actual = entry.evaluation.measurement
                     assert actual is not None
+                    asked = recorder.taken()
+                    times = tuple(case.candidate_us for case in actual.cases)
+                    if len(asked) == len(times):
+                        samples.append(Sampled(times, asked))
                     result["points"].append({
                         "id": entry.id, "rule": entry.rule, "summary": entry.summary,
                         "measured": actual.ratio, "predicted": found.ratio,
-                        "measured_us": [case.candidate_us for case in actual.cases],
+                        "measured_us": times,
                         "predicted_us": [case.candidate_us for case in found.cases],
                     })  # fmt: skip
         finally:
             evaluator.close()
     except (OptimlError, OSError, ValueError, KeyError) as error:
         result["error"] = str(error)
-    return {**result, **figures(result["points"])}
+    return {**result, **figures(result["points"])}, samples
 
 
 def measured(journal: Path, program: Program, kernel: str) -> list[Entry]:
@@ -162,18 +185,18 @@ def sample(entries: Sequence[Entry], count: int, seed: int) -> list[Entry]:
 def figures(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Rank correlation (Spearman) of the speedups, and the medians of |log2(predicted / measured)|.
 
-    `error` is of speedups (1.0: half of the points are wrong by more than a factor of two), `error_time` of times.
+    `speedup_error` 1.0: half of the speedups are wrong by more than a factor of two; `time_error`: the same of times.
     None where there are fewer than three points.
     """
     if len(points) < 3:
-        return {"count": len(points), "spearman": None, "error": None, "error_time": None}
+        return {"count": len(points), "spearman": None, "speedup_error": None, "time_error": None}
     actual, predicted = [p["measured"] for p in points], [p["predicted"] for p in points]
     times = [abs(math.log2(a / b)) for p in points for a, b in zip(p["predicted_us"], p["measured_us"], strict=True)]
     return {
         "count": len(points),
         "spearman": spearman(actual, predicted),
-        "error": statistics.median(abs(math.log2(p / a)) for a, p in zip(actual, predicted, strict=True)),
-        "error_time": statistics.median(times),
+        "speedup_error": statistics.median(abs(math.log2(p / a)) for a, p in zip(actual, predicted, strict=True)),
+        "time_error": statistics.median(times),
     }
 
 
@@ -219,7 +242,7 @@ def table(record: dict[str, Any]) -> str:
 def _cells(found: dict[str, Any]) -> str:
     if found["spearman"] is None:
         return f"{found['count']} | | | "
-    factors = (f"{2 ** found[key]:.2f}×" for key in ("error", "error_time"))
+    factors = (f"{2 ** found[key]:.2f}×" for key in ("speedup_error", "time_error"))
     return f"{found['count']} | {found['spearman']:.2f} | {' | '.join(factors)}"
 
 

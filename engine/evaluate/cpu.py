@@ -79,7 +79,7 @@ class CpuEvaluator:
         self._noise: dict[tuple[int, str], Noise] = {}
         self._original: Built | None = None
         self._wide: CpuBinary | None = None
-        self._predictor = Predictor(target.arch, sandbox=box)
+        self.predictor = Predictor(target.arch, sandbox=box)
         self._probe_inputs: dict[tuple[tuple[str, int | float], ...], tuple[Case, Arrays, Mapping[str, Any]]] = {}
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
@@ -284,7 +284,7 @@ class CpuEvaluator:
         except CompileError as error:
             raise _not_built(Outcome.COMPILE_ERROR, error.what, built) from None
         compiled = time.perf_counter()
-        self._predictor.code(built.binary)  # disassembled here, beside what runs, and kept
+        self.predictor.code(built.binary)  # disassembled here, beside what runs, and kept
         stages = {
             **built.stage_s,
             "compile for the CPU": compiled - begin,
@@ -378,7 +378,7 @@ class CpuEvaluator:
             counts = extrapolate(
                 counted, case.sizes, launches, load_bytes=loaded, store_bytes=stored, array_bytes=moved
             )
-            times.append(self._predictor.predict(built.binary, launches, counts).time_us)
+            times.append(self.predictor.predict(built.binary, launches, counts).time_us)
         return times
 
     def _predict(self, built: Built) -> Measurement:

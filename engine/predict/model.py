@@ -23,32 +23,43 @@ Bound = Literal[
     "memory", "cache", "load/store units", "shared memory", "compute", "atomics", "latency", "block starts", "launch"
 ]  # fmt: skip
 
-_NORM = 3.0  # between 1 (terms add up) and infinity (terms overlap); measured kernels overlap most of their parts
 _LAUNCH_US = 2.0  # the shortest kernel that events can see on current GPUs takes about this long
 _UNKNOWN_TRIPS = 8.0  # of a loop without a memory access to count by: a shuffle or a shared-memory tree has 5 to 10
-# L1 looks one cache line up per clock, and takes slightly more than a clock for a request of one line: naive 2048³
-# products on an H200 take 3.06 clocks for two requests of three lines, 2.39 for two requests of two.
-_REQUEST_CLOCKS, _LINE_CLOCKS = 1.2, 1.0
 _SECTORS_PER_CLOCK = 4.0  # L1 delivers 128 bytes per clock
 _DEPENDENT_CLOCKS = 4.0  # a warp's next arithmetic instruction waits so long for the last one
 _L2_LATENCY_S, _L1_LATENCY_S = 0.15e-6, 0.023e-6  # 262 and 41 clocks on an H100 (Luo et al. 2024)
 _SHARED_LATENCY_S = 0.017e-6  # 29 clocks, the same source
 _BARRIER_S = 0.02e-6  # a barrier of a block costs its last warp about this
-# A warp's life beyond its instructions: being placed, its first fetches, its last stores. One-element-per-thread kernels
-# on an H200 (stencil, GELU) take 0.9 to 1.3 µs for each filling of the GPU, of which one memory access is 0.4.
-_WARP_START_S = 0.45e-6
-# A multiprocessor starts a block in about 160 clocks: measured with 64 (stencil) and 128 threads (GELU) on an H200.
-_BLOCK_START_S = 0.08e-6
-# L2 merges a store that covers a part of a sector: it costs as much as so many more sectors (column-wise writes of a
-# transposition on an H200: 512 µs with a quarter of each sector, 960 to 1,130 µs with an eighth).
-_PARTIAL_STORE = 5.0
 _L2_SLICES = 96  # places where atomics on different cache lines go on side by side
-# One after the other in a cache line: 2.1 ns for 262,144 additions to one float, 2.7 ns for 67 M to 256 bins in eight
-# lines (dot product and histogram on an H200).
-_ATOMIC_S = 2.4e-9
-_L2_SHARE = 0.5  # of L2 serves any one multiprocessor at full use: the halves of an A100's or H100's keep copies of the other's data
-_CHAIN_CLOCKS = 2.0  # between two instructions of one warp that nothing overlaps: every other one waits for the last
+_L2_SHARE = 0.5  # of L2 holds different data at full use: the halves of an A100's or H100's keep copies of each other's
 _TAIL = 0.5  # share of the last wave's idle time that is felt: blocks do not end all at once
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The constants that were set by looking at measured kernels. benchmarks/predict_correlation.py tries each against
+    kernels that had no part in it.
+    """
+
+    norm: float = (
+        3.0  # between 1 (terms add up) and infinity (terms overlap); measured kernels overlap most of their parts
+    )
+    # L1 looks one cache line up per clock, and takes slightly more than a clock for a request of one line: naive 2048³
+    # products on an H200 take 3.06 clocks for two requests of three lines, 2.39 for two requests of two.
+    request_clocks: float = 1.2
+    line_clocks: float = 1.0
+    chain_clocks: float = 2.0  # between two instructions of one warp: every other one waits for the last
+    # A warp's life beyond its instructions: being placed, its first fetches, its last stores. Kernels of one element per
+    # thread (stencil, GELU on an H200) take 0.9 to 1.3 µs for each filling of the GPU; one memory access of it is 0.4.
+    warp_start_s: float = 0.45e-6
+    # A multiprocessor starts a block in about 160 clocks, with 64 (stencil) and with 128 threads (GELU) on an H200.
+    block_start_s: float = 0.08e-6
+    # L2 merges a store that covers a part of a sector: it costs as much as so many more sectors (column-wise writes of a
+    # transposition on an H200: 512 µs with a quarter of each sector, 960 to 1,130 µs with an eighth).
+    partial_store: float = 5.0
+    # Atomics in one cache line go one after the other: 2.1 ns each for 262,144 additions to one float, 2.7 ns for 67 M to
+    # 256 bins in eight lines (dot product and histogram on an H200).
+    atomic_s: float = 2.4e-9
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ def predict(
     counts: AccessCounts,
     figures: Figures,
     code: Mapping[str, KernelCode],
+    fitted: Fitted = Fitted(),
 ) -> Prediction:
     """The time of all steps of a spec in order; `counts` are those of these launches, see `engine.predict.scale`.
 
@@ -90,8 +102,8 @@ def predict(
             raise RefusedError(
                 f"no block of {launch.threads} threads fits {figures.target.arch}: limited by {occupied.limit}"
             )
-        step = _terms(code[entry], resources, launch, counted, occupied, figures)
-        total += _join(step, occupied)
+        step = _terms(code[entry], resources, launch, counted, occupied, figures, fitted)
+        total += _join(step, occupied, fitted.norm)
         for name, value in step.items():
             terms[name] = terms.get(name, 0.0) + value
         found.append(occupied)
@@ -100,8 +112,8 @@ def predict(
     return Prediction(total, bound, terms, tuple(sentences), tuple(found), figures.target.arch)
 
 
-def _join(terms: Mapping[Bound, float], occupied: Occupancy) -> float:
-    work = math.pow(sum(math.pow(value, _NORM) for name, value in terms.items() if name != "launch"), 1 / _NORM)
+def _join(terms: Mapping[Bound, float], occupied: Occupancy, norm: float) -> float:
+    work = math.pow(sum(math.pow(value, norm) for name, value in terms.items() if name != "launch"), 1 / norm)
     waves = occupied.waves
     tail = 1 + _TAIL * (math.ceil(waves) / waves - 1) if waves > 1 else 1.0
     return work * tail + terms.get("launch", 0.0)
@@ -203,6 +215,7 @@ def _terms(
     counted: KernelCounts,
     occupied: Occupancy,
     figures: Figures,
+    fitted: Fitted,
 ) -> dict[Bound, float]:
     clock, target = figures.clock_hz, figures.target
     processors = max(1.0, target.multiprocessors * occupied.active)
@@ -214,13 +227,13 @@ def _terms(
         return sum(float(getattr(loop, name)) * run for loop, run in zip(code.loops, runs, strict=True))
 
     _, sectors, _ = issued.total("global", "load", "store")
-    dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures)
+    dram_bytes, l2_bytes = _traffic(counted, occupied, launch, resources, figures, fitted.partial_store)
     local_bytes = executed("local") * 32 * 4
     memory = (dram_bytes / figures.dram_bytes_s) * 1e6
     cache = ((l2_bytes + local_bytes) / figures.l2_bytes_s) * 1e6
 
-    request_clocks = executed("local") * _REQUEST_CLOCKS + sum(
-        max(s.requests * _REQUEST_CLOCKS, s.cache_lines * _LINE_CLOCKS, s.passes / _SECTORS_PER_CLOCK)
+    request_clocks = executed("local") * fitted.request_clocks + sum(
+        max(s.requests * fitted.request_clocks, s.cache_lines * fitted.line_clocks, s.passes / _SECTORS_PER_CLOCK)
         for s in issued.sites
         if s.space == "global"
     )
@@ -242,7 +255,7 @@ def _terms(
     _, atomic_passes, _ = counted.total("global", "atomic")
     serial = sum(site.same_address for site in counted.sites if site.space == "global" and site.kind == "atomic")
     places = min(_L2_SLICES, max(1.0, counted.unique_store_bytes / 128))
-    atomics = (atomic_passes + serial) / places * _ATOMIC_S * 1e6
+    atomics = (atomic_passes + serial) / places * fitted.atomic_s * 1e6
 
     wanted = max(sectors * 32, 1.0)
     from_dram = min(1.0, dram_bytes / wanted)
@@ -250,8 +263,11 @@ def _terms(
     wait = from_dram * figures.dram_latency_s + from_l2 * _L2_LATENCY_S + (1 - from_dram - from_l2) * _L1_LATENCY_S
     chain = executed("load_batches") * wait + executed("shared_batches") * _SHARED_LATENCY_S
     chain += (counted.barriers or executed("barriers")) * _BARRIER_S
-    chain += launch.blocks * -(-launch.threads // 32) * _WARP_START_S + executed("instructions") * _CHAIN_CLOCKS / clock
-    starts = launch.blocks / processors * _BLOCK_START_S * 1e6
+    chain += (
+        launch.blocks * -(-launch.threads // 32) * fitted.warp_start_s
+        + executed("instructions") * fitted.chain_clocks / clock
+    )
+    starts = launch.blocks / processors * fitted.block_start_s * 1e6
     # The warp with the longest chain cannot end sooner, however little the others do (uneven rows, few threads).
     overlapping = max(1.0, executed("loads") / max(executed("load_batches"), 1.0))
     longest = counted.max_warp_loads / overlapping * wait
@@ -263,8 +279,9 @@ def _terms(
 
 
 def _traffic(
-    counted: KernelCounts, occupied: Occupancy, launch: LaunchConfig, resources: Resources, figures: Figures
-) -> tuple[float, float]:
+    counted: KernelCounts, occupied: Occupancy, launch: LaunchConfig, resources: Resources, figures: Figures,
+    partial_store: float,
+) -> tuple[float, float]:  # fmt: skip
     """Bytes from and to DRAM, and bytes between L2 and the multiprocessors.
 
     A block's sectors come from L2 once for each place that loads them, if they stay in L1 between the warps and trips
@@ -279,7 +296,8 @@ def _traffic(
     # Neighbouring bytes of a sector serve later requests if the lines in flight stay in L1 for so long.
     window = sum(occupied.warps * (s.cache_lines * 128.0 or s.passes * 32.0) / s.requests for s in loads)
     near = min(1.0, l1 / max(window, 1.0))
-    least = max(counted.block_load_bytes, counted.unique_load_bytes)
+    every_time = sum(s.passes for s in loads) * 32.0
+    least = max(min(counted.block_load_bytes, every_time), counted.unique_load_bytes)
     fits_l1 = min(1.0, l1 / max(least / max(1, launch.blocks) * occupied.blocks, 1.0))
 
     by_array: dict[str, float] = {}
@@ -301,7 +319,7 @@ def _traffic(
         if site.space == "global" and site.kind == "store":
             # Stores pass L1 by, request for request: a sector written in eight parts goes to L2 eight times.
             partial = 1 - min(1.0, site.bytes_asked / max(site.passes * 32.0, 1.0))
-            stored += site.passes * 32.0 * (1 + _PARTIAL_STORE * partial)
+            stored += site.passes * 32.0 * (1 + partial_store * partial)
     return unique + again, max(unique + again, loaded + stored)
 
 
