@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 16  # of calls from section to section
 _NVDISASM_S = 30.0
-_TOOLKIT = re.compile(r"4cuda3std|18cooperative_groups|3cub|6thrust")  # as mangled
 
 
 @dataclass
@@ -53,19 +51,18 @@ class Cubin:
         return tuple(sorted(name for name in names if f".text.{name}" in self._by_name))
 
     @cached_property
-    def global_bytes(self) -> int:
-        """Bytes of device variables, initialised or not: memory that outlives a launch.
+    def local_static_bytes(self) -> int:
+        """Bytes of static variables of functions (mangled `_ZZ…`): memory that outlives a launch, by whatever name declared.
 
-        The toolkit's headers declare empty objects (one byte each) in namespaces of their own; these do not count.
+        Variables outside of functions are not counted: the toolkit's own headers have hundreds, all constants.
         """
         total = 0
         for symbol in self._symbols:
             index = symbol["st_shndx"]
             if symbol["st_info"]["type"] != "STT_OBJECT" or not isinstance(index, int) or index >= len(self._sections):
                 continue
-            if self._sections[index].name in (".nv.global", ".nv.global.init"):
-                size = int(symbol["st_size"])
-                total += 0 if size == 1 and _TOOLKIT.search(symbol.name) else size
+            lasting = self._sections[index].name in (".nv.global", ".nv.global.init")
+            total += int(symbol["st_size"]) if lasting and symbol.name.startswith("_ZZ") else 0
         return total
 
     def static_shared_bytes(self, entry: str) -> int:

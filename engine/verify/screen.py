@@ -167,7 +167,7 @@ class _Items:
             reason = self._added_names(item)
             if reason:
                 return reason
-        return self._outside() or self._directives()
+        return self._directives() or self._outside()
 
     # ---- names and directives that come in
 
@@ -435,11 +435,11 @@ def _is_division(name: str) -> bool:
 
 
 def keeps_state(original: bytes, candidate: bytes) -> bool:
-    """Whether a candidate's cubin reserves more writable device memory than the original's. Constants do not count."""
+    """Whether a candidate's cubin keeps more in static variables of its functions than the original's."""
     return _state_bytes(candidate) > _state_bytes(original)
 
 
 def _state_bytes(cubin: bytes) -> int:
     from engine.compile.cubin import Cubin
 
-    return Cubin(cubin).global_bytes
+    return Cubin(cubin).local_static_bytes
