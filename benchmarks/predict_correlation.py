@@ -108,9 +108,14 @@ def compare(
 
     path = ROOT / "examples" / f"{name}.cu"
     samples: list[Sampled] = []
-    result: dict[str, Any] = {"kernel": name, "error": None, "device": "", "points": [], "refused": []}
+    result: dict[str, Any] = {"kernel": name, "error": None, "measured": {}, "points": [], "refused": []}
     try:
-        result["device"] = json.loads((folder / "result.json").read_bytes())["signals"]["device"].get("name", "")
+        run = json.loads((folder / "result.json").read_bytes())
+        result["measured"] = {
+            "device": {key: run["signals"]["device"].get(key) for key in ("name", "arch", "driver_version")},
+            **{key: run[key] for key in ("budget", "seed", "counts")},
+            **{key: run["provenance"][key] for key in ("date", "versions")},
+        }
         root = repository_root(path)
         spec, spec_path = find_spec(root, path, None)
         program = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])

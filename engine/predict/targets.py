@@ -42,10 +42,10 @@ class Figures:
 _SHARE = 0.87
 
 _TABLE = {
-    # H200 SXM: 132 multiprocessors, 50 MB of L2, 1.98 GHz [H]; a copy reaches 4.17 TB/s [M]; L2 at 5,300 bytes a
+    # H200 SXM: 132 multiprocessors, 1.98 GHz [H]; 60 MB of L2, as the driver says [M]; a copy reaches 4.17 TB/s [M]; L2 at 5,300 bytes a
     # clock, slightly above the A100's [O].
     "sm_90": Figures(
-        "H200", Target("sm_90", multiprocessors=132, shared_per_sm=233472), 1.98e9, 4.17e12, 50 << 20, 10.5e12, 128, 64
+        "H200", Target("sm_90", multiprocessors=132, shared_per_sm=233472), 1.98e9, 4.17e12, 60 << 20, 10.5e12, 128, 64
     ),
     # A100 SXM 80 GB: 108 multiprocessors, 2.04 TB/s, 40 MB of L2, 1.41 GHz [A]; L2 5120 bytes per clock [A].
     "sm_80": Figures(
