@@ -1,0 +1,128 @@
+"""The hooks as people run them: pre-commit builds their environment from this repository and runs them on a commit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from engine.machine import cache_folder
+from tests.hooks.conftest import KERNEL, git
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+PRE_COMMIT = BIN / "pre-commit"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This working tree as a repository of its own with one commit, so that what is tested is what is on disk."""
+    folder = tmp_path_factory.mktemp("hooks") / "optiml"
+    folder.mkdir()
+    for name in ("engine", "bot", "hooks", "action"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "as it is")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheels(source: Path) -> Path:
+    """Wheels of all that an installation needs, fetched once for each state of pyproject.toml and then kept."""
+    if not PRE_COMMIT.exists():
+        pytest.skip("pre-commit is not installed")
+    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()[:16]
+    kept = cache_folder() / f"test-wheels-{digest}"
+    if not kept.is_dir():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+            folder = Path(scratch) / "wheels"
+            command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "-d", str(folder)]
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+            needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+            made = subprocess.run([*command, *needed], capture_output=True, text=True, timeout=280)
+            if made.returncode != 0:
+                pytest.skip(f"the wheels cannot be had: {made.stderr[-200:]}")
+            folder.rename(kept)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Mapping[str, str]:
+    """Offline, with nothing of this interpreter's: the hooks get what an installation brings them, and no more."""
+    home = tmp_path_factory.mktemp("home")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PIP_", "PYTHON", "PRE_COMMIT"))}
+    return kept | {
+        "HOME": str(home),
+        "PRE_COMMIT_HOME": str(home / "pre-commit"),
+        "OPTIML_CACHE": str(home / "cache"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+
+
+def _try(hook: str, source: Path, root: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [str(PRE_COMMIT), "try-repo", str(source), hook, "--verbose"]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=280)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main")
+    (root / "k.cu").write_text(KERNEL)
+    (root / "notes.txt").write_text("nothing to see")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "one")
+    return root
+
+
+def test_check_through_pre_commit(source: Path, project: Path, environment: Mapping[str, str]) -> None:
+    (project / "k.cu").write_text(KERNEL.replace("2.0f * x[i]", "2.0f * z[i]"))
+    git(project, "add", ".")
+    done = _try("optiml-check", source, project, environment)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "k.cu:8: scale: error: " in done.stdout
+    (project / "k.cu").write_text(KERNEL.replace("2.0f * x[i]", "3.0f * x[i]"))
+    git(project, "add", ".")
+    done = _try("optiml-check", source, project, environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Passed" in done.stdout
+
+
+def test_files_that_are_no_cuda_are_skipped(source: Path, project: Path, environment: Mapping[str, str]) -> None:
+    (project / "notes.txt").write_text("changed")
+    git(project, "add", ".")
+    done = _try("optiml-check", source, project, environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Skipped" in done.stdout
+
+
+def test_quick_through_pre_commit(source: Path, project: Path, environment: Mapping[str, str]) -> None:
+    (project / "k.cu").write_text(KERNEL.replace("+= 1.0f", "+= 2.0f"))
+    git(project, "add", ".")
+    done = _try("optiml-quick", source, project, environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no spec, so not searched: other" in done.stdout
+
+
+def test_the_manifest_is_one() -> None:
+    if not PRE_COMMIT.exists():
+        pytest.skip("pre-commit is not installed")
+    command = [str(PRE_COMMIT), "validate-manifest", str(ROOT / ".pre-commit-hooks.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,161 @@
+"""optiml-quick: the search itself has its own tests; here it is real once, and else replaced at the engine's public function."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks import quick
+from hooks.quick import Found, Suggestion
+from tests.hooks.conftest import git
+
+Edit = Callable[[str, str], None]
+Output = pytest.CaptureFixture[str]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+PATCH = b"""\
+diff --git a/k.cu b/k.cu
+--- a/k.cu
++++ b/k.cu
+@@ -5,6 +5,6 @@
+ // optiml: time = [{ n = 1048576 }]
+ __global__ void scale(const float* x, float* y, int n) {
+     int i = blockIdx.x * blockDim.x + threadIdx.x;
+-    if (i < n) y[i] = 3.0f * x[i];
++    if (i < n) y[i] = 3.0f * __ldg(x + i);
+ }
+ 
+"""
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Stands for the search: finds PATCH in every file; the list says what was asked for."""
+    asked: list[list[str]] = []
+
+    def search(root: Path, paths: list[str], *_: Any) -> dict[str, Found]:
+        asked.append(list(paths))
+        return {path: Found([Suggestion("scale", 6, "scale: 2.00× predicted", PATCH)], ["a note"]) for path in paths}
+
+    monkeypatch.setattr(quick, "search", search)
+    return asked
+
+
+def test_the_patch_is_printed_and_can_be_taken(
+    repository: Path, edit: Edit, capsys: Output, searched: list[list[str]]
+) -> None:
+    edit("2.0f * x[i]", "3.0f * x[i]")
+    assert quick.main(["k.cu"]) == 0
+    out = capsys.readouterr().out
+    assert "k.cu:6: scale: scale: 2.00× predicted" in out
+    assert "+    if (i < n) y[i] = 3.0f * __ldg(x + i);" in out
+    assert "note: a note" in out
+    command = re.search(r"To take it: git apply (\S+)", out)
+    assert command
+    git(repository, "apply", command[1])
+    assert "__ldg" in (repository / "k.cu").read_text()
+    assert git(repository, "status", "--short", "--untracked-files=all") == "MM k.cu\n"
+
+
+def test_fix_applies_it_and_fails_so_that_it_is_looked_at(
+    repository: Path, edit: Edit, capsys: Output, searched: list[list[str]]
+) -> None:
+    edit("2.0f * x[i]", "3.0f * x[i]")
+    assert quick.main(["--fix", "k.cu"]) == 1
+    assert "__ldg" in (repository / "k.cu").read_text()
+    assert "git add k.cu" in capsys.readouterr().out
+
+
+def test_a_patch_that_no_longer_fits_is_not_applied(
+    repository: Path, edit: Edit, capsys: Output, searched: list[list[str]]
+) -> None:
+    edit("2.0f * x[i]", "4.0f * x[i]")
+    before = (repository / "k.cu").read_bytes()
+    assert quick.main(["--fix", "k.cu"]) == 0
+    assert (repository / "k.cu").read_bytes() == before
+    assert "note: k.cu: scale: the patch was not applied" in capsys.readouterr().out
+
+
+def test_the_same_text_is_searched_once(
+    repository: Path, edit: Edit, capsys: Output, searched: list[list[str]]
+) -> None:
+    edit("2.0f * x[i]", "3.0f * x[i]")
+    quick.main(["k.cu"])
+    first = capsys.readouterr().out
+    quick.main(["k.cu"])
+    assert capsys.readouterr().out == first
+    assert searched == [["k.cu"]]
+    quick.main(["--budget", "30s", "k.cu"])
+    edit("3.0f * x[i]", "5.0f * x[i]")
+    quick.main(["k.cu"])
+    assert len(searched) == 3
+
+
+def test_settings_can_make_a_finding_fail(repository: Path, searched: list[list[str]]) -> None:
+    (repository / ".optiml.yml").write_text("quick: {fail: true}\n")
+    assert quick.main(["k.cu"]) == 1
+
+
+def test_a_budget_is_a_time(repository: Path, capsys: Output) -> None:
+    assert quick.main(["--budget", "200", "k.cu"]) == 2
+    assert "write it like 20s" in capsys.readouterr().err
+
+
+def test_unchanged_kernels_start_no_machine(repository: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    import engine.machine
+
+    monkeypatch.setattr(engine.machine, "make_machine", None)
+    assert quick.main(["k.cu"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_out_of_budget_passes_with_a_note(repository: Path, edit: Edit, capsys: Output) -> None:
+    edit("2.0f * x[i]", "3.0f * x[i]")
+    assert quick.main(["--budget", "1s", "k.cu"]) == 0
+    assert "note: k.cu: scale: not searched: out of budget" in capsys.readouterr().out
+    kept = (
+        list((repository.parent / "cache" / "hooks").rglob("*"))
+        if (repository.parent / "cache" / "hooks").exists()
+        else []
+    )
+    assert kept == []  # with more time there may be more to say
+
+
+def test_a_search_that_does_not_end_is_stopped() -> None:
+    begin = time.monotonic()
+    with pytest.raises(quick._OutOfTime), quick._limit(0.2):
+        time.sleep(5)
+    assert time.monotonic() - begin < 2
+
+
+def test_an_interrupt_from_the_keyboard_stays_one() -> None:
+    with pytest.raises(KeyboardInterrupt), quick._limit(5):
+        raise KeyboardInterrupt
+
+
+def test_kernels_without_a_spec_are_named(repository: Path, edit: Edit, capsys: Output) -> None:
+    edit("+= 1.0f", "+= 2.0f")
+    assert quick.main(["k.cu"]) == 0
+    assert "note: k.cu: no spec, so not searched: other; 'optiml init k.cu' drafts one" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(200)
+def test_a_real_search_gives_a_patch_that_applies(repository: Path, capsys: Output) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    shutil.copy(EXAMPLES / "softmax.cu", repository / "softmax.cu")
+    git(repository, "add", "softmax.cu")
+    assert quick.main(["--budget", "60s", "softmax.cu"]) == 0
+    out = capsys.readouterr().out
+    assert "× predicted for sm_90, not measured; screened on the CPU, not verified" in out
+    command = re.search(r"To take it: git apply (\S+)", out)
+    assert command
+    done = subprocess.run(["git", "apply", "--check", command[1]], cwd=repository, capture_output=True)
+    assert done.returncode == 0, done.stderr
