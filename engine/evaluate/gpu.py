@@ -111,7 +111,7 @@ class GpuEvaluator:
             )
         verifying = time.perf_counter()
         self._runner.verify("original", real_shapes(self._spec, self._random), timeout_s=_VALIDATED_S)
-        self._runner.verify("original", plan(self._spec, self._random), timeout_s=_VALIDATED_S)
+        self._runner.verify("original", plan(self._spec, self._random, self._builder.defences), timeout_s=_VALIDATED_S)
         self._limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * (time.perf_counter() - verifying))
         measurement, _, _ = self._time(["original", "original"], "look", 0.0)
         self._set_floors(measurement)
@@ -154,7 +154,9 @@ class GpuEvaluator:
                 if a.role in ("out", "inout") or (a.role == "in" and not sparse)
             )
             floor = moved / self.bandwidth * 1e6 * _FLOOR_MARGIN
-            holds = moved > 2 * cache and original.cases[i].original_us > floor
+            holds = (
+                self._builder.defences.roofline_floor and moved > 2 * cache and original.cases[i].original_us > floor
+            )
             self._floors[i] = floor if holds else 0.0
 
     # ---- candidates
@@ -165,7 +167,10 @@ class GpuEvaluator:
     def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         """See `_evaluate`; takes its turn at the GPU."""
         with self._gpu:
-            return self._evaluate(built, incumbent)
+            evaluation, against = self._evaluate(built, incumbent)
+            if evaluation.outcome is Outcome.MEMORY_ERROR:
+                self._runner.close()  # it may have written anywhere in the worker: the next candidate gets a fresh one
+            return evaluation, against
 
     def confirm(self, built: Built) -> Evaluation:
         """See `_confirm`; takes its turn at the GPU."""
@@ -190,9 +195,9 @@ class GpuEvaluator:
             passed("restart")
             self._crown(incumbent)
             self._runner.load("candidate", built)
-            failure = self._runner.verify("candidate", plan(self._spec, self._random), timeout_s=self._limit_s)[
-                "failure"
-            ]
+            failure = self._runner.verify(
+                "candidate", plan(self._spec, self._random, self._builder.defences), timeout_s=self._limit_s
+            )["failure"]
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None
@@ -209,6 +214,12 @@ class GpuEvaluator:
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None
+            if incumbent is not None:
+                # Against the incumbent first: most lose there, and the original may be a hundred times slower to run.
+                measurement, failure, against = self._time(["incumbent", "candidate"], "close", 0.0)
+                if failure or against is None or against <= 1.0:
+                    passed("time")
+                    return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]
             measurement, failure, against = self._time(keys, "close", 0.0)
             passed("time")
@@ -335,14 +346,17 @@ class GpuEvaluator:
                 raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
             self._runner.load("candidate", built)
             evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {})
-            before = (*plan(self._spec, self._random, repeats=2), *real_shapes(self._spec, self._random))
+            before = (
+                *plan(self._spec, self._random, self._builder.defences, repeats=2),
+                *real_shapes(self._spec, self._random),
+            )
             failure = self._runner.verify("candidate", before, timeout_s=4 * self._limit_s)["failure"]
             if failure:
                 return _refused(evaluation, failure)
             measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
             if failure:
                 return _refused(evaluation, failure)
-            after = (*plan(self._spec, self._random), *real_shapes(self._spec, self._random))
+            after = (*plan(self._spec, self._random, self._builder.defences), *real_shapes(self._spec, self._random))
             failure = self._runner.verify("candidate", after, timeout_s=4 * self._limit_s)["failure"]
             if failure:
                 return _refused(evaluation, failure)
@@ -358,9 +372,9 @@ class GpuEvaluator:
         assert self._original is not None
         assert judged.measurement is not None
         answer = self._runner.repeats(
-            "candidate", plan(self._spec, self._random)[:_REPEATED], timeout_s=4 * self._limit_s
+            "candidate", plan(self._spec, self._random, self._builder.defences)[:_REPEATED], timeout_s=4 * self._limit_s
         )
-        checks = [c for c in plan(self._spec, self._random) if c.family == "declared"]
+        checks = [c for c in plan(self._spec, self._random, self._builder.defences) if c.family == "declared"]
         verdicts = [
             guardrails.timing(judged.measurement),
             guardrails.spills(self._original.binary.resources, built.binary.resources, judged.measurement),

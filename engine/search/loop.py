@@ -17,6 +17,8 @@ from engine.source.edit import edit_program
 
 # An incumbent is replaced only by what beats it side by side, by more than the noise of a close look. Ours.
 _WIN = 1.003
+# Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
+_ALIKE = 1.01
 
 
 @dataclass(frozen=True)
@@ -293,22 +295,34 @@ class Search:
         self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
 
     def best_nodes(self, count: int, least: float = 1.0) -> list[Node]:
-        """The most promising candidates above a speedup of `least`, the incumbent first, then by ratio."""
-        good = [
-            n
-            for n in self.tree.walk()
-            if n.id
-            and n.evaluation
-            and n.evaluation.measurement
-            and n.evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED)
-            and n.evaluation.measurement.ratio > least
-        ]
-        good.sort(key=lambda n: -(n.evaluation.measurement.ratio if n.evaluation and n.evaluation.measurement else 0.0))
+        """The candidates most worth suggesting, of those above a speedup of `least`.
+
+        Among those that are as fast as the best but for noise, the one with the fewest edits comes first: what gains
+        nothing has no place in a patch. The others follow by ratio.
+        """
+        good = [n for n in self.tree.walk() if n.id and _ratio(n) > least]
+        good.sort(key=lambda n: -_ratio(n))
         if self.incumbent in good:
             good.remove(self.incumbent)
             good.insert(0, self.incumbent)
+        if good:
+            alike = [n for n in good if _ratio(n) >= _ratio(good[0]) / _ALIKE]
+            simplest = min(alike, key=lambda n: n.depth)
+            if simplest.depth < good[0].depth:
+                good.remove(simplest)
+                good.insert(0, simplest)
         return good[:count]
 
     def summary(self) -> Mapping[str, int]:
         """Candidates by outcome."""
         return {outcome.value: n for outcome, n in sorted(self.progress.outcomes.items())}
+
+
+def _ratio(node: Node) -> float:
+    """The speedup of a candidate that passed, 0 of any other."""
+    evaluation = node.evaluation
+    if evaluation is None or evaluation.measurement is None:
+        return 0.0
+    if evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED):
+        return 0.0
+    return evaluation.measurement.ratio

@@ -53,6 +53,15 @@ def test_a_tree_policy_follows_a_chain_sooner_than_chance(tmp_path):
     assert reached["mcts"] > 1.2 * reached["random"]
 
 
+def test_edits_that_gain_nothing_are_left_out_of_the_suggestion(tmp_path):
+    search = start(tmp_path, Factors(("2.0", "1.002", "1.001")))
+    search.run(Budget(candidates=200))
+    assert search.incumbent is not None
+    best = search.best_nodes(1)[0]
+    assert best.depth == 1
+    assert speed(best.program.data.decode()) == 2.0
+
+
 def test_the_candidate_budget_is_exact(tmp_path):
     search = start(tmp_path, Factors(tuple(f"1.{i:02}" for i in range(1, 30))))
     search.run(Budget(candidates=37))
