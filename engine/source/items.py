@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     r"(?P<space>(?:[ \t\r\f\v]|\\\r?\n)+)"
     r"|(?P<newline>\n)"
     r"|(?P<comment>//(?:[^\n\\]|\\\r?\n|\\)*|/\*.*?(?:\*/|\Z))"
-    r'|(?P<string>(?:u8|[uUL])?R"(?P<tag>[^()\\\s]{0,16})\(.*?\)(?P=tag)"'
+    r'|(?P<string>(?:u8|[uUL])?R"(?P<tag>[^()\\\s]{0,16})\(.*?(?:\)(?P=tag)"|\Z)'
     r"|(?:u8|[uUL])?\"(?:\\.|[^\"\\\n])*\"?|(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'?)"
     r"|(?P<name>[A-Za-z_$\u0080-\U0010ffff][\w$]*)"
     r"|(?P<number>\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.])*)"
@@ -32,6 +32,7 @@ _ATTRIBUTES = frozenset(
     {"__align__", "alignas", "__attribute__", "__launch_bounds__", "__declspec", "__cluster_dims__", "decltype",
      "__block_size__", "noexcept", "requires", "explicit", "__maxnreg__"}
 )  # fmt: skip
+_MAX_GROUPS = 64  # of brackets in one head, each looked at again: a hostile file has a million
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
 ItemKind = Literal["function", "type", "typedef", "using", "variable", "directive", "open", "close", "other"]
@@ -121,6 +122,7 @@ class _Splitter:
         self.items: list[Item] = []
         self.current: list[Token] = []
         self.depth = 0  # of brackets inside the current item
+        self.closed = 0  # groups of brackets in the current item
         self.scopes = 0  # open namespaces and linkage blocks
         self.branches: list[_Branch] = []
         self.line, self.line_at = 1, 0
@@ -146,7 +148,13 @@ class _Splitter:
                     self._end("close")
                     continue
                 self.depth -= 1
-                if self.depth == 0 and token.text == "}" and _ends_with_body(self.current):
+                self.closed += self.depth == 0
+                if (
+                    self.depth == 0
+                    and token.text == "}"
+                    and self.closed < _MAX_GROUPS
+                    and _ends_with_body(self.current)
+                ):
                     following = tokens[index + 1] if index + 1 < len(tokens) else None
                     if following is None or following.text != ";":
                         self._end()
@@ -176,7 +184,7 @@ class _Splitter:
             self.branches.append(_Branch(self.depth, self.scopes))
 
     def _end(self, kind: ItemKind | None = None) -> None:
-        tokens, self.current, self.depth = tuple(self.current), [], 0
+        tokens, self.current, self.depth, self.closed = tuple(self.current), [], 0, 0
         head = tuple(_head(tokens))
         if kind is None:
             kind = _kind(head, tokens)
@@ -197,6 +205,8 @@ class _Splitter:
 
 
 def _is_scope(tokens: Sequence[Token]) -> bool:
+    if len(tokens) > _MAX_GROUPS:
+        return False
     words = [t.text for t in tokens if t.kind != "directive"]
     if "namespace" in words[:2] and "=" not in words:
         return True
@@ -371,20 +381,20 @@ def _defined(kind: str, head: Sequence[Token], tokens: Sequence[Token]) -> list[
 def _called(top: Sequence[Token], at: int) -> list[str]:
     """The names before a parameter list: the function's, and the class's that it belongs to."""
     names: list[str] = []
-    at -= 1
-    while at >= 0:
+    last, at = max(0, at - _MAX_GROUPS * 4), at - 1
+    while at >= last:
         if top[at].text == ">":
             angles = 0
-            while at >= 0:
+            while at >= last:
                 angles += {">": 1, "<": -1}.get(top[at].text, 0)
                 at -= 1
                 if angles == 0:
                     break
-        if at < 0 or top[at].kind != "name":
+        if at < last or top[at].kind != "name":
             break
         names.append(top[at].text)
         at -= 1
-        if at < 0 or top[at].text != "::":
+        if at < last or top[at].text != "::":
             break
         at -= 1
     return names

@@ -17,6 +17,7 @@ _RECORDS = frozenset({"struct", "class", "union"})
 _LABELS = ("public", "private", "protected")
 _SPACES = frozenset({"__device__", "__global__"})
 _LASTING = frozenset({"const", "constexpr", "typedef", "__device__", "__constant__", "__managed__"})
+_MAX_NESTED = 20  # types in types; each level is read anew
 _BOTH = "__host__ __device__ "
 
 
@@ -33,28 +34,28 @@ def cuts_of(text: str, item: Item, expand: Callable[[set[str]], set[str]]) -> tu
 
     `expand` adds to names what their macros stand for. No cut holds a directive: conditions stay balanced.
     """
-    return tuple(sorted(_cuts(text, item, item.tokens, 0, expand, member=False)))
+    return tuple(sorted(_cuts(text, item, item.tokens, 0, expand, 0)))
 
 
 def _cuts(
-    text: str, item: Item, tokens: Sequence[Token], offset: int, expand: Callable[[set[str]], set[str]], *, member: bool
+    text: str, item: Item, tokens: Sequence[Token], offset: int, expand: Callable[[set[str]], set[str]], depth: int
 ) -> Iterator[Cut]:
     if item.kind == "function":
         yield from _lambdas(tokens, offset)
-        yield from _function(item, offset, expand, member)
+        yield from _function(item, offset, expand, member=depth > 0)
     elif item.kind in ("type", "typedef", "variable") and any(t.text in _RECORDS for t in item.head):
         brace = _first_brace(tokens)
-        if brace is None:
+        if brace is None or depth > _MAX_NESTED:
             return
         opening, closing = brace
         start, end = tokens[opening].end, tokens[closing].start
         inner = text[start:end] if offset == 0 else text[start + offset : end + offset]
         for child in items_of(inner):
             if child.kind not in ("directive", "open", "close"):
-                yield from _cuts(text, child, child.tokens, offset + start, expand, member=True)
+                yield from _cuts(text, child, child.tokens, offset + start, expand, depth + 1)
         names = {t.text for t in item.head if t.kind == "name"}
         if (
-            not member
+            not depth
             and not expand(names) & _LASTING
             and tokens[-1].text == ";"
             and tokens[-1] is not tokens[closing + 1]
@@ -62,7 +63,7 @@ def _cuts(
             yield Cut(tokens[closing].end + offset, tokens[-1].start + offset, "")
 
 
-def _function(item: Item, offset: int, expand: Callable[[set[str]], set[str]], member: bool) -> Iterator[Cut]:
+def _function(item: Item, offset: int, expand: Callable[[set[str]], set[str]], *, member: bool) -> Iterator[Cut]:
     at = _label(item.head)
     head: list[Token] = []
     for token in item.head[at:]:

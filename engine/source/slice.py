@@ -21,6 +21,7 @@ _CONDITIONS = frozenset({"if", "ifdef", "ifndef", "else", "elif", "elifdef", "el
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _QUALIFIED = re.compile(r"\bstd\s*::\s*([A-Za-z_]\w*)")
 _MAX_INCLUSIONS = 2_000
+_MAX_NESTED = 100
 _MAX_CHARACTERS = 32 << 20
 _PRAGMAS = re.compile(r"(?:nv_|push_macro|pop_macro|pack\b)")
 
@@ -144,7 +145,7 @@ class _Slicer:
         text = _decode(data, path)
         self.inclusions += 1
         self.characters += len(text)
-        if self.inclusions > _MAX_INCLUSIONS or self.characters > _MAX_CHARACTERS:
+        if len(stack) > _MAX_NESTED or self.inclusions > _MAX_INCLUSIONS or self.characters > _MAX_CHARACTERS:
             raise SourceError("includes too much", self.program.kernel_file, "guard the headers against repetition")
         items = items_of(text)
         guarded = _guarded(items)

@@ -220,6 +220,9 @@ def test_includes_that_multiply_end() -> None:
     files = {f"h{i}.h": f'#include "h{i + 1}.h"\n' * 2 for i in range(40)}
     with pytest.raises(SourceError, match="includes too much"):
         sliced('#include "h0.h"\n' + KERNEL, **files)
+    chain = {f"h{i}.h": f'#include "h{i + 1}.h"\n' for i in range(1_500)}
+    with pytest.raises(SourceError, match="includes too much"):
+        sliced('#include "h0.h"\n' + KERNEL, **chain)
     sliced('#include "a.h"\n' + KERNEL, **{"a.h": '#include "a.h"\n'})
 
 
@@ -230,6 +233,18 @@ def test_includes_that_multiply_end() -> None:
 def test_broken_text_does_not_break_it(source: str) -> None:
     """Whatever stands behind a kernel: the slice is made, and it is the compiler that speaks."""
     assert "x[0] = 1.0f" in sliced(KERNEL + source).text
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["int x={}" + "{}" * 100_000, "a()" + "= {}" * 50_000, 'R"(\n' * 60_000, "template<" * 50_000, "(" * 200_000,
+     ">()" * 50_000 + "{}", "#if\n" * 80_000, "/*" * 100_000, "a::" * 70_000, "struct S { " * 3_000 + "};" * 3_000],
+    ids=lambda source: source[:8].strip(),
+)  # fmt: skip
+def test_hostile_text_costs_little(source: str) -> None:
+    begin = time.perf_counter()
+    sliced("struct S;\n" + KERNEL.replace("float* x", "float* x, S* s") + source)
+    assert time.perf_counter() - begin < 8.0
 
 
 def test_large_files_are_fast() -> None:
