@@ -23,6 +23,9 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows docs/workflows/*.yml
+	$(BIN)/zizmor --offline --persona auditor --no-progress --quiet action.yml docs/workflows/*.yml
 
 schema: $(VENV)/.ready-dev
 	$(BIN)/python -m engine.config > docs/optiml.schema.json

@@ -1,0 +1,156 @@
+"""The few things the gate asks GitHub, read-only: a pull request, a person's role, a file of the base, the changed paths."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+from engine.errors import MachineError
+
+_TIMEOUT_S = 10.0
+_TRIES = 4
+_WAIT_S, _MOST_WAIT_S = 1.0, 60.0
+_MOST_BYTES = 16 << 20
+_PAGES = 30  # of 100 files: GitHub lists at most 3,000
+
+
+class ApiError(MachineError):
+    """GitHub does not answer, or refuses."""
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A pull request as GitHub has it now. `pushed_at` is GitHub's own clock for the last push to the head's repository."""
+
+    number: int
+    base: str
+    head: str
+    fork: bool
+    draft: bool
+    open: bool
+    pushed_at: str
+
+
+class Reader(Protocol):
+    """What the gate needs to know."""
+
+    def pull(self, number: int) -> Pull: ...
+
+    def role(self, login: str) -> str:
+        """read, triage, write, maintain, admin or none."""
+        ...
+
+    def file(self, path: str, commit: str) -> bytes | None: ...
+
+    def changed(self, number: int) -> list[str]:
+        """Paths of the changed files, at most 3,000."""
+        ...
+
+
+class RestReader:
+    """Reader over GitHub's REST API. Retries what may pass, up to a minute in all. Methods raise ApiError."""
+
+    def __init__(
+        self, api_url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._base = f"{api_url}/repos/{repository}"
+        self._token, self._sleep, self._waited = token, sleep, 0.0
+
+    def pull(self, number: int) -> Pull:
+        return pull_of(self._get(f"/pulls/{number}"))
+
+    def role(self, login: str) -> str:
+        found = self._get(f"/collaborators/{quote(login, safe='')}/permission", missing={})
+        return str(found.get("role_name") or found.get("permission") or "none")
+
+    def file(self, path: str, commit: str) -> bytes | None:
+        found = self._get(f"/contents/{quote(path)}?{urlencode({'ref': commit})}", missing=None)
+        if found is None:
+            return None
+        if not isinstance(found, dict) or found.get("type") != "file" or found.get("encoding") != "base64":
+            raise ApiError("is no regular file of a usual size", path, "put the settings themselves there")
+        try:
+            return base64.b64decode(str(found.get("content", "")))
+        except binascii.Error:
+            raise ApiError("GitHub's answer is not understood", path) from None
+
+    def changed(self, number: int) -> list[str]:
+        found: list[str] = []
+        for page in range(1, _PAGES + 1):
+            files = self._get(f"/pulls/{number}/files?{urlencode({'per_page': 100, 'page': page})}")
+            found += [str(file["filename"]) for file in files]
+            if len(files) < 100:
+                break
+        return found
+
+    def _get(self, path: str, **otherwise: Any) -> Any:
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+            "User-Agent": "optiml",
+        }
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(self._base + path, headers=headers)
+        opener = urllib.request.build_opener(_SameHost)
+        problem = ""
+        for attempt in range(_TRIES):
+            wait = _WAIT_S * 2**attempt
+            try:
+                with opener.open(request, timeout=_TIMEOUT_S) as answer:
+                    return json.loads(answer.read(_MOST_BYTES))
+            except urllib.error.HTTPError as error:
+                if error.code == 404 and "missing" in otherwise:
+                    return otherwise["missing"]
+                problem = f"HTTP {error.code}"
+                asked = error.headers.get("Retry-After", "") if error.headers else ""
+                spent = error.headers.get("X-RateLimit-Remaining", "") == "0" if error.headers else False
+                if error.code not in (429, 500, 502, 503, 504) and not (error.code == 403 and (asked or spent)):
+                    break
+                wait = float(asked) if asked.isdigit() else wait
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                problem = type(error).__name__
+            if attempt + 1 < _TRIES and self._waited + wait <= _MOST_WAIT_S:
+                self._waited += wait
+                self._sleep(wait)
+            else:
+                break
+        raise ApiError(f"GitHub does not answer as it should ({problem})", path.partition("?")[0], "run the job again")
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to another host: the token would go with it."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if urllib.request.Request(newurl).host != req.host or not newurl.startswith(
+            req.full_url.partition(":")[0] + "://"
+        ):
+            raise urllib.error.HTTPError(req.full_url, code, "redirects to another host", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def pull_of(data: Any) -> Pull:
+    """A pull request from GitHub's JSON, of an event or of the API. Raises ApiError."""
+    try:
+        head, base = data["head"], data["base"]
+        repository = head["repo"]  # None where the fork was deleted
+        return Pull(
+            number=int(data["number"]),
+            base=str(base["sha"]),
+            head=str(head["sha"]),
+            fork=repository is None or repository["full_name"] != base["repo"]["full_name"],
+            draft=bool(data.get("draft")),
+            open=data.get("state", "open") == "open",
+            pushed_at=str((repository or {}).get("pushed_at") or ""),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise ApiError("GitHub's description of the pull request is not understood", "pull_request") from None

@@ -1,0 +1,100 @@
+"""The gate: decides whether there is something to do and pins what. It checks nothing out and runs nothing of a stranger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from action.api import ApiError, Pull, Reader, pull_of
+from action.request import Request
+from engine.config import NAMES, Config, parse_config
+from engine.config_text import ConfigError
+from engine.errors import UsageError
+
+ROLES = ("none", "read", "triage", "write", "maintain", "admin")
+_ACTIONS = ("opened", "synchronize", "reopened", "ready_for_review")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`request` is None where nothing is to be done; `reason` says why, or what is done."""
+
+    reason: str
+    request: Request | None = None
+
+
+def decide(event_name: str, event: Mapping[str, Any], reader: Reader) -> Decision:
+    """What to do about an event. Raises ApiError, ConfigError (the base's settings are wrong), UsageError."""
+    if event_name in ("pull_request", "pull_request_target"):
+        if event.get("action") not in _ACTIONS:
+            return Decision(f"nothing to do when a pull request is {str(event.get('action'))[:40]}")
+        pull = pull_of(event.get("pull_request"))
+        return Decision("this is a draft") if pull.draft else _on(pull, reader)
+    if event_name == "workflow_dispatch":
+        given = event.get("inputs")
+        number = str(given.get("pull-number", "")) if isinstance(given, dict) else ""
+        if not re.fullmatch(r"[1-9]\d{0,8}", number, re.ASCII):
+            raise UsageError("is no number of a pull request", "workflow input 'pull-number'")
+        return _on(reader.pull(int(number)), reader)
+    if event_name == "issue_comment":
+        return _comment(event, reader)
+    return Decision(f"nothing to do for the event {event_name[:40]}")
+
+
+def settings_at(reader: Reader, commit: str) -> Config:
+    """The settings of a commit, read through the API: the base's count, never the pull request's. Raises ConfigError."""
+    found = []
+    for name in NAMES:
+        data = reader.file(name, commit)
+        config = parse_config(data, name) if data is not None else None
+        if config is not None:
+            found.append(config)
+    if len(found) > 1:
+        raise ConfigError("there are settings in pyproject.toml too", NAMES[0], "keep one of the two places")
+    return found[0] if found else Config()
+
+
+def _on(pull: Pull, reader: Reader, settings: Config | None = None, **asked: Any) -> Decision:
+    if not pull.open:
+        return Decision("the pull request is closed")
+    config = settings or settings_at(reader, pull.base)
+    changed = reader.changed(pull.number)
+    # Headers and build files can change a kernel too; which do is found out where the code is.
+    relevant = [p for p in changed if config.wants(p) or p.endswith((".h", ".hpp", ".cuh", ".inl", "optiml.toml"))]
+    if not relevant and not asked.get("path"):
+        return Decision(f"none of the {len(changed)} changed files is a CUDA file")
+    request = Request(pull.number, pull.base, pull.head, pull.fork, **asked)
+    return Decision(f"pull request {pull.number} at {pull.head[:12]}", request)
+
+
+def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
+    from bot.commands import Check, Optimize, parse
+
+    comment, issue = event.get("comment"), event.get("issue")
+    if not isinstance(comment, dict) or not isinstance(issue, dict) or not isinstance(comment.get("user"), dict):
+        raise ApiError("GitHub's description of the comment is not understood", "issue_comment")
+    if event.get("action") != "created" or "pull_request" not in issue:
+        return Decision("no new comment of a pull request")
+    if comment["user"].get("type") == "Bot":
+        return Decision("bots are not listened to")
+    command = parse(str(comment.get("body") or ""))
+    if command is None:
+        return Decision("the comment is no command")
+    pull = reader.pull(int(issue["number"]))
+    config = settings_at(reader, pull.base)
+    role, needed = reader.role(str(comment["user"].get("login", ""))), config.permissions.commands
+    if role not in ROLES or ROLES.index(role) < ROLES.index(needed):
+        return Decision(f"commands need the role '{needed}'")
+    if not isinstance(command, Optimize | Check):
+        return Decision("this command is not carried out here")
+    made = str(comment.get("created_at", ""))
+    # The comment names no commit. What was pushed after it is not what its author looked at.
+    if not _TIME.fullmatch(made) or not _TIME.fullmatch(pull.pushed_at) or pull.pushed_at >= made:
+        return Decision("there was a push after the comment: repeat the command when you have looked at it")
+    if isinstance(command, Check):
+        return _on(pull, reader, config, search=False)
+    asked = {"path": command.path, "kernel": command.kernel, "arch": command.arch, "budget_s": command.budget_s or 0.0}
+    return _on(pull, reader, config, **asked)

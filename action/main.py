@@ -1,0 +1,105 @@
+"""The command `optiml-action`: one mode of the Action, with inputs from the environment and answers in the runner's files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Literal, cast
+
+if TYPE_CHECKING:
+    from action.context import Context
+
+
+def main() -> int:
+    """Runs the mode that the environment names. Exit codes: 0, 1 something is missing or refused, 2 wrong use, 3 internal error."""
+    from action.context import read_context
+    from engine.errors import OptimlError
+
+    try:
+        context = read_context()
+        return {"gate": _gate, "optimize": _optimize, "publish": _publish}[context.mode](context)
+    except OptimlError as error:
+        _say(f"::error::{_escaped(str(error))}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if os.environ.get("OPTIML_DEBUG"):
+            raise
+        _say(f"::error::{_escaped(f'internal error: {type(error).__name__}: {error}; please report it')}")
+        return 3
+
+
+def _gate(context: Context) -> int:
+    from action.api import RestReader
+    from action.gate import decide
+
+    reader = RestReader(context.api_url, context.repository, context.token)
+    decision = decide(context.event_name, context.event, reader)
+    request = decision.request
+    _say(_escaped(decision.reason))
+    if request and not context.dry_run:
+        from action.publish import announce
+
+        hindered = announce(context, request)
+        if hindered:
+            _say(f"::notice::{_escaped(hindered)}")
+    context.answer(
+        {
+            "run": "true" if request else "false",
+            "reason": decision.reason,
+            "request": request.to_json() if request else "",
+            "pull-number": str(request.pull) if request else "",
+            "base-sha": request.base if request else "",
+            "head-sha": request.head if request else "",
+            "fork": "true" if request and request.fork else "false",
+        }
+    )
+    return 0
+
+
+def _optimize(context: Context) -> int:
+    from dataclasses import replace
+
+    from action.optimize import run
+    from action.request import read_request
+    from engine.commands.optimize import parse_budget
+
+    request = read_request(context.request)
+    if context.budget and not request.budget_s:
+        request = replace(request, budget_s=parse_budget(context.budget).seconds or 0.0)
+    device = cast(Literal["auto", "gpu", "cpu"], context.device)
+    bundle = run(request, context.workspace, context.bundle, device=device, say=lambda text: _say(_escaped(text)))
+    improved = sum(looked.result is not None and looked.result.best is not None for looked in bundle.kernels)
+    slower = sum(looked.comparison is not None and looked.comparison.standing == "slower" for looked in bundle.kernels)
+    context.answer(
+        {
+            "improved": str(improved),
+            "regressed": str(slower),
+            "looked-at": str(len(bundle.kernels)),
+            "report-path": str(context.bundle),
+        }
+    )
+    _say(f"{len(bundle.kernels)} kernels looked at: {improved} could be faster, {slower} became slower")
+    return 0
+
+
+def _publish(context: Context) -> int:
+    from action.publish import publish
+    from action.request import read_request
+
+    return publish(context, read_request(context.request))
+
+
+def _escaped(text: str) -> str:
+    """Text as a workflow command takes it: no line of a stranger's can begin a command of its own."""
+    flat = "".join(c if c.isprintable() else " " for c in text)
+    return flat.replace("%", "%25").replace("::", ":\u200b:")[:2000]
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The job with the GPU: compares and searches the kernels that a pull request changes, and writes the result bundle.
+
+It needs no token. What comes from the pull request is compiled and run in the sandbox alone; the spec and the settings are the
+base's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from action.request import Request
+from action.trees import write_tree
+from bot.bundle import Bundle, Comparison, Looked, write_bundle
+from bot.changes import ChangedKernel, Skipped, find_changes
+from bot.compare import compare
+from bot.git import Repository
+from engine.config import NAMES, Config, parse_config
+from engine.config_text import ConfigError
+from engine.errors import MachineError, OptimlError
+from engine.machine import make_machine
+from engine.model import Program
+from engine.optimize import Options, optimize
+from engine.search.loop import Budget
+from engine.source.load import load_program
+from engine.source.parse import parse
+from engine.spec.model import KernelSpec
+from engine.spec.read import find_spec
+
+if TYPE_CHECKING:
+    from engine.machine import Machine
+
+_LEAST_S = 5.0  # below that a search finds nothing
+_SEARCHED = 0.8  # the share of a kernel's time that is searched in; comparing and confirming take the rest
+
+
+def run(
+    request: Request, clone: Path, out: Path, *, device: Literal["auto", "gpu", "cpu"], say: Callable[[str], None]
+) -> Bundle:
+    """Look at everything the request is about; the bundle is in `out` when this returns, and after each kernel.
+
+    `clone` is a clone that has both commits. Raises ConfigError, GitError, DiffError, MachineError.
+    """
+    begin = time.monotonic()
+    repository = Repository(clone)
+    config = settings_at(repository, request.base)
+    changes = find_changes(repository, request.base, request.head)
+    wanted, skipped = _wanted(request, config, list(changes.kernels))
+    skipped = [*changes.skipped, *skipped]
+    total = request.budget_s or config.budget.total
+    bundle = Bundle(request.head, changes.base, (), tuple(skipped), complete=False)
+    write_bundle(bundle, out)
+    if wanted:
+        with tempfile.TemporaryDirectory(prefix="optiml-") as scratch:
+            base = write_tree(repository, changes.base, Path(scratch) / "base")
+            head = write_tree(repository, request.head, Path(scratch) / "head")
+            machine = _machine(device, request.arch or config.targets[0])
+            try:
+                looker = _Looker(base, head, machine, out, request.search)
+                for index, changed in enumerate(wanted):
+                    left = total - (time.monotonic() - begin)
+                    share = min(left / (len(wanted) - index), config.budget.kernel if not request.budget_s else left)
+                    say(f"{changed.path}: {changed.kernel}: {max(share, 0):.0f} s")
+                    looked = looker.look(changed, share)
+                    bundle = dataclasses.replace(bundle, kernels=(*bundle.kernels, looked))
+                    # After each kernel: a job that is killed leaves what it had.
+                    write_bundle(bundle, out)
+            finally:
+                machine.close()
+    bundle = dataclasses.replace(bundle, complete=True)
+    write_bundle(bundle, out)
+    return bundle
+
+
+def settings_at(repository: Repository, commit: str) -> Config:
+    """The settings of a commit, from git's objects. Raises ConfigError."""
+    found: list[Config] = []
+    for name in NAMES:
+        data = repository.read(commit, name)
+        config = parse_config(data, name) if data is not None else None
+        if config is not None:
+            found.append(config)
+    if len(found) > 1:
+        raise ConfigError("there are settings in pyproject.toml too", NAMES[0], "keep one of the two places")
+    return found[0] if found else Config()
+
+
+def _wanted(
+    request: Request, config: Config, kernels: list[ChangedKernel]
+) -> tuple[list[ChangedKernel], list[Skipped]]:
+    chosen: list[ChangedKernel] = []
+    skipped: list[Skipped] = []
+    for kernel in kernels:
+        named = request.path == kernel.path or not request.path
+        named = named and request.kernel in ("", kernel.kernel, kernel.kernel.rpartition("::")[2])
+        if not named:
+            continue
+        if not config.wants(kernel.path):
+            skipped.append(Skipped(kernel.path, "the settings leave it out", kernel.kernel))
+        elif len(chosen) == config.budget.kernels:
+            reason = f"over {config.budget.kernels} kernels changed; this one is beyond them"
+            skipped.append(Skipped(kernel.path, reason, kernel.kernel))
+        else:
+            chosen.append(kernel)
+    return chosen, skipped
+
+
+def _machine(device: Literal["auto", "gpu", "cpu"], arch: str) -> Machine:
+    machine = make_machine(device=device)
+    if machine.mode == "predicted" and machine.arch != arch:
+        machine.close()
+        machine = make_machine(device="cpu", arch=arch)
+    return machine
+
+
+class _Looker:
+    """Looks at one kernel after the other, with both trees and the machine at hand."""
+
+    def __init__(self, base: Path, head: Path, machine: Machine, out: Path, search: bool) -> None:
+        self._base, self._head, self._machine, self._out, self._search = base, head, machine, out, search
+        self._count = 0
+
+    def look(self, changed: ChangedKernel, share_s: float) -> Looked:
+        """Compare and search one kernel. Raises MachineError alone: what is wrong with the kernel is in the result."""
+        begin = time.monotonic()
+        try:
+            spec, spec_path, source = self._spec(changed)
+        except OptimlError as error:
+            return Looked(changed, "none", error=str(error))
+        try:
+            comparison = self._compare(changed, spec, spec_path) if changed.base_path else None
+        except MachineError as error:
+            comparison = Comparison("not compared", None, str(error))
+        if not self._search:
+            return Looked(changed, source, comparison, error="only compared, as asked for")
+        left = share_s - (time.monotonic() - begin)
+        if left < _LEAST_S:
+            return Looked(changed, source, comparison, error="the time was spent before it could be searched")
+        self._count += 1
+        name = f"{self._count}-{changed.path.rpartition('/')[2].partition('.')[0][:60]}"
+        options = Options(
+            self._head / changed.path,
+            changed.kernel,
+            Budget(seconds=_SEARCHED * left),
+            out=self._out / "runs" / name,
+            command=("optiml", "optimize", changed.path, "--kernel", changed.kernel),
+            spec=(spec, spec_path),
+        )
+        try:
+            result, folder = optimize(options, self._machine)
+        except OptimlError as error:
+            return Looked(changed, source, comparison, error=str(error))
+        patch = ""
+        if result.best is not None:
+            patch = (folder / result.best.patch).read_bytes().decode("utf-8", "surrogateescape")
+        return Looked(changed, source, comparison, result, patch)
+
+    def _spec(self, changed: ChangedKernel) -> tuple[KernelSpec, str | None, Literal["base", "head"]]:
+        """The base's spec where it has one that fits the kernel as it is now, else the head's."""
+        if changed.base_path:
+            try:
+                spec, spec_path = find_spec(self._base, self._base / changed.base_path, changed.kernel)
+            except OptimlError:
+                pass
+            else:
+                if self._fits(spec, changed):
+                    here = spec_path if spec_path and (self._head / spec_path).is_file() else None
+                    return dataclasses.replace(spec, file=changed.path), here, "base"
+        spec, spec_path = find_spec(self._head, self._head / changed.path, changed.kernel)
+        return spec, spec_path, "head"
+
+    def _fits(self, spec: KernelSpec, changed: ChangedKernel) -> bool:
+        unit = parse((self._head / changed.path).read_bytes(), changed.path)
+        before = parse((self._base / changed.base_path).read_bytes(), changed.base_path)
+        for step in spec.steps:
+            try:
+                old, new = before.kernel(step.kernel), unit.kernel(step.kernel)
+            except KeyError:
+                return False
+            if [(p.name, p.base, p.pointer) for p in old.parameters] != [
+                (p.name, p.base, p.pointer) for p in new.parameters
+            ]:
+                return False
+        return True
+
+    def _compare(self, changed: ChangedKernel, spec: KernelSpec, spec_path: str | None) -> Comparison:
+        kernels = [step.kernel for step in spec.steps]
+        try:
+            head = load_program(self._head / changed.path, spec_file=spec_path, kernels=kernels)
+            base = load_program(self._base / changed.base_path, kernels=kernels)
+            evaluator = self._machine.evaluator(spec, self._head, spec_path)
+        except OptimlError as error:
+            return Comparison("not compared", None, str(error))
+        files = _renamed(base.files, changed.base_path, changed.path)
+        try:
+            return compare(evaluator, Program(files, changed.path), head)
+        finally:
+            evaluator.close()
+
+
+def _renamed(files: Mapping[str, bytes], old: str, new: str) -> dict[str, bytes]:
+    return {new if path == old else path: data for path, data in files.items()}
