@@ -17,6 +17,7 @@ from engine.profile.turns import Turns
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox, sandbox
 from engine.spec.model import KernelSpec
+from engine.verify.defences import ALL, Defences
 
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
@@ -40,9 +41,11 @@ class Machine:
     turns: Turns = field(default_factory=Turns)
     _scratch: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory("optiml"))
 
-    def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Evaluator:
+    def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL) -> Evaluator:
         """The evaluator for one spec. Raises MachineError where a part cannot start."""
-        builder = Builder(spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted")
+        builder = Builder(
+            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences
+        )
         if self.mode == "predicted":
             from engine.evaluate.cpu import CpuEvaluator
 
@@ -57,7 +60,7 @@ class Machine:
         worker_cache = self.cache / "worker"
 
         def make() -> GpuRunner:
-            return GpuRunner(self.box, tools.cubin, worker_cache, device=self.device)
+            return GpuRunner(self.box, tools.cubin, worker_cache, device=self.device, defences=defences)
 
         def watched(watcher: Sequence[str], scratch: Path) -> GpuRunner:
             return GpuRunner(self.box, tools.cubin, scratch, device=self.device, watcher=watcher)

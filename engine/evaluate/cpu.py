@@ -24,10 +24,11 @@ from engine.predict.predictor import Predictor
 from engine.predict.scale import Sizes, extrapolate, probe_sizes
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox
-from engine.spec.data import buffer_elements, bytes_needed, families_for, poisoned, scalars
+from engine.spec.data import buffer_elements, bytes_needed, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import Argument, Case, KernelSpec
 from engine.verify.host import difference, noise
+from engine.verify.plan import plan
 from engine.verify.tolerance import Noise
 from engine.verify.widen import widen
 
@@ -42,6 +43,7 @@ _OUTCOMES = {
     "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE,
     "timeout": Outcome.TIMED_OUT, "crash": Outcome.CRASHED, "assert": Outcome.CRASHED,
 }  # fmt: skip
+_ACCESSES = ("input_written", "uninitialised")  # found by looking at each access; the run goes on after them
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
@@ -170,12 +172,8 @@ class CpuEvaluator:
         return widened
 
     def _seeds(self, repeats: int) -> list[tuple[int, str, int]]:
-        return [
-            (case, family, self._random.getrandbits(40))
-            for _ in range(repeats)
-            for family in families_for(self._spec)
-            for case in range(len(self._spec.check))
-        ]
+        checks = [check for _ in range(repeats) for check in plan(self._spec, self._random, self._builder.defences)]
+        return [(check.case, check.family, check.seed) for check in checks]
 
     def _validate(self, binary: CpuBinary) -> list[str]:
         assert self._original is not None
@@ -256,7 +254,7 @@ class CpuEvaluator:
             f"no output depends on the input '{name}' in any check case" for name, found in seen.items() if not found
         ]
 
-    def _compare(self, item: _Known, outputs: Mapping[str, Any]) -> Failure | None:
+    def _compare(self, item: _Known, outputs: Mapping[str, Any], *, loose: bool = False) -> Failure | None:
         for argument in self._spec.arguments:
             if argument.role not in ("out", "inout"):
                 continue
@@ -264,7 +262,10 @@ class CpuEvaluator:
             old = self._noise.get((item.case, item.family + argument.name), Noise(0.0, 0.0))
             scale = Noise(max(now.error, old.error), max(now.rms, old.rms))
             case = self._spec.check[item.case].name
-            failure = difference(self._spec, argument.name, outputs, item.original, item.wide, scale, case)
+            failure = difference(
+                self._spec, argument.name, outputs, item.original, item.wide, scale, case,
+                loose=loose,
+            )  # fmt: skip
             if failure:
                 return replace(failure, reason=f"{failure.reason} (inputs '{item.family}')")
         return None
@@ -309,19 +310,28 @@ class CpuEvaluator:
         against = measurement.ratio / self._predict(incumbent).ratio if incumbent is not None else None
         return replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement), against
 
+    def _before(self, item: _Known) -> Arrays:
+        """What stands in the buffers before a run."""
+        if self._builder.defences.poison:
+            return item.buffers
+        stale = {a.name: item.original[a.name] for a in self._spec.arguments if a.role == "out"}
+        return {**item.buffers, **stale}
+
     def _screen(self, built: Built, known: Sequence[_Known], evaluation: Evaluation) -> Evaluation | None:
+        orders = _ORDERS if self._builder.defences.thread_orders else 1
         jobs = [
-            self._job(built.launches[item.case], item.buffers, item.scalars, i % _ORDERS)
+            self._job(built.launches[item.case], self._before(item), item.scalars, i % orders)
             for i, item in enumerate(known)
         ]
         # The first run alone, so that a candidate that never ends costs its deadline once.
         runs = self._machine.run_many(built.extra, jobs[:1], deadline_s=_DEADLINE_S)
-        if not runs[0].findings:
+        if not runs[0].findings or not self._builder.defences.access_checks:
             runs += self._machine.run_many(built.extra, jobs[1:], deadline_s=_DEADLINE_S)
         for item, run in zip(known, runs, strict=False):
-            if run.findings:
-                return _refused(evaluation, run.findings[0], self._spec.check[item.case].name)
-            failure = self._compare(item, run.outputs)
+            held = [f for f in run.findings if self._builder.defences.access_checks or f.kind not in _ACCESSES]
+            if held:
+                return _refused(evaluation, held[0], self._spec.check[item.case].name)
+            failure = self._compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance)
             if failure:
                 return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
         return None
@@ -413,7 +423,7 @@ class CpuEvaluator:
             for i, item in enumerate(known)
             if item.family == "declared"
         ]
-        if not self._machine.degraded:
+        if not self._machine.degraded and self._builder.defences.races:
             findings = self._machine.races(built.extra, jobs)
             if findings and not self._races_itself(known):
                 return _refused(evaluation, findings[0], "")

@@ -103,11 +103,13 @@ class CaseBuffers:
         if noise_seed is not None:
             self._tools.perturb(self.wide.address(name), self.counts[name], dtype.epsilon, noise_seed)
 
-    def reset(self, arena: Arena, poison: int) -> None:
-        """Poison the pure outputs of `main` or `other` and put the inouts' first contents there."""
+    def reset(self, arena: Arena, poison: int | None) -> None:
+        """Poison the pure outputs of `main` or `other` and put the inouts' first contents there; None poisons nothing."""
         for argument in self.buffers:
             name = argument.name
             if argument.role == "out":
+                if poison is None:
+                    continue
                 self._tools.fill(arena.address(name), arena.sizes[name], POISON_WORDS[poison])
             elif argument.role == "inout" and self.pristine is not None:
                 arena.view(name, cp.uint8)[...] = self.pristine.view(name, cp.uint8)

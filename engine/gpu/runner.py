@@ -14,6 +14,7 @@ from engine.gpu.monitor import Monitor
 from engine.model import Binary, LaunchConfig
 from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.spec.model import KernelSpec
+from engine.verify.defences import ALL, Defences
 from engine.verify.plan import Check
 from engine.worker import Worker, WorkerLost
 
@@ -45,8 +46,10 @@ class GpuRunner:
     """
 
     def __init__(
-        self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, *, device: int = 0, watcher: Sequence[str] = ()
-    ) -> None:
+        self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, *, device: int = 0, watcher: Sequence[str] = (),
+        defences: Defences = ALL,
+    ) -> None:  # fmt: skip
+        self._defences = defences
         self._box, self._tools, self._scratch, self._index = box, tools, scratch, device
         self._watcher = tuple(watcher)
         self._worker: Worker | None = None
@@ -94,6 +97,7 @@ class GpuRunner:
         """Make `spec` and its original the session's."""
         header = {
             "op": "open",
+            "defences": dataclasses.asdict(self._defences),
             "spec": dataclasses.asdict(spec),
             "entries": original.binary.entries,
             "launches": _plain(original.launches),

@@ -20,13 +20,20 @@ class _Session:
         from engine.gpu.checks import Checker
         from engine.gpu.device import Loaded
         from engine.gpu.timing import Timer
+        from engine.verify.defences import Defences
 
         self.spec = as_spec(header["spec"])
         original = Loaded(blobs[0], header["entries"])
         wide = Loaded(blobs[1], header["wide_entries"]) if header["wide_entries"] else None
         self.launches = _launches(header["launches"])
         self.checker = Checker(
-            self.spec, tools, original, self.launches, wide, _launches(header["wide_launches"] or header["launches"])
+            self.spec,
+            tools,
+            original,
+            self.launches,
+            wide,
+            _launches(header["wide_launches"] or header["launches"]),
+            defences=Defences(**header["defences"]),
         )
         self.timer = None if tools.bare else Timer(self.checker)
         self.loaded: dict[str, tuple[Any, Any]] = {"original": (original, self.launches)}

@@ -64,7 +64,7 @@ def _of_original(
         (root / ".git").mkdir()  # the root, wherever the temporary folder lies
         spec, spec_path = find_spec(root, path)
         program = load_program(path, spec_file=spec_path, kernels=[step.kernel for step in spec.steps])
-        with closing(machine.evaluator(spec, root, spec_path)) as evaluator:
+        with closing(machine.evaluator(spec, root, spec_path, defences)) as evaluator:
             first, _ = evaluator.open(program)
             with ThreadPoolExecutor(machine.jobs) as executor:
                 builds = [executor.submit(_build, evaluator, _edited(program, case)) for case in cases]

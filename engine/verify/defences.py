@@ -19,7 +19,6 @@ class Defences:
     input_hash: bool = True  # inputs must be the same after a run
     scaled_tolerance: bool = True  # relative to the output's root mean square; off: an absolute 1e-2
     timed_results: bool = True  # what a timed launch left is compared too
-    timed_inputs: bool = True  # inputs change between timed launches
     roofline_floor: bool = True  # faster than the bytes allow is not believed
     thread_orders: bool = True  # CPU: several orders of threads and blocks
     access_checks: bool = True  # CPU: what the checks of each access found

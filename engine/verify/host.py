@@ -38,8 +38,9 @@ def noise(spec: KernelSpec, name: str, original: Arrays, reference: Arrays) -> N
 
 
 def difference(
-    spec: KernelSpec, name: str, got: Arrays, original: Arrays, wide: Arrays | None, known: Noise, case: str
-) -> Failure | None:
+    spec: KernelSpec, name: str, got: Arrays, original: Arrays, wide: Arrays | None, known: Noise, case: str,
+    *, loose: bool = False,
+) -> Failure | None:  # fmt: skip
     """Where an output is further from the reference than its tolerance; None when nowhere.
 
     `wide` holds the widened original's outputs as float64, or is None. `known` is the noise measured at validation.
@@ -58,7 +59,7 @@ def difference(
     g, o = dtype.to_float64(got[name]), dtype.to_float64(original[name])
     r = wide[name].astype(np.float64) if wide is not None and dtype.kind == "float" else o
     declared = spec.tolerance if argument.tolerance is None else argument.tolerance
-    tolerance = allowed(dtype, known, declared=declared, widened=wide is not None)
+    tolerance = allowed(dtype, known, declared=declared, widened=wide is not None, loose=loose)
     with np.errstate(invalid="ignore", over="ignore"):
         close = np.abs(g - r) <= tolerance + relative_term(dtype) * np.abs(r)
         same = (g == o) | (np.isnan(g) & np.isnan(o))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.spec.data import families_for
 from engine.spec.model import KernelSpec
+from engine.verify.defences import ALL, Defences
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ def real_shapes(spec: KernelSpec, random_bits: random.Random) -> tuple[Check, ..
     return tuple(Check(len(spec.check) + i, "declared", random_bits.getrandbits(40)) for i in range(len(spec.time)))
 
 
-def plan(spec: KernelSpec, random_bits: random.Random, *, repeats: int = 1) -> tuple[Check, ...]:
+def plan(
+    spec: KernelSpec, random_bits: random.Random, defences: Defences = ALL, *, repeats: int = 1
+) -> tuple[Check, ...]:
     """The checks on small and awkward shapes, with every family of inputs."""
     return tuple(
-        Check(case, family, random_bits.getrandbits(40))
+        Check(case, family, random_bits.getrandbits(40) if defences.fresh_inputs else 0)
         for _ in range(repeats)
-        for family in families_for(spec)
-        for case in range(len(spec.check))
+        for family in (families_for(spec) if defences.families else ("declared",))
+        for case in range(len(spec.check) if defences.shapes else 1)
     )

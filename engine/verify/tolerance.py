@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.spec.dtypes import DType
+from engine.verify.defences import LOOSE_TOLERANCE
 
 # ρ = ‖candidate − ref64‖∞ / ‖original − ref64‖∞ ≤ 10 (KernelOPT, arXiv 2609.30059, section on the numeric gate).
 MAX_ERROR_RATIO = 10.0
@@ -24,12 +25,14 @@ class Noise:
     rms: float
 
 
-def allowed(dtype: DType, noise: Noise, *, declared: float | None, widened: bool) -> float:
+def allowed(dtype: DType, noise: Noise, *, declared: float | None, widened: bool, loose: bool = False) -> float:
     """The absolute tolerance of one output.
 
     A declared tolerance is relative to the output's root mean square and replaces the automatic one. Integers without
-    a declared tolerance must be equal.
+    a declared tolerance must be equal. `loose` is what this defence is measured against: a fixed absolute tolerance.
     """
+    if loose and dtype.kind == "float":
+        return LOOSE_TOLERANCE
     if declared is not None:
         return declared * noise.rms
     if dtype.kind != "float":
