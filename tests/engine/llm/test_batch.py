@@ -1,0 +1,119 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("jinja2")
+
+from engine.errors import UsageError
+from engine.llm.batch import BatchClient
+from engine.llm.feed import LlmFeed
+from engine.llm.model import ChatError, ChatRequest, Fault, Message
+from engine.llm.proposer import LlmProposer
+from engine.model import Program
+from engine.rules.model import Target
+from engine.search.journal import Journal
+from engine.search.loop import Budget, Search
+from engine.search.tree import Tree
+from engine.spec.read import find_spec
+from tests.engine.search.fakes import Factors, FakeEvaluator
+
+from .server import completion
+from .test_edits import SOFTMAX
+from .test_faults import faster
+
+REQUEST = ChatRequest((Message("user", "hello"),), "propose/abc/0", schema={"type": "object"})
+
+
+def respond(folder, text, **line):
+    """What a batch's output file says to every open request."""
+    requests = [json.loads(t) for t in (folder / "requests.jsonl").read_text().splitlines()]
+    with (folder / "responses.jsonl").open("a") as file:
+        for i, request in enumerate(requests):
+            body = json.loads(completion(text))
+            answer = {"id": f"batch_req_{i}", "custom_id": request["custom_id"],
+                      "response": {"status_code": 200, "request_id": "r", "body": body}, "error": None}  # fmt: skip
+            file.write(json.dumps({**answer, **line}) + "\n")
+    return requests
+
+
+def fault(client, request=REQUEST):
+    with pytest.raises(ChatError) as caught:
+        client.complete(request)
+    return caught.value.fault
+
+
+def test_a_request_is_a_line_of_the_batch_format(tmp_path):
+    client = BatchClient(tmp_path, "gpt-x")
+    assert fault(client) is Fault.DEFERRED
+    assert fault(client) is Fault.DEFERRED  # asked twice, written once
+    (line,) = [json.loads(t) for t in (tmp_path / "requests.jsonl").read_text().splitlines()]
+    assert set(line) == {"custom_id", "method", "url", "body"}
+    assert (line["method"], line["url"]) == ("POST", "/v1/chat/completions")
+    assert 0 < len(line["custom_id"]) <= 64
+    assert line["body"]["model"] == "gpt-x"
+    assert line["body"]["messages"] == [{"role": "user", "content": "hello"}]
+    assert "stream" not in line["body"]
+    assert client.deferred == 1
+
+
+def test_the_answers_are_read_back(tmp_path):
+    assert fault(BatchClient(tmp_path, "m")) is Fault.DEFERRED
+    respond(tmp_path, "the answer")
+    client = BatchClient(tmp_path, "m")
+    answer = client.complete(REQUEST)
+    assert (answer.text, answer.usage.tokens) == ("the answer", 120)
+    assert client.deferred == 0
+    assert (tmp_path / "requests.jsonl").read_text() == ""
+
+
+def test_a_failed_line_is_an_ending(tmp_path):
+    assert fault(BatchClient(tmp_path, "m")) is Fault.DEFERRED
+    respond(tmp_path, "x", response={"status_code": 500, "body": {}}, error=None)
+    assert fault(BatchClient(tmp_path, "m")) is Fault.SERVER_ERROR
+    respond(tmp_path, "x", response=None, error={"code": "batch_expired", "message": "late"})
+    assert fault(BatchClient(tmp_path, "m")) is Fault.SERVER_ERROR
+
+
+@pytest.mark.parametrize("text", ["no json\n", "[1]\n", '{"custom_id": 7}\n', "[" * 100_000])
+def test_what_is_no_output_file_is_named_with_its_line(tmp_path, text):
+    (tmp_path / "responses.jsonl").write_text("\n" + text)
+    with pytest.raises(UsageError, match=r"responses\.jsonl:2"):
+        BatchClient(tmp_path, "m")
+
+
+def test_a_batch_needs_a_model(tmp_path):
+    with pytest.raises(UsageError, match="--llm-model"):
+        BatchClient(tmp_path, "")
+
+
+def run(tmp_path, *, resume):
+    (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
+    spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
+    program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
+    client = BatchClient(tmp_path / "batch", "m")
+    feed = LlmFeed(LlmProposer(client), spec, Target())
+    evaluator = FakeEvaluator()
+    journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)
+    with ThreadPoolExecutor(2) as executor:
+        search = Search(Tree(program, Factors(("1.5",)), 0), evaluator, journal, executor, in_flight=2, feed=feed)
+        search.start(*evaluator.open(program))
+        search.run(Budget(seconds=30))
+    journal.close()
+    return search, client
+
+
+def test_rounds_through_the_batch_go_on_where_the_run_was(tmp_path):
+    search, client = run(tmp_path, resume=False)
+    assert client.deferred > 0  # the run ends with open prompts
+    assert search.incumbent.evaluation.measurement.ratio == pytest.approx(1.5)
+    first = respond(tmp_path / "batch", faster("2.0"))
+    search, client = run(tmp_path, resume=True)
+    assert search.incumbent.evaluation.measurement.ratio == pytest.approx(3.0)
+    second = [json.loads(t) for t in (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()]
+    assert second  # the better version is asked about in its turn
+    assert not {r["custom_id"] for r in first} & {r["custom_id"] for r in second}
+    evaluated = search.progress.evaluated
+    search, _ = run(tmp_path, resume=True)  # nothing new: nothing is evaluated twice
+    assert search.progress.evaluated == evaluated
