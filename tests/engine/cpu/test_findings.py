@@ -152,9 +152,11 @@ __global__ void k(const float* x, const float4* v, float* y) {
     sites = {(s.line, s.space, s.kind, s.array): s for s in counts.sites}
     strided = sites[5, "global", "load", "x"]
     assert (strided.requests, strided.lanes, strided.passes) == (1, 32, 32)
+    assert (strided.cache_lines, strided.block_bytes) == (32, 32 * 32)
     assert sites[5, "shared", "store", ""].passes == 32  # one bank takes every lane's word
     wide = sites[8, "global", "load", "v"]
     assert (wide.width_bytes, wide.requests, wide.passes) == (16, 1, 16)
+    assert (wide.cache_lines, wide.block_bytes) == (4, 16 * 32)
     assert counts.barriers == 1
     assert counts.unique_load_bytes == (32 + 16) * 32
     assert counts.unique_store_bytes == 128

@@ -14,6 +14,7 @@ from engine.model import LaunchConfig
 from engine.predict.counts import AccessCounts, KernelCounts, Kind, SiteCounts
 from engine.predict.model import Prediction, executions, merged
 from engine.predict.predictor import Predictor
+from engine.predict.targets import figures_for
 
 Predict = Callable[..., Prediction]
 
@@ -263,3 +264,80 @@ def test_accesses_that_the_compiler_joins_are_counted_once(predictor: Predictor,
     load, shared_store, store = merged(code, KernelCounts(line(1, 256), sites, 1.0, 1.0), line(1, 256)).sites
     assert (load.requests, load.passes) == (64 * 8 / 4, 64 * 8 / 4)  # sixteen LDS.128 for 64 loads
     assert (shared_store, store) == sites[1:]
+
+
+def test_a_loop_at_lines_that_no_thread_came_to_does_not_run(predictor: Predictor, compiler: NvrtcCompiler) -> None:
+    text = (
+        "__global__ void k(const float* x, float* y, int n, int m) {\n float s = 0;\n"
+        " for (int i = 0; i < n; i++)\n  s += x[i * 64];\n"
+        " for (int i = 0; i < m; i++)\n  s *= x[i * 96 + 5];\n"
+        " y[threadIdx.x] = s;\n}"
+    )
+    binary = compiler.compile(Translation(text, "a.cu", ("k",), line_info=True))
+    code = predictor.code(binary)[binary.entries[0]]
+    sites = (
+        SiteCounts(4, "global", "load", 4, 1000, 32000, 1000),
+        SiteCounts(7, "global", "store", 4, 1, 32, 4),
+    )
+    runs = executions(code, KernelCounts(line(1, 32), sites, 1.0, 1.0), line(1, 32))
+    visited = [run for loop, run in zip(code.loops, runs, strict=True) if any(m.line == 4 for m in loop.memory)]
+    skipped = [
+        run for loop, run in list(zip(code.loops, runs, strict=True))[1:] if any(m.line == 6 for m in loop.memory)
+    ]
+    assert max(visited) > 50
+    assert skipped
+    assert set(skipped) == {0.0}
+
+
+def test_a_store_of_part_of_a_sector_costs_several(predict: Predict) -> None:
+    warps = SIZE / 32
+
+    def stored(lanes: float) -> float:
+        store = SiteCounts(4, "global", "store", 4, warps, lanes, warps * 4, cache_lines=warps)
+        return predict(COPY, line(SIZE // 256, 256), (copying(4)[0], store), 4.0 * SIZE, 4.0 * SIZE).terms["cache"]
+
+    assert stored(SIZE / 4) > 2 * stored(SIZE)
+
+
+def test_many_small_blocks_are_bound_by_their_starts(predict: Predict) -> None:
+    # A stencil of 8192 by 8192 in blocks of 8 by 8 took 634 µs on an H200, in blocks of 32 by 8 it took 249.
+    sites = copying(4)
+    small = predict(COPY, line(SIZE // 64, 64), sites, 4.0 * SIZE, 4.0 * SIZE)
+    assert small.bound == "block starts"
+    assert 500 < small.time_us < 800
+
+
+def test_what_a_block_shares_comes_from_l2_once(predict: Predict) -> None:
+    # Every warp of a block reads the same sectors: with the counts of a block they are paid once, else each time.
+    warps = SIZE / 32
+
+    def cache(block_bytes: float, total: float) -> float:
+        load = SiteCounts(
+            4, "global", "load", 4, warps, SIZE, warps * 4, "a", cache_lines=warps, block_bytes=block_bytes
+        )
+        sites = (load, copying(4)[1])
+        return predict(COPY, line(SIZE // 256, 256), sites, 1 << 20, 4.0 * SIZE, total).terms["cache"]
+
+    assert cache(SIZE / 2.0, SIZE / 2.0) < 0.7 * cache(4.0 * SIZE, 4.0 * SIZE)
+
+
+def test_a_prediction_is_never_below_what_its_counts_make_compulsory(
+    predictor: Predictor, compiler: NvrtcCompiler
+) -> None:
+    text = (
+        "__global__ void k(const float* x, float* y, int n) {\n float s = 0;\n"
+        " for (int i = 0; i < n; i++)\n  s = fmaf(s, s, x[i]);\n y[blockIdx.x * 256 + threadIdx.x] = s;\n}"
+    )
+    binary = compiler.compile(Translation(text, "a.cu", ("k",), line_info=True))
+    launch = line(1320, 256)
+    warps, trips = 1320 * 8.0, 4096.0
+    sites = (
+        SiteCounts(4, "global", "load", 4, warps * trips, warps * trips * 32, warps * trips, cache_lines=warps * trips),
+        SiteCounts(5, "global", "store", 4, warps, warps * 32, warps * 4, cache_lines=warps),
+    )
+    counts = KernelCounts(launch, sites, 16384.0, warps * 128)
+    found = predictor.predict(binary, [launch], AccessCounts((counts,)))
+    peak = figures_for("sm_90")
+    flops_us = warps * trips * 32 / (peak.fp32_lanes * peak.target.multiprocessors * peak.clock_hz) * 1e6
+    assert found.time_us > flops_us
+    assert found.time_us > (16384.0 + warps * 128) / peak.dram_bytes_s * 1e6

@@ -61,6 +61,26 @@ def test_multiples_stay_multiples_and_factors_stay() -> None:
     assert probe_sizes({"n": 100}) == ({"n": 100},)
 
 
+def test_a_tile_that_holds_all_of_a_small_run_gets_a_larger_one() -> None:
+    # 128 by 128 results per block: at 64 by 64 the counts of one block would not grow as the grid does.
+    sizes = {"m": 2048, "n": 2048, "k": 2048}
+    base, *others = probe_sizes(sizes, blocks=lambda s: -(-int(s["m"]) // 128) * -(-int(s["n"]) // 128))
+    assert base == {"m": 128, "n": 128, "k": 64}
+    assert [other["k"] for other in others] == [64, 64, 128]
+    assert probe_sizes(sizes, blocks=lambda s: int(s["m"]) * int(s["n"]) // 256)[0] == {"m": 64, "n": 64, "k": 64}
+
+
+def test_a_capped_grid_is_counted_where_it_is_capped() -> None:
+    def blocks(sizes: Sizes) -> int:
+        return min(1024, -(-int(sizes["n"]) // 256))
+
+    base, other = probe_sizes({"n": 1 << 26}, lambda s: s["n"] <= 1 << 14, blocks=blocks, fits_at_most=lambda s: True)
+    assert blocks(base) == blocks(other) == 1024
+    assert (base["n"], other["n"]) == (2 * 1024 * 256, 4 * 1024 * 256)
+    small, _ = probe_sizes({"n": 1 << 26}, blocks=blocks, fits_at_most=lambda s: s["n"] <= 1 << 16)
+    assert small["n"] == 1 << 16
+
+
 def test_small_sizes_need_no_probe_and_stay_as_counted() -> None:
     sizes = {"m": 32, "n": 64, "k": 16}
     counts = product(sizes)
