@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.machine import Machine, make_machine
+from engine.model import Outcome
 from engine.selftest.cases import PASSED, SelfCase, load_cases
 from engine.selftest.run import Verdict, run_cases
 from engine.verify.defences import ALL, Defences
@@ -38,9 +39,11 @@ CPU = (
     Row("poison", "stale-output"),
     Row("scaled_tolerance", "zeros"),
     Row("access_checks", "restores-input"),
-    Row("thread_orders", "missing-last-barrier", ("races",)),
+    Row("thread_orders", "last-thread-sums", ("races",)),
     Row("races", "dropped-atomic"),
 )
+# Past the checks: a guardrail is about speed, and stands behind them.
+_THROUGH = frozenset({*PASSED, Outcome.GUARDRAIL})
 _STATE = ("screening", "device_state")
 GPU = (
     Row("screening", "sleeps"),
@@ -72,14 +75,19 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         for row in rows:
             before, after = worth(row, machine)
-            shown = before.outcome not in PASSED and after.outcome in PASSED
-            failed += not shown
+            proven = shown(before, after)
+            failed += not proven
             off = f" (also off: {', '.join(row.also_off)})" if row.also_off else ""
-            told = "yes" if shown else f"NO: {after.reason}"
+            told = "yes" if proven else f"NO: {after.reason}"
             print(f"| {row.defence}{off} | {row.attack} | {before.outcome} | {after.outcome} | {told} |", flush=True)
     finally:
         machine.close()
     return 1 if failed else 0
+
+
+def shown(before: Verdict, after: Verdict) -> bool:
+    """Whether the attack was refused with the defence and came through the checks without it."""
+    return before.outcome not in _THROUGH and after.outcome in _THROUGH
 
 
 def worth(row: Row, machine: Machine) -> tuple[Verdict, Verdict]:
