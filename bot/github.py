@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -67,24 +68,10 @@ class GitHub:
         return self._login
 
     def pull(self, number: int) -> Pull:
-        data = self._get(f"{self._root}/pulls/{number}")
-        head, base = data["head"], data["base"]
-        repository = head.get("repo") or {}
-        return Pull(
-            number, head["sha"], base["sha"], head["ref"], repository.get("full_name") or "", data["state"] == "open",
-            data.get("node_id") or "",
-        )  # fmt: skip
+        return _pull(self._get(f"{self._root}/pulls/{number}"))
 
     def files(self, number: int) -> tuple[FileDiff, ...]:
-        found: list[FileDiff] = []
-        for item in self._list(f"{self._root}/pulls/{number}/files"):
-            path, status = item["filename"], _STATUS.get(item["status"], "modified")
-            old = item.get("previous_filename") or path
-            try:
-                found.append(read_patch(path, item.get("patch") or "", old_path=old, status=status))
-            except DiffError:
-                found.append(FileDiff(path, old, status, ()))
-        return tuple(found)
+        return tuple(_file(item) for item in self._list(f"{self._root}/pulls/{number}/files"))
 
     def comments(self, number: int) -> tuple[Note, ...]:
         return tuple(_note(item) for item in self._list(f"{self._root}/issues/{number}/comments"))
@@ -137,7 +124,7 @@ class GitHub:
     def checks(self, head: str, name: str) -> tuple[Check, ...]:
         query = urlencode({"check_name": name, "per_page": 100})
         data = self._get(f"{self._root}/commits/{head}/check-runs?{query}")
-        return tuple(_check(item) for item in data["check_runs"])
+        return tuple(_check(item) for item in data.get("check_runs") or ())
 
     def write_check(
         self,
@@ -225,18 +212,20 @@ class GitHub:
         found: list[Any] = []
         # By number and not by the Link header: no address of another host is ever followed.
         for page in range(1, _PAGES + 1):
-            items = self._get(f"{path}?{urlencode({'per_page': 100, 'page': page})}")
+            query = urlencode({"per_page": 100, "page": page})
+            items: list[Any] = self._retried(functools.partial(self._send, "GET", f"{path}?{query}", None, list))
             found += items
             if len(items) < 100:
                 break
         return found
 
-    def _send(self, verb: str, path: str, data: dict[str, Any] | None) -> Any:
+    def _send(self, verb: str, path: str, data: dict[str, Any] | None, kind: type = dict) -> Any:
         self.calls += 1
         with _Translated(path):
             _, answer = self._requester.requestJsonAndCheck(verb, path, input=data)
-        if verb != "DELETE" and not isinstance(answer, dict | list):
-            raise UnavailableError("GitHub's answer is no JSON object", path.partition("?")[0])
+        # What is no JSON comes back from PyGithub as the only value of an object.
+        if verb != "DELETE" and (not isinstance(answer, kind) or list(answer) == ["data"]):
+            raise UnavailableError("GitHub's answer is not understood", path.partition("?")[0], "run the job again")
         return answer
 
     def _create(self, make: Callable[[], T], landed: Callable[[], T | None]) -> T:
@@ -342,6 +331,37 @@ def _message(error: GithubException) -> str:
     return "; ".join(part for part in parts if part)[:300]
 
 
+def _understood(read: Callable[[Any], T]) -> Callable[[Any], T]:
+    def checked(data: Any) -> T:
+        try:
+            return read(data)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UnavailableError("GitHub's answer is not understood", do="run the job again") from None
+
+    return checked
+
+
+@_understood
+def _pull(data: Any) -> Pull:
+    head, base = data["head"], data["base"]
+    repository = head.get("repo") or {}
+    return Pull(
+        int(data["number"]), head["sha"], base["sha"], head["ref"], repository.get("full_name") or "",
+        data["state"] == "open", data.get("node_id") or "",
+    )  # fmt: skip
+
+
+@_understood
+def _file(item: Any) -> FileDiff:
+    path, status = str(item["filename"]), _STATUS.get(item["status"], "modified")
+    old = str(item.get("previous_filename") or path)
+    try:
+        return read_patch(path, item.get("patch") or "", old_path=old, status=status)
+    except DiffError:
+        return FileDiff(path, old, status, ())
+
+
+@_understood
 def _note(data: Any) -> Note:
     return Note(
         id=int(data["id"]), body=data.get("body") or "", author=(data.get("user") or {}).get("login") or "",
@@ -349,6 +369,7 @@ def _note(data: Any) -> Note:
     )  # fmt: skip
 
 
+@_understood
 def _check(data: Any) -> Check:
     count = int((data.get("output") or {}).get("annotations_count") or 0)
     return Check(int(data["id"]), data.get("external_id") or "", data.get("status") or "", count)

@@ -34,7 +34,7 @@ def result(
     said = f"No improvement found for {kernel}: 12 candidates tried, 9 of them right."
     return OptimizationResult(
         file=file, kernel=kernel, mode=mode, verdict=said if best is None else f"{kernel}: {ratio:.2f}×", best=best,
-        trajectory=steps, original=evaluation(1.0, predicted=predicted), refused=(),
+        trajectory=steps, original=evaluation(1.0, predicted=predicted), diagnosis=(), refused=(),
         counts={"candidates": 12, "verified": 9, "wrong_result": 2, "race": 1}, budget={"seconds": 60.0, "candidates": None},
         seed=0, search="mcts", stopped="the budget is spent", elapsed_s=58.2, stages={}, spec={"tolerance": None},
         signals={"mode": mode, "device": {"name": "NVIDIA H200", "arch": "sm_90"}, "missing": []},

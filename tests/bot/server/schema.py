@@ -1,0 +1,96 @@
+"""GitHub's own OpenAPI description, from its npm package, cut to the paths that the bot uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PACKAGE = "@octokit/openapi@23.0.2"
+_R = "/repos/{owner}/{repo}"
+PATHS = (
+    f"{_R}/pulls/{{pull_number}}", f"{_R}/pulls/{{pull_number}}/files", f"{_R}/pulls/{{pull_number}}/reviews",
+    f"{_R}/pulls/{{pull_number}}/reviews/{{review_id}}", f"{_R}/pulls/{{pull_number}}/reviews/{{review_id}}/events",
+    f"{_R}/issues/{{issue_number}}/comments", f"{_R}/issues/comments/{{comment_id}}", f"{_R}/check-runs",
+    f"{_R}/check-runs/{{check_run_id}}", f"{_R}/commits/{{ref}}/check-runs",
+)  # fmt: skip
+
+
+def _folder() -> Path:
+    root = os.environ.get("OPTIML_TEST_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "optiml-tests"
+    )
+    return Path(root) / PACKAGE.replace("/", "-")
+
+
+@lru_cache(maxsize=1)
+def description() -> dict[str, Any]:
+    """The cut description. Skips the test where npm is not there or cannot fetch the package."""
+    folder = _folder()
+    cut = folder / "cut-1.json"
+    if not cut.is_file():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("GitHub's OpenAPI description comes through npm, and there is no npm")
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), PACKAGE]
+        done = subprocess.run(command, capture_output=True, timeout=240, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"npm cannot fetch {PACKAGE}")
+        whole = json.loads((folder / "node_modules/@octokit/openapi/generated/api.github.com.json").read_bytes())
+        part = cut.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(_cut(whole)))
+        part.replace(cut)
+        shutil.rmtree(folder / "node_modules", ignore_errors=True)
+    loaded: dict[str, Any] = json.loads(cut.read_bytes())
+    return loaded
+
+
+def _cut(whole: dict[str, Any]) -> dict[str, Any]:
+    """The paths with what they refer to, and nothing else."""
+    small: dict[str, Any] = {
+        "openapi": whole["openapi"],
+        "info": whole["info"],
+        "servers": [{"url": "http://github.test"}],
+    }
+    small["paths"] = {path: whole["paths"][path] for path in PATHS}
+    waiting: list[Any] = [small["paths"]]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+        elif isinstance(node, dict):
+            waiting += node.values()
+            if node.get("nullable") and isinstance(node.get("enum"), list) and None not in node["enum"]:
+                node["enum"].append(None)  # GitHub means it so; OpenAPI 3.0 wants it said twice
+            reference = node.get("$ref")
+            if isinstance(reference, str):
+                _, components, kind, name = reference.split("/")
+                there = small.setdefault(components, {}).setdefault(kind, {})
+                if name not in there:
+                    there[name] = whole[components][kind][name]
+                    waiting.append(there[name])
+    return small
+
+
+@lru_cache(maxsize=1)
+def validator() -> Any:
+    """The description as openapi-core takes it."""
+    from openapi_core import OpenAPI
+
+    return OpenAPI.from_dict(description())
+
+
+def example(path: str, method: str, status: str) -> Any:
+    """The description's own example of an answer, to be filled with a test's state."""
+    answer = description()["paths"][path][method]["responses"][status]["content"]["application/json"]
+    first = next(iter(answer["examples"].values()))
+    if "$ref" in first:
+        first = description()["components"]["examples"][first["$ref"].rsplit("/", 1)[1]]
+    return json.loads(json.dumps(first["value"]))

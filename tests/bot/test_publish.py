@@ -1,0 +1,316 @@
+"""Publishing to a GitHub over real HTTP, by the real client: one voice, whatever goes wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bot.bundle import Bundle
+from bot.errors import DeniedError, ForgeError, LimitedError
+from bot.github import GitHub
+from bot.publish import CHECK, Published, Target, fail, publish, start
+from bot.render import STATUS_MARKER, review_marker
+from bot.review import Settings
+from tests.bot.make import BASE, HEAD, bundle, looked
+from tests.bot.server.schema import description
+from tests.bot.server.server import Fault, Server
+from tests.bot.test_suggest import diff
+
+OLD = "".join(f"line {i}\n" for i in range(1, 200))
+NEW = OLD.replace("line 20\n", "slow 20\n").replace("line 90\n", "slow 90\n")
+TARGET = Target(7, HEAD, "https://github.test/run/1")
+
+
+def hunks(old: str, new: str) -> str:
+    text = diff(old, new)
+    return text[text.index("@@") :]
+
+
+def patch(at: int, path: str = "src/a.cu") -> str:
+    return diff(NEW, NEW.replace(f"slow {at}\n", f"fast {at}\n"), path)
+
+
+def two() -> Bundle:
+    return bundle(
+        looked(2.0, kernel="one", patch=patch(20), against=0.5), looked(1.5, kernel="two", patch=patch(90)),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    description()
+    with Server(head=HEAD, base=BASE, files={"src/a.cu": hunks(OLD, NEW)}) as running:
+        yield running
+        assert running.violations == []
+
+
+def client(server: Server, **more: Any) -> GitHub:
+    slept: list[float] = more.pop("slept", [])
+    return GitHub("octocat/Hello-World", "token", api_url=server.url, sleep=slept.append, timeout_s=1, **more)
+
+
+def post(server: Server, what: Bundle | None = None, **settings: Any) -> Published:
+    return publish(what or two(), client(server), TARGET, Settings(**settings))
+
+
+def status(server: Server) -> str:
+    (comment,) = [c for c in server.comments.values() if c["body"].startswith(STATUS_MARKER)]
+    return str(comment["body"])
+
+
+def test_one_review_with_its_suggestions_one_status_one_check(server: Server) -> None:
+    start(client(server), TARGET)
+    assert "is looking" in status(server)
+    assert [c["status"] for c in server.checks.values()] == ["in_progress"]
+    done = post(server)
+    assert (done.ending, done.inline, done.moved) == ("posted", 2, 0)
+    (review,) = server.submitted()
+    assert review["commit_id"] == HEAD
+    assert review["body"].startswith(review_marker(HEAD))
+    assert [(c["path"], c["line"], c.get("start_line")) for c in review["_comments"]] == [
+        ("src/a.cu", 20, None), ("src/a.cu", 90, None),
+    ]  # fmt: skip
+    assert "```suggestion\nfast 20\n```" in review["_comments"][0]["body"]
+    assert "1 kernel got slower, 2 kernels could be faster" in status(server)
+    (check,) = server.checks.values()
+    assert (check["name"], check["status"], check["conclusion"]) == (CHECK, "completed", "neutral")
+    assert len(check["_annotations"]) == 3
+
+
+def test_one_file_with_findings_takes_at_most_twelve_calls(server: Server) -> None:
+    post(server, bundle(looked(2.0, patch=patch(20))))
+    assert len(server.submitted()) == 1
+    assert len(server.requests) <= 12, server.requests
+
+
+def test_a_new_head_with_an_old_review_takes_at_most_twelve_calls_and_hides_the_old(server: Server) -> None:
+    post(server)
+    server.head = "c" * 40
+    server.requests.clear()
+    what = bundle(looked(2.0, patch=patch(20)), head=server.head)
+    publish(what, client(server), Target(7, server.head), Settings())
+    assert len(server.requests) <= 12, server.requests
+    assert len(server.submitted()) == 2
+    old, new = server.submitted()
+    assert {old["node_id"], f"T_{old['id']}_0", f"T_{old['id']}_1"} == server.minimized
+    assert new["node_id"] not in server.minimized
+    assert len(server.comments) == 1
+
+
+def test_a_retried_job_posts_nothing_twice(server: Server) -> None:
+    post(server)
+    again = post(server)
+    assert again.ending == "already posted"
+    assert len(server.submitted()) == len(server.reviews) == 1
+    assert len(server.comments) == 1
+    (check,) = server.checks.values()
+    assert len(check["_annotations"]) == 3
+
+
+def test_two_jobs_at_once_post_one_review_and_one_status(server: Server) -> None:
+    for _ in range(5):
+        server.reviews.clear()
+        server.comments.clear()
+        errors: list[BaseException] = []
+
+        def run(errors: list[BaseException] = errors) -> None:
+            try:
+                post(server)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(server.submitted()) == len(server.reviews) == 1
+        assert len(server.comments) == 1
+
+
+def test_a_comment_with_the_marker_by_somebody_else_is_left_alone(server: Server) -> None:
+    server.author = "mallory"
+    mallory = client(server, login="mallory")
+    mallory.add_comment(7, STATUS_MARKER + "\nmine")
+    draft = mallory.draft_review(7, HEAD, review_marker(HEAD), ())
+    mallory.submit_review(7, draft.id)
+    server.author = "github-actions[bot]"
+    assert post(server).ending == "posted"
+    assert len(server.comments) == 2
+    assert [c["body"] for c in server.comments.values() if c["user"]["login"] == "mallory"] == [
+        STATUS_MARKER + "\nmine"
+    ]
+
+
+def test_a_moved_head_gets_nothing_of_the_old_run(server: Server) -> None:
+    server.head = "d" * 40
+    assert post(server).ending == "superseded"
+    assert server.reviews == {}
+    assert server.comments == {}
+    assert [c["head_sha"] for c in server.checks.values()] == [HEAD]
+
+
+def test_nothing_to_say_posts_no_review(server: Server) -> None:
+    assert post(server, bundle(looked(None))).ending == "nothing to say"
+    assert server.reviews == {}
+    assert "nothing to suggest" in status(server)
+    assert [c["conclusion"] for c in server.checks.values()] == ["success"]
+
+
+def test_a_line_that_github_refuses_moves_to_the_summary_and_the_rest_is_posted_once(server: Server) -> None:
+    server.bad_lines = {90}
+    done = post(server)
+    assert (done.ending, done.inline, done.moved) == ("posted", 1, 1)
+    (review,) = server.submitted()
+    assert len(server.reviews) == 1
+    assert [c["line"] for c in review["_comments"]] == [20]
+    assert "+fast 90" in review["body"]
+    assert "1 suggestion could not be placed" in status(server)
+
+
+def test_no_line_taken_still_gives_one_review(server: Server) -> None:
+    server.bad_lines = {20, 90}
+    assert post(server).moved == 2
+    (review,) = server.submitted()
+    assert review["_comments"] == []
+    assert "+fast 20" in review["body"]
+
+
+def test_annotations_go_in_batches_of_fifty_and_once(server: Server) -> None:
+    server.faults = [Fault("PATCH", "/check-runs/", "drop", after=True)]
+    many = bundle(*(looked(2.0, kernel=f"k{i}", patch=patch(20)) for i in range(120)))
+    post(server, many)
+    (check,) = server.checks.values()
+    assert len(check["_annotations"]) == 120
+    assert len({a["message"] + str(i) for i, a in enumerate(check["_annotations"])}) == 120
+
+
+def test_a_draft_left_by_a_run_that_died_is_submitted_or_deleted(server: Server) -> None:
+    dead = client(server)
+    dead.draft_review(7, HEAD, review_marker("e" * 40) + "\nold", ())
+    assert post(server).ending == "posted"
+    assert len(server.reviews) == 1
+    server.reviews.clear()
+    dead.draft_review(7, HEAD, review_marker(HEAD) + "\nwhole", ())
+    assert post(server).ending == "posted"
+    assert [r["body"].split("\n")[1] for r in server.submitted()] == ["whole"]
+
+
+def test_a_read_only_token_is_one_clear_failure(server: Server) -> None:
+    server.read_only = True
+    with pytest.raises(DeniedError, match="Resource not accessible"):
+        post(server)
+    assert server.reviews == {}
+    assert server.comments == {}
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "word", "conclusion"), [(True, "cancelled", "cancelled"), (False, "could not finish", "neutral")]
+)
+def test_the_status_says_how_a_run_ended_without_a_result(
+    server: Server, cancelled: bool, word: str, conclusion: str
+) -> None:
+    start(client(server), TARGET)
+    fail(client(server), TARGET, cancelled=cancelled)
+    assert word in status(server)
+    assert [c["conclusion"] for c in server.checks.values()] == [conclusion]
+
+
+REVIEWS = "/pulls/7/reviews$"
+TRANSIENT = [
+    Fault("GET", "/pulls/7$", "502"),
+    Fault("GET", "/pulls/7/files", "503", 3),
+    Fault("GET", "/pulls/7/files", "drop"),
+    Fault("GET", REVIEWS, "500"),
+    Fault("GET", REVIEWS, "garbage"),
+    Fault("GET", "/comments", "html"),
+    Fault("GET", "/comments", "short"),
+    Fault("GET", "/pulls/7$", "slow"),
+    Fault("POST", REVIEWS, "502"),
+    Fault("POST", REVIEWS, "502", after=True),
+    Fault("POST", REVIEWS, "drop", after=True),
+    Fault("POST", REVIEWS, "empty", after=True),
+    Fault("POST", REVIEWS, "slow", after=True),
+    Fault("POST", REVIEWS, "403", headers={"Retry-After": "7"}, message="You have exceeded a secondary rate limit."),
+    Fault("POST", REVIEWS, "429", headers={"Retry-After": "3"}),
+    Fault("POST", "/events", "drop", after=True),
+    Fault("POST", "/events", "500"),
+    Fault("POST", "/issues/7/comments", "drop", after=True),
+    Fault("POST", "/issues/7/comments", "504", 2),
+    Fault("POST", "/check-runs", "drop", after=True),
+    Fault("GET", "/commits/", "403", headers={"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}),
+    Fault("*", ".", "drop", 3),
+]
+LASTING = [
+    Fault("POST", REVIEWS, "500", 99),
+    Fault("POST", REVIEWS, "drop", 99),
+    Fault("POST", REVIEWS, "403", 99, message="Resource not accessible by integration"),
+    Fault("POST", REVIEWS, "403", 99, headers={"Retry-After": "3600"}),
+    Fault("GET", "/pulls/7/files", "502", 99),
+    Fault("GET", "/pulls/7/files", "401", 99, message="Bad credentials"),
+    Fault("POST", REVIEWS, "404", 99),
+    Fault("POST", REVIEWS, "422", 99, message="Validation Failed"),
+    Fault("POST", "/events", "500", 99),
+]
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda f: f"{f.verb} {f.path} {f.kind} {f.times} {f.after}")
+def test_what_passes_ends_in_exactly_one_review(server: Server, fault: Fault) -> None:
+    server.faults = [Fault(**vars(fault))]
+    slept: list[float] = []
+    done = publish(two(), client(server, slept=slept), TARGET, Settings())
+    assert done.ending in ("posted", "already posted")
+    assert len(server.submitted()) == len(server.reviews) == 1
+    assert len(server.submitted()[0]["_comments"]) == 2
+    assert "2 kernels could be faster" in status(server)
+    assert len(server.checks) == 1
+    assert slept, "the fault was not met"
+    if "Retry-After" in fault.headers:
+        assert max(slept) >= float(fault.headers["Retry-After"])
+
+
+@pytest.mark.parametrize("fault", LASTING, ids=lambda f: f"{f.verb} {f.path} {f.kind} {sorted(f.headers)}")
+def test_what_lasts_ends_in_one_clear_failure(server: Server, fault: Fault) -> None:
+    server.faults = [Fault(**vars(fault))]
+    slept: list[float] = []
+    with pytest.raises(ForgeError) as caught:
+        publish(two(), client(server, slept=slept), TARGET, Settings())
+    assert server.submitted() == []
+    assert "could not post its review" in status(server)
+    assert [c["conclusion"] for c in server.checks.values()] == ["neutral"]
+    assert sum(slept) <= 120
+    assert "token" not in str(caught.value).split("may not")[0].replace("the token ", "")
+    # The next run, with GitHub well again, posts the review.
+    server.faults.clear()
+    assert post(server).ending == "posted"
+    assert len(server.submitted()) == len(server.reviews) == 1
+    assert len(server.comments) == 1
+
+
+def test_a_wait_over_the_cap_is_refused_at_once(server: Server) -> None:
+    server.faults = [Fault("GET", "/pulls/7$", "403", 99, headers={"Retry-After": "3600"})]
+    slept: list[float] = []
+    with pytest.raises(LimitedError, match="3600"):
+        publish(two(), client(server, slept=slept), TARGET, Settings())
+    assert slept == []
+
+
+def test_fifty_files_are_posted_within_three_seconds(server: Server) -> None:
+    server.files = {f"src/{i}.cu": hunks(OLD, NEW) for i in range(50)}
+    many = [looked(2.0, kernel=f"k{i}", path=f"src/{i}.cu", patch=patch(20, f"src/{i}.cu")) for i in range(50)]
+    begin = time.monotonic()
+    done = post(server, bundle(*many))
+    assert time.monotonic() - begin < 3.0
+    assert done.ending == "posted"
+    assert done.inline == 10
+
+
+def test_a_body_of_any_size_is_taken(server: Server) -> None:
+    many = bundle(*(looked(2.0, kernel=f"k{i}" + "x" * 250, patch=patch(20) + "+é\n" * 4000) for i in range(200)))
+    assert post(server, many).ending == "posted"
+    assert len(server.submitted()) == 1
