@@ -15,7 +15,7 @@ from engine.errors import UsageError
 
 MODES = ("gate", "optimize", "publish")
 _SUMMARY_BYTES = 1_000_000  # a summary over 1 MiB is dropped whole
-_REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w-]{0,99}/(?!\.{1,2}$)[\w.-]{1,100}", re.ASCII)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""The gate: which events start a run, for which commits, and who may ask."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from action.api import ApiError, Pull
+from action.gate import decide
+from action.request import Request, read_request
+from engine.config_text import ConfigError
+from engine.errors import UsageError
+
+BASE, HEAD = "a" * 40, "b" * 40
+PULL = Pull(7, BASE, HEAD, False, False, True, "2025-01-01T10:00:00Z")
+
+
+@dataclass
+class Known:
+    """A Reader over fixed answers; `asked` lists the commits whose files were read."""
+
+    now: Pull = PULL
+    roles: dict[str, str] = field(default_factory=lambda: {"ann": "write", "bob": "read"})
+    files: dict[str, bytes] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=lambda: ["src/k.cu", "README.md"])
+    asked: set[str] = field(default_factory=set)
+
+    def pull(self, number: int) -> Pull:
+        assert number == self.now.number
+        return self.now
+
+    def role(self, login: str) -> str:
+        return self.roles.get(login, "none")
+
+    def file(self, path: str, commit: str) -> bytes | None:
+        self.asked.add(commit)
+        return self.files.get(path)
+
+    def changed(self, number: int) -> list[str]:
+        return self.paths
+
+
+def pull_event(action: str = "opened", **changes: Any) -> dict[str, Any]:
+    head = {"sha": HEAD, "repo": {"full_name": "o/r", "pushed_at": "2025-01-01T10:00:00Z"}}
+    pull = {
+        "number": 7,
+        "draft": False,
+        "state": "open",
+        "head": head,
+        "base": {"sha": BASE, "repo": {"full_name": "o/r"}},
+    }
+    return {"action": action, "pull_request": pull | changes}
+
+
+def comment_event(body: str, login: str = "ann", **changes: Any) -> dict[str, Any]:
+    comment = {"id": 5, "body": body, "created_at": "2025-01-01T12:00:00Z", "user": {"login": login, "type": "User"}}
+    issue = {"number": 7, "pull_request": {"url": "https://example.org"}}
+    return {"action": "created", "comment": comment | changes, "issue": issue}
+
+
+def test_a_pull_request_is_pinned() -> None:
+    known = Known()
+    decision = decide("pull_request", pull_event(), known)
+    assert decision.request == Request(7, BASE, HEAD, False)
+    assert known.asked == {BASE}  # settings of the base, never of the head
+
+
+@pytest.mark.parametrize("action", ["closed", "labeled", "edited", "assigned"])
+def test_other_actions_start_nothing(action: str) -> None:
+    assert decide("pull_request", pull_event(action), Known()).request is None
+
+
+@pytest.mark.parametrize("changes", [{"draft": True}, {"state": "closed"}])
+def test_drafts_and_closed_ones_start_nothing(changes: dict[str, Any]) -> None:
+    assert decide("pull_request", pull_event(**changes), Known()).request is None
+
+
+def test_a_fork_is_known_as_one() -> None:
+    head = {"sha": HEAD, "repo": {"full_name": "stranger/r", "pushed_at": ""}}
+    decision = decide("pull_request_target", pull_event(head=head), Known())
+    assert decision.request
+    assert decision.request.fork
+    decision = decide("pull_request_target", pull_event(head={"sha": HEAD, "repo": None}), Known())
+    assert decision.request
+    assert decision.request.fork
+
+
+@pytest.mark.parametrize(
+    ("paths", "settings", "runs"),
+    [
+        (["README.md"], b"", False),
+        (["src/k.cu"], b"", True),
+        (["include/f.h"], b"", True),
+        (["vendor/k.cu"], b"exclude: ['vendor/**']\n", False),
+    ],
+)
+def test_only_cuda_starts_a_run(paths: list[str], settings: bytes, runs: bool) -> None:
+    known = Known(paths=paths, files={".optiml.yml": settings})
+    assert (decide("pull_request", pull_event(), known).request is not None) == runs
+
+
+def test_wrong_settings_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'paths'"):
+        decide("pull_request", pull_event(), Known(files={".optiml.yml": b"path: []\n"}))
+
+
+def test_a_command_is_carried_out() -> None:
+    body = "/optiml optimize src/k.cu:softmax --budget 10m --arch sm_80\nThanks!"
+    request = decide("issue_comment", comment_event(body), Known()).request
+    assert request == Request(7, BASE, HEAD, False, "src/k.cu", "softmax", 600.0, "sm_80")
+    assert decide("issue_comment", comment_event("/optiml check"), Known()).request == Request(
+        7, BASE, HEAD, False, search=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "login", "changes"),
+    [
+        ("thanks /optiml optimize", "ann", {}),
+        ("\n/optiml optimize", "ann", {}),
+        ("/optiml optimize", "bob", {}),
+        ("/optiml optimize", "stranger", {}),
+        ("/optiml optimize", "ann", {"user": {"login": "ann", "type": "Bot"}}),
+        ("/optiml optimize $(touch x)", "ann", {}),
+        ("/optiml optimize ../../etc/passwd.cu", "ann", {}),
+        ("/optiml optimize `id`", "ann", {}),
+        ("/оptiml optimize", "ann", {}),  # a Cyrillic letter
+        ("/optiml optimize" + " x" * 50_000, "ann", {}),
+        ("/optiml optimize", "ann", {"created_at": "2025-01-01T10:00:00Z"}),  # the push came with or after it
+        ("/optiml optimize", "ann", {"created_at": "2024-12-31T10:00:00Z"}),
+        ("/optiml optimize", "ann", {"created_at": "yesterday"}),
+    ],
+)
+def test_what_is_no_command_of_somebody_who_may_does_nothing(body: str, login: str, changes: dict[str, Any]) -> None:
+    assert decide("issue_comment", comment_event(body, login, **changes), Known()).request is None
+
+
+def test_edited_comments_and_issues_do_nothing() -> None:
+    event = comment_event("/optiml optimize")
+    assert decide("issue_comment", event | {"action": "edited"}, Known()).request is None
+    assert decide("issue_comment", event | {"issue": {"number": 7}}, Known()).request is None
+
+
+def test_the_settings_say_who_may_ask() -> None:
+    known = Known(files={".optiml.yml": b"permissions: {commands: read}\n"})
+    assert decide("issue_comment", comment_event("/optiml optimize", "bob"), known).request
+    known = Known(files={".optiml.yml": b"permissions: {commands: admin}\n"})
+    assert decide("issue_comment", comment_event("/optiml optimize", "ann"), known).request is None
+
+
+def test_a_run_by_hand() -> None:
+    assert decide("workflow_dispatch", {"inputs": {"pull-number": "7"}}, Known()).request == Request(
+        7, BASE, HEAD, False
+    )
+    for wrong in ("", "0", "7; id", "７", None):
+        with pytest.raises(UsageError):
+            decide("workflow_dispatch", {"inputs": {"pull-number": wrong}}, Known())
+
+
+@pytest.mark.parametrize("event", ["push", "schedule", "workflow_run", ""])
+def test_other_events_do_nothing(event: str) -> None:
+    assert decide(event, {}, Known()).request is None
+
+
+@pytest.mark.parametrize("pull", [None, {}, {"number": 7}, {"number": "x", "head": [], "base": 1}])
+def test_a_strange_event_is_an_error(pull: Any) -> None:
+    with pytest.raises(ApiError):
+        decide("pull_request", {"action": "opened", "pull_request": pull}, Known())
+
+
+# ---- what goes from job to job
+
+
+def test_a_request_survives_the_way() -> None:
+    request = Request(7, BASE, HEAD, True, "a.cu", "k", 60.0, "sm_90", False)
+    assert read_request(request.to_json()) == request
+    assert "\n" not in request.to_json()
+
+
+GOOD = json.loads(Request(7, BASE, HEAD, False).to_json())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "", "[]", "{", "{}", "[" * 100_000, json.dumps(GOOD | {"more": 1}), json.dumps(GOOD | {"pull": 0}),
+        json.dumps(GOOD | {"pull": True}), json.dumps(GOOD | {"pull": "7"}), json.dumps(GOOD | {"head": "main"}),
+        json.dumps(GOOD | {"head": HEAD + "\n"}), json.dumps(GOOD | {"arch": "sm_90; id"}), json.dumps(GOOD | {"fork": 0}),
+        json.dumps(GOOD | {"budget_s": 1e9}), json.dumps(GOOD | {"budget_s": float("nan")}), json.dumps(GOOD | {"path": "x" * 20_000}),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_is_refused(data: str) -> None:
+    with pytest.raises(UsageError):
+        read_request(data)
+
+
+def test_the_fixture_is_right() -> None:
+    assert read_request(json.dumps(GOOD)) == replace(Request(7, BASE, HEAD, False))

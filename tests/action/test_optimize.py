@@ -1,0 +1,191 @@
+"""The job that searches: a real pull request in a real repository, without a GPU, up to the bundle that the next job reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from action.optimize import run
+from action.request import Request
+from action.trees import write_tree
+from bot.bundle import Looked, read_bundle
+from bot.git import Repository
+from engine.config_text import ConfigError
+from tests.hooks.conftest import KERNEL, git
+
+ROOT = Path(__file__).resolve().parents[2]
+FAST = KERNEL
+SLOW = KERNEL.replace("y[i] = 2.0f * x[i];", "y[(i * 33) % n] = 2.0f * x[(i * 33) % n];")
+
+
+def commit(root: Path, message: str) -> str:
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", message)
+    return git(root, "rev-parse", "HEAD").strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    root = tmp_path / "clone"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main")
+    return root
+
+
+def look(clone: Path, base: str, head: str, out: Path, **asked: object) -> tuple[Looked, ...]:
+    request = Request(1, base, head, False, **asked)  # type: ignore[arg-type]
+    said: list[str] = []
+    run(request, clone, out, device="cpu", say=said.append)
+    bundle = read_bundle(out, head=head)
+    assert bundle.complete
+    assert len(said) == len(bundle.kernels)
+    return bundle.kernels
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+
+@needs_compiler
+@pytest.mark.timeout(240)
+def test_a_kernel_that_became_slower_is_named(clone: Path, tmp_path: Path) -> None:
+    (clone / "k.cu").write_text(FAST)
+    base = commit(clone, "base")
+    # 33 and the number of elements have no common divisor: the same result, in an order that no sector likes.
+    (clone / "k.cu").write_text(SLOW)
+    head = commit(clone, "head")
+    (looked,) = look(clone, base, head, tmp_path / "out", search=False)
+    assert looked.changed.kernel == "scale"
+    assert looked.spec_from == "base"
+    assert looked.comparison is not None
+    assert looked.comparison.standing == "slower", looked.comparison
+    assert looked.comparison.measurement is not None
+    assert looked.comparison.measurement.predicted
+
+
+@needs_compiler
+@pytest.mark.timeout(280)
+def test_a_new_kernel_is_searched_with_the_heads_spec(clone: Path, tmp_path: Path) -> None:
+    (clone / "README").write_text("x")
+    base = commit(clone, "base")
+    shutil.copy(ROOT / "examples" / "softmax.cu", clone / "softmax.cu")
+    head = commit(clone, "head")
+    (looked,) = look(clone, base, head, tmp_path / "out", budget_s=60.0)
+    assert looked.spec_from == "head"
+    assert looked.comparison is None
+    assert looked.error == ""
+    assert looked.result is not None
+    assert looked.result.mode == "predicted"
+    assert looked.result.best is not None
+    git(clone, "checkout", "-q", head)
+    done = subprocess.run(["git", "apply", "--check"], cwd=clone, input=looked.patch, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_base_says_how_a_kernel_is_judged(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull request that loosens its own spec, or gives settings of its own, is judged by those of the base."""
+    import action.optimize as job
+
+    seen = []
+
+    def search(options: job.Options, machine: object) -> None:
+        seen.append(options)
+        raise job.MachineError("stands for the search")
+
+    monkeypatch.setattr(job, "optimize", search)
+    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    (clone / "k.cu").write_text(FAST)
+    base = commit(clone, "base")
+    (clone / "k.cu").write_text(
+        "// optiml: tolerance = 0.1\n"
+        + SLOW.replace("// optiml: args.x", "// optiml: tolerance = 0.1\n// optiml: args.x")
+    )
+    (clone / ".optiml.yml").write_text("exclude: ['**']\n")
+    head = commit(clone, "head")
+    (looked,) = look(clone, base, head, tmp_path / "out")
+    assert looked.spec_from == "base"
+    assert seen[0].spec[0].tolerance is None
+    assert looked.error == "stands for the search"
+
+
+def test_a_spec_that_no_longer_fits_comes_from_the_head(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import action.optimize as job
+
+    def search(options: job.Options, machine: object) -> None:
+        raise job.MachineError("stands for the search")
+
+    monkeypatch.setattr(job, "optimize", search)
+    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    (clone / "k.cu").write_text(FAST)
+    base = commit(clone, "base")
+    more = FAST.replace(
+        "const float* x, float* y, int n) {\n    int i = blockIdx",
+        "const float* x, float* y, int n, float f) {\n    int i = blockIdx",
+    )
+    more = (
+        more.replace("2.0f * x[i]", "f * x[i]")
+        .replace("(x, y, n);", "(x, y, n, 2.0f);")
+        .replace("time = [", 'args.f = { value = "2.0" }\n// optiml: time = [')
+    )
+    (clone / "k.cu").write_text(more)
+    head = commit(clone, "head")
+    (looked,) = look(clone, base, head, tmp_path / "out")
+    assert looked.spec_from == "head", looked
+
+
+def test_nothing_changed_and_what_is_beyond_the_limit(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import action.optimize as job
+
+    (clone / "k.cu").write_text(FAST)
+    (clone / ".optiml.yml").write_text("budget: {kernels: 1}\nexclude: ['vendor/**']\n")
+    base = commit(clone, "base")
+    assert look(clone, base, base, tmp_path / "none") == ()
+    (clone / "vendor").mkdir()
+    for name in ("a.cu", "b.cu", "vendor/c.cu"):
+        (clone / name).write_text("__global__ void k(float* y) { y[0] = 1; }\n")
+    head = commit(clone, "head")
+    run(Request(1, base, head, False), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+    bundle = read_bundle(tmp_path / "out", head=head)
+    assert [k.changed.path for k in bundle.kernels] == ["a.cu"]
+    assert "has no kernel spec" in bundle.kernels[0].error
+    assert {(s.path, s.reason) for s in bundle.skipped} == {
+        ("b.cu", "over 1 kernels changed; this one is beyond them"),
+        ("vendor/c.cu", "the settings leave it out"),
+    }
+    assert job is not None
+
+
+def test_wrong_settings_of_the_base_are_an_error(clone: Path, tmp_path: Path) -> None:
+    (clone / ".optiml.yml").write_text("budgt: {}\n")
+    base = commit(clone, "base")
+    with pytest.raises(ConfigError, match="did you mean 'budget'"):
+        run(Request(1, base, base, False), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+
+
+def test_links_and_odd_names_of_a_stranger_are_not_written(clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.h").write_text("token")
+    (clone / "k.cu").write_text(FAST)
+    (clone / "secret.h").symlink_to(tmp_path / "secret.h")
+    (clone / "notes.txt").write_text("no source")
+    (clone / "big.h").write_bytes(b"x" * (3 << 20))
+    head = commit(clone, "head")
+    folder = write_tree(Repository(clone), head, tmp_path / "tree")
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*")) == [".git", "k.cu"]
+    assert (folder / "k.cu").read_text() == FAST
+
+
+def test_the_bundle_is_plain_json(clone: Path, tmp_path: Path) -> None:
+    (clone / "k.cu").write_text("__global__ void k(float* y) { y[0] = 1; }\n")
+    base = commit(clone, "base")
+    (clone / "k.cu").write_text("__global__ void k(float* y) { y[0] = 2; }\n")
+    head = commit(clone, "head")
+    (looked,) = look(clone, base, head, tmp_path / "out")
+    assert "has no kernel spec" in looked.error
+    assert json.loads((tmp_path / "out" / "bundle.json").read_text())["head"] == head
