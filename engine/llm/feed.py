@@ -71,6 +71,7 @@ class LlmFeed:
         self._arrived: list[tuple[Node, tuple[Proposal, ...]]] = []
         self._awaited = self._requests = self._proposals = self._in_a_row = 0
         self._rounds: Counter[int] = Counter()
+        self._sent_back: set[int] = set()
         self._best: Node | None = None
         self._since_better = 0
         self._stopped = ""
@@ -88,9 +89,8 @@ class LlmFeed:
             self._best = self._best or node
             self._ask(node)
             return
-        if node.proposal is not None and node.proposal.proposer == "llm" and failed(evaluation.outcome):
-            parent, candidate = node.parent, node
-            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation))
+        if _failed_edit(node):
+            self._send_back(node)
             return
         if _ratio(evaluation) > _BETTER * (
             _ratio(self._best.evaluation) if self._best and self._best.evaluation else 1.0
@@ -107,7 +107,12 @@ class LlmFeed:
         """Proposals that came since the last call, with the nodes they are for."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
-            return arrived
+        for node, _ in arrived:
+            # In a resumed run an edit may have failed before the conversation that led to it was read again.
+            for child in node.children:
+                if _failed_edit(child):
+                    self._send_back(child)
+        return arrived
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for proposals while the search has nothing else to do; whether any are there. Asks again where it pays."""
@@ -154,6 +159,15 @@ class LlmFeed:
         self._submit(node, lambda: self._proposed(context, round))
         return True
 
+    def _send_back(self, candidate: Node) -> None:
+        """Have a failed edit repaired, once, as soon as the conversation that led to it is known."""
+        parent, evaluation = candidate.parent, candidate.evaluation
+        if parent is None or evaluation is None or candidate.id in self._sent_back:
+            return
+        if self._proposer.knows(parent.program, candidate.program):
+            self._sent_back.add(candidate.id)
+            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation))
+
     def _submit(self, node: Node, ask: Callable[[], Proposed | None]) -> None:
         if self._stopped:
             return
@@ -197,6 +211,12 @@ class LlmFeed:
             )
         if any(fault in _FINAL for fault in proposed.faults):
             self._stopped = self._stopped or proposed.what
+
+
+def _failed_edit(node: Node) -> bool:
+    """Whether a node is an edit of the model's that failed."""
+    made = node.proposal is not None and node.proposal.proposer == "llm"
+    return made and node.evaluation is not None and failed(node.evaluation.outcome)
 
 
 def _ratio(evaluation: Evaluation) -> float:

@@ -90,6 +90,11 @@ class LlmProposer:
         temperature = min(_HOTTEST, _COOLEST + _WARMER * round)
         return self._booked(self._ask(context, messages, label, temperature, repairs=0, tries=2))
 
+    def knows(self, parent: Program, candidate: Program) -> bool:
+        """Whether the conversation that led from one program to another is at hand."""
+        with self._lock:
+            return (parent.digest, candidate.digest) in self._threads
+
     def repair(self, parent: Program, candidate: Program, evaluation: Evaluation) -> Proposed | None:
         """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough."""
         with self._lock:

@@ -124,6 +124,8 @@ class Search:
             if measurement.ratio > max(1.0, best.ratio if best else 1.0):
                 self.incumbent = node
                 self.progress.best_ratio, self.progress.best_summary = measurement.ratio, entry.summary
+        if self._feed is not None:
+            self._feed.booked(node)
 
     def spent_s(self, seconds: float) -> None:
         """Count time that went before the search (setting up and validating) against its budget."""

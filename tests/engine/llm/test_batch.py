@@ -20,7 +20,7 @@ from engine.spec.read import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator
 
 from .server import completion
-from .test_edits import SOFTMAX
+from .test_edits import SOFTMAX, answer
 from .test_faults import faster
 
 REQUEST = ChatRequest((Message("user", "hello"),), "propose/abc/0", schema={"type": "object"})
@@ -100,6 +100,7 @@ def run(tmp_path, *, resume):
         search = Search(Tree(program, Factors(("1.5",)), 0), evaluator, journal, executor, in_flight=2, feed=feed)
         search.start(*evaluator.open(program))
         search.run(Budget(seconds=30))
+    search.journal_entries = list(journal.entries())
     journal.close()
     return search, client
 
@@ -114,6 +115,15 @@ def test_rounds_through_the_batch_go_on_where_the_run_was(tmp_path):
     second = [json.loads(t) for t in (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()]
     assert second  # the better version is asked about in its turn
     assert not {r["custom_id"] for r in first} & {r["custom_id"] for r in second}
+    # Another round, answered with an edit that fails; what failed goes through the batch in its turn.
+    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest // wrong")))
+    run(tmp_path, resume=True)
+    third = [json.loads(t) for t in (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()]
+    assert any(len(r["body"]["messages"]) == 4 for r in third)
+    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest // speed 1.5")))
+    search, _ = run(tmp_path, resume=True)
+    assert search.incumbent.evaluation.measurement.ratio == pytest.approx(4.5)
+    assert any(e.parameters.get("repair") == 1 for e in search.journal_entries)
     evaluated = search.progress.evaluated
     search, _ = run(tmp_path, resume=True)  # nothing new: nothing is evaluated twice
     assert search.progress.evaluated == evaluated
