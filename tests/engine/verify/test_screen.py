@@ -1,0 +1,64 @@
+"""The text screening: refuses what a candidate must not change, and nothing that honest edits and our own rules change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.model import Outcome, Program
+from engine.optimize import Proposals
+from engine.predict.targets import target_for
+from engine.selftest.cases import SelfCase, load_cases, original_text
+from engine.source.edit import edit_program
+from engine.source.load import load_program, repository_root
+from engine.spec.model import KernelSpec
+from engine.spec.read import find_spec
+from engine.verify.screen import screen
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.cu"))
+TEXTUAL = [c for c in load_cases("attacks") if c.gpu == (Outcome.SCREENED_OUT,) and c.reason]
+# Refused by what the compiler or the launch says, not by their text.
+LATER = {"static-by-macro", "too-many-threads", "too-much-shared"}
+
+
+def _load(path: Path) -> tuple[Program, KernelSpec]:
+    spec, spec_path = find_spec(repository_root(path), path)
+    return load_program(path, spec_file=spec_path, kernels=[step.kernel for step in spec.steps]), spec
+
+
+def _screened(case: SelfCase, folder: Path) -> str | None:
+    path = folder / f"{case.original}.cu"
+    path.write_bytes(original_text(case.original))
+    program, spec = _load(path)
+    return screen(program, program.replace({program.kernel_file: case.text()}), spec)
+
+
+@pytest.mark.parametrize("case", [c for c in TEXTUAL if c.name not in LATER], ids=lambda case: case.name)
+def test_refuses(case: SelfCase, tmp_path: Path) -> None:
+    reason = _screened(case, tmp_path)
+    assert reason is not None
+    assert case.reason in reason
+
+
+@pytest.mark.parametrize("case", load_cases("honest"), ids=lambda case: case.name)
+def test_lets_honest_edits_through(case: SelfCase, tmp_path: Path) -> None:
+    assert _screened(case, tmp_path) is None
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_lets_every_proposal_of_the_rules_through(path: Path) -> None:
+    program, spec = _load(path)
+    proposals = Proposals(spec, target_for("sm_90"))(program)
+    assert proposals
+    for proposal in proposals:
+        assert screen(program, edit_program(program, proposal.edits), spec) is None, proposal.summary
+
+
+def test_an_unchanged_program_is_fine_and_another_set_of_files_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "scale.cu"
+    path.write_bytes(original_text("scale"))
+    program, spec = _load(path)
+    assert screen(program, program, spec) is None
+    more = Program({**program.files, "new.cu": b""}, program.kernel_file)
+    assert screen(program, more, spec) == "changes which files there are"
