@@ -7,6 +7,8 @@ import re
 from bot.suggest import HIDDEN
 
 _PLAIN = re.compile(r"[\w ./:<>,()=+&;!?%'\"~^$@#*\[\]{}-]+", re.ASCII)
+# Hyphens inside of words and colons at their ends are no markup, and would be hard to read as entities.
+_SIGNS = re.compile(r"(?!(?<=[A-Za-z0-9])(?:-(?=[A-Za-z0-9])|:(?= )))[^A-Za-z0-9 \u00a0-\U0010ffff]")
 _BREAK = "&#8203;"  # between a sign and what GitHub would make a link or a mention of
 
 
@@ -27,7 +29,7 @@ def prose(text: object, limit: int = 600) -> Safe:
         return text
     line = _cut(" ".join(visible(str(text)).split()), limit)
     # As entities, no sign is markup for the parser; the breaks are for the filters that run over its result.
-    out = re.sub(r"[^A-Za-z0-9 \u00a0-\U0010ffff]", lambda m: m[0] if m[0] in ",.;'%" else f"&#{ord(m[0])};", line)
+    out = _SIGNS.sub(lambda m: m[0] if m[0] in ",.;'%" else f"&#{ord(m[0])};", line)
     out = re.sub(r"&#(?:64|35|36|58|95);", lambda m: m[0] + _BREAK, out)
     out = re.sub(r"(?i)\b(www|gh)(?=\W)", lambda m: m[0] + _BREAK, out)
     out = re.sub(r"[0-9a-f]{7,}", lambda m: _BREAK.join(re.findall(".{1,5}", m[0])), out)

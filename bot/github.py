@@ -224,7 +224,9 @@ class GitHub:
         with _Translated(path):
             _, answer = self._requester.requestJsonAndCheck(verb, path, input=data)
         # What is no JSON comes back from PyGithub as the only value of an object.
-        if verb != "DELETE" and (not isinstance(answer, kind) or list(answer) == ["data"]):
+        if verb != "DELETE" and (
+            not isinstance(answer, kind) or (isinstance(answer, dict) and list(answer) == ["data"])
+        ):
             raise UnavailableError("GitHub's answer is not understood", path.partition("?")[0], "run the job again")
         return answer
 

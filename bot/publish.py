@@ -9,6 +9,7 @@ from typing import Literal
 
 from bot.bundle import Bundle
 from bot.errors import ForgeError, RejectedError
+from bot.escape import prose
 from bot.forge import Check, CheckOutput, Forge, Note, Pull
 from bot.render import (
     STATUS_MARKER,
@@ -82,7 +83,7 @@ def fail(forge: Forge, target: Target, *, cancelled: bool = False, reason: str =
     _check(
         forge, target, "cancelled" if cancelled else "neutral", CheckOutput(ending.capitalize(), f"OptiML {sentence}")
     )
-    return Published(ending, None, f"OptiML {sentence}\n")
+    return Published(ending, None, f"OptiML {prose(sentence)}\n")
 
 
 def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -> Published:
@@ -245,4 +246,4 @@ def _failed(forge: Forge, target: Target, error: ForgeError) -> None:
             return
         _status(forge, target, status_body(sentence, target.head, url=target.run_url))
     with contextlib.suppress(ForgeError):
-        _check(forge, target, "neutral", CheckOutput("The review could not be posted", sentence))
+        _check(forge, target, "neutral", CheckOutput("The review could not be posted", prose(sentence)))

@@ -133,7 +133,7 @@ def _annotation(path: str, line: int, level: str, message: str) -> dict[str, Any
 def _finding(finding: Finding, full: bool, placed: bool) -> str:
     patch = finding.looked.patch
     fits = not placed and length(patch) <= _PATCH and full
-    reason = finding.placed.reason or "it was not accepted beside the code"
+    reason = finding.placed.reason or "it is not offered beside the code"
     return _render(
         "finding.jinja", **_names(finding), full=full, placed=placed, reason=reason, patch=patch if fits else ""
     )
@@ -149,6 +149,7 @@ def _names(finding: Finding) -> dict[str, Any]:
     words = [str(word) for word in command] if isinstance(command, list | tuple) else []
     refused = {k: v for k, v in result.counts.items() if k in _REFUSALS and v}
     return {
+        "guardrails": result.best.evaluation.guardrails if result.best is not None else (),
         "finding": finding, "looked": finding.looked, "m": finding.measurement, "result": result, "steps": result.trajectory,
         "device": name, "command": " ".join(words), "checks": _CHECKS_PREDICTED if finding.predicted else _CHECKS_MEASURED,
         "axis": Safe(", ".join(str(i) for i in range(len(ratios)))), "curve": Safe(", ".join(f"{r:.3f}" for r in ratios)),

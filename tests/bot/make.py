@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bot.bundle import Bundle, Comparison, Looked
 from bot.changes import ChangedKernel, Skipped
-from engine.model import CaseTiming, Evaluation, Measurement, Outcome, Resources
+from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Resources
 from engine.result import Best, OptimizationResult, Step
 
 HEAD, BASE = "a" * 40, "b" * 40
@@ -18,23 +18,44 @@ def measurement(ratio: float, *, predicted: bool = False, spread: float = 0.02, 
 
 def evaluation(ratio: float, *, predicted: bool = False) -> Evaluation:
     outcome = Outcome.SCREENED if predicted else Outcome.ACCEPTED
-    return Evaluation(outcome, measurement(ratio, predicted=predicted), resources=(Resources(24, 1024, 0, 0, 0),))
+    guards = (
+        Guardrail("no spills", "passed", "0 bytes"),
+        Guardrail("racecheck", "not checked", "compute-sanitizer is not installed"),
+    )
+    return Evaluation(
+        outcome, measurement(ratio, predicted=predicted), resources=(Resources(24, 1024, 0, 0, 0),),
+        guardrails=() if predicted else guards,
+    )  # fmt: skip
 
 
 def result(
     ratio: float | None, *, kernel: str = "scale", file: str = "src/a.cu", predicted: bool = False, summary: str = "block of 256"
 ) -> OptimizationResult:  # fmt: skip
+    before = () if predicted else ("memory-bound: 32 sectors per request where 4 suffice, line 17",)
+    after = () if predicted else ("compute-bound: 71 % of peak",)
     mode = "predicted" if predicted else "measured"
     best = Best(2, evaluation(ratio, predicted=predicted), "best.patch", (file,)) if ratio else None
     steps = (
-        (Step(1, "rules", "block_size", summary, {"block": 256}, evaluation(ratio, predicted=predicted)),)
+        (
+            Step(1, "rules", "restrict", "mark x as restrict", {}, evaluation(1.1, predicted=predicted)),
+            Step(
+                2,
+                "rules",
+                "block_size",
+                summary,
+                {"block": 256},
+                evaluation(ratio, predicted=predicted),
+                after,
+                ("sectors -75 %",),
+            ),
+        )
         if ratio
         else ()
     )
     said = f"No improvement found for {kernel}: 12 candidates tried, 9 of them right."
     return OptimizationResult(
         file=file, kernel=kernel, mode=mode, verdict=said if best is None else f"{kernel}: {ratio:.2f}×", best=best,
-        trajectory=steps, original=evaluation(1.0, predicted=predicted), diagnosis=(), refused=(),
+        trajectory=steps, original=evaluation(1.0, predicted=predicted), diagnosis=before, refused=(),
         counts={"candidates": 12, "verified": 9, "wrong_result": 2, "race": 1}, budget={"seconds": 60.0, "candidates": None},
         seed=0, search="mcts", stopped="the budget is spent", elapsed_s=58.2, stages={}, spec={"tolerance": None},
         signals={"mode": mode, "device": {"name": "NVIDIA H200", "arch": "sm_90"}, "missing": []},

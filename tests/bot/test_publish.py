@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bot.bundle import Bundle
+from bot.dry import DryForge
 from bot.errors import DeniedError, ForgeError, LimitedError
 from bot.github import GitHub
 from bot.publish import CHECK, Published, Target, fail, publish, start
@@ -219,6 +220,27 @@ def test_the_status_says_how_a_run_ended_without_a_result(
     fail(client(server), TARGET, cancelled=cancelled)
     assert word in status(server)
     assert [c["conclusion"] for c in server.checks.values()] == [conclusion]
+
+
+def test_a_failure_in_hostile_words_is_shown_as_words(server: Server) -> None:
+    done = fail(client(server), TARGET, reason="has '![x](http://e.test/b.png) @octocat <img src=x>'")
+    (check,) = server.checks.values()
+    for text in (status(server), check["output"]["summary"], done.summary):
+        assert "could not finish" in text
+        assert not any(bad in text for bad in ("![", "](http:", "<img", "@octocat", "http://"))
+
+
+def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(server: Server) -> None:
+    said: list[str] = []
+    done = publish(two(), DryForge(client(server), said.append), TARGET, Settings())
+    assert done.ending == "posted"
+    assert {verb for verb, _ in server.requests} == {"GET"}
+    text = "\n".join(said)
+    assert "review of aaaaaaaaaaaa" in text
+    assert text.count("```suggestion") == 2
+    assert "src/a.cu:90" in text
+    assert "status comment" in text or STATUS_MARKER in text
+    assert "check run 'OptiML': completed, neutral" in text
 
 
 REVIEWS = "/pulls/7/reviews$"
