@@ -18,14 +18,17 @@ def compare(evaluator: Evaluator, base: Program, head: Program) -> Comparison:
     compared: its times would say nothing. Raises nothing for what the programs hold; MachineError for the machine.
     """
     try:
-        evaluator.open(base)
+        original, _ = evaluator.open(base)
     except OptimlError as error:
         return Comparison("not compared", None, f"the base does not run with this spec: {error}")
     try:
-        evaluation, _ = evaluator.evaluate(evaluator.build(head), None)
+        built = evaluator.build(head)
     except NotBuilt as error:
         reason = error.evaluation.failure if error.evaluation else None
         return Comparison("not compared", None, reason.reason if reason else str(error))
+    if built.identity == original.identity:
+        return Comparison("no difference", None, "the same machine code and launch")
+    evaluation, _ = evaluator.evaluate(built, None)
     return standing(evaluation)
 
 
