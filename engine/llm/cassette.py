@@ -58,6 +58,8 @@ class Recorder:
             line["messages"] = [{"role": m.role, "content": self._redact(m.content)} for m in request.messages]
         text = json.dumps({**line, **outcome}, sort_keys=True)
         with self._lock:
+            if self._file.closed:
+                return  # an answer that came after the run's end
             try:
                 self._file.write(text + "\n")
                 self._file.flush()
@@ -68,7 +70,8 @@ class Recorder:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with self._lock:
+            self._file.close()
 
 
 class Replayer:

@@ -22,10 +22,11 @@ _SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:[^\n]*\n?", re.M)
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """What profiling one program gave: sentences, and the counters as text by name."""
+    """What profiling one program gave: sentences, the counters as text by name, and the codes of the findings."""
 
     sentences: tuple[str, ...] = ()
     counters: Mapping[str, str] = field(default_factory=dict)
+    codes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,10 @@ _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG})
 
 @dataclass(frozen=True)
 class FeedReport:
-    """What asking the model came to. `deferred` prompts lie in the batch; `stopped` says why nothing more was asked, or ""."""
+    """What asking the model came to. `stopped` says why nothing more was asked, or ""."""
 
     requests: int
     proposals: int
-    deferred: int
     faults: Mapping[Fault, int]
     stopped: str
 
@@ -131,12 +130,16 @@ class LlmFeed:
             if not awaited and not self._ask_again():
                 return False
 
+    def close(self) -> None:
+        """Ask nothing more. What is under way is left behind."""
+        self._stopped = self._stopped or "the run has ended"
+
     @property
     def report(self) -> FeedReport:
         """What it came to so far."""
         with self._changed:
             faults = self._proposer.faults
-            return FeedReport(self._requests, self._proposals, faults.get(Fault.DEFERRED, 0), faults, self._stopped)
+            return FeedReport(self._requests, self._proposals, faults, self._stopped)
 
     # ---- asking
 

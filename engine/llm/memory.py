@@ -24,7 +24,8 @@ _SCHEMA = 1
 _CREATE = """CREATE TABLE IF NOT EXISTS lessons (
     id INTEGER PRIMARY KEY, repository TEXT NOT NULL, target TEXT NOT NULL, signature TEXT NOT NULL, features TEXT NOT NULL,
     proposer TEXT NOT NULL, rule TEXT NOT NULL, idea TEXT NOT NULL, outcome TEXT NOT NULL, ratio REAL, predicted INTEGER NOT NULL,
-    learned_at REAL NOT NULL
+    learned_at REAL NOT NULL,
+    UNIQUE (repository, target, signature, features, rule, idea) ON CONFLICT REPLACE
 ) STRICT"""
 _INDEX = "CREATE INDEX IF NOT EXISTS by_repository ON lessons (repository, id)"
 _NEWEST = 2_000  # so many of the newest are compared: at 4 µs each that is 8 ms
@@ -116,7 +117,10 @@ def lesson_of(
 
 
 class Memory:
-    """A store of lessons in one file, shared by runs. Thread-safe. Raises MachineError where it cannot be used."""
+    """A store of lessons in one file, shared by runs; the newest of equal ones counts. Thread-safe.
+
+    Raises MachineError where the file cannot be used.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
