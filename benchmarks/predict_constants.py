@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from engine.predict.counts import AccessCounts
     from engine.predict.model import Fitted, Prediction
     from engine.predict.predictor import Predictor
+    from engine.predict.sass import KernelCode
+    from engine.predict.targets import Figures
 
 FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 
@@ -29,13 +31,14 @@ class Recorded:
     binary: Binary
     launches: Sequence[LaunchConfig]
     counts: AccessCounts
+    code: Mapping[str, KernelCode]
+    figures: Figures
 
-    def again(self, predictor: Predictor, fitted: Fitted) -> float:
+    def again(self, fitted: Fitted) -> float:
         """The time in microseconds with other constants."""
         from engine.predict.model import predict
 
-        code = predictor.code(self.binary)
-        return predict(self.binary, self.launches, self.counts, predictor.figures, code, fitted).time_us
+        return predict(self.binary, self.launches, self.counts, self.figures, self.code, fitted).time_us
 
 
 class Recorder:
@@ -49,7 +52,7 @@ class Recorder:
         return getattr(self.inner, name)
 
     def predict(self, binary: Binary, launches: Sequence[LaunchConfig], counts: AccessCounts) -> Prediction:
-        self._asked.append(Recorded(binary, launches, counts))
+        self._asked.append(Recorded(binary, launches, counts, self.inner.code(binary), self.inner.figures))
         return self.inner.predict(binary, launches, counts)
 
     def taken(self) -> tuple[Recorded, ...]:
@@ -66,16 +69,16 @@ class Sampled:
     asked: tuple[Recorded, ...]
 
 
-def error(samples: Sequence[Sampled], predictor: Predictor, fitted: Fitted) -> float:
+def error(samples: Sequence[Sampled], fitted: Fitted) -> float:
     """The median of |log2(predicted / measured time)| over candidates and cases."""
     return statistics.median(
-        abs(math.log2(asked.again(predictor, fitted) / measured))
+        abs(math.log2(asked.again(fitted) / measured))
         for one in samples
         for asked, measured in zip(one.asked, one.measured_us, strict=True)
     )
 
 
-def leave_one_out(kernels: Mapping[str, Sequence[Sampled]], predictor: Predictor) -> dict[str, dict[str, Any]]:
+def leave_one_out(kernels: Mapping[str, Sequence[Sampled]]) -> dict[str, dict[str, Any]]:
     """By kernel: `factors` that the other kernels chose (those that are not 1), `error` of its times with the published
     constants, and `error_left_out` with those chosen without it.
     """
@@ -84,7 +87,7 @@ def leave_one_out(kernels: Mapping[str, Sequence[Sampled]], predictor: Predictor
     published = Fitted()
     names = [field.name for field in dataclasses.fields(Fitted)]
     errors = {
-        (name, factor, kernel): error(samples, predictor, _scaled(published, {name: factor}))
+        (name, factor, kernel): error(samples, _scaled(published, {name: factor}))
         for name in names
         for factor in FACTORS
         for kernel, samples in kernels.items()
@@ -98,8 +101,8 @@ def leave_one_out(kernels: Mapping[str, Sequence[Sampled]], predictor: Predictor
         }
         result[left] = {
             "factors": {name: factor for name, factor in chosen.items() if factor != 1.0},
-            "error": error(samples, predictor, published),
-            "error_left_out": error(samples, predictor, _scaled(published, chosen)),
+            "error": error(samples, published),
+            "error_left_out": error(samples, _scaled(published, chosen)),
         }
     return result
 

@@ -57,7 +57,6 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error(f"no journal of a run in {options.runs}: {', '.join(missing)}")
     from engine.machine import make_machine
     from engine.optimize import provenance
-    from engine.predict.predictor import Predictor
 
     begin, date = time.monotonic(), datetime.datetime.now(datetime.UTC)
     kernels = []
@@ -69,7 +68,7 @@ def main(given: Sequence[str] | None = None) -> int:
             found, samples[name] = compare(name, options.runs / name, options.per_kernel, options.seed, here)
             kernels.append(found)
         kept = {name: given for name, given in samples.items() if given}
-        left_out = leave_one_out(kept, Predictor("sm_90", sandbox=here.box)) if len(kept) > 1 else {}
+        left_out = leave_one_out(kept) if len(kept) > 1 else {}
     finally:
         here.close()
     command = ["python", "benchmarks/predict_correlation.py", *(sys.argv[1:] if given is None else given)]
@@ -171,6 +170,9 @@ def measured(journal: Path, program: Program, kernel: str) -> list[Entry]:
 
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(journal, folder))
+        pending = journal.with_name(f"{journal.name}-wal")
+        if pending.exists():
+            shutil.copy(pending, folder)
         opened = Journal(copy, program, {"kernel": kernel, "mode": "measured"}, resume=True)
         try:
             found: dict[tuple[object, ...], Entry] = {}
@@ -233,22 +235,28 @@ def summary(kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def table(record: dict[str, Any]) -> str:
     """The record as a Markdown table."""
     lines = [
-        "| kernel | candidates | rank correlation | speedups off by | times off by | measured speedups |",
-        "|---|---:|---:|---:|---:|---|",
+        "| kernel | candidates | measured speedups | rank correlation | speedups off by | times off by | left out: times off by |",
+        "|---|---:|---|---:|---:|---:|---:|",
     ]
     for kernel in record["kernels"]:
         ratios = [p["measured"] for p in kernel["points"]]
         span = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
-        lines.append(f"| {kernel['kernel']} | {_cells(kernel)} | {span} |")
-    lines.append(f"| all together | {_cells(record['summary']['pooled'])} | |")
+        left = record["leave_one_kernel_out"].get(kernel["kernel"])
+        last = _factor(left["error_left_out"]) if left else ""
+        lines.append(f"| {kernel['kernel']} | {kernel['count']} | {span} | {_cells(kernel)} | {last} |")
+    pooled = record["summary"]["pooled"]
+    lines.append(f"| all together | {pooled['count']} | | {_cells(pooled)} | |")
     return "\n".join(lines)
 
 
 def _cells(found: dict[str, Any]) -> str:
     if found["spearman"] is None:
-        return f"{found['count']} | | | "
-    factors = (f"{2 ** found[key]:.2f}×" for key in ("speedup_error", "time_error"))
-    return f"{found['count']} | {found['spearman']:.2f} | {' | '.join(factors)}"
+        return " | | "
+    return f"{found['spearman']:.2f} | {_factor(found['speedup_error'])} | {_factor(found['time_error'])}"
+
+
+def _factor(error: float) -> str:
+    return f"{2**error:.2f}×"
 
 
 def with_table(text: str, record: dict[str, Any]) -> str:
