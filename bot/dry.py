@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bot.diff import FileDiff
-from bot.forge import Check, CheckOutput, CheckStatus, Forge, Note, Pull
+from bot.forge import Check, CheckOutput, CheckStatus, Forge, Note, Pull, Reaction
 from bot.render import Comment
 
 
@@ -37,6 +37,9 @@ class DryForge:
 
     def delete_comment(self, id: int) -> None:
         self._say(f"would delete comment {id}")
+
+    def react(self, comment: int, content: Reaction) -> None:
+        self._say(f"would react to comment {comment} with {content}")
 
     def reviews(self, number: int) -> tuple[Note, ...]:
         return self._forge.reviews(number)

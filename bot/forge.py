@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from bot.diff import FileDiff
 from bot.render import Comment
 
+Reaction = Literal["eyes", "rocket", "confused"]
 CheckStatus = Literal["in_progress", "completed"]
 
 
@@ -78,6 +79,10 @@ class Forge(Protocol):
     def edit_comment(self, id: int, body: str) -> None: ...
 
     def delete_comment(self, id: int) -> None: ...
+
+    def react(self, comment: int, content: Reaction) -> None:
+        """React to a comment: eyes when its command is taken, rocket when it was carried out, confused when not."""
+        ...
 
     def reviews(self, number: int) -> tuple[Note, ...]: ...
 

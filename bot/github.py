@@ -23,7 +23,7 @@ from bot.errors import (
     RejectedError,
     UnavailableError,
 )
-from bot.forge import Check, CheckOutput, CheckStatus, Note, Pull
+from bot.forge import Check, CheckOutput, CheckStatus, Note, Pull, Reaction
 from bot.render import Comment
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ _FIRST_WAIT_S, _MOST_WAIT_S, _MOST_WAIT_TOGETHER_S = 1.0, 60.0, 120.0
 _PAGES = 30  # of 100: GitHub lists at most 3,000 files
 _BATCH = 50  # annotations of one request
 _STATUS: Mapping[str, Status] = {"added": "added", "removed": "deleted", "renamed": "renamed"}
+# What PyGithub raises where an answer is not what it expects: a redirect to another host is a RuntimeError there.
+_MISREAD = (BadAttributeException, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AssertionError)
 _REVIEWS = """query($id: ID!) { node(id: $id) { ... on PullRequest {
   reviews(last: 50) { nodes { id body isMinimized viewerDidAuthor } }
   reviewThreads(last: 100) { nodes { id isResolved isOutdated comments(first: 1) { nodes {
@@ -90,6 +92,11 @@ class GitHub:
 
     def delete_comment(self, id: int) -> None:
         self._delete(f"{self._root}/issues/comments/{id}")
+
+    def react(self, comment: int, content: Reaction) -> None:
+        # The same reaction twice is one: GitHub answers 200 instead of 201.
+        path = f"{self._root}/issues/comments/{comment}/reactions"
+        self._retried(lambda: self._send("POST", path, {"content": content}))
 
     def reviews(self, number: int) -> tuple[Note, ...]:
         return tuple(_note(item) for item in self._list(f"{self._root}/pulls/{number}/reviews"))
@@ -282,9 +289,7 @@ class _Translated:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, ForgeError):
             return
-        if isinstance(error, BadAttributeException | ValueError | KeyError | TypeError) and not isinstance(
-            error, GithubException
-        ):
+        if isinstance(error, _MISREAD) and not isinstance(error, GithubException):
             raise UnavailableError("GitHub's answer is not understood", self._where) from None
         if isinstance(error, requests.exceptions.RequestException | OSError):
             raise UnavailableError(

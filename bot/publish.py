@@ -81,7 +81,10 @@ def fail(forge: Forge, target: Target, *, cancelled: bool = False, reason: str =
     if forge.pull(target.number).head == target.head:
         _status(forge, target, status_body(sentence, target.head, url=target.run_url))
     _check(
-        forge, target, "cancelled" if cancelled else "neutral", CheckOutput(ending.capitalize(), f"OptiML {sentence}")
+        forge,
+        target,
+        "cancelled" if cancelled else "neutral",
+        CheckOutput(ending.capitalize(), f"OptiML {prose(sentence)}"),
     )
     return Published(ending, None, f"OptiML {prose(sentence)}\n")
 

@@ -230,6 +230,13 @@ def test_a_failure_in_hostile_words_is_shown_as_words(server: Server) -> None:
         assert not any(bad in text for bad in ("![", "](http:", "<img", "@octocat", "http://"))
 
 
+def test_a_reaction_is_given_once_and_survives_a_lost_answer(server: Server) -> None:
+    server.faults = [Fault("POST", "/reactions", "drop", after=True)]
+    client(server).react(5, "eyes")
+    client(server).react(5, "rocket")
+    assert {content for _, _, content in server.reactions} == {"eyes", "rocket"}
+
+
 def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(server: Server) -> None:
     said: list[str] = []
     done = publish(two(), DryForge(client(server), said.append), TARGET, Settings())
@@ -278,6 +285,10 @@ LASTING = [
     Fault("POST", REVIEWS, "404", 99),
     Fault("POST", REVIEWS, "422", 99, message="Validation Failed"),
     Fault("POST", "/events", "500", 99),
+    Fault("GET", "/pulls/7/files", "301", 99, headers={"Location": "http://localhost:9/stolen"}),
+    Fault("GET", "/pulls/7/files", "302", 99, headers={"Location": "/login"}),
+    Fault("POST", REVIEWS, "307", 99, headers={"Location": "http://localhost:9/stolen"}),
+    Fault("GET", "/pulls/7/files", "200", 99),
 ]
 
 

@@ -18,6 +18,7 @@ PATHS = (
     f"{_R}/pulls/{{pull_number}}", f"{_R}/pulls/{{pull_number}}/files", f"{_R}/pulls/{{pull_number}}/reviews",
     f"{_R}/pulls/{{pull_number}}/reviews/{{review_id}}", f"{_R}/pulls/{{pull_number}}/reviews/{{review_id}}/events",
     f"{_R}/issues/{{issue_number}}/comments", f"{_R}/issues/comments/{{comment_id}}", f"{_R}/check-runs",
+    f"{_R}/issues/comments/{{comment_id}}/reactions",
     f"{_R}/check-runs/{{check_run_id}}", f"{_R}/commits/{{ref}}/check-runs",
 )  # fmt: skip
 
@@ -33,7 +34,7 @@ def _folder() -> Path:
 def description() -> dict[str, Any]:
     """The cut description. Skips the test where npm is not there or cannot fetch the package."""
     folder = _folder()
-    cut = folder / "cut-1.json"
+    cut = folder / "cut-2.json"
     if not cut.is_file():
         npm = shutil.which("npm")
         if npm is None:

@@ -63,6 +63,7 @@ class Server:
         self.reviews: dict[int, dict[str, Any]] = {}
         self.checks: dict[int, dict[str, Any]] = {}
         self.minimized: set[str] = set()
+        self.reactions: set[tuple[int, str, str]] = set()
         self.faults: list[Fault] = []
         self.read_only = False
         self.author = BOT
@@ -150,6 +151,13 @@ class Server:
     def _delete_comment(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
         del self.comments[self._comment(names)["id"]]
         return 204, None
+
+    def _react(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
+        key = (int(names["comment_id"]), self.author, body["content"])
+        known = key in self.reactions
+        self.reactions.add(key)
+        data = example(f"{_R}/issues/comments/{{comment_id}}/reactions", "post", "201")
+        return (200 if known else 201), {**data, "content": body["content"]}
 
     def _comment(self, names: dict[str, str]) -> dict[str, Any]:
         comment = self.comments.get(int(names["comment_id"]))
@@ -319,6 +327,7 @@ _CALLS: dict[tuple[str, str], Any] = {
     ("POST", f"{_R}/issues/{{issue_number}}/comments"): Server._add_comment,
     ("PATCH", f"{_R}/issues/comments/{{comment_id}}"): Server._edit_comment,
     ("DELETE", f"{_R}/issues/comments/{{comment_id}}"): Server._delete_comment,
+    ("POST", f"{_R}/issues/comments/{{comment_id}}/reactions"): Server._react,
     ("POST", f"{_R}/check-runs"): Server._add_check,
     ("PATCH", f"{_R}/check-runs/{{check_run_id}}"): Server._edit_check,
     ("GET", f"{_R}/check-runs/{{check_run_id}}"): Server._get_check,
