@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import OptimlError
-from engine.llm.context import Context, Diagnosed, make_context
+from engine.llm.context import Diagnosed, make_context
 from engine.llm.model import Fault
 from engine.llm.proposer import LlmProposer, Proposed
 from engine.model import Evaluation, Outcome
@@ -22,6 +22,7 @@ from engine.spec.model import KernelSpec
 # A node is worth asking about when it beats the best so far by this; as the search's own noise. Ours.
 _BETTER = 1.02
 _ROUNDS = 3  # requests for one node, at most
+_DIAGNOSIS_S = 8.0  # the first batch of profiles takes some five seconds
 _PATIENCE = 12  # candidates without a better one, after which the best node is asked about again
 _HOPELESS = 4  # exchanges in a row that failed for the server's sake: then it is left alone
 _EXCHANGE = frozenset({
@@ -47,7 +48,8 @@ class _Job:
 
 
 class LlmFeed:
-    """Follows `engine.search.loop.Feed`. `diagnose` and `recall` give what is known of a node; they run in the search's thread.
+    """Follows `engine.search.loop.Feed`. `diagnose` gives what is known of a node, after some seconds' wait at most, and
+    `recall` what was learnt from others; both are called from the feed's threads.
 
     `workers` requests run at once, in threads that end with the process: no answer holds up its end.
     """
@@ -59,7 +61,7 @@ class LlmFeed:
         target: Target,
         *,
         counters: Sequence[str] = (),
-        diagnose: Callable[[Node], Diagnosed] = lambda node: Diagnosed(),
+        diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
         recall: Callable[[Node], Sequence[str]] = lambda node: (),
         workers: int = 2,
     ) -> None:
@@ -150,16 +152,8 @@ class LlmFeed:
         round = self._rounds[node.id]
         if self._stopped or round >= _ROUNDS:
             return False
-        try:
-            context = make_context(
-                node, self._spec, self._target,
-                counters=self._counters, diagnosed=self._diagnose(node), memory=self._recall(node),
-            )  # fmt: skip
-        except (OptimlError, LookupError):
-            self._rounds[node.id] = _ROUNDS
-            return False
         self._rounds[node.id] += 1
-        self._submit(node, lambda: self._proposed(context, round))
+        self._submit(node, lambda: self._proposed(node, round))
         return True
 
     def _send_back(self, candidate: Node) -> None:
@@ -178,7 +172,16 @@ class LlmFeed:
             self._awaited += 1
         self._jobs.put(_Job(node, ask))
 
-    def _proposed(self, context: Context, round: int) -> Proposed:
+    def _proposed(self, node: Node, round: int) -> Proposed | None:
+        # Profiling takes longer than evaluating, and a model makes more of a diagnosed kernel: waiting pays.
+        diagnosed = self._diagnose(node, _DIAGNOSIS_S if round == 0 else 0.0)
+        try:
+            context = make_context(
+                node, self._spec, self._target,
+                counters=self._counters, diagnosed=diagnosed, memory=self._recall(node),
+            )  # fmt: skip
+        except (OptimlError, LookupError):
+            return None
         return self._proposer.propose(context, round=round)
 
     def _repaired(self, parent: Node, candidate: Node, evaluation: Evaluation) -> Proposed | None:

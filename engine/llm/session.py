@@ -64,11 +64,14 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
 
 
 class LlmSession:
-    """Follows `engine.search.loop.Feed`. Raises UsageError and MachineError where the model cannot be asked at all."""
+    """Follows `engine.search.loop.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most.
+
+    Raises UsageError and MachineError where the model cannot be asked at all.
+    """
 
     def __init__(
         self, settings: LlmSettings, spec: KernelSpec, target: Target, out: Path, *,
-        diagnose: Callable[[Node], Diagnosed] = lambda node: Diagnosed(),
+        diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
     ) -> None:  # fmt: skip
         self._settings, self._spec, self._target, self._diagnose = settings, spec, target, diagnose
         self.budget = LlmBudget(settings.limit, settings.price)
@@ -128,7 +131,7 @@ class LlmSession:
         site = self._site(node.parent) if self._memory is not None and node.parent is not None else None
         if self._memory is None or site is None or node.parent is None:
             return
-        signature = self._diagnose(node.parent).codes
+        signature = self._diagnose(node.parent, 0.0).codes
         target, repository = self._target.arch, self._settings.repository
         lesson = lesson_of(node, site, repository=repository, target=target, signature=signature)
         if lesson is not None:
@@ -138,7 +141,7 @@ class LlmSession:
         site = self._site(node) if self._memory is not None else None
         if site is None:
             return ()
-        s, codes = self._settings, self._diagnose(node).codes
+        s, codes = self._settings, self._diagnose(node, 0.0).codes
         found: list[str] = []
         self._with_memory(
             lambda memory: found.extend(

@@ -28,7 +28,9 @@ from .test_faults import faster
 REQUEST = ChatRequest((Message("user", "secret prompt"),), "propose/x/0")
 
 
-def run(folder, settings, name="run", diagnose=lambda node: Diagnosed(("Memory-bound",), {}, ("memory_bound",))):
+def run(
+    folder, settings, name="run", diagnose=lambda node, wait_s: Diagnosed(("Memory-bound",), {}, ("memory_bound",))
+):
     (folder / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(folder, folder / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
