@@ -216,7 +216,7 @@ class GpuEvaluator:
                 return _refused(evaluation, failure), None
             if incumbent is not None:
                 # Against the incumbent first: most lose there, and the original may be a hundred times slower to run.
-                measurement, failure, against = self._time(["incumbent", "candidate"], "close", 0.0)
+                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", 0.0)
                 if failure or against is None or against <= 1.0:
                     passed("time")
                     return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against

@@ -42,6 +42,7 @@ class Effort:
 
 
 LOOK = Effort(half_width=0.02, rounds=10, budget_s=0.1)
+DUEL = Effort(half_width=0.008, rounds=20, budget_s=0.15)  # whether a candidate beats the incumbent at all
 CLOSE = Effort(half_width=0.004, rounds=60, budget_s=0.8)
 FINAL = Effort(half_width=0.002, rounds=150, budget_s=2.0)
 
