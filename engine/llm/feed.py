@@ -76,6 +76,7 @@ class LlmFeed:
         self._best: Node | None = None
         self._since_better = 0
         self._stopped = ""
+        self._closed = False
         for i in range(workers):
             threading.Thread(target=self._work, name=f"llm-{i}", daemon=True).start()
 
@@ -134,7 +135,7 @@ class LlmFeed:
 
     def close(self) -> None:
         """Ask nothing more. What is under way is left behind."""
-        self._stopped = self._stopped or "the run has ended"
+        self._closed = True
 
     @property
     def report(self) -> FeedReport:
@@ -166,7 +167,7 @@ class LlmFeed:
             self._submit(parent, lambda: self._repaired(parent, candidate, evaluation))
 
     def _submit(self, node: Node, ask: Callable[[], Proposed | None]) -> None:
-        if self._stopped:
+        if self._stopped or self._closed:
             return
         with self._changed:
             self._awaited += 1
@@ -192,7 +193,7 @@ class LlmFeed:
             job = self._jobs.get()
             proposed: Proposed | None = None
             try:
-                if not self._stopped:
+                if not self._stopped and not self._closed:
                     proposed = job.ask()
             except Exception as error:  # a defect of ours must not leave the search waiting for ever
                 self._stopped = f"asking the model failed: {type(error).__name__}: {error}"

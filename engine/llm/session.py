@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from engine.errors import OptimlError, UsageError
 from engine.llm.batch import BatchClient
@@ -16,9 +17,10 @@ from engine.llm.context import Diagnosed
 from engine.llm.feed import LlmFeed
 from engine.llm.memory import Memory, features_of, lesson_of
 from engine.llm.model import ChatClient
-from engine.llm.prompt import Profile
+from engine.llm.prompt import Profile as PromptProfile
 from engine.llm.proposer import LlmOptions, LlmProposer
-from engine.profile.model import CHEAP, FULL
+from engine.profile.diagnosis import Diagnosis
+from engine.profile.model import CHEAP, FULL, Profile
 from engine.rules import make_site
 from engine.rules.model import Proposal, Site, Target
 from engine.search.tree import Node
@@ -40,7 +42,7 @@ class LlmSettings:
     model: str = ""
     limit: Limit | None = None
     price: Price | None = None
-    profile: Profile = "diagnosis"
+    profile: PromptProfile = "diagnosis"
     repairs: int = 2
     concurrency: int = 2
     timeout_s: float = 180.0
@@ -198,3 +200,32 @@ class LlmSession:
             self._recorder.close()
         if self._memory is not None:
             self._memory.close()
+
+
+class Known(Protocol):
+    """What is asked of a profiler: the diagnosis and the counters of a program, None while there is nothing."""
+
+    def known(self, digest: str) -> tuple[Diagnosis, Profile] | None: ...
+
+
+def diagnoser(insight: Known | None) -> Callable[[Node, float], Diagnosed]:
+    """A `diagnose` for a session, from what a profiler answers beside the search; says nothing without one."""
+
+    def diagnose(node: Node, wait_s: float) -> Diagnosed:
+        deadline = time.monotonic() + wait_s
+        while insight is not None:
+            found = insight.known(node.program.digest)
+            if found is not None:
+                diagnosis, profile = found
+                counters = {
+                    name: f"{counter.value:.6g} {counter.unit}".strip()
+                    for step in profile.steps[:1]
+                    for name, counter in step.counters.items()
+                }
+                return Diagnosed(tuple(diagnosis.sentences()), counters, tuple(diagnosis.codes))
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.05)
+        return Diagnosed()
+
+    return diagnose

@@ -61,6 +61,7 @@ def test_a_recorded_run_is_repeated_without_a_network(tmp_path, online, monkeypa
     first, session = run(tmp_path, LlmSettings(model="m"))
     assert first.incumbent.evaluation.measurement.ratio == pytest.approx(3.0)
     assert session.summary["requests"] == len(server.requests)
+    assert session.notes == ()
     monkeypatch.delenv("OPENAI_BASE_URL")
     asked = len(server.requests)
     again, replayed = run(tmp_path, LlmSettings(model="m", replay=tmp_path / "run" / EXCHANGES), "again")
