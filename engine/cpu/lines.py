@@ -71,9 +71,16 @@ class Lines:
             line = die.attributes.get("DW_AT_call_line")
             file = die.attributes.get("DW_AT_call_file")
             for low, high in _ranges(die, info):
-                self._calls.append((low, high, depth, names.get(file.value, "") if file else "", line.value if line else 0))
+                self._calls.append(
+                    (low, high, depth, names.get(file.value, "") if file else "", line.value if line else 0)
+                )
         for child in die.iter_children():
-            if child.tag in ("DW_TAG_subprogram", "DW_TAG_inlined_subroutine", "DW_TAG_lexical_block", "DW_TAG_namespace"):
+            if child.tag in (
+                "DW_TAG_subprogram",
+                "DW_TAG_inlined_subroutine",
+                "DW_TAG_lexical_block",
+                "DW_TAG_namespace",
+            ):
                 self._walk(child, depth + 1, names, info)
 
 

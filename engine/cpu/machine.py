@@ -190,7 +190,9 @@ class CpuMachine:
             out.seek(0)
             return status, out.read(_MAX_LOG * 4).decode("utf-8", "replace")
 
-    def _jobs(self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float) -> list[CpuRun]:
+    def _jobs(
+        self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float
+    ) -> list[CpuRun]:
         if not jobs:
             return []
         prepared = self.prepared(binary.spec.compile.std)
@@ -200,7 +202,13 @@ class CpuMachine:
         try:
             files = [_write_job(folder, number, binary, job, mode) for number, job in enumerate(jobs)]
             rounds = -(-len(jobs) // self.jobs)
-            argv = [str(prepared.supervise), str(self.jobs), str(int(deadline_s * 1000)), str(program), *map(str, files)]
+            argv = [
+                str(prepared.supervise),
+                str(self.jobs),
+                str(int(deadline_s * 1000)),
+                str(program),
+                *map(str, files),
+            ]
             started = time.monotonic()
             status, output = self._start(
                 argv, [prepared.folder, binary.object.parent], [folder], deadline_s * rounds + 10,

@@ -147,7 +147,9 @@ def place_shared(text: str) -> str:
         skip |= {j for j, t in enumerate(tokens) if t.text in _DROPPED}
         names = _names(tokens, skip)
         if not names:
-            raise Unsupported("a '__shared__' declaration without a name", features=("a shared declaration of this form",))
+            raise Unsupported(
+                "a '__shared__' declaration without a name", features=("a shared declaration of this form",)
+            )
         for i in names:
             name = tokens[i].text
             place = f"OPTIML_DYNAMIC({name})" if dynamic else f"OPTIML_SHARED({name})"

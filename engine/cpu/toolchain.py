@@ -75,7 +75,9 @@ def _machine_flags() -> tuple[str, ...]:
 
 def _version(argv: Sequence[str]) -> str:
     try:
-        done = subprocess.run([*argv, "--version"], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [*argv, "--version"], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
@@ -85,7 +87,9 @@ def _version(argv: Sequence[str]) -> str:
 def find_toolchain() -> Toolchain | None:
     """The compiler of this machine: g++, else clang++, else ziglang from the package index. None where there is none."""
     for kind, name in (("gcc", "g++"), ("clang", "clang++")):
-        path = shutil.which(name, path=os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", os.environ.get("PATH", ""))))
+        path = shutil.which(
+            name, path=os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", os.environ.get("PATH", "")))
+        )
         version = _version([path]) if path and os.path.isabs(path) else ""
         if path and version:
             # On macOS g++ is clang by another name.
@@ -113,7 +117,9 @@ def _run(argv: Sequence[str], environment: dict[str, str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise MachineError("the C++ compiler could not be run", argv[0], str(error)[:300]) from None
     if done.returncode != 0:
-        raise CompileError("the CPU runtime does not compile", argv[0], "report this with the log", log=done.stderr[-4000:])
+        raise CompileError(
+            "the CPU runtime does not compile", argv[0], "report this with the log", log=done.stderr[-4000:]
+        )
 
 
 def zig_environment(folder: Path) -> dict[str, str]:
@@ -179,7 +185,9 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
     for argv in jobs:
         _run(argv, environment)
     if toolchain.kind == "zig":
-        (folder / "race.missing").write_text("ziglang's ThreadSanitizer gives no reports of fibres; install g++ or clang++")
+        (folder / "race.missing").write_text(
+            "ziglang's ThreadSanitizer gives no reports of fibres; install g++ or clang++"
+        )
         (folder / "done").write_text(toolchain.version)
         return
     # The runtime itself is not instrumented: only what is linked in is ThreadSanitizer.
@@ -188,7 +196,10 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
         objects.append(str(folder / (Path(source).stem + ".o")))
         _run([*plain, "-c", source, "-o", objects[-1]], environment)
     try:
-        _run([*toolchain.argv, "-fsanitize=thread", *objects, "-rdynamic", "-o", str(folder / "race"), "-ldl", "-lm"], environment)
+        _run(
+            [*toolchain.argv, "-fsanitize=thread", *objects, "-rdynamic", "-o", str(folder / "race"), "-ldl", "-lm"],
+            environment,
+        )
     except CompileError as error:
         (folder / "race.missing").write_text(f"{toolchain.argv[0]} has no ThreadSanitizer: {error.log.strip()[-300:]}")
     (folder / "done").write_text(toolchain.version)

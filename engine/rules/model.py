@@ -36,7 +36,9 @@ class Site:
     unit: Unit  # of the kernel's file
     kernel: Kernel
     launches: tuple[LaunchSite, ...]  # every launch of the kernel in the program; () where none can be seen
-    configs: tuple[LaunchConfig, ...]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
+    configs: tuple[
+        LaunchConfig, ...
+    ]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
     target: Target = Target()
 
 
