@@ -94,7 +94,9 @@ def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
     # The comment names no commit. What was pushed after it is not what its author looked at.
     if not _TIME.fullmatch(made) or not _TIME.fullmatch(pull.pushed_at) or pull.pushed_at >= made:
         return Decision("there was a push after the comment: repeat the command when you have looked at it")
+    number = comment.get("id")
+    asked: dict[str, Any] = {"comment": number if isinstance(number, int) else 0}
     if isinstance(command, Check):
-        return _on(pull, reader, config, search=False)
-    asked = {"path": command.path, "kernel": command.kernel, "arch": command.arch, "budget_s": command.budget_s or 0.0}
+        return _on(pull, reader, config, search=False, **asked)
+    asked |= {"path": command.path, "kernel": command.kernel, "arch": command.arch, "budget_s": command.budget_s or 0.0}
     return _on(pull, reader, config, **asked)

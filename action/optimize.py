@@ -130,11 +130,11 @@ class _Looker:
         try:
             spec, spec_path, source = self._spec(changed)
         except OptimlError as error:
-            return Looked(changed, "none", error=str(error))
+            return Looked(changed, "none", error=self._said(error))
         try:
             comparison = self._compare(changed, spec, spec_path) if changed.base_path else None
         except MachineError as error:
-            comparison = Comparison("not compared", None, str(error))
+            comparison = Comparison("not compared", None, self._said(error))
         if not self._search:
             return Looked(changed, source, comparison, error="only compared, as asked for")
         left = share_s - (time.monotonic() - begin)
@@ -153,11 +153,18 @@ class _Looker:
         try:
             result, folder = optimize(options, self._machine)
         except OptimlError as error:
-            return Looked(changed, source, comparison, error=str(error))
+            return Looked(changed, source, comparison, error=self._said(error))
         patch = ""
         if result.best is not None:
             patch = (folder / result.best.patch).read_bytes().decode("utf-8", "surrogateescape")
         return Looked(changed, source, comparison, result, patch)
+
+    def _said(self, error: OptimlError) -> str:
+        """An error with paths as the repository has them: where the trees stand is nobody's business."""
+        text = str(error)
+        for folder in (self._head, self._base):
+            text = text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
+        return text
 
     def _spec(self, changed: ChangedKernel) -> tuple[KernelSpec, str | None, Literal["base", "head"]]:
         """The base's spec where it has one that fits the kernel as it is now, else the head's."""
@@ -194,7 +201,7 @@ class _Looker:
             base = load_program(self._base / changed.base_path, kernels=kernels)
             evaluator = self._machine.evaluator(spec, self._head, spec_path)
         except OptimlError as error:
-            return Comparison("not compared", None, str(error))
+            return Comparison("not compared", None, self._said(error))
         files = _renamed(base.files, changed.base_path, changed.path)
         try:
             return compare(evaluator, Program(files, changed.path), head)

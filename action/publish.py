@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from action.api import RestReader
 from action.gate import settings_at
 from bot.bundle import FILE, read_bundle
+from bot.dry import DryForge
 from bot.errors import BundleError, ForgeError
 from bot.github import GitHub
 from bot.publish import Published, Target, fail, start
 from bot.publish import publish as post
-from bot.render import review_body
-from bot.review import Settings, make_review
+from bot.review import Settings
 from engine.config import Config
 from engine.config_text import ConfigError
 
@@ -28,8 +28,11 @@ def announce(context: Context, request: Request) -> str:
 
     The gate's token may be one that only reads: the run goes on all the same.
     """
+    forge = _forge(context)
     try:
-        start(_forge(context), Target(request.pull, request.head, context.run_url))
+        start(forge, Target(request.pull, request.head, context.run_url))
+        if request.comment:
+            forge.react(request.comment, "eyes")
     except ForgeError as error:
         return f"the start was not announced: {error}"
     return ""
@@ -38,26 +41,31 @@ def announce(context: Context, request: Request) -> str:
 def publish(context: Context, request: Request) -> int:
     """Post the bundle, or that there is none. Exit codes: 0, 1 where the search gave nothing to post.
 
-    Raises ForgeError (a failure status was left where GitHub took it), ApiError.
+    With a dry run what would be sent is printed. Raises ForgeError (a failure status was left where GitHub took it), ApiError.
     """
     forge = _forge(context)
     target = Target(request.pull, request.head, context.run_url)
+    published = _published(context, request, forge, target)
+    failed = published.ending == "failed"
+    if request.comment:
+        with contextlib.suppress(ForgeError):  # the answer itself is posted
+            forge.react(request.comment, "confused" if failed or published.ending == "cancelled" else "rocket")
+    context.answer({"ending": published.ending})
+    with contextlib.suppress(OSError):  # the review stands, whatever the runner's disk says
+        context.summarise(published.summary)
+    return int(failed)
+
+
+def _published(context: Context, request: Request, forge: Forge, target: Target) -> Published:
     if context.result in ("cancelled", "skipped") and not (context.bundle / FILE).exists():
-        return _ended(context, forge, target, cancelled=True)
+        return fail(forge, target, cancelled=True)
     try:
         reader = RestReader(context.api_url, context.repository, context.token)
         settings = review_settings(settings_at(reader, request.base), context.run_url)
         bundle = read_bundle(context.bundle, head=request.head)
     except (BundleError, ConfigError) as error:
-        return _ended(context, forge, target, reason=str(error))
-    if context.dry_run:
-        review = make_review(bundle, forge.files(request.pull), settings)
-        print(review_body(review))
-        context.answer({"ending": "dry run"})
-        return 0
-    published = post(bundle, forge, target, settings)
-    _answer(context, published)
-    return 0
+        return fail(forge, target, reason=str(error))
+    return post(bundle, forge, target, settings)
 
 
 def review_settings(config: Config, artifact_url: str) -> Settings:
@@ -71,19 +79,6 @@ def review_settings(config: Config, artifact_url: str) -> Settings:
     )
 
 
-def _ended(context: Context, forge: Forge, target: Target, *, cancelled: bool = False, reason: str = "") -> int:
-    if context.dry_run:
-        print("would post: " + ("cancelled" if cancelled else f"failed: {reason}"))
-        return 0 if cancelled else 1
-    _answer(context, fail(forge, target, cancelled=cancelled, reason=reason))
-    return 0 if cancelled else 1
-
-
-def _answer(context: Context, published: Published) -> None:
-    context.answer({"ending": published.ending})
-    with contextlib.suppress(OSError):  # the review stands, whatever the runner's disk says
-        context.summarise(published.summary)
-
-
 def _forge(context: Context) -> Forge:
-    return GitHub(context.repository, context.token, api_url=context.api_url, login=context.login)
+    forge = GitHub(context.repository, context.token, api_url=context.api_url, login=context.login)
+    return DryForge(forge) if context.dry_run else forge

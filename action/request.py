@@ -30,6 +30,7 @@ class Request:
     kernel: str = ""
     budget_s: float = 0.0
     arch: str = ""
+    comment: int = 0  # of the comment that asked, 0: none did
     search: bool = True  # False: compare with the base only
 
     def to_json(self) -> str:
@@ -57,7 +58,12 @@ def read_request(text: str) -> Request:
         request = Request(**data)
     except TypeError:
         raise UsageError("lacks a field", "request") from None
-    right = _SHA.fullmatch(request.base) and _SHA.fullmatch(request.head) and 0 < request.pull < 2**31
+    right = (
+        _SHA.fullmatch(request.base)
+        and _SHA.fullmatch(request.head)
+        and 0 < request.pull < 2**31
+        and 0 <= request.comment < 2**53
+    )
     if not right or (request.arch and not _ARCH.fullmatch(request.arch)) or not 0 <= request.budget_s <= 86_400:
         raise UsageError("is out of range", "request", "pass on what the gate gave")
     return request

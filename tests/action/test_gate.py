@@ -110,9 +110,9 @@ def test_wrong_settings_are_an_error() -> None:
 def test_a_command_is_carried_out() -> None:
     body = "/optiml optimize src/k.cu:softmax --budget 10m --arch sm_80\nThanks!"
     request = decide("issue_comment", comment_event(body), Known()).request
-    assert request == Request(7, BASE, HEAD, False, "src/k.cu", "softmax", 600.0, "sm_80")
+    assert request == Request(7, BASE, HEAD, False, "src/k.cu", "softmax", 600.0, "sm_80", 5)
     assert decide("issue_comment", comment_event("/optiml check"), Known()).request == Request(
-        7, BASE, HEAD, False, search=False
+        7, BASE, HEAD, False, comment=5, search=False
     )
 
 
@@ -175,7 +175,7 @@ def test_a_strange_event_is_an_error(pull: Any) -> None:
 
 
 def test_a_request_survives_the_way() -> None:
-    request = Request(7, BASE, HEAD, True, "a.cu", "k", 60.0, "sm_90", False)
+    request = Request(7, BASE, HEAD, True, "a.cu", "k", 60.0, "sm_90", 5, False)
     assert read_request(request.to_json()) == request
     assert "\n" not in request.to_json()
 

@@ -1,0 +1,122 @@
+"""The last job: from the bundle to the pull request, against a GitHub over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from action.context import read_context
+from action.main import main
+from action.publish import announce
+from action.request import Request
+from bot.bundle import write_bundle
+from bot.render import STATUS_MARKER
+from tests.bot.make import BASE, HEAD, bundle, looked
+from tests.bot.server.schema import description
+from tests.bot.server.server import Server
+
+REQUEST = Request(7, BASE, HEAD, False)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    description()
+    with Server(head=HEAD, base=BASE, files={}) as running:
+        yield running
+
+
+@pytest.fixture
+def environment(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    values = {
+        "OPTIML_MODE": "publish", "OPTIML_TOKEN": "token", "GITHUB_REPOSITORY": "octocat/Hello-World", "GITHUB_API_URL": server.url,
+        "GITHUB_WORKSPACE": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_RUN_ID": "12", "OPTIML_REQUEST": REQUEST.to_json(), "OPTIML_RESULT": "success",
+    }  # fmt: skip
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    return values
+
+
+def status(server: Server) -> str:
+    (comment,) = [c for c in server.comments.values() if c["body"].startswith(STATUS_MARKER)]
+    return str(comment["body"])
+
+
+def ending(tmp_path: Path) -> str:
+    return (tmp_path / "output").read_text().splitlines()[1]
+
+
+def test_the_bundle_becomes_one_review(server: Server, environment: dict[str, str], tmp_path: Path) -> None:
+    assert announce(read_context(environment), REQUEST) == ""
+    assert "is looking" in status(server)
+    write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
+    assert main() == 0
+    assert ending(tmp_path) == "posted"
+    assert len(server.submitted()) == 1
+    assert "has looked" in status(server)
+    assert "scale" in (tmp_path / "summary").read_text()
+    (tmp_path / "output").unlink()
+    assert main() == 0  # the job is run again
+    assert ending(tmp_path) == "already posted"
+    assert len(server.submitted()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "result", "code", "ends"),
+    [
+        (None, "failure", 1, "failed"),
+        (None, "cancelled", 0, "cancelled"),
+        ("{}", "success", 1, "failed"),
+        ("not json", "success", 1, "failed"),
+        ("other head", "success", 1, "failed"),
+    ],
+)
+def test_without_a_bundle_of_this_commit_there_is_one_clear_status(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    content: str | None, result: str, code: int, ends: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("OPTIML_RESULT", result)
+    folder = tmp_path / "optiml-bundle"
+    if content == "other head":
+        write_bundle(bundle(looked(2.0), head="c" * 40), folder)
+    elif content is not None:
+        folder.mkdir()
+        (folder / "bundle.json").write_text(content)
+    assert main() == code
+    assert ending(tmp_path) == ends
+    assert server.submitted() == []
+    assert "cancelled" in status(server) if ends == "cancelled" else "could not finish" in status(server)
+
+
+def test_a_token_that_only_reads_does_not_stop_the_gate(server: Server, environment: dict[str, str]) -> None:
+    server.read_only = True
+    assert "not announced" in announce(read_context(environment), REQUEST)
+
+
+def test_a_dry_run_sends_nothing(
+    server: Server,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OPTIML_DRY_RUN", "true")
+    write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
+    assert main() == 0
+    assert server.submitted() == []
+    assert server.comments == {}
+    assert "would post a review" in capsys.readouterr().out
+
+
+def test_the_request_decides_and_not_the_bundle(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle that names another pull request's commit, or brings fields of its own, is not followed."""
+    write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
+    path = tmp_path / "optiml-bundle" / "bundle.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"number": 8}))
+    assert main() == 1
+    assert server.submitted() == []
