@@ -96,7 +96,9 @@ class _Session:
     def time(self, header: dict[str, Any]) -> dict[str, Any]:
         from engine.gpu import timing
 
-        effort = {"look": timing.LOOK, "duel": timing.DUEL, "close": timing.CLOSE, "final": timing.FINAL}[header["effort"]]
+        effort = {"look": timing.LOOK, "duel": timing.DUEL, "close": timing.CLOSE, "final": timing.FINAL}[
+            header["effort"]
+        ]
         results = []
         for index in header["cases"]:
             programs = [(self.loaded[key][0], self.loaded[key][1][index]) for key in header["programs"]]

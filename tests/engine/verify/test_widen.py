@@ -17,7 +17,10 @@ def test_types_literals_and_functions_become_double():
 
 
 def test_integer_and_hex_literals_names_and_strings_stay():
-    source = 'float f; int a = 0x1f; unsigned u = 10u; const char* s = "1.0f float"; int profile = 1; int myexpf = elf;\n#include "float.h"\n'
+    source = (
+        'float f; int a = 0x1f; unsigned u = 10u; const char* s = "1.0f float"; int profile = 1; int myexpf = elf;\n'
+        '#include "float.h"\n'
+    )
     text, _ = widen(source, ("k",))
     for kept in ("0x1f", "10u", '"1.0f float"', "profile", "myexpf", "= elf", '#include "float.h"'):
         assert kept in text
