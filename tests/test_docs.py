@@ -18,7 +18,7 @@ from engine.search import journal
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-_COMMAND = re.compile(r"^(?:\$ )?(?:\S*/)?optiml (.*)$")
+_COMMAND = re.compile(r"^(?:\$ )?(?:\S+/)?optiml (.*)$")
 
 
 def _commands() -> list[tuple[str, str]]:
