@@ -106,13 +106,16 @@ def test_a_deleted_file_is_silent_and_what_cannot_be_read_is_named(repo: Repo) -
     assert head
 
 
-def test_attributes_in_the_pull_request_hide_nothing_and_run_nothing(repo: Repo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("attributes", ["-diff", "binary", "diff=evil"])
+def test_attributes_in_the_pull_request_hide_nothing_and_run_nothing(
+    repo: Repo, tmp_path: Path, attributes: str
+) -> None:
     base = repo.commit(FILES)
     mark = tmp_path / "ran"
     repo.git("config", "diff.evil.textconv", f"touch {mark};cat")
     repo.git("config", "diff.evil.command", f"touch {mark}")
     repo.git("config", "core.fsmonitor", f"touch {mark}")
-    head = repo.commit({"src/a.cu": A.replace("twice(x[i])", "x[i]"), ".gitattributes": "*.cu -diff diff=evil\n"})
+    head = repo.commit({"src/a.cu": A.replace("twice(x[i])", "x[i]"), ".gitattributes": f"*.cu {attributes}\n"})
     mark.unlink(missing_ok=True)  # the commit above ran what the test configured
     result = changes(repo, base, head)
     assert [k.kernel for k in result.kernels] == ["first"]

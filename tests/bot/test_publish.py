@@ -134,6 +134,25 @@ def test_two_jobs_at_once_post_one_review_and_one_status(server: Server) -> None
         assert len(server.comments) == 1
 
 
+@pytest.mark.parametrize(
+    ("moment", "ending"), [("/reviews", "already posted"), ("/events", "posted"), ("/comments", "posted")]
+)
+def test_another_run_in_the_worst_moment_changes_nothing(server: Server, moment: str, ending: str) -> None:
+    met: list[str] = []
+
+    def meanwhile(verb: str, path: str) -> None:
+        if verb == "POST" and path.endswith(moment) and not met:
+            met.append(path)
+            post(server)
+
+    server.before = meanwhile
+    assert post(server).ending == ending
+    assert met
+    assert len(server.submitted()) == len(server.reviews) == 1
+    assert len(server.submitted()[0]["_comments"]) == 2
+    assert len(server.comments) == 1
+
+
 def test_a_comment_with_the_marker_by_somebody_else_is_left_alone(server: Server) -> None:
     server.author = "mallory"
     mallory = client(server, login="mallory")

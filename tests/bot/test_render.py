@@ -84,6 +84,11 @@ def test_nothing_to_say_is_not_posted_but_the_status_says_what_was_done() -> Non
     assert "12 candidates tried" in status_body(what.headline, what.head, review=what)
 
 
+def test_a_speedup_whose_interval_reaches_below_the_least_is_not_suggested() -> None:
+    assert not review(bundle(looked(1.06))).findings  # 1.04 to 1.08
+    assert review(bundle(looked(1.08))).findings  # 1.06 to 1.10
+
+
 EVIL = [
     "@octocat fix", "#1 and owner/repo#2 GH-3", "http://evil.example/x https://evil.example www.evil.example a@b.example",
     "![x](http://evil.example/beacon.png)", "<img src=http://evil.example/b.png>", "[click](javascript:alert(1))",
