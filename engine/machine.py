@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from engine.errors import MachineError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Evaluator
+from engine.folders import cache_folder
 from engine.profile.turns import Turns
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox, sandbox
@@ -96,14 +97,6 @@ class Machine:
 def find_sanitizer() -> str | None:
     """The path of compute-sanitizer, from PATH or a CUDA toolkit; None where there is none."""
     return shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
-
-
-def cache_folder() -> Path:
-    """Where compiled things are kept between runs: `$OPTIML_CACHE`, else the user's cache folder."""
-    given = os.environ.get("OPTIML_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "optiml"
 
 
 def gpu_arch(device: int = 0) -> str | None:

@@ -58,7 +58,7 @@ def _look(
 ) -> tuple[list[Finding], list[str]]:
     """Findings and notes of all files: kept ones where nothing changed since, else looked at now."""
     from engine.compile.cache import DiskCache
-    from engine.machine import cache_folder
+    from engine.folders import cache_folder
 
     cache = DiskCache(cache_folder() / "hooks")
     found: list[Finding] = []

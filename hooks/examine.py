@@ -20,7 +20,7 @@ from engine.compile.nvrtc import NvrtcCompiler
 from engine.config import Check, Kinds
 from engine.errors import CompileError, MachineError, OptimlError, SpecError
 from engine.evaluate.build import Builder
-from engine.machine import cache_folder
+from engine.folders import cache_folder
 from engine.model import Binary, LaunchConfig, Resources
 from engine.predict.occupancy import occupancy
 from engine.predict.targets import Figures, figures_for, known_targets, target_for

@@ -100,7 +100,7 @@ def _search(
     from importlib.metadata import version
 
     from engine.compile.cache import DiskCache
-    from engine.machine import cache_folder
+    from engine.folders import cache_folder
 
     cache = DiskCache(cache_folder() / "hooks")
     found: dict[str, Found] = {}

@@ -80,7 +80,7 @@ def _probed(program: Program, made: Draft, root: Path, name: str, form: dict[str
     import tempfile
 
     from engine.cpu import CpuMachine
-    from engine.machine import cache_folder
+    from engine.folders import cache_folder
     from engine.sandbox import sandbox
     from engine.spec.draft import draft
     from engine.spec.probe import cpu_probe

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.machine import cache_folder
+from engine.folders import cache_folder
 
 PACKAGE = "@actions/expressions@0.3.61"
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.S)

@@ -34,7 +34,7 @@ def _no_runtime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def runtime(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU runtime, built once and kept between test runs."""
     from engine.cpu.toolchain import find_toolchain, prepare
-    from engine.machine import cache_folder
+    from engine.folders import cache_folder
 
     toolchain = find_toolchain()
     if toolchain is None:

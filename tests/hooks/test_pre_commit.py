@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.machine import cache_folder
+from engine.folders import cache_folder
 from tests.hooks.conftest import KERNEL, git
 
 ROOT = Path(__file__).resolve().parents[2]
