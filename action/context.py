@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,9 +84,11 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
         raise UsageError("is no address", "GITHUB_API_URL")
     server, run = value("GITHUB_SERVER_URL") or "https://github.com", value("GITHUB_RUN_ID")
     workspace = Path(value("GITHUB_WORKSPACE") or ".").resolve()
-    bundle = workspace / (value("OPTIML_BUNDLE") or "optiml-bundle")
-    if not bundle.resolve().is_relative_to(workspace):
-        raise UsageError("lies outside of the workspace", "input 'bundle'", "name a folder below it")
+    # Not in the workspace: a pull request could have a folder of that name, with links to what the runner should keep to itself.
+    scratch = Path(value("RUNNER_TEMP") or tempfile.gettempdir()).resolve()
+    bundle = scratch / (value("OPTIML_BUNDLE") or "optiml-bundle")
+    if not bundle.resolve().is_relative_to(scratch) or bundle.resolve() == scratch:
+        raise UsageError("lies outside of the runner's temporary folder", "input 'bundle'", "name a folder below it")
     return Context(
         mode=mode,
         event_name=value("GITHUB_EVENT_NAME"),

@@ -15,7 +15,8 @@ from engine.errors import UsageError
 def environment(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "event.json").write_text('{"action": "opened"}')
     return {
-        "OPTIML_MODE": "gate", "OPTIML_TOKEN": "secret", "GITHUB_REPOSITORY": "o/r", "GITHUB_EVENT_NAME": "pull_request",
+        "OPTIML_MODE": "gate", "RUNNER_TEMP": str(tmp_path / "temp"), "OPTIML_TOKEN": "secret",
+        "GITHUB_REPOSITORY": "o/r", "GITHUB_EVENT_NAME": "pull_request",
         "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_WORKSPACE": str(tmp_path), "GITHUB_RUN_ID": "12",
         "GITHUB_SERVER_URL": "https://git.example.org", "GITHUB_API_URL": "https://git.example.org/api/v3",
         "GITHUB_OUTPUT": str(tmp_path / "output"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
@@ -26,7 +27,7 @@ def test_everything_is_read(environment: dict[str, str], tmp_path: Path) -> None
     context = read_context(environment)
     assert context.api_url == "https://git.example.org/api/v3"
     assert context.run_url == "https://git.example.org/o/r/actions/runs/12"
-    assert context.bundle == tmp_path / "optiml-bundle"
+    assert context.bundle == tmp_path / "temp" / "optiml-bundle"
     assert "secret" not in repr(context)
 
 
@@ -35,7 +36,7 @@ def test_everything_is_read(environment: dict[str, str], tmp_path: Path) -> None
     [
         ("OPTIML_MODE", "all"), ("OPTIML_MODE", ""), ("OPTIML_DEVICE", "tpu"), ("OPTIML_DRY_RUN", "yes"),
         ("GITHUB_REPOSITORY", "o/r/x"), ("GITHUB_REPOSITORY", "../r"), ("GITHUB_API_URL", "https://user@host"), ("GITHUB_API_URL", "file:///etc"),
-        ("OPTIML_BUNDLE", "../elsewhere"), ("OPTIML_BUNDLE", "/tmp"), ("GITHUB_EVENT_PATH", "/nowhere"),
+        ("OPTIML_BUNDLE", "../elsewhere"), ("OPTIML_BUNDLE", "/tmp"), ("OPTIML_BUNDLE", "."), ("GITHUB_EVENT_PATH", "/nowhere"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused(environment: dict[str, str], name: str, value: str) -> None:
@@ -81,3 +82,11 @@ def test_nothing_to_do_is_said(environment: dict[str, str], monkeypatch: pytest.
     assert main() == 0
     lines = (tmp_path / "output").read_text().splitlines()
     assert lines[lines.index(next(line for line in lines if line.startswith("run<<"))) + 1] == "false"
+
+
+def test_the_bundle_is_not_where_a_pull_request_could_put_links(environment: dict[str, str], tmp_path: Path) -> None:
+    """A folder of that name in a checkout, with links in it, would be uploaded with what they lead to."""
+    context = read_context(environment)
+    assert context.bundle.is_relative_to(tmp_path / "temp")
+    for workflow in (Path(__file__).resolve().parents[2] / "docs" / "workflows").glob("*.yml"):
+        assert workflow.read_text().count("path: ${{ runner.temp }}/optiml-bundle\n") == 2

@@ -32,7 +32,8 @@ def server() -> Iterator[Server]:
 def environment(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     values = {
         "OPTIML_MODE": "publish", "OPTIML_TOKEN": "token", "GITHUB_REPOSITORY": "octocat/Hello-World", "GITHUB_API_URL": server.url,
-        "GITHUB_WORKSPACE": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_WORKSPACE": str(tmp_path / "work"), "RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
         "GITHUB_RUN_ID": "12", "OPTIML_REQUEST": REQUEST.to_json(), "OPTIML_RESULT": "success",
     }  # fmt: skip
     for name, value in values.items():
