@@ -17,7 +17,7 @@ from bot.publish import CHECK, Published, Target, fail, publish, start
 from bot.render import STATUS_MARKER, review_marker
 from bot.review import Settings
 from tests.bot.make import BASE, HEAD, bundle, looked
-from tests.bot.server.schema import description
+from tests.bot.server.schema import validator
 from tests.bot.server.server import Fault, Server
 from tests.bot.test_suggest import diff
 
@@ -43,7 +43,7 @@ def two() -> Bundle:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    description()
+    validator()
     with Server(head=HEAD, base=BASE, files={"src/a.cu": hunks(OLD, NEW)}) as running:
         yield running
         assert running.violations == []
@@ -51,7 +51,10 @@ def server() -> Iterator[Server]:
 
 def client(server: Server, **more: Any) -> GitHub:
     slept: list[float] = more.pop("slept", [])
-    return GitHub("octocat/Hello-World", "token", api_url=server.url, sleep=slept.append, timeout_s=1, **more)
+    slow = any(fault.kind == "slow" for fault in server.faults)
+    return GitHub(
+        "octocat/Hello-World", "token", api_url=server.url, sleep=slept.append, timeout_s=1 if slow else 5, **more
+    )
 
 
 def post(server: Server, what: Bundle | None = None, **settings: Any) -> Published:

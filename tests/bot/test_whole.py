@@ -14,7 +14,7 @@ from engine.model import Program
 from engine.source.patch import make_patch
 from tests.bot.make import measurement, result
 from tests.bot.repo import Repo
-from tests.bot.server.schema import description
+from tests.bot.server.schema import validator
 from tests.bot.server.server import Server
 
 KERNEL = """__global__ void {name}(float* x, int n) {{
@@ -27,7 +27,7 @@ KERNEL = """__global__ void {name}(float* x, int n) {{
 
 
 def test_a_pull_request_that_slows_one_kernel_and_could_speed_up_another(tmp_path: Path) -> None:
-    description()
+    validator()
     repo = Repo(tmp_path / "repo")
     slow, could = KERNEL.format(name="slow", value="x[i]"), KERNEL.format(name="could", value="x[i] / 2.0f")
     repo.commit({"src/slow.cu": slow, "README.md": "x\n"})
