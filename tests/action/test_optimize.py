@@ -189,3 +189,26 @@ def test_the_bundle_is_plain_json(clone: Path, tmp_path: Path) -> None:
     assert str(tmp_path.parent) not in looked.error
     assert "/optiml-" not in looked.error
     assert json.loads((tmp_path / "out" / "bundle.json").read_text())["head"] == head
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(400)
+def test_on_a_gpu_both_are_measured(clone: Path, tmp_path: Path) -> None:
+    """One pull request that makes a kernel slower and brings one that could be faster."""
+    (clone / "k.cu").write_text(FAST)
+    base = commit(clone, "base")
+    (clone / "k.cu").write_text(SLOW)
+    shutil.copy(ROOT / "examples" / "softmax.cu", clone / "softmax.cu")
+    head = commit(clone, "head")
+    run(Request(1, base, head, False, budget_s=120.0), clone, tmp_path / "out", device="gpu", say=print)
+    found = {looked.changed.kernel: looked for looked in read_bundle(tmp_path / "out", head=head).kernels}
+    slower = found["scale"].comparison
+    assert slower is not None
+    assert slower.standing == "slower"
+    assert slower.measurement is not None
+    assert not slower.measurement.predicted
+    result = found["softmax_kernel"].result
+    assert result is not None
+    assert result.mode == "measured"
+    assert result.best is not None
+    assert found["softmax_kernel"].patch
