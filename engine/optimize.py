@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.model import Built, Evaluator
@@ -31,6 +31,9 @@ from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
 from engine.spec.model import KernelSpec
 from engine.spec.read import find_spec
+
+if TYPE_CHECKING:
+    from engine.llm.session import LlmSession, LlmSettings
 
 # The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
@@ -58,6 +61,8 @@ class Options:
     profile: bool = True  # ask Nsight Compute, where it is there
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
+    proposers: tuple[str, ...] = ("rules",)  # of "rules", "llm"
+    llm: LlmSettings | None = None
 
 
 def optimize(
@@ -85,19 +90,25 @@ def _run(
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
     insight: Insight | None = None
+    model: LlmSession | None = None
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
     _ignore(out)
     journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
     try:
         built, original = evaluator.open(program)
         insight = machine.insight(spec, evaluator) if options.profile else None
-        source = Proposals(spec, machine.target)
+        source = Proposals(spec, machine.target, rules="rules" in options.proposers)
+        if options.llm is not None and "llm" in options.proposers:
+            from engine.llm.session import LlmSession, diagnoser
+
+            model = LlmSession(options.llm, spec, machine.target, out, diagnose=diagnoser(insight))
         weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
         tree = Tree(program, source, options.seed, options.search, weigh)
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
                 in_flight=machine.jobs + 2, prefetch=source, on_progress=on_progress,
+                feed=model,
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
             search.start(built, original)
@@ -118,6 +129,9 @@ def _run(
             evidence = [] if insight is None or interrupted else _evidence(search, evaluator, insight, best)
         missing = insight.close() if insight is not None else ()
         insight = None
+        if model is not None:
+            model.close()
+            missing = (*missing, *model.notes)
         result = _result(options, search, evaluator, spec, best, refused, source, evidence, missing)
         patch = None
         if best is not None:
@@ -135,8 +149,8 @@ def _run(
 class Proposals:
     """What the rules propose for a program; asked once per text, from any thread."""
 
-    def __init__(self, spec: KernelSpec, target: Target) -> None:
-        self._spec, self._target = spec, target
+    def __init__(self, spec: KernelSpec, target: Target, *, rules: bool = True) -> None:
+        self._spec, self._target, self._rules = spec, target, rules
         self._known: dict[str, list[Proposal]] = {}
         self._lock = threading.Lock()
         self.failures: list[Any] = []
@@ -146,7 +160,7 @@ class Proposals:
             known = self._known.get(program.digest)
         if known is None:
             known = []
-            for step in range(len(self._spec.steps)):
+            for step in range(len(self._spec.steps) if self._rules else 0):
                 site = make_site(program, self._spec, step, self._target)
                 known += proposals(site, failures=self.failures)
             with self._lock:

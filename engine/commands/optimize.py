@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
+    from engine.llm.session import LlmSettings
     from engine.search.loop import Budget
 
+WAITING = 4  # exit code: prompts wait in the batch folder for their answers
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -42,6 +44,18 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
+    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, llm (default: rules)")
+    parser.add_argument("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
+    parser.add_argument("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
+    parser.add_argument("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
+    parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
+    parser.add_argument("--llm-memory", type=Path, metavar="FILE", help="lessons of earlier runs, read and written")
+    parser.add_argument(
+        "--prompt-profile",
+        choices=("none", "raw", "diagnosis"),
+        default="diagnosis",
+        help="what a model is told of counters",
+    )
     parser.add_argument(
         "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
     )
@@ -63,6 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.optimize import Options, optimize
     from engine.report.terminal import Live, print_result
 
+    proposers = tuple(name.strip() for name in arguments.proposers.split(","))
+    unknown = sorted(set(proposers) - {"rules", "llm"})
+    if unknown:
+        raise UsageError(f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, llm or rules,llm")
+    settings = _llm(arguments) if "llm" in proposers else None
+
     machine = make_machine(
         device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
     )
@@ -76,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
             resume=arguments.resume,
             search=arguments.search,
             profile=not arguments.no_profile,
+            proposers=proposers,
+            llm=settings,
             command=("optiml", *sys.argv[1:]),
         )
         with Live(budget, quiet=arguments.format == "json") as live:
@@ -86,7 +108,30 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(result.to_json())
     else:
         print_result(result, out)
+    if settings is not None and settings.batch is not None:
+        requests = settings.batch / "requests.jsonl"
+        if requests.exists() and requests.stat().st_size:
+            return WAITING
     return 0
+
+
+def _llm(arguments: argparse.Namespace) -> LlmSettings:
+    from engine.llm.budget import parse_limit, parse_price
+    from engine.llm.session import LlmSettings, parse_door
+    from engine.source.load import repository_root
+
+    batch, replay = parse_door(arguments.llm)
+    return LlmSettings(
+        model=arguments.llm_model,
+        limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
+        price=parse_price(arguments.llm_price) if arguments.llm_price else None,
+        profile=arguments.prompt_profile,
+        batch=batch,
+        replay=replay,
+        memory=arguments.llm_memory,
+        repository=str(repository_root(arguments.file)),
+        seed=arguments.seed,
+    )
 
 
 def parse_budget(text: str) -> Budget:

@@ -43,6 +43,10 @@ class Insight(Protocol):
         """The proposals with priors by the program's diagnosis, most promising first; None while there is none."""
         ...
 
+    def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
+        """What is known of the program with this digest; None while there is nothing."""
+        ...
+
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
         """The evidence of each program on a path, from the original on."""
         ...
@@ -58,7 +62,7 @@ class ProfilerInsight:
     def __init__(self, service: ProfileService, spec: KernelSpec, target: Target, bandwidth: float) -> None:
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
         self._case = heaviest_case(spec)
-        self._known: dict[str, Diagnosis] = {}
+        self._known: dict[str, tuple[Diagnosis, Profile]] = {}
         self._lock = threading.Lock()
         self._failures: dict[str, None] = {}
 
@@ -73,14 +77,17 @@ class ProfilerInsight:
             if isinstance(answer, Profile):
                 diagnosis = self._diagnosed(built, evaluation, answer)
                 with self._lock:
-                    self._known[digest] = diagnosis
+                    self._known[digest] = diagnosis, answer
 
         future.add_done_callback(book)
 
     def weigh(self, digest: str, proposals: Sequence[Proposal]) -> list[Proposal] | None:
+        known = self.known(digest)
+        return None if known is None else reweighted(proposals, known[0])
+
+    def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
         with self._lock:
-            diagnosis = self._known.get(digest)
-        return None if diagnosis is None else reweighted(proposals, diagnosis)
+            return self._known.get(digest)
 
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
         futures = [
