@@ -164,7 +164,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def commit() -> str:
-    """The checkout's commit, marked when files differ from it; "" outside git."""
+    """The checkout's commit, marked when files differ from it; outside git what `OPTIML_COMMIT` says."""
     git = ["git", "-C", str(ROOT)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -172,7 +172,7 @@ def commit() -> str:
             [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return os.environ.get("OPTIML_COMMIT", "")
     return head + ("+changes" if changed else "")
 
 
