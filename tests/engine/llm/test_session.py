@@ -93,7 +93,8 @@ def test_what_was_learnt_is_told_in_the_next_run_of_the_same_repository(tmp_path
     server = online(ok(completion(faster("2.0"))))
     settings = LlmSettings(model="m", memory=tmp_path / "memory.sqlite", repository="here")
     run(tmp_path, settings)
-    assert "taught" not in about_the_original(server, 0)
+    # Its own lesson cannot have come before its first answer; one of a rule may have, on a busy machine.
+    assert "Make it 2.0 times faster: gave" not in about_the_original(server, 0)
     before = len(server.requests)
     run(tmp_path, settings, "second")
     assert "Make it 2.0 times faster: gave 2x on sm_90" in about_the_original(server, before)
