@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,28 +50,34 @@ class Machine:
             from engine.evaluate.cpu import CpuEvaluator
 
             return CpuEvaluator(spec, builder, self.box, self.cache, Path(self._scratch.name), self.target, self.jobs)
-        from engine.compile.compiler import Translation
+        from engine.compile.cubin import find_tool
         from engine.evaluate.gpu import GpuEvaluator
         from engine.gpu.runner import GpuRunner
         from engine.gpu.sanitize import sanitize
 
-        text = (Path(__file__).parent / "gpu" / "tools.cu").read_text()
-        tools = self.compiler.compile(Translation(text=text, path="tools.cu", expressions=()))
+        tools = self.tool_kernels()
         worker_cache = self.cache / "worker"
 
         def make() -> GpuRunner:
-            return GpuRunner(self.box, tools.cubin, worker_cache, device=self.device, defences=defences)
+            return GpuRunner(self.box, tools, worker_cache, device=self.device, defences=defences)
 
         def watched(watcher: Sequence[str], scratch: Path) -> GpuRunner:
-            return GpuRunner(self.box, tools.cubin, scratch, device=self.device, watcher=watcher)
+            return GpuRunner(self.box, tools, scratch, device=self.device, watcher=watcher)
 
-        found = find_sanitizer()
+        found = find_tool("compute-sanitizer")
         if found is None:
             return GpuEvaluator(spec, builder, make, gpu=self.turns)
-        sanitizer = found
+        sanitizer = str(found)
         return GpuEvaluator(
             spec, builder, make, lambda built, checks: sanitize(spec, built, checks, watched, sanitizer), self.turns
         )
+
+    def tool_kernels(self) -> bytes:
+        """The machine code of the worker's own kernels (engine/gpu/tools.cu). Raises CompileError."""
+        from engine.compile.compiler import Translation
+
+        text = (Path(__file__).parent / "gpu" / "tools.cu").read_text()
+        return self.compiler.compile(Translation(text=text, path="tools.cu", expressions=())).cubin
 
     def insight(self, spec: KernelSpec, evaluator: Evaluator) -> Insight | None:
         """What a profiler can say of programs of this spec; None without a GPU or without Nsight Compute."""
@@ -92,11 +97,6 @@ class Machine:
     def close(self) -> None:
         self.compiler.close()
         self._scratch.cleanup()
-
-
-def find_sanitizer() -> str | None:
-    """The path of compute-sanitizer, from PATH or a CUDA toolkit; None where there is none."""
-    return shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
 
 
 def gpu_arch(device: int = 0) -> str | None:

@@ -242,14 +242,10 @@ def make_profiler(
     machine: Machine, spec: KernelSpec, *, case: int | None = None, prime: bool = True, spares: int = 2
 ) -> Profiler:
     """The profiler of a machine with a GPU, for one spec; look at `unusable` before using it. Raises CompileError."""
-    from engine.compile.compiler import Translation
-
-    text = (Path(__file__).parent.parent / "gpu" / "tools.cu").read_text()
-    tools = machine.compiler.compile(Translation(text=text, path="tools.cu", expressions=()))
     return Profiler(
         machine.box,
         find_ncu(),
-        tools.cubin,
+        machine.tool_kernels(),
         machine.cache / "worker",
         spec,
         case=case,

@@ -140,7 +140,6 @@ class Search:
     def run(self, budget: Budget) -> None:
         """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked."""
         pending: dict[Future[Built], tuple[Node, Proposal, Program]] = {}
-        ready: list[Future[Built]] = []
         try:
             while True:
                 exhausted = self._fill(pending, budget)
@@ -159,8 +158,7 @@ class Search:
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
-                ready = sorted(done, key=lambda f: list(pending).index(f))
-                for future in ready:
+                for future in sorted(done, key=list(pending).index):
                     parent, proposal, program = pending.pop(future)
                     self._finish(future, parent, proposal, program)
                     if self._spent(budget):
