@@ -46,6 +46,7 @@ _NO_NCU = (
 )
 _SILENT = "the profiler ended without a report"
 _PARAMETERS = Path("/proc/driver/nvidia/params")
+_OPTIONS = ("--clock-control", "none")  # the clocks are not ours to set
 
 
 def find_ncu() -> Path | None:
@@ -108,8 +109,10 @@ class Profiler:
     def __init__(
         self, box: Sandbox | NoSandbox, ncu: Path | None, tools: bytes, scratch: Path, spec: KernelSpec, *, case: int | None = None,
         device: int = 0, prime: bool = True,
-        spares: int = 2,
+        spares: int = 2, options: Sequence[str] = _OPTIONS,
     ) -> None:  # fmt: skip
+        self._options = tuple(options)
+        self.seconds: list[float] = []  # of the last session, for each candidate that ran
         self._box, self._ncu, self._tools, self._scratch, self._spec = box, ncu, tools, scratch, spec
         self.said = ""  # the last report, as the profiler wrote it
         self._case = len(spec.check) if case is None else case
@@ -189,7 +192,7 @@ class Profiler:
             text = session.end()
         finally:
             session.close()
-        self.said = text
+        self.said, self.seconds = text, session.seconds
         rows = output.parse(text)
         found = output.complaint(text, session.metrics.metrics)
         answers = _answers(batch, session.metrics, rows[session.primed_rows(rows) :], errors, self.version)
@@ -251,6 +254,7 @@ def make_profiler(
         case=case,
         device=machine.device,
         prime=prime,
+        spares=spares,
     )
 
 
@@ -260,6 +264,7 @@ class _Session:
     def __init__(self, profiler: Profiler, ncu: Path, metrics: MetricSet) -> None:
         self.metrics = metrics
         self.prepare_s = self.prime_s = 0.0
+        self.seconds: list[float] = []
         self._primed = False
         scratch = profiler._scratch
         scratch.mkdir(parents=True, exist_ok=True)
@@ -282,7 +287,7 @@ class _Session:
         with contextlib.suppress(PermissionError):
             cache.chmod(0o777)
         argv = [
-            str(ncu), "--config-file", "off", "--profile-from-start", "off", "--clock-control", "none",
+            str(ncu), "--config-file", "off", "--profile-from-start", "off", *profiler._options,
             "--target-processes", "all", "--metrics", ",".join(metrics.metrics), "--csv", "--page", "raw",
             "--print-units", "base", "--print-kernel-base", "mangled",
             *(["--print-metric-instances", "details"] if metrics.instances else []),
@@ -339,6 +344,7 @@ class _Session:
                 answer, _ = self._worker.receive(timeout_s=_KERNEL_S)
                 error = answer.get("error")
                 errors.append(None if error is None else str(error)[:300])
+                self.seconds.append(_seconds(answer.get("seconds")))
                 if error is not None:
                     break
         except WorkerLost as lost:
