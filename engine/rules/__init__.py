@@ -6,12 +6,14 @@ A rule is one module with a class that follows `engine.rules.model.Rule` and is 
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
 from engine.errors import OptimlError
 from engine.model import LaunchConfig, Program
+from engine.rules.clock import CALL_S, RULE_S, limited
 from engine.rules.model import Proposal, Rule, Site, Target
 from engine.spec.model import KernelSpec
 
@@ -53,18 +55,23 @@ def proposals(
     """What all rules (or those named in `only`) propose for the site, most promising first.
 
     A rule that raises never ends the search: what it raised is appended to `failures`, and its proposals so far count.
+    So do those of a rule that used up its time (`RULE_S`), or that of the whole call (`CALL_S`).
     """
     wanted = None if only is None else frozenset(only)
     found: list[Proposal] = []
+    left_s = CALL_S
     for rule in rules():
         if wanted is not None and rule.name not in wanted:
             continue
+        begin = time.thread_time()
         try:
-            for proposal in rule.propose(site):
-                found.append(proposal)
+            with limited(min(RULE_S, left_s)):
+                for proposal in rule.propose(site):
+                    found.append(proposal)
         except Exception as error:  # any defect of one rule must leave the others working
             if failures is not None:
                 failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
+        left_s -= time.thread_time() - begin
     return tuple(sorted(found, key=lambda p: -p.prior))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from engine.arith import ArithmeticError_, Number, evaluate, evaluate_int
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
+from engine.rules.clock import tick
 from engine.rules.functions import MATH_FUNCTIONS
 from engine.rules.model import Proposal, Site
 from engine.source.model import Edit, Function, Span
@@ -50,6 +51,7 @@ def walk(node: Node) -> Iterator[Node]:
     stack = [node]
     while stack:
         current = stack.pop()
+        tick()
         yield current
         stack.extend(reversed(current.children))
 

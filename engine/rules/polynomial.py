@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.rules.clock import tick
 from engine.rules.common import strip, text
 
 if TYPE_CHECKING:
@@ -104,18 +105,22 @@ def atom(name: str) -> Polynomial:
 def polynomial(node: Node, resolve: Resolve, depth: int = 0) -> Polynomial | None:
     """The expression as a polynomial; None where it is too large.
 
-    `resolve` gives, for an identifier, the expression that defines it where that may stand in its place.
+    `resolve` gives, for an identifier or a call, the expression that may stand in its place.
     """
     if depth > _MAX_DEPTH:
         return None
+    tick()
     node = strip(node)
     match = _INTEGER.fullmatch(text(node))
     if match:
         digits = match[1]
         return number(int(digits, 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10))
-    if node.type == "identifier":
+    if node.type in ("identifier", "call_expression"):
         value = resolve(node)
-        return polynomial(value, resolve, depth + 1) if value is not None else atom(text(node))
+        if value is not None:
+            return polynomial(value, resolve, depth + 1)
+        if node.type == "identifier":
+            return atom(text(node))
     if node.type == "field_expression":
         return atom(re.sub(r"\s+", "", text(node)))
     if node.type == "unary_expression" and text(node)[:1] in ("-", "+"):
@@ -142,6 +147,7 @@ def polynomial(node: Node, resolve: Resolve, depth: int = 0) -> Polynomial | Non
 
 def _spelled(node: Node, resolve: Resolve, depth: int) -> str:
     """The tokens of a node with defined names replaced, so that what it depends on stands in its text."""
+    tick()
     if node.type == "identifier":
         value = resolve(node)
         if value is not None and depth < _MAX_DEPTH:

@@ -1,9 +1,12 @@
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import engine.rules
 from engine.rules import RuleFailure, proposals, rules
+from engine.rules.clock import CALL_S, RULE_S
+from engine.rules.common import walk
 from engine.rules.model import Proposal, Site
 from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, make
 
@@ -41,3 +44,57 @@ def test_a_site_without_a_visible_launch_keeps_its_launch() -> None:
     found = proposals(make(SCALE, ""))
     assert found
     assert {p.rule for p in found} <= {"restrict", "unroll", "row_vectorize", "fast_math", "register_accumulate"}
+
+
+# Each local is spelled out twice in the next one: 2^34 names in the index of the load.
+DOUBLING = "".join(f"        int d{k} = d{k - 1} / d{k - 1};\n" for k in range(1, 35))
+HOSTILE = f"""
+__global__ void scale(const float* x, float* y, float a, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {{
+        int d0 = i;
+{DOUBLING}        float s = 0.0f;
+        for (int j = 0; j < n; ++j) {{
+            s += a * x[d34 * n + j];
+        }}
+        y[i] = s;
+    }}
+}}
+"""
+
+
+def test_a_rule_that_takes_too_long_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.rules, "RULE_S", 0.1)
+    failures: list[RuleFailure] = []
+    begin = time.thread_time()
+    found = proposals(make(HOSTILE, SCALE_LAUNCH), failures=failures)
+    assert time.thread_time() - begin < 0.1 * (len(failures) + 1) + 1.0
+    assert "row_parallel" in {f.rule for f in failures}
+    assert all(f.error.startswith("OutOfTime") for f in failures)
+    assert {"restrict", "block_size"} <= {p.rule for p in found}
+
+
+def test_all_rules_together_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless:
+        summary = "Look at the kernel for ever"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def propose(self, site: Site) -> Iterator[Proposal]:
+            while True:
+                assert site.kernel in [site.kernel for _ in walk(site.kernel.node)]
+            yield
+
+    monkeypatch.setattr(engine.rules, "rules", lambda: tuple(Endless(f"endless{k}") for k in range(20)))
+    monkeypatch.setattr(engine.rules, "RULE_S", 0.1)
+    monkeypatch.setattr(engine.rules, "CALL_S", 0.25)
+    failures: list[RuleFailure] = []
+    begin = time.thread_time()
+    assert not proposals(make(SCALE, SCALE_LAUNCH), failures=failures)
+    assert time.thread_time() - begin < 0.8  # 0.1 + 0.1 + 0.05, and the last look at the clock of each
+    assert [f.rule for f in failures] == [f"endless{k}" for k in range(20)]
+
+
+def test_the_deadline_is_declared() -> None:
+    assert 0 < RULE_S < CALL_S <= 5
