@@ -125,6 +125,8 @@ def _run(
             except KeyboardInterrupt:
                 search.progress.stopped, interrupted = "interrupted", True
             executor.shutdown(wait=False, cancel_futures=True)
+            if model is not None and not interrupted:
+                model.settle()
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator)
             evidence = [] if insight is None or interrupted else _evidence(search, evaluator, insight, best)
         missing = insight.close() if insight is not None else ()

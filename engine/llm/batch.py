@@ -13,7 +13,7 @@ from engine.errors import MachineError, UsageError
 from engine.llm.client import read_completion
 from engine.llm.model import ChatAnswer, ChatError, ChatRequest, Fault, Usage
 
-REQUESTS, RESPONSES = "requests.jsonl", "responses.jsonl"
+REQUESTS, RESPONSES, INDEX = "requests.jsonl", "responses.jsonl", "index.jsonl"
 # The Batch API's published bounds for one input file (platform documentation, "Batch API").
 _MOST_REQUESTS = 50_000
 _MOST_BYTES = 200 << 20
@@ -24,7 +24,7 @@ class BatchClient:
 
     Requests are known by their label, which a resumed run makes again, so that answers of several rounds can be put
     together in one `responses.jsonl`. Open requests of earlier runs that were answered since are dropped from
-    `requests.jsonl`. Raises UsageError without a model's name and for responses that are none; MachineError where the
+    `requests.jsonl`. `index.jsonl` says in words what each open request is about. Raises UsageError without a model's name and for responses that are none; MachineError where the
     folder cannot be written.
     """
 
@@ -35,6 +35,7 @@ class BatchClient:
         self._lock = threading.Lock()
         self._answers = _responses(folder / RESPONSES)
         self._open: dict[str, str] = {}
+        self._asked: set[str] = set()
         self._bytes = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -48,10 +49,23 @@ class BatchClient:
         with self._lock:
             return len(self._open)
 
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """The names of answers that this run had no question for."""
+        with self._lock:
+            return tuple(name for name in self._answers if name not in self._asked)
+
+    def holds(self, label: str) -> bool:
+        """Whether the answer to the first request under this label is there, and was not given yet."""
+        name = custom_id(label + "/0", self._model)
+        with self._lock:
+            return name in self._answers and name not in self._asked
+
     def complete(self, request: ChatRequest) -> ChatAnswer:
         """The answer from the file. Raises ChatError: DEFERRED after writing the request down, else as the answer was."""
-        name = custom_id(request, self._model)
+        name = custom_id(request.label, request.model or self._model)
         with self._lock:
+            self._asked.add(name)
             found = self._answers.get(name)
         if found is not None:
             return _answered(found, request, self._model)
@@ -69,19 +83,25 @@ class BatchClient:
         self._open[name] = line
         self._bytes += len(line)
         try:
-            with (self._folder / REQUESTS).open("a", encoding="utf-8") as file:
-                file.write(line)
+            for path, text in ((REQUESTS, line), (INDEX, _indexed(name, request))):
+                with (self._folder / path).open("a", encoding="utf-8") as file:
+                    file.write(text)
         except OSError as error:
             raise MachineError(f"cannot be written ({error.strerror})", str(self._folder), "free some space") from None
 
     def _write(self) -> None:
         """Begin the file of open requests anew: what this run does not ask again is no longer wanted."""
-        (self._folder / REQUESTS).write_text("", encoding="utf-8")
+        for path in (REQUESTS, INDEX):
+            (self._folder / path).write_text("", encoding="utf-8")
 
 
-def custom_id(request: ChatRequest, model: str) -> str:
+def custom_id(label: str, model: str) -> str:
     """The name that a request has in a batch: the same for the same question in a repeated run."""
-    return "optiml-" + hashlib.sha256(f"{request.model or model}\0{request.label}".encode()).hexdigest()[:40]
+    return "optiml-" + hashlib.sha256(f"{model}\0{label}".encode()).hexdigest()[:40]
+
+
+def _indexed(name: str, request: ChatRequest) -> str:
+    return json.dumps({"custom_id": name, "label": request.label, "about": request.about}) + "\n"
 
 
 def request_line(name: str, request: ChatRequest, model: str) -> Mapping[str, Any]:
@@ -90,7 +110,7 @@ def request_line(name: str, request: ChatRequest, model: str) -> Mapping[str, An
         "model": request.model or model,
         "messages": [{"role": m.role, "content": m.content} for m in request.messages],
         "temperature": request.temperature,
-        "max_tokens": request.max_tokens,
+        "max_completion_tokens": request.max_tokens,
     }
     if request.schema is not None:
         schema = {"name": "answer", "strict": True, "schema": dict(request.schema)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,10 +52,16 @@ class Context:
     tried: tuple[str, ...] = ()
     diagnosed: Diagnosed = Diagnosed()
     memory: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
 
     @property
     def program(self) -> Program:
         return self.place.program
+
+    @property
+    def about(self) -> str:
+        """The way from the original to the node, for a person: its edits, the first one first."""
+        return " > ".join(("original", *self.steps))
 
     @property
     def spec(self) -> KernelSpec:
@@ -77,7 +84,30 @@ def make_context(
         lineage.append(Ancestor(name, _standing(at), _diff(before, at.program) if before is not None else ""))
     tried = [_tried(child) for child in sorted(node.children, key=lambda c: c.id)[-_MOST_TRIED:]]
     place = Workplace(sites, path[0].program, tuple(counters))
-    return Context(place, target, tuple(lineage), tuple(tried), diagnosed or Diagnosed(), tuple(memory))
+    steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
+    return Context(place, target, tuple(lineage), tuple(tried), diagnosed or Diagnosed(), tuple(memory), steps)
+
+
+def node_key(original: Program, program: Program) -> str:
+    """A name for a program that lasts as long as its code does.
+
+    Files of specs count by what differs from the original's alone: a case for another kernel in the same file changes nothing.
+    """
+    h = hashlib.sha256()
+    for path in sorted(program.files):
+        data = program.files[path]
+        if path.endswith(".toml"):
+            before = original.files.get(path, b"")
+            lines = [] if before == data else difflib.unified_diff(*_lines(before, data), n=0, lineterm="")
+            data = "\n".join(line for line in lines if not line.startswith(("@@", "---", "+++"))).encode()
+        h.update(f"{path}\0{len(data)}\0".encode())
+        h.update(data)
+    return h.hexdigest()[:20]
+
+
+def _lines(before: bytes, after: bytes) -> tuple[list[str], list[str]]:
+    first, second = (data.decode("utf-8", "replace").splitlines() for data in (before, after))
+    return first, second
 
 
 def _standing(node: Node) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engine.errors import OptimlError
 from engine.llm.context import Diagnosed, make_context
 from engine.llm.model import Fault
-from engine.llm.proposer import LlmProposer, Proposed
+from engine.llm.proposer import LlmProposer, Proposed, propose_label
 from engine.model import Evaluation, Outcome
 from engine.rules.model import Proposal, Target
 from engine.search.reward import failed
@@ -49,7 +49,8 @@ class _Job:
 
 class LlmFeed:
     """Follows `engine.search.loop.Feed`. `diagnose` gives what is known of a node, after some seconds' wait at most, and
-    `recall` what was learnt from others; both are called from the feed's threads.
+    `recall` what was learnt from others; both are called from the feed's threads. `holds` says whether the answer to a label is
+    at hand and costs nothing: such a node is always asked about, since a repeated run does not measure quite the same.
 
     `workers` requests run at once, in threads that end with the process: no answer holds up its end.
     """
@@ -63,16 +64,18 @@ class LlmFeed:
         counters: Sequence[str] = (),
         diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
         recall: Callable[[Node], Sequence[str]] = lambda node: (),
+        holds: Callable[[str], bool] = lambda label: False,
         workers: int = 2,
     ) -> None:
         self._proposer, self._spec, self._target = proposer, spec, target
-        self._counters, self._diagnose, self._recall = tuple(counters), diagnose, recall
+        self._counters, self._diagnose, self._recall, self._holds = tuple(counters), diagnose, recall, holds
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._arrived: list[tuple[Node, tuple[Proposal, ...]]] = []
         self._awaited = self._requests = self._proposals = self._in_a_row = 0
         self._rounds: Counter[int] = Counter()
         self._sent_back: set[int] = set()
+        self._deferred: set[int] = set()  # nodes with a question that waits for another day
         self._best: Node | None = None
         self._since_better = 0
         self._stopped = ""
@@ -100,6 +103,8 @@ class LlmFeed:
             self._best, self._since_better = node, 0
             self._ask(node)
             return
+        if self._holds(self._label(node)):
+            self._ask(node)
         self._since_better += 1
         if self._since_better >= _PATIENCE and not self._awaited:
             self._since_better = 0
@@ -114,6 +119,8 @@ class LlmFeed:
             for child in node.children:
                 if _failed_edit(child):
                     self._send_back(child)
+            if self._holds(self._label(node)):
+                self._ask(node)
         return arrived
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -133,6 +140,14 @@ class LlmFeed:
             if not awaited and not self._ask_again():
                 return False
 
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until nothing is under way; whether that is so."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._awaited and time.monotonic() < deadline:
+                self._changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+            return not self._awaited
+
     def close(self) -> None:
         """Ask nothing more. What is under way is left behind."""
         self._closed = True
@@ -151,11 +166,14 @@ class LlmFeed:
 
     def _ask(self, node: Node) -> bool:
         round = self._rounds[node.id]
-        if self._stopped or round >= _ROUNDS:
+        if self._stopped or round >= _ROUNDS or node.id in self._deferred:
             return False
         self._rounds[node.id] += 1
         self._submit(node, lambda: self._proposed(node, round))
         return True
+
+    def _label(self, node: Node) -> str:
+        return propose_label(node.path()[0].program, node.program, self._rounds[node.id])
 
     def _send_back(self, candidate: Node) -> None:
         """Have a failed edit repaired, once, as soon as the conversation that led to it is known."""
@@ -208,6 +226,8 @@ class LlmFeed:
         self._proposals += len(proposed.proposals)
         if proposed.proposals:
             self._arrived.append((node, proposed.proposals))
+        if Fault.DEFERRED in proposed.faults:
+            self._deferred.add(node.id)
         if any(fault in _EXCHANGE for fault in proposed.faults) and not proposed.proposals:
             self._in_a_row += 1
         else:

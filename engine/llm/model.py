@@ -75,7 +75,8 @@ class Message:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One request. `label` names what is asked for without measured figures: the same in a repeated run.
+    """One request. `label` names what is asked for without measured figures: the same in a repeated run; `about` says it to a
+    person.
 
     `max_tokens` bounds the answer, `schema` is a JSON schema of the answer for servers that hold models to one.
     `model` "" leaves the choice to the client.
@@ -87,6 +88,7 @@ class ChatRequest:
     temperature: float = 0.4
     max_tokens: int = 6000
     schema: Mapping[str, Any] | None = field(default=None, repr=False)
+    about: str = ""
 
     @property
     def digest(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from engine.errors import OptimlError
 from engine.llm.answer import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.budget import prompt_estimate
-from engine.llm.context import Context, ending
+from engine.llm.context import Context, ending, node_key
 from engine.llm.edits import make_proposal, plain
 from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
 from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, propose, repair
@@ -86,7 +86,7 @@ class LlmProposer:
             messages = propose(context, profile=self._options.profile, most_tokens=self._options.most_tokens)
         except PromptError as error:
             return self._booked(Proposed((), (Fault.TOO_LONG,), 0, error.what))
-        label = f"propose/{context.program.digest[:20]}/{round}"
+        label = propose_label(context.place.original, context.program, round)
         temperature = min(_HOTTEST, _COOLEST + _WARMER * round)
         return self._booked(self._ask(context, messages, label, temperature, repairs=0, tries=2))
 
@@ -102,7 +102,8 @@ class LlmProposer:
         if thread is None or thread.repair >= self._options.repairs or evaluation.outcome not in REPAIRABLE:
             return None
         message = repair(thread.context, ending(evaluation), idea=thread.idea, detail=_detail(candidate, evaluation))
-        label = f"repair/{parent.digest[:20]}/{candidate.digest[:20]}"
+        original = thread.context.place.original
+        label = f"repair/{node_key(original, parent)}/{node_key(original, candidate)}"
         messages = (*thread.messages, message)
         return self._booked(self._ask(thread.context, messages, label, _COOLEST, repairs=thread.repair + 1, tries=1))
 
@@ -123,7 +124,13 @@ class LlmProposer:
         requests, what = 0, ""
         for attempt in range(tries):
             request = ChatRequest(
-                messages, f"{label}/{attempt}", self._options.model, temperature, _MOST_ANSWER_TOKENS, SCHEMA
+                messages,
+                f"{label}/{attempt}",
+                self._options.model,
+                temperature,
+                _MOST_ANSWER_TOKENS,
+                SCHEMA,
+                context.about,
             )
             # A conversation that has grown past what a prompt may have is not continued.
             if attempt and prompt_estimate(request) > 2 * self._options.most_tokens:
@@ -189,6 +196,11 @@ class LlmProposer:
         with self._lock:
             self._faults.update(proposed.faults)
         return proposed
+
+
+def propose_label(original: Program, program: Program, round: int) -> str:
+    """The beginning of the labels of a node's request: the same in a repeated run, whatever was measured."""
+    return f"propose/{node_key(original, program)}/{round}"
 
 
 def _said(answer: ChatAnswer) -> Message:

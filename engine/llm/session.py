@@ -14,6 +14,7 @@ from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price
 from engine.llm.cassette import Recorder, Replayer
 from engine.llm.client import ClientOptions, OpenAIClient
 from engine.llm.context import Diagnosed
+from engine.llm.edits import plain
 from engine.llm.feed import LlmFeed
 from engine.llm.memory import Memory, features_of, lesson_of
 from engine.llm.model import ChatClient
@@ -27,6 +28,7 @@ from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
 EXCHANGES = "exchanges.jsonl"
+_SETTLE_S = 20.0  # two batches of profiles
 # What an expectation may name: the counters that are collected.
 COUNTERS: tuple[str, ...] = tuple(dict.fromkeys((*CHEAP.metrics, *FULL.metrics)))
 
@@ -88,6 +90,7 @@ class LlmSession:
         self._feed = LlmFeed(
             LlmProposer(self._recorder or client, options), spec, target,
             counters=COUNTERS, diagnose=diagnose, recall=self._recall, workers=settings.concurrency,
+            holds=self.batch.holds if self.batch is not None else lambda label: False,
         )  # fmt: skip
         self._sites: dict[int, Site | None] = {}
         self.trouble = ""
@@ -118,6 +121,11 @@ class LlmSession:
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for proposals; whether any are there."""
         return self._feed.wait(timeout_s)
+
+    def settle(self) -> None:
+        """Let the questions for a batch be written down that still wait for a diagnosis; nothing to wait for otherwise."""
+        if self.batch is not None:
+            self._feed.settle(_SETTLE_S)
 
     # ---- memory
 
@@ -189,6 +197,12 @@ class LlmSession:
         said = [self._feed.report.stopped, self.trouble]
         if self.deferred:
             said.append(f"{self.deferred} prompts wait in the batch for their answers; go on with --resume")
+        unasked = self.batch.unasked if self.batch is not None else ()
+        if unasked:
+            more = f" and {len(unasked) - 3} more" if len(unasked) > 3 else ""
+            said.append(
+                f"answers to questions that this run did not ask: {', '.join(plain(n) for n in unasked[:3])}{more}"
+            )
         return tuple(text for text in said if text)
 
     def close(self) -> None:
