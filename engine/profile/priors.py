@@ -73,6 +73,9 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("barrier_stalls", "block_size", 1.5, "smaller blocks wait for fewer warps"),
     Influence("barrier_stalls", "row_parallel", 1.3, "a warp for each row needs no barrier"),
     Influence("barrier_stalls", "coarsen", 1.2, "more work between two barriers"),
+    Influence("barrier_stalls", "warp_reduce", 2.0, "shuffles need two barriers where a tree has one at each level"),
+    Influence("shared_stalls", "warp_reduce", 1.6, "partial sums stay in registers"),
+    Influence("divergence", "warp_reduce", 1.3, "a tree leaves more lanes idle at each level"),
     # Occupancy and registers.
     Influence("low_occupancy", "block_size", 1.6, "another size may fit the multiprocessor better"),
     Influence("low_occupancy", "launch_bounds", 1.6, "the compiler may then use fewer registers"),

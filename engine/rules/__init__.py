@@ -32,6 +32,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("unroll", "Unroll"),
     ("fast_math", "FastMath"),
     ("launch_bounds", "LaunchBounds"),
+    ("warp_reduce", "WarpReduce"),
 )
 
 
