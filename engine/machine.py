@@ -65,7 +65,7 @@ class Machine:
             return GpuRunner(self.box, tools, scratch, device=self.device, watcher=watcher)
 
         found = find_tool("compute-sanitizer")
-        if found is None:
+        if found is None or not defences.sanitizers:
             return GpuEvaluator(spec, builder, make, gpu=self.turns)
         sanitizer = str(found)
         return GpuEvaluator(

@@ -286,7 +286,8 @@ class GpuEvaluator:
             if failure:
                 return measurement, failure, None
             reason = disturbance(before, self._runner.monitor.read())
-            if reason is None and max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS:
+            behind = max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS
+            if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"
             measurement, against = self._measurement(results, keys)
             if reason is None:
@@ -309,7 +310,7 @@ class GpuEvaluator:
                 cases.append(
                     CaseTiming(
                         case.name, case.weight, known.original_us, _median(candidate), known.ratio * i.ratio,
-                        known.low * i.low, known.high * i.high, len(candidate), known.cold,
+                        known.low * i.low, known.high * i.high, len(candidate),
                     )
                 )  # fmt: skip
             total = weighted_ratio(pairs, weights)
@@ -324,7 +325,6 @@ class GpuEvaluator:
             cases.append(
                 CaseTiming(
                     case.name, case.weight, _median(original), _median(candidate), i.ratio, i.low, i.high, len(candidate),
-                    bool(result["cold"]),
                 )
             )  # fmt: skip
             pairs.append((original, candidate))
@@ -358,10 +358,14 @@ class GpuEvaluator:
             measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
             if failure:
                 return _refused(evaluation, failure)
-            after = (*plan(self._spec, self._random, self._builder.defences), *real_shapes(self._spec, self._random))
-            failure = self._runner.verify("candidate", after, timeout_s=4 * self._limit_s)["failure"]
-            if failure:
-                return _refused(evaluation, failure)
+            if self._builder.defences.checks_after_timing:
+                after = (
+                    *plan(self._spec, self._random, self._builder.defences),
+                    *real_shapes(self._spec, self._random),
+                )
+                failure = self._runner.verify("candidate", after, timeout_s=4 * self._limit_s)["failure"]
+                if failure:
+                    return _refused(evaluation, failure)
             judged = self._judge(evaluation, measurement)
             if judged.outcome is not Outcome.ACCEPTED:
                 return judged

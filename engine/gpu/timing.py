@@ -1,14 +1,15 @@
-"""Paired timing on the device: original, incumbent and candidate in turn, caches cold. Worker only.
+"""Paired timing on the device: original, incumbent and candidate in turn, caches cold, inputs new. Worker only.
 
-Kernels of 20 µs and more are timed one launch at a time, after a flush of L2. Shorter ones are timed as CUDA graphs of many
-launches that walk over several copies of the buffers, so that a launch does not find its data in the cache.
+Kernels of 20 µs and more are timed one launch at a time, shorter ones as CUDA graphs of many launches, each on a set of buffers
+of its own. L2 is flushed before. Every round draws new inputs in every set, and a program sees each set once a round: work that
+was done in one timed launch serves no other, and no launch finds its data in the cache.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ PAUSE_S = 0.02  # a GPU that was busy so short a time ago has not lowered its cl
 FIRST_ROUNDS = 5
 GIVE_UP = 0.85  # of the bar: three cold launches tell 15 % apart
 BATCH = 5
+_SET_SEED = 1  # of the first set's inputs; the salt, new in every round, makes them new
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,6 @@ class Contestant:
     """One program in a comparison; `samples_us` holds one time per round."""
 
     calls: list[Call]  # one per set of buffers
-    repeat: int = 1
     graph: Any = None
     samples_us: list[float] = field(default_factory=list)
 
@@ -69,20 +70,18 @@ class Timer:
         self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(4 * BATCH)]
         self._busy_until = 0.0
         self._known_us: dict[tuple[int, int], list[float]] = {}
-        self.l2_bytes = int(cp.cuda.Device().attributes["L2CacheSize"])
+        self._recording = cp.cuda.Stream(non_blocking=True)
+        self._graphs: dict[tuple[object, ...], Any] = {}
+        self._salt = cp.zeros(1, cp.uint64)
 
     def _sets(self, index: int, count: int) -> list[CaseBuffers]:
-        """The case's buffers and enough copies of them, all with the same contents."""
+        """The case's buffers and enough more of them, all with the same inputs."""
         first = self.checker.buffers(index)
         extra = self._extra.setdefault(index, [])
         while len(extra) < count - 1:
             extra.append(CaseBuffers(first.spec, first.case, self.checker.tools, widened=False))
         for twin in extra[: count - 1]:
-            for name in twin.main.sizes:
-                twin.main.view(name, cp.uint8)[...] = first.main.view(name, cp.uint8)
-            if twin.pristine is not None and first.pristine is not None:
-                for name in twin.inout:
-                    twin.pristine.view(name, cp.uint8)[...] = first.pristine.view(name, cp.uint8)
+            twin.copy_inputs(first)
         return [first, *extra[: count - 1]]
 
     def _warm_up(self, call: Call, buffers: CaseBuffers) -> list[float]:
@@ -116,7 +115,7 @@ class Timer:
         """Time programs (the first is the original, the last the candidate) on fresh inputs of one case.
 
         A candidate whose first launches are clearly below `bar` (a speedup) is given up with three samples.
-        Returns samples in µs per program (in the order given), the check after timing (`failure`), and whether the caches were cold.
+        Returns samples in µs per program (in the order given), the check after timing (`failure`) and how far host and events disagree.
         """
         buffers = self.checker.buffers(index)
         buffers.draw(seed, "declared", widen=False)
@@ -130,43 +129,41 @@ class Timer:
         warm += [self._warm_up(call, buffers) for call in calls[1:]]
         estimates = [min(times) for times in warm]
         if estimates[0] / estimates[-1] < GIVE_UP * bar and estimates[-1] > GRAPH_BELOW_US:
-            return {"samples_us": warm, "failure": None, "cold": True, "host_over_events": 1.0}
+            return {"samples_us": warm, "failure": None, "host_over_events": 1.0}
         graph = min(estimates) < GRAPH_BELOW_US
-        sets, cold = [buffers], True
-        if graph:
-            wanted = -(-2 * self.l2_bytes // max(1, buffers.data_bytes))
-            most = max(1, min(MAX_SETS, MAX_SET_BYTES // max(1, buffers.data_bytes)))
-            sets = self._sets(index, min(wanted, most))
-            cold = wanted <= most
+        spans = [max(1, min(MAX_SETS, round(GRAPH_SPAN_US / max(estimate, 1.0)))) for estimate in estimates]
+        most = max(1, min(MAX_SETS, MAX_SET_BYTES // max(1, buffers.data_bytes)))
+        sets = self._sets(index, min(most, max(spans)) if graph else 1)
         contestants = []
-        for (loaded, launches), call, estimate in zip(programs, calls, estimates, strict=True):
-            own = [call, *(Call(loaded, launches, s.arguments(s.main)) for s in sets[1:])]
-            contestant = Contestant(own)
+        for (loaded, launches), call, span in zip(programs, calls, spans, strict=True):
+            others = sets[1:span] if graph else []
+            contestant = Contestant([call, *(Call(loaded, launches, s.arguments(s.main)) for s in others)])
             if graph:
-                contestant.repeat = max(1, min(64, round(GRAPH_SPAN_US / max(estimate, 1.0))))
-                contestant.graph = self._capture(contestant)
+                contestant.graph = self._record(lambda c=contestant: [call(self._recording) for call in c.calls])
+                contestant.graph.launch(self.stream)
             contestants.append(contestant)
-        failure, host_over_events = self._rounds(index, contestants, sets, effort)
+        failure, host_over_events = self._rounds(index, contestants, sets, effort, seed)
         return {
             "samples_us": [c.samples_us for c in contestants],
             "failure": failure,
-            "cold": cold,
             "host_over_events": host_over_events,
         }
 
-    def _capture(self, contestant: Contestant) -> Any:
-        stream = cp.cuda.Stream(non_blocking=True)
-        with stream:
-            stream.begin_capture()
-            for i in range(contestant.repeat):
-                contestant.calls[i % len(contestant.calls)](stream)
-            graph = stream.end_capture()
-        graph.launch(self.stream)
-        self.stream.synchronize()
-        return graph
+    def _record(self, work: Callable[[], object]) -> Any:
+        """What `work` enqueues, as a CUDA graph."""
+        with self._recording:
+            self._recording.begin_capture()
+            work()
+            return self._recording.end_capture()
+
+    def _kept(self, key: tuple[object, ...], work: Callable[[], object]) -> Any:
+        """The graph of work that is the same for every candidate: recorded once."""
+        if key not in self._graphs:
+            self._graphs[key] = self._record(work)
+        return self._graphs[key]
 
     def _rounds(
-        self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort
+        self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort, seed: int
     ) -> tuple[dict[str, Any] | None, float]:  # fmt: skip
         begin = time.perf_counter()
         candidate = contestants[-1]
@@ -181,6 +178,8 @@ class Timer:
             host = time.perf_counter()
             pending: list[tuple[Contestant, Any, Any]] = []
             for r in range(rounds):
+                if self.checker.defences.timed_inputs:
+                    self._refresh(index, sets)
                 turn = list(order.permutation(len(contestants)))
                 if r == rounds - 1:
                     turn.remove(len(contestants) - 1)
@@ -188,7 +187,7 @@ class Timer:
                 for position in turn:
                     c = contestants[position]
                     start, stop = self._events[len(pending)]
-                    self._before(c, sets, poison=int(order.integers(2)))
+                    self._before(index, c, sets, poison=int(order.integers(2)))
                     start.record(self.stream)
                     if c.graph is None:
                         c.calls[0](self.stream)
@@ -199,7 +198,7 @@ class Timer:
             self.stream.synchronize()
             host_us = (time.perf_counter() - host) * 1e6
             for c, start, stop in pending:
-                c.samples_us.append(float(cp.cuda.get_elapsed_time(start, stop)) * 1e3 / c.repeat)
+                c.samples_us.append(float(cp.cuda.get_elapsed_time(start, stop)) * 1e3 / len(c.calls))
             # The events' clock against the host's, over the whole batch: they must tell the same story.
             span_us = float(cp.cuda.get_elapsed_time(pending[0][1], pending[-1][2])) * 1e3
             worst_gap = max(worst_gap, host_us / max(span_us, 1.0))
@@ -211,7 +210,7 @@ class Timer:
             )
             if (batch == checked_batch or last) and self.checker.defences.timed_results:
                 # The candidate ran last: its timed launch must have left the right result.
-                failure = self._after(index, candidate, sets)
+                failure = self._after(index, candidate, sets, seed)
             if failure or last:
                 break
         return failure, worst_gap
@@ -221,30 +220,48 @@ class Timer:
         interval = paired_ratio(contestants[0].samples_us, contestants[-1].samples_us)
         return interval.half_width < effort.half_width
 
-    def _before(self, contestant: Contestant, sets: list[CaseBuffers], poison: int) -> None:
-        for buffers in sets[: contestant.repeat]:
-            buffers.reset(buffers.main, poison)
-        if contestant.graph is None:
+    def _refresh(self, index: int, sets: list[CaseBuffers]) -> None:
+        """New inputs in every set; where none is drawn by a kernel of ours they stay as they are."""
+        self._salt[...] = secrets.randbits(63)
+        address = int(self._salt.data.ptr)
+        self._kept(
+            ("redraw", index, len(sets)),
+            lambda: [s.redraw(_SET_SEED + i, address) for i, s in enumerate(sets)],
+        ).launch(self.stream)
+
+    def _before(self, index: int, contestant: Contestant, sets: list[CaseBuffers], poison: int) -> None:
+        used = sets[: len(contestant.calls)]
+
+        def reset() -> None:
+            for buffers in used:
+                buffers.reset(buffers.main, poison)
             self.flush()
 
-    def _after(self, index: int, candidate: Contestant, sets: list[CaseBuffers]) -> dict[str, Any] | None:
-        buffers = sets[0]
-        used = min(len(sets), candidate.repeat)
-        if buffers.inout and candidate.repeat > used:
-            return None  # applied several times to one buffer: nothing to compare with
-        for twin in sets[:used]:
-            touched = twin.main.touched()
+        self._kept(("reset", index, len(used), poison), reset).launch(self.stream)
+
+    def _after(self, index: int, candidate: Contestant, sets: list[CaseBuffers], seed: int) -> dict[str, Any] | None:
+        """What is wrong with what the candidate's last timed launches left: guard zones of all, results of the last and the first.
+
+        The inputs are drawn once more before the reference runs, so it does not matter what the candidate did to them.
+        """
+        first, used = sets[0], sets[: len(candidate.calls)]
+        board = self.checker.tools.board
+        board.clear()
+        zones = [twin.main.watch() for twin in used]
+        words = board.read()
+        for twin, place in zip(used, zones, strict=True):
+            touched = twin.main.touched(place, words)
             if touched:
-                return {
-                    "kind": "memory_error",
-                    "case": buffers.case.name,
-                    "reason": f"wrote outside an array while timed, {touched}",
-                }
-        self.checker.run_reference(index, 0)
+                reason = f"wrote outside an array while timed, {touched}"
+                return {"kind": "memory_error", "case": first.case.name, "reason": reason}
         failure = None
-        for twin in (sets[0], sets[used - 1]):
-            failure = failure or self.checker.compare(twin.main, index, "declared")
-        self.checker.forget_reference(index)
+        for number in sorted({len(used) - 1, 0}, reverse=True):
+            first.draw(seed, "declared", widen=False)
+            if self.checker.defences.timed_inputs:
+                first.redraw(_SET_SEED + number, int(self._salt.data.ptr))
+            self.checker.run_reference(index, 0)
+            failure = failure or self.checker.compare([(used[number].main, index, "declared")])
+            self.checker.forget_reference(index)
         if failure:
             failure["reason"] = f"right before timing, but while timed {failure['reason']}"
         return failure

@@ -18,8 +18,12 @@ class Defences:
     guard_zones: bool = True  # what lies beyond each buffer is looked at
     input_hash: bool = True  # inputs must be the same after a run
     scaled_tolerance: bool = True  # relative to the output's root mean square; off: an absolute 1e-2
+    timed_inputs: bool = True  # every timed round has new inputs; off: all of one comparison have the same
     timed_results: bool = True  # what a timed launch left is compared too
+    checks_after_timing: bool = True  # what is to be suggested is verified once more after it was timed
+    host_time: bool = True  # GPU: the events' clock must agree with the host's
     roofline_floor: bool = True  # faster than the bytes allow is not believed
+    sanitizers: bool = True  # GPU: compute-sanitizer on what is to be suggested
     thread_orders: bool = True  # CPU: several orders of threads and blocks
     access_checks: bool = True  # CPU: what the checks of each access found
     races: bool = True  # CPU: ThreadSanitizer on what is to be suggested
