@@ -24,6 +24,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("register_accumulate", "RegisterAccumulate"),
     ("transpose_tile", "TransposeTile"),
     ("atomic_aggregate", "AtomicAggregate"),
+    ("stencil_tile", "StencilTile"),
     ("vectorize", "Vectorize"),
     ("row_vectorize", "RowVectorize"),
     ("block_size", "BlockSize"),

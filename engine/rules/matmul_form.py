@@ -264,7 +264,7 @@ def _operand(site: Site, scope: Scope, loop: StrideLoop, factor: Node, outer: st
     fixed = (step_k, step_outer, offset)
     if any(p.names() & {outer, other, loop.variable} for p in fixed) or not step_k.terms or not step_outer.terms:
         return None
-    if not all(_fixed(site, p) for p in fixed):
+    if not all(is_fixed(site, p) for p in fixed):
         return None
     parameter = scope.parameters[array]
     converted = _conversion(factor, access, parameter.base)
@@ -281,7 +281,7 @@ def _operand(site: Site, scope: Scope, loop: StrideLoop, factor: Node, outer: st
     return Operand(array, along, stride.render(), offset.render(), parameter.base, kind, conversion)
 
 
-def _fixed(site: Site, value: Polynomial) -> bool:
+def is_fixed(site: Site, value: Polynomial) -> bool:
     """Whether the value is the same for all threads and can be spelled anywhere in the kernel."""
     changed = written(body_node(site))
     scalars = {p.name for p in site.kernel.parameters if not p.pointer} - changed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine.rules.common import body_node, children, strip, text, walk
+from engine.rules.macros import expansion
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial, number, polynomial
 
@@ -21,6 +23,7 @@ _SHAPES: dict[str, Shape] = {
     "reference_declarator": "reference",
 }
 _LOAD_HINTS = ("__ldg", "__ldcs", "__ldca", "__ldcg")
+_CONSTANT = re.compile(rb"\b__constant__\s[\w\s:]*?\b([A-Za-z_]\w*)\s*\[")
 _MAX_STEPS = 8
 # What the analyses cost grows with the square of a kernel's size; a kernel of a thousand lines has some 20,000 nodes.
 _MAX_NODES = 20_000
@@ -85,8 +88,13 @@ class Scope:
         self.keep = keep
         self.pointers = {p.name for p in site.kernel.parameters if p.pointer}
         self.parameters = {p.name: p for p in site.kernel.parameters}
+        self.constant = {m[1].decode() for m in _CONSTANT.finditer(site.unit.data)}
         self.declared: dict[str, list[Declared]] = {}
         self._changed: dict[tuple[int, str], bool] = {}
+        self._source = site.unit.data, site.unit.path
+        self._homes: dict[
+            int, tuple[Node, Node]
+        ] = {}  # an expanded macro by its root's id: where it is called, the root
         for node in walk(self.body):
             if node.type == "declaration":
                 for found in _declarations(node):
@@ -122,12 +130,18 @@ class Scope:
                 return True
         return False
 
-    def resolve(self, identifier: Node) -> Node | None:
-        """The initialiser of a variable that never changes: what may stand in its place."""
-        name = text(identifier)
+    def resolve(self, node: Node) -> Node | None:
+        """What may stand in its place: the initialiser of a variable that never changes, the expression of a macro."""
+        if node.type == "call_expression":
+            expanded = expansion(node, *self._source)
+            if expanded is not None:
+                root = _root(expanded)
+                self._homes[root.id] = self._home(node), root
+            return expanded
+        name = text(node)
         if name in self.keep:
             return None
-        found = self.lookup(name, identifier)
+        found = self.lookup(name, self._home(node))
         if found is None or found.shape != "scalar" or found.value is None or self.changed(found):
             return None
         value = strip(found.value)
@@ -135,6 +149,10 @@ class Scope:
         if value.type in ("initializer_list", "conditional_expression") or not _counts(found.type):
             return None
         return found.value
+
+    def _home(self, node: Node) -> Node:
+        """The place in the kernel: for a part of an expanded macro, where the macro is called."""
+        return self._homes.get(_root(node).id, (node, node))[0] if self._homes else node
 
     def index(self, node: Node) -> Polynomial | None:
         """An index expression as a polynomial over what is not defined in the body."""
@@ -200,10 +218,12 @@ class Scope:
             if n.type != "subscript_expression" and not star:
                 continue
             origin = self.element(n)
-            if origin is None:
-                return None
             pointer = n.child_by_field_name("argument")
+            if origin is None and not (pointer is not None and self._apart(pointer)):
+                return None
             accounted |= {i.start_byte for i in walk(pointer or n) if i.type == "identifier"}
+            if origin is None:
+                continue
             if n.parent is not None and n.parent.type == "pointer_expression" and self._defines(n):
                 continue  # `&x[i]` that only starts another pointer touches nothing
             reads, writes = _direction(n)
@@ -215,6 +235,16 @@ class Scope:
                 continue
             return None
         return found
+
+    def _apart(self, array: Node) -> bool:
+        """Whether no parameter can point into it: the thread's own array, or one in constant memory."""
+        array = strip(array)
+        while array.type == "subscript_expression":
+            array = strip(array.child_by_field_name("argument") or array.children[0])
+        found = self.lookup(text(array), array) if array.type == "identifier" else None
+        if found is not None:
+            return found.shape == "array" and "__shared__" not in text(found.node)
+        return text(array) in self.constant and text(array) not in self.parameters
 
     def _pointer(self, identifier: Node) -> bool:
         name = text(identifier)
@@ -232,6 +262,12 @@ class Scope:
             d.shape == "pointer" and d.value is not None and self.base(d.value) is not None and not self.changed(d)
             for d in _declarations(node)
         )
+
+
+def _root(node: Node) -> Node:
+    while node.parent is not None:
+        node = node.parent
+    return node
 
 
 def _counts(written_type: str) -> bool:
