@@ -114,7 +114,6 @@ class CaseTiming:
     low: float
     high: float
     samples: int  # paired
-    cold: bool = True  # the caches were flushed or rotated between launches
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from engine.gpu.device import POISON_WORDS, Arena, Tools
 from engine.spec.data import buffer_elements, figures, generate, scalars
 from engine.spec.dtypes import DType, parse_dtype
-from engine.spec.model import Case, KernelSpec
+from engine.spec.model import Argument, Case, KernelSpec
 
 
 def tool_kind(dtype: DType) -> str:
@@ -55,7 +55,6 @@ class CaseBuffers:
                 tools,
             )
         self._scalars = scalars(spec, case)
-        self._hashes = cp.zeros(2 * max(1, len(self.read_only)), cp.uint64)
 
     def item_bytes(self, name: str) -> int:
         """Bytes of one lane."""
@@ -65,25 +64,44 @@ class CaseBuffers:
     # ---- contents
 
     def draw(self, seed: int, family: str, *, widen: bool) -> None:
-        """Fresh inputs in `main`, and if asked their double twins in `wide`."""
-        # The common fills are drawn by a kernel of ours: CuPy's generators cost half a millisecond each to set up.
+        """Fresh inputs, and if asked their double twins in `wide`. First contents of inouts wait in `pristine` for `reset`."""
+        others = self._draw_numbers(seed, family, 0)
+        if others:
+            rest = replace(self.spec, arguments=tuple(others))
+            for name, data in generate(rest, self.case, seed, family, xp=cp).items():
+                self._first(name).view(name, cp.uint8)[...] = data.reshape(-1).view(cp.uint8)
+        if widen:
+            self.widen()
+
+    def redraw(self, seed: int, salt: int) -> bool:
+        """Fresh numbers in the inputs that a kernel of ours draws, from the seed and the word that stands at address `salt`.
+
+        False when there is none: then the inputs are as they were.
+        """
+        others = self._draw_numbers(seed, "declared", salt)
+        return len(others) < len(self.read_only) + len(self.inout)
+
+    def _draw_numbers(self, seed: int, family: str, salt: int) -> list[Argument]:
+        """Draw what can be drawn by a kernel of ours (CuPy's generators cost half a millisecond each); returns the rest."""
         others = []
         for argument in self.buffers:
             name = argument.name
             found = figures(self.spec, self.case, argument, seed, family)
             if found is not None:
-                self._tools.draw(tool_kind(self.dtypes[name]), self.main.address(name), self.counts[name], found)
+                address = self._first(name).address(name)
+                self._tools.draw(tool_kind(self.dtypes[name]), address, self.counts[name], found, salt)
             elif argument.role != "out":
                 others.append(argument)
-        if others:
-            rest = replace(self.spec, arguments=tuple(others))
-            for name, data in generate(rest, self.case, seed, family, xp=cp).items():
-                self.main.view(name, cp.uint8)[...] = data.reshape(-1).view(cp.uint8)
-        for name in self.inout:
-            assert self.pristine is not None
-            self.pristine.view(name, cp.uint8)[...] = self.main.view(name, cp.uint8)
-        if widen:
-            self.widen()
+        return others
+
+    def _first(self, name: str) -> Arena:
+        """Where the first contents of an input stand."""
+        return self.pristine if name in self.inout and self.pristine is not None else self.main
+
+    def copy_inputs(self, twin: CaseBuffers) -> None:
+        """Take over the inputs of other buffers of the same case."""
+        for name in (*self.read_only, *self.inout):
+            self._first(name).view(name, cp.uint8)[...] = twin._first(name).view(name, cp.uint8)
 
     def widen(self, noise_seed: int | None = None) -> None:
         """Copy the inputs to `wide` as doubles; with a seed, each perturbed by up to half an epsilon of its own type."""
@@ -95,7 +113,7 @@ class CaseBuffers:
         if self.wide is None:
             return
         dtype = self.dtypes[name]
-        source = self.pristine if name in self.inout and self.pristine is not None else self.main
+        source = self._first(name)
         if dtype.kind != "float":
             self.wide.view(name, cp.uint8)[...] = source.view(name, cp.uint8)
             return
@@ -124,22 +142,21 @@ class CaseBuffers:
             elif argument.role == "inout":
                 self._widen_one(argument.name, None)
 
-    def hash_inputs(self, slot: int) -> None:
-        """Hash the read-only inputs into slot 0 (before) or 1 (after)."""
-        count = len(self.read_only)
-        self._hashes[slot * count : (slot + 1) * count] = 0
-        for i, name in enumerate(self.read_only):
-            out = int(self._hashes.data.ptr) + 8 * (slot * count + i)
-            self._tools.hash_into(self.main.address(name), self.main.sizes[name], out)
+    def hash_inputs(self) -> slice:
+        """Hash what a run must leave alone, one word each on the board: read-only inputs, first contents of inouts."""
+        kept = self._kept()
+        address, place = self._tools.board.take(len(kept))
+        for i, (arena, name) in enumerate(kept):
+            self._tools.hash_into(arena.address(name), arena.sizes[name], address + 8 * i)
+        return place
 
-    def changed_input(self) -> str | None:
-        """The first input whose hash differs between the slots."""
-        count = len(self.read_only)
-        hashes = self._hashes.get()
-        for i, name in enumerate(self.read_only):
-            if hashes[i] != hashes[count + i]:
-                return name
-        return None
+    def changed_input(self, before: slice, after: slice, words: np.ndarray[Any, np.dtype[np.uint64]]) -> str | None:
+        """The first of them whose hashes differ."""
+        pairs = zip(self._kept(), words[before], words[after], strict=True)
+        return next((name for (_, name), a, b in pairs if a != b), None)
+
+    def _kept(self) -> list[tuple[Arena, str]]:
+        return [(self._first(name), name) for name in (*self.read_only, *self.inout)]
 
     # ---- what kernels get
 
@@ -173,7 +190,7 @@ def _scalar_bytes(value: Any) -> bytes:
 
 def as_spec(data: Mapping[str, Any]) -> KernelSpec:
     """A KernelSpec from its `dataclasses.asdict` form."""
-    from engine.spec.model import Argument, CompileOptions, Fill, LaunchExpr, Step
+    from engine.spec.model import CompileOptions, Fill, LaunchExpr, Step
 
     def launch(value: Mapping[str, Any] | None) -> LaunchExpr | None:
         return None if value is None else LaunchExpr(tuple(value["grid"]), tuple(value["block"]), value["shared"])

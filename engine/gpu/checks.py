@@ -23,6 +23,28 @@ VALIDATION_SEEDS = 3
 FEW_ELEMENTS_SEEDS = 8
 _MANY_ELEMENTS = 1024  # the largest of so many errors is within a factor of two of any other draw's
 _REAL_SHAPE_S = 1.0
+_WAVE = 16  # checks that run before the device is waited for
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to check: a prepared candidate, the index of its case, the family and seed of its inputs (odd: the other poison)."""
+
+    call: Call
+    index: int
+    family: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Where the board has the hashes of the inputs before and after a run, and what became of the guard zones."""
+
+    before: slice
+    after: slice
+    zones: slice | None
 
 
 @dataclass
@@ -91,82 +113,140 @@ class Checker:
 
     # ---- one check
 
-    def check(self, call: Call, index: int, family: str, seed: int) -> dict[str, Any] | None:
-        """Run a prepared candidate once on fresh inputs and compare. None when it is right, else the failure's data."""
-        buffers = self.buffers(index)
-        poison = seed & 1
-        buffers.draw(seed, family, widen=index < len(self.spec.check))
-        buffers.reset(buffers.main, poison if self.defences.poison else None)
-        buffers.hash_inputs(0)
-        call(self.stream)
-        self.stream.synchronize()
-        buffers.hash_inputs(1)
-        touched = buffers.main.touched()
-        if touched and self.defences.guard_zones:
-            return self._failure("memory_error", index, family, f"wrote outside an array, {touched}")
-        changed = buffers.changed_input()
-        if changed and self.defences.input_hash:
-            return self._failure("memory_error", index, family, f"changed the input '{changed}'", argument=changed)
-        self.run_reference(index, poison)
-        failure = self.compare(buffers.main, index, family)
-        self.forget_reference(index)
+    def check(self, runs: Sequence[Run]) -> tuple[dict[str, Any] | None, int]:
+        """Run a prepared candidate on fresh inputs, once for each of `runs` in order, and compare.
+
+        Returns the first failure's data or None, and how many runs were looked at. Runs of different cases go as one wave: the
+        device is waited for three times a wave, and no expected value exists while a candidate runs.
+        """
+        done = 0
+        while done < len(runs):
+            wave = list(runs[done : done + _WAVE])
+            seen: set[int] = set()
+            for place, run in enumerate(wave):
+                if run.index in seen:
+                    del wave[place:]
+                    break
+                seen.add(run.index)
+            done += len(wave)
+            failure = self._check_wave(wave)
+            if failure:
+                return failure, done
+        return None, done
+
+    def _check_wave(self, wave: Sequence[Run]) -> dict[str, Any] | None:
+        watches, words = self._watched(wave, widen=[run.index < len(self.spec.check) for run in wave])
+        for run, watch in zip(wave, watches, strict=True):
+            touched, changed = self._strayed(run, watch, words)
+            if touched and self.defences.guard_zones:
+                return self._failure("memory_error", run.index, run.family, f"wrote outside an array, {touched}")
+            if changed and self.defences.input_hash:
+                return self._failure(
+                    "memory_error", run.index, run.family, f"changed the input '{changed}'", argument=changed
+                )
+        for run in wave:
+            self.run_reference(run.index, run.seed & 1)
+        failure = self.compare([(self.buffers(run.index).main, run.index, run.family) for run in wave])
+        for run in wave:
+            self.forget_reference(run.index)
         return failure
+
+    def _watched(self, runs: Sequence[Run], *, widen: Sequence[bool]) -> tuple[list[Watch], Words]:
+        """Make runs of different cases on fresh inputs, with all that tells whether one strays; what the board says of them.
+
+        Nothing is looked at before the last has run: one run must not be able to undo what a look at another has found.
+        """
+        self.tools.board.clear()
+        before = []
+        for run, doubles in zip(runs, widen, strict=True):
+            buffers = self.buffers(run.index)
+            buffers.draw(run.seed, run.family, widen=doubles)
+            buffers.reset(buffers.main, run.seed & 1 if self.defences.poison else None)
+            before.append(buffers.hash_inputs())
+        for run in runs:
+            run.call(self.stream)
+        watches = []
+        for run, hashes in zip(runs, before, strict=True):
+            buffers = self.buffers(run.index)
+            watches.append(Watch(hashes, buffers.hash_inputs(), buffers.main.watch()))
+        return watches, self.tools.board.read()
+
+    def _strayed(self, run: Run, watch: Watch, words: Words) -> tuple[str | None, str | None]:
+        """Which guard zone a run touched, which input it changed."""
+        buffers = self.buffers(run.index)
+        return buffers.main.touched(watch.zones, words), buffers.changed_input(watch.before, watch.after, words)
 
     def _uses_wide(self, index: int, name: str) -> bool:
         """Real shapes are compared with the original itself, whose error there was measured at validation: it saves a run."""
         return index < len(self.spec.check) and self._widened(name, index)
 
-    def compare(self, got: Arena, index: int, family: str) -> dict[str, Any] | None:
-        """Compare every output in `got` with the reference that was just run."""
-        buffers = self.buffers(index)
-        for name in buffers.written:
-            loose = not self.defences.scaled_tolerance
-            tolerance, relative = self.tolerance(index, family, name, loose=loose)
-            record = self._compare(got, index, name, tolerance, relative)
+    def compare(self, wanted: Sequence[tuple[Arena, int, str]]) -> dict[str, Any] | None:
+        """Compare every output in these arenas (each with its case and family) with the reference that was just run."""
+        tolerances = self.tolerances([(index, family) for _, index, family in wanted])
+        self.tools.board.clear()
+        places = [
+            (got, index, family, name, self._compare(got, index, name, *tolerances[index, family, name]))
+            for got, index, family in wanted
+            for name in self.buffers(index).written
+        ]
+        words = self.tools.board.read()
+        for got, index, family, name, place in places:
+            record = self.tools.comparison(words[place])
             if record["bad"]:
+                tolerance = tolerances[index, family, name][0]
                 return self._difference(got, index, family, name, int(record["first"]), int(record["bad"]), tolerance)
         return None
 
-    def tolerance(self, index: int, family: str, name: str, *, loose: bool = False) -> tuple[float, float]:
-        """Absolute and relative tolerance of one output for the inputs that stand there, from the reference just run."""
-        buffers = self.buffers(index)
-        dtype = buffers.dtypes[name]
-        declared = self.spec.argument(name).tolerance
-        declared = self.spec.tolerance if declared is None else declared
-        if dtype.kind != "float" and declared is None:
-            return 0.0, 0.0
-        assert buffers.other is not None
-        now = self._noise(buffers.other, index, name, wide=self._uses_wide(index, name))
-        before = self.noise.get((index, family, name), Noise(0.0, 0.0))
-        noise = Noise(max(now.error, before.error), max(now.rms, before.rms))
-        absolute = allowed(dtype, noise, declared=declared, widened=self._widened(name, index), loose=loose)
-        return absolute, relative_term(dtype)
+    def tolerances(self, wanted: Sequence[tuple[int, str]]) -> dict[tuple[int, str, str], tuple[float, float]]:
+        """Absolute and relative tolerance of each output of these cases, from the reference just run on the inputs that stand there."""
+        found: dict[tuple[int, str, str], tuple[float, float]] = {}
+        places: dict[tuple[int, str, str], slice] = {}
+        self.tools.board.clear()
+        for index, family in wanted:
+            buffers = self.buffers(index)
+            assert buffers.other is not None
+            for name in buffers.written:
+                if buffers.dtypes[name].kind != "float" and self._declared(name) is None:
+                    found[index, family, name] = (0.0, 0.0)
+                else:
+                    places[index, family, name] = self._compare(buffers.other, index, name, math.inf, 0.0)
+        words = self.tools.board.read()
+        for key, place in places.items():
+            index, _, name = key
+            dtype = self.buffers(index).dtypes[name]
+            now, before = _as_noise(self.tools.comparison(words[place])), self.noise.get(key, Noise(0.0, 0.0))
+            noise = Noise(max(now.error, before.error), max(now.rms, before.rms))
+            absolute = allowed(
+                dtype, noise, declared=self._declared(name), widened=self._widened(name, index),
+                loose=not self.defences.scaled_tolerance,
+            )  # fmt: skip
+            found[key] = (absolute, relative_term(dtype))
+        return found
+
+    def _declared(self, name: str) -> float | None:
+        own = self.spec.argument(name).tolerance
+        return self.spec.tolerance if own is None else own
 
     def _widened(self, name: str, index: int) -> bool:
         return self.wide is not None and self.buffers(index).dtypes[name].kind == "float"
 
-    def _noise(self, original: Arena, index: int, name: str, *, wide: bool) -> Noise:
-        record = self._compare(original, index, name, math.inf, 0.0, wide=wide)
-        finite = int(record["finite"])
-        return Noise(float(record["max_error"]), math.sqrt(float(record["sum_squares"]) / finite) if finite else 0.0)
-
     def _compare(
         self, got: Arena, index: int, name: str, tolerance: float, relative: float, *, wide: bool | None = None
-    ) -> np.void:
+    ) -> slice:
         buffers = self.buffers(index)
         assert buffers.other is not None
         wanted = self._uses_wide(index, name) if wide is None else wide
         twin = buffers.wide.address(name) if wanted and buffers.wide is not None else 0
-        dtype = buffers.dtypes[name]
         return self.tools.compare(
-            tool_kind(dtype),
-            got.address(name),
-            buffers.other.address(name),
-            twin,
-            buffers.counts[name],
-            tolerance,
-            relative,
-        )
+            tool_kind(buffers.dtypes[name]), got.address(name), buffers.other.address(name), twin, buffers.counts[name],
+            tolerance, relative,
+        )  # fmt: skip
+
+    def _differs(self, index: int, name: str, tolerance: tuple[float, float]) -> bool:
+        """Whether an output in `main` differs from the reference by more than a tolerance (absolute, relative)."""
+        self.tools.board.clear()
+        place = self._compare(self.buffers(index).main, index, name, *tolerance)
+        return bool(self.tools.comparison(self.tools.board.read()[place])["bad"])
 
     def _failure(self, kind: str, case: int, family: str, reason: str, **more: Any) -> dict[str, Any]:
         return {"kind": kind, "case": self.cases[case].name, "family": family, "reason": reason, **more}
@@ -256,16 +336,11 @@ class Checker:
 
     def _original_runs(self, call: Call, index: int, family: str, seed: int) -> str | None:
         buffers = self.buffers(index)
-        buffers.draw(seed, family, widen=True)
-        buffers.reset(buffers.main, 0)
-        buffers.hash_inputs(0)
-        call(self.stream)
-        self.stream.synchronize()
-        buffers.hash_inputs(1)
-        touched = buffers.main.touched()
+        run = Run(call, index, family, seed)
+        (watch,), words = self._watched([run], widen=[True])
+        touched, changed = self._strayed(run, watch, words)
         if touched:
             return f"the kernel itself writes outside an array, {touched}; is its size right?"
-        changed = buffers.changed_input()
         if changed:
             return f"the kernel itself changes the input '{changed}'; declare it as inout"
         self.run_reference(index, 1)
@@ -295,9 +370,17 @@ class Checker:
     def _book_noise(self, index: int, family: str) -> None:
         buffers = self.buffers(index)
         # `main` holds the original's result, so where there is no wide twin its difference to `other` is the run-to-run noise.
-        for name in buffers.written:
-            now = self._noise(buffers.main, index, name, wide=self._widened(name, index))
-            old = self.noise.get((index, family, name), Noise(0.0, 0.0))
+        self.tools.board.clear()
+        places = {
+            name: self._compare(buffers.main, index, name, math.inf, 0.0, wide=self._widened(name, index))
+            for name in buffers.written
+        }
+        words = self.tools.board.read()
+        for name, place in places.items():
+            now, old = (
+                _as_noise(self.tools.comparison(words[place])),
+                self.noise.get((index, family, name), Noise(0.0, 0.0)),
+            )
             self.noise[index, family, name] = Noise(max(old.error, now.error), max(old.rms, now.rms))
 
     def _repeats(self, index: int, name: str) -> str | None:
@@ -343,11 +426,11 @@ class Checker:
                 if buffers.dtypes[other] == buffers.dtypes[name] and buffers.main.sizes[other] >= target.size:
                     controls["copy"] = buffers.main.view(other, cp.uint8)[: target.size]
                     break
-            tolerance, relative = self.tolerance(index, family, name)
+            tolerance = self.tolerances([(index, family)])[index, family, name]
             for what, content in controls.items():
                 wanted.add((what, name))
                 target[...] = content
-                if self._compare(buffers.main, index, name, tolerance, relative)["bad"]:
+                if self._differs(index, name, tolerance):
                     proven.add((what, name))
             target[...] = saved
 
@@ -369,11 +452,16 @@ class Checker:
             buffers.reset(buffers.main, 0)
             buffers.main.view(name, cp.uint8)[...] = fresh[name].reshape(-1).view(cp.uint8)
             call(self.stream)
-            self.stream.synchronize()
-            buffers.main.touched()
+            self.tools.board.clear()
+            buffers.main.touched(buffers.main.watch(), self.tools.board.read())
+            tolerances = self.tolerances([(index, family)])
             for output in buffers.written:
-                tolerance, relative = self.tolerance(index, family, output)
-                if self._compare(buffers.main, index, output, tolerance, relative)["bad"]:
+                if self._differs(index, output, tolerances[index, family, output]):
                     proven.add(("input", name))
                     break
         buffers.draw(seed, family, widen=True)
+
+
+def _as_noise(record: np.void) -> Noise:
+    finite = int(record["finite"])
+    return Noise(float(record["max_error"]), math.sqrt(float(record["sum_squares"]) / finite) if finite else 0.0)

@@ -67,8 +67,35 @@ class Call:
             )
 
 
+class Board:
+    """Small results of the worker's own kernels: they gather on the device and are read with one wait."""
+
+    _SLOTS = 1 << 15  # sixteen checks of a kernel with as many arrays as parameters fit
+
+    def __init__(self) -> None:
+        self._words = cp.zeros(self._SLOTS, cp.uint64)
+        self._used = 0
+
+    def clear(self) -> None:
+        """Forget what was taken; every slot taken from here on starts as zero."""
+        self._words.data.memset_async(0, 8 * self._used, cp.cuda.get_current_stream())
+        self._used = 0
+
+    def take(self, words: int) -> tuple[int, slice]:
+        """The device address of so many words, and where `read` has them. Raises RuntimeError when the board is full."""
+        start, self._used = self._used, self._used + words
+        if self._used > self._SLOTS:
+            raise RuntimeError("more results than the board has slots")
+        return int(self._words.data.ptr) + 8 * start, slice(start, self._used)
+
+    def read(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Everything taken since `clear`; waits for the device."""
+        words: np.ndarray[Any, np.dtype[np.uint64]] = cp.asnumpy(self._words[: self._used])
+        return words
+
+
 class Tools:
-    """The worker's own kernels (tools.cu)."""
+    """The worker's own kernels (tools.cu), and the board that their results go to."""
 
     COMPARISON = np.dtype(
         [("bad", "<u8"), ("first", "<u8"), ("max_error", "<f8"), ("sum_squares", "<f8"), ("finite", "<u8")]
@@ -79,8 +106,7 @@ class Tools:
         self._module = cp.cuda.function.Module()
         self._module.load(cubin)
         self._cache: dict[str, Any] = {}
-        self._empty = np.zeros(1, self.COMPARISON)
-        self._empty["first"] = np.iinfo(np.uint64).max
+        self.board = Board()
 
     def _launch(self, name: str, blocks: int, *arguments: ctypes._SimpleCData[Any], threads: int = 256) -> None:
         function = self._cache.get(name)
@@ -130,11 +156,11 @@ class Tools:
             ctypes.c_uint64(count),
         )
 
-    def draw(self, kind: str, address: int, count: int, figures: Draw) -> None:
-        """Draw an array's contents; the same numbers for the same figures."""
+    def draw(self, kind: str, address: int, count: int, figures: Draw, salt: int) -> None:
+        """Draw an array's contents; the same numbers for the same figures and the same word at the address `salt` (0: none)."""
         self._launch(
             f"draw_{kind}", self._blocks(count), ctypes.c_void_p(address), ctypes.c_uint64(count),
-            ctypes.c_uint64(figures.seed), ctypes.c_uint32(_FILLS.index(figures.kind)), ctypes.c_double(figures.low),
+            ctypes.c_uint64(figures.seed), ctypes.c_void_p(salt), ctypes.c_uint32(_FILLS.index(figures.kind)), ctypes.c_double(figures.low),
             ctypes.c_double(figures.high), ctypes.c_double(figures.scale), ctypes.c_double(figures.most),
             ctypes.c_uint32(figures.special), ctypes.c_double(figures.tiny), ctypes.c_double(figures.large),
         )  # fmt: skip
@@ -147,14 +173,20 @@ class Tools:
 
     def compare(
         self, kind: str, got: int, original: int, wide: int, count: int, tolerance: float, relative: float
-    ) -> np.void:
-        """Compare two arrays on the device; waits for the result (a record of COMPARISON)."""
-        result = cp.asarray(self._empty.view(np.uint8))
+    ) -> slice:
+        """Compare two arrays on the device; `comparison` of what the board has there is the result."""
+        address, place = self.board.take(self.COMPARISON.itemsize // 8)
         self._launch(
             f"compare_{kind}", self._blocks(count), ctypes.c_void_p(got), ctypes.c_void_p(original), ctypes.c_void_p(wide),
-            ctypes.c_uint64(count), ctypes.c_double(tolerance), ctypes.c_double(relative), ctypes.c_void_p(result.data.ptr),
+            ctypes.c_uint64(count), ctypes.c_double(tolerance), ctypes.c_double(relative), ctypes.c_void_p(address),
         )  # fmt: skip
-        record: np.void = cp.asnumpy(result).view(self.COMPARISON)[0]
+        return place
+
+    @classmethod
+    def comparison(cls, words: np.ndarray[Any, np.dtype[np.uint64]]) -> np.void:
+        """The record (of COMPARISON) that a comparison left on the board."""
+        record: np.void = words.copy().view(cls.COMPARISON)[0]
+        record["first"] = ~record["first"]
         return record
 
 
@@ -192,7 +224,6 @@ class Arena:
         self.bytes = offset
         self._zones = [(base + start, length // 4) for start, length in zones]
         self._zone_table = cp.asarray(np.array(self._zones, dtype=np.uint64))
-        self._flag = cp.zeros(1, cp.uint32)
         self.set_guards()
 
     def address(self, name: str) -> int:
@@ -209,17 +240,18 @@ class Arena:
         for address, words in self._zones:
             self._tools.fill(address, words * 4, GUARD_WORD)
 
-    def touched(self) -> str | None:
-        """The name of the buffer next to a guard zone that was written, and the guards set anew.
-
-        None if all are whole, or there are none.
-        """
+    def watch(self) -> slice | None:
+        """Look at the guard zones; `touched` says what the board then has there. None: there are none."""
         if not self._zones:
             return None
-        self._flag.fill(0xFFFFFFFF)
-        self._tools.check_guards(int(self._zone_table.data.ptr), len(self._zones), int(self._flag.data.ptr))
-        zone = int(self._flag.get()[0])
-        if zone == 0xFFFFFFFF:
+        address, place = self._tools.board.take(1)
+        self._tools.check_guards(int(self._zone_table.data.ptr), len(self._zones), address)
+        return place
+
+    def touched(self, place: slice | None, words: np.ndarray[Any, np.dtype[np.uint64]]) -> str | None:
+        """The name of the buffer next to the first guard zone that was written, and the guards set anew; None: all are whole."""
+        if place is None or not int(words[place][0]):
             return None
+        zone = len(self._zones) - int(words[place][0])
         self.set_guards()
         return f"before {self._names[0]}" if zone == 0 else f"after {self._names[zone - 1]}"

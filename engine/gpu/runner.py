@@ -144,7 +144,7 @@ class GpuRunner:
     def time(
         self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float
     ) -> list[Mapping[str, Any]]:
-        """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `cold`, `host_over_events`."""
+        """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `host_over_events`."""
         header = {
             "op": "time",
             "programs": list(keys),

@@ -58,6 +58,10 @@ class Contestant:
     graph: Any = None
     samples_us: list[float] = field(default_factory=list)
 
+    def launch_each(self, stream: Any) -> None:
+        for call in self.calls:
+            call(stream)
+
 
 class Timer:
     """Times programs of one spec on one case at a time."""
@@ -139,7 +143,7 @@ class Timer:
             others = sets[1:span] if graph else []
             contestant = Contestant([call, *(Call(loaded, launches, s.arguments(s.main)) for s in others)])
             if graph:
-                contestant.graph = self._record(lambda c=contestant: [call(self._recording) for call in c.calls])
+                contestant.graph = self._record(contestant.launch_each)
                 contestant.graph.launch(self.stream)
             contestants.append(contestant)
         failure, host_over_events = self._rounds(index, contestants, sets, effort, seed)
@@ -149,14 +153,14 @@ class Timer:
             "host_over_events": host_over_events,
         }
 
-    def _record(self, work: Callable[[], object]) -> Any:
-        """What `work` enqueues, as a CUDA graph."""
+    def _record(self, work: Callable[[Any], None]) -> Any:
+        """What `work` enqueues on the stream it gets, as a CUDA graph."""
         with self._recording:
             self._recording.begin_capture()
-            work()
+            work(self._recording)
             return self._recording.end_capture()
 
-    def _kept(self, key: tuple[object, ...], work: Callable[[], object]) -> Any:
+    def _kept(self, key: tuple[object, ...], work: Callable[[Any], None]) -> Any:
         """The graph of work that is the same for every candidate: recorded once."""
         if key not in self._graphs:
             self._graphs[key] = self._record(work)
@@ -190,7 +194,7 @@ class Timer:
                     self._before(index, c, sets, poison=int(order.integers(2)))
                     start.record(self.stream)
                     if c.graph is None:
-                        c.calls[0](self.stream)
+                        c.launch_each(self.stream)
                     else:
                         c.graph.launch(self.stream)
                     stop.record(self.stream)
@@ -224,15 +228,17 @@ class Timer:
         """New inputs in every set; where none is drawn by a kernel of ours they stay as they are."""
         self._salt[...] = secrets.randbits(63)
         address = int(self._salt.data.ptr)
-        self._kept(
-            ("redraw", index, len(sets)),
-            lambda: [s.redraw(_SET_SEED + i, address) for i, s in enumerate(sets)],
-        ).launch(self.stream)
+
+        def redraw(stream: Any) -> None:
+            for i, buffers in enumerate(sets):
+                buffers.redraw(_SET_SEED + i, address)
+
+        self._kept(("redraw", index, len(sets)), redraw).launch(self.stream)
 
     def _before(self, index: int, contestant: Contestant, sets: list[CaseBuffers], poison: int) -> None:
         used = sets[: len(contestant.calls)]
 
-        def reset() -> None:
+        def reset(stream: Any) -> None:
             for buffers in used:
                 buffers.reset(buffers.main, poison)
             self.flush()

@@ -5,9 +5,10 @@
 typedef unsigned long long u64;
 typedef unsigned int u32;
 
+// Where results go starts as zeros: what is looked for is the largest of each.
 struct Comparison {
   u64 bad;        // elements outside the tolerance
-  u64 first;      // index of the first of them
+  u64 first;      // complement of the index of the first of them
   u64 max_error;  // bits of a non-negative double, ordered as an integer
   double sum_squares;  // of the finite reference
   u64 finite;     // finite elements of the reference
@@ -40,19 +41,19 @@ extern "C" __global__ void hash_bytes(const unsigned char* data, u64 bytes, u64*
   if ((threadIdx.x & 31) == 0) atomicAdd(out, sum);
 }
 
-// zones: pairs of (address, words); out: index of the first zone that was touched, or all ones.
-extern "C" __global__ void check_guards(const u64* zones, u32 count, u32 pattern, u32* out) {
+// zones: pairs of (address, words); out: how many zones follow the first that was touched, itself included; or 0.
+extern "C" __global__ void check_guards(const u64* zones, u32 count, u32 pattern, u64* out) {
   u32 zone = blockIdx.x;
   const u32* p = (const u32*)zones[2 * zone];
   u64 words = zones[2 * zone + 1];
   for (u64 i = threadIdx.x; i < words; i += blockDim.x)
-    if (p[i] != pattern) atomicMin(out, zone);
+    if (p[i] != pattern) atomicMax(out, (u64)(count - zone));
 }
 
 template <typename T>
 __device__ void compare(const T* got, const T* original, const double* wide, u64 n, double tolerance, double relative,
                         Comparison* out) {
-  u64 bad = 0, first = ~0ull, finite = 0;
+  u64 bad = 0, first = 0, finite = 0;
   double worst = 0, squares = 0;
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
     double g = as_double(got[i]), o = as_double(original[i]);
@@ -69,7 +70,7 @@ __device__ void compare(const T* got, const T* original, const double* wide, u64
       worst = fmax(worst, e);
       ok = e <= tolerance + relative * fabs(r);
     }
-    if (!ok) { bad++; if (i < first) first = i; }
+    if (!ok) { bad++; if (~i > first) first = ~i; }
   }
   for (int o = 16; o; o >>= 1) {
     bad += __shfl_down_sync(~0u, bad, o);
@@ -77,10 +78,10 @@ __device__ void compare(const T* got, const T* original, const double* wide, u64
     squares += __shfl_down_sync(~0u, squares, o);
     worst = fmax(worst, __shfl_down_sync(~0u, worst, o));
     u64 f = __shfl_down_sync(~0u, first, o);
-    if (f < first) first = f;
+    if (f > first) first = f;
   }
   if ((threadIdx.x & 31) == 0) {
-    if (bad) { atomicAdd(&out->bad, bad); atomicMin(&out->first, first); }
+    if (bad) { atomicAdd(&out->bad, bad); atomicMax(&out->first, first); }
     atomicAdd(&out->finite, finite);
     atomicAdd(&out->sum_squares, squares);
     atomicMax(&out->max_error, (u64)__double_as_longlong(worst));
@@ -101,10 +102,11 @@ __device__ __forceinline__ void put(T* p, double v) { *p = (T)(long long)v; }
 
 enum { NORMAL = 0, UNIFORM = 1, INTEGERS = 2 };
 
-// One element from its own counter, so any number of threads draws the same. low and high: mean and deviation, or bounds.
+// salt: changes the seed of a launch that was recorded once. One element from its own counter, so any number of threads draws the same. low and high: mean and deviation, or bounds.
 template <typename T>
-__device__ void draw(T* out, u64 n, u64 seed, u32 kind, double low, double high, double scale, double most, u32 special,
+__device__ void draw(T* out, u64 n, u64 seed, const u64* salt, u32 kind, double low, double high, double scale, double most, u32 special,
                      double tiny, double large) {
+  if (salt) seed = mix(seed ^ *salt);
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
     u64 h = mix(seed + i * 0x9e3779b97f4a7c15ull);
     double v;
@@ -143,9 +145,9 @@ extern "C" __global__ void perturb(double* data, u64 n, double epsilon, u64 seed
   extern "C" __global__ void compare_##NAME(const T* g, const T* o, const double* w, u64 n, double t, double r,           \
                                             Comparison* out) { compare<T>(g, o, w, n, t, r, out); }                       \
   extern "C" __global__ void widen_##NAME(const T* in, double* out, u64 n) { widen<T>(in, out, n); }                      \
-  extern "C" __global__ void draw_##NAME(T* out, u64 n, u64 seed, u32 kind, double low, double high, double scale,        \
-                                         double most, u32 special, double tiny, double large) {                           \
-    draw<T>(out, n, seed, kind, low, high, scale, most, special, tiny, large);                                            \
+  extern "C" __global__ void draw_##NAME(T* out, u64 n, u64 seed, const u64* salt, u32 kind, double low, double high,     \
+                                         double scale, double most, u32 special, double tiny, double large) {             \
+    draw<T>(out, n, seed, salt, kind, low, high, scale, most, special, tiny, large);                                      \
   }
 FOR_TYPE(float32, float)
 FOR_TYPE(float64, double)

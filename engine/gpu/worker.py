@@ -53,20 +53,19 @@ class _Session:
         }
 
     def verify(self, header: dict[str, Any]) -> dict[str, Any]:
+        from engine.gpu.checks import Run
         from engine.gpu.device import Call
 
         loaded, launches = self.loaded[header["key"]]
         calls: dict[int, Any] = {}
-        checks = 0
+        runs = []
         for index, family, seed in header["plan"]:
             if index not in calls:
                 buffers = self.checker.buffers(index)
                 calls[index] = Call(loaded, launches[index], buffers.arguments(buffers.main))
-            failure = self.checker.check(calls[index], index, family, seed)
-            checks += 1
-            if failure:
-                return {"failure": failure, "checks": checks}
-        return {"failure": None, "checks": checks}
+            runs.append(Run(calls[index], index, family, seed))
+        failure, checks = self.checker.check(runs)
+        return {"failure": failure, "checks": checks}
 
     def repeats(self, header: dict[str, Any]) -> dict[str, Any]:
         """The first output that differs from run to run on the same inputs, or None."""
@@ -89,6 +88,7 @@ class _Session:
         for index, family, seed in header["plan"]:
             buffers = self.checker.buffers(index)
             buffers.draw(seed, family, widen=False)
+            buffers.reset(buffers.main, 0)
             Call(loaded, launches[index], buffers.arguments(buffers.main))(self.checker.stream)
             self.checker.stream.synchronize()
         return {}
