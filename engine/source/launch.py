@@ -121,6 +121,7 @@ def _show(config: LaunchConfig) -> str:
 
 
 def _declared(launch: LaunchExpr, sizes: Mapping[str, arith.Number], origin: str) -> LaunchConfig:
+    sizes = {**dict(launch.constants), **sizes}
     try:
         block = tuple(arith.evaluate_int(e, sizes) for e in launch.block)
         names = {**sizes, **{f"block.{axis}": n for axis, n in zip("xyz", (*block, 1, 1), strict=False)}}

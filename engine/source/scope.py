@@ -280,7 +280,7 @@ class Scope:
                     node = expression(table[short])
                     if node is None:
                         return None
-                    span, statement = _where(unit, short, kind)
+                    span, statement = definition_of(unit, short, kind)
                     return Definition(short, node, span, unit.path, statement)
         return None
 
@@ -443,7 +443,7 @@ def _parenthesised(name: str, text: str) -> bool:
     )
 
 
-def _where(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:
+def definition_of(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:
     """The span of the value of a file-scope constant or macro, if it is defined exactly once, and of its definition."""
     found: list[tuple[Span, Span]] = []
     for node in walk(unit.root):

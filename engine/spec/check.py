@@ -129,9 +129,10 @@ def _check_csr(argument: Argument, dtype: DType, spec: KernelSpec, case: Case, w
 
 def check_launch(launch: LaunchExpr, case: Case, where: str) -> None:
     """Raises SpecError where a declared launch is beyond what CUDA can launch."""
-    block = [whole(t, case.sizes, where) for t in launch.block]
-    grid = [whole(t, case.sizes, where) for t in launch.grid]
-    shared = whole(launch.shared, case.sizes, where)
+    names = {**dict(launch.constants), **case.sizes}
+    block = [whole(t, names, where) for t in launch.block]
+    grid = [whole(t, names, where) for t in launch.grid]
+    shared = whole(launch.shared, names, where)
     threads = 1
     for extent, limit in zip(block, _BLOCK_LIMITS, strict=False):
         threads *= extent

@@ -46,11 +46,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class LaunchExpr:
-    """A declared launch: up to three expressions each for grid and block, one for dynamic shared memory in bytes."""
+    """A declared launch: up to three expressions each for grid and block, one for dynamic shared memory in bytes.
+
+    They are over the case's sizes and the kernel file's own integer constants, whose values are `constants`.
+    """
 
     grid: tuple[str, ...]
     block: tuple[str, ...]
     shared: str = "0"
+    constants: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 
 from engine.errors import SpecError, UsageError
 from engine.model import Program
+from engine.source.constants import integers, words
 from engine.source.model import Kernel, Unit
 from engine.source.parse import parse
 from engine.spec.check import MAX_BYTES, case_name, check_case, derived_cases, same_names
@@ -29,7 +30,7 @@ from engine.spec.model import (
 from engine.spec.tables import SPEC_NAME, Table, resolve, split_kernel, tables_of
 from engine.spec.types import parameter_type
 
-_KEYS = ("kernel", "tolerance", "deterministic", "args", "launch", "check", "time", "compile", "chain")
+_KEYS = ("kernel", "tolerance", "deterministic", "args", "launch", "check", "time", "compile", "chain", "tune", "where")
 _FILLS: Mapping[str, tuple[str, ...]] = {
     "normal": ("low", "high"),
     "uniform": ("low", "high"),
@@ -316,7 +317,8 @@ class _Reader:
                 self.fail(f"the launch has no '{key}'", *keys, do=f'add {key} = "…", or leave the launch out')
         parts = {key: self.extents(data[key], *keys, key) for key in ("grid", "block")}
         shared = self.expression(data.get("shared", "0"), *keys, "shared")
-        return LaunchExpr(parts["grid"], parts["block"], shared)
+        names = [name for text in (*parts["grid"], *parts["block"], shared) for name in words(text)]
+        return LaunchExpr(parts["grid"], parts["block"], shared, tuple(integers(self.unit, names).items()))
 
     def extents(self, value: object, *keys: str | int) -> tuple[str, ...]:
         if not isinstance(value, list):

@@ -19,6 +19,8 @@ from engine.spec.toml_positions import Path, Place, locate
 SPEC_NAME = "optiml.toml"
 _MAX_TEXT = 256 * 1024  # characters; tomllib is quadratic in places, and no honest spec is near this
 _COMMENT = re.compile(rb"^[ \t]*//[ \t]*optiml:[ \t]?([^\n]*)", re.MULTILINE)
+# `tune NAME = 64, 128` and `where NAME <= 64` declare a template for engine.tune; `tune.NAME = […]` and `where = […]` are TOML.
+_TUNING = re.compile(rb"[ \t]*(tune\b(?!\s*[.=])|where\b(?!\s*=[^=]))[ \t]*([^\n]*)")
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ def comment_tables(unit: Unit) -> tuple[Table, ...]:
     runs: dict[int, list[re.Match[bytes]]] = {}
     for match in _COMMENT.finditer(unit.data):
         at = match.start(1)
+        if _TUNING.match(match[1]):
+            continue
         inside = next((f for f in unit.functions if f.body.start <= at < f.body.end), None)
         if inside:
             raise SpecError(
@@ -157,6 +161,17 @@ def comment_tables(unit: Unit) -> tuple[Table, ...]:
         tables.append(Table(source, data, (), True, _declared_kernel(data) or unit.kernels[index].name))
         _check_next(tables[-1], unit.kernels[index])
     return tuple(tables)
+
+
+def tuning_lines(unit: Unit) -> tuple[tuple[str, str, int], ...]:
+    """The file's `// optiml: tune …` and `// optiml: where …` lines: ("tune" or "where", the rest, line). Raises SpecError."""
+    found = []
+    for match in _COMMENT.finditer(unit.data):
+        tuning = _TUNING.match(match[1].removesuffix(b"\r"))
+        if tuning:
+            line = unit.line_of(match.start(1))
+            found.append((tuning[1].decode(), _decode(tuning[2], unit.path, line).strip(), line))
+    return tuple(found)
 
 
 def _check_next(table: Table, kernel: Kernel) -> None:

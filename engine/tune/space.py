@@ -1,0 +1,193 @@
+"""A space of named whole numbers with conditions, and the set of its points that meet them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from engine.arith import ArithmeticError_, Number, evaluate
+from engine.errors import RefusedError, UsageError
+
+Point = tuple[int, ...]
+
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\s*\()")
+_MOST_VALUES = 1024  # of one parameter
+_MOST_VISITED = 2_000_000  # partial points looked at while the set is built: some seconds
+_MOST_POINTS = 100_000
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A name with the values it may take, in the order given. `where` is the `path:line` of its declaration, or ""."""
+
+    name: str
+    values: tuple[int, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """An arithmetic expression over parameters and constants that must not be 0. `where` is its `path:line`, or ""."""
+
+    text: str
+    where: str = ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(_NAME.findall(self.text))
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A condition (a user's, or one of the hardware) and how many points of the product of all values it took away."""
+
+    condition: str
+    points: int
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Parameters with conditions. `constants` are further names that conditions may use."""
+
+    parameters: tuple[Parameter, ...]
+    conditions: tuple[Condition, ...] = ()
+    constants: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for parameter in self.parameters:
+            if not parameter.values:
+                raise UsageError(f"'{parameter.name}' has no values", parameter.where, "write NAME = 64, 128, 256")
+            if len(parameter.values) > _MOST_VALUES:
+                raise UsageError(
+                    f"'{parameter.name}' has {len(parameter.values)} values", parameter.where, f"at most {_MOST_VALUES}"
+                )
+            if len(set(parameter.values)) != len(parameter.values):
+                raise UsageError(f"'{parameter.name}' has a value twice", parameter.where, "name each once")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.parameters)
+
+    @property
+    def size(self) -> int:
+        """The number of points without any condition."""
+        return math.prod(len(p.values) for p in self.parameters)
+
+    def named(self, point: Point) -> dict[str, int]:
+        return dict(zip(self.names, point, strict=True))
+
+    def points(self) -> tuple[tuple[Point, ...], tuple[Excluded, ...]]:
+        """Every point that meets the conditions, in the order of the values, and what each condition took away.
+
+        Nothing is compiled or run. Raises UsageError for a condition that has no value or a space too large to list, and
+        RefusedError that names the condition which leaves nothing.
+        """
+        names = self.names
+        levels: list[list[_Checked]] = [[] for _ in names]
+        known = dict(self.constants)
+        checks = []
+        for condition in self.conditions:
+            unknown = sorted(n for n in condition.names if n not in names and n not in known)
+            if unknown:
+                raise UsageError(
+                    f"the condition '{condition.text[:100]}' names '{unknown[0][:60]}', which is no parameter and no constant",
+                    condition.where, f"the parameters are {', '.join(names)}",
+                )  # fmt: skip
+            checked = _Checked(condition, tuple(n for n in names if n in condition.names), known)
+            checks.append(checked)
+            # A condition is asked for as soon as all its names have a value: what it forbids is never gone through.
+            levels[max((names.index(n) for n in checked.names), default=0)].append(checked)
+        below = [math.prod(len(p.values) for p in self.parameters[i + 1 :]) for i in range(len(names))]
+        found: list[Point] = []
+        visited = 0
+        stack: list[tuple[int, ...]] = [()]
+        while stack:
+            partial = stack.pop()
+            depth = len(partial)
+            if depth == len(names):
+                found.append(partial)
+                if len(found) > _MOST_POINTS:
+                    raise UsageError(
+                        f"the space has over {_MOST_POINTS} points", do="give fewer values or more conditions"
+                    )
+                continue
+            for value in reversed(self.parameters[depth].values):
+                visited += 1
+                point = (*partial, value)
+                values = dict(zip(names, point, strict=False))
+                broken = next((c for c in levels[depth] if not c.holds(values)), None)
+                if broken is None:
+                    stack.append(point)
+                else:
+                    broken.excluded += below[depth]
+            if visited > _MOST_VISITED:
+                raise UsageError(
+                    f"the space of {self.size} combinations is too large to list",
+                    do="give fewer values or more conditions",
+                )
+        excluded = tuple(Excluded(c.condition.text, c.excluded, c.condition.where) for c in checks if c.excluded)
+        if not found:
+            raise empty(self.size, excluded)
+        return tuple(found), excluded
+
+
+class _Checked:
+    """A condition with its answers remembered by the values of the names that it uses."""
+
+    def __init__(self, condition: Condition, names: tuple[str, ...], constants: Mapping[str, Number]) -> None:
+        self.condition, self.names, self._constants = condition, names, constants
+        self._known: dict[tuple[int, ...], bool] = {}
+        self.excluded = 0
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        key = tuple(values[n] for n in self.names)
+        if key not in self._known:
+            try:
+                self._known[key] = bool(evaluate(self.condition.text, {**self._constants, **values}))
+            except ArithmeticError_ as error:
+                given = ", ".join(f"{n} = {v}" for n, v in zip(self.names, key, strict=True))
+                raise UsageError(
+                    f"the condition has no value at {given}: {error.what}" if given else error.what,
+                    self.condition.where, "write it over the parameters, as in BLOCK * ITEMS <= 4096",
+                ) from None  # fmt: skip
+        return self._known[key]
+
+
+def empty(size: int, excluded: Iterable[Excluded]) -> RefusedError:
+    """The error for a set without a point: it names the condition that took the last ones, and what went before."""
+    parts = list(excluded)
+    if not parts:
+        return RefusedError("no point of the space is possible")
+    last = parts[-1]
+    if len(parts) == 1 or last.points == size:
+        what = f"no point of the space is possible: '{last.condition}' excludes all {size}"
+    else:
+        before = "; ".join(f"'{e.condition}' excludes {e.points}" for e in parts[:-1])
+        what = f"no point of the space is possible: of {size}, {before}; '{last.condition}' excludes the last {last.points}"
+    return RefusedError(what, last.where, "change that condition, or give other values")
+
+
+def parse_values(text: str, name: str, where: str = "") -> tuple[int, ...]:
+    """The values in "64, 128, 256", "1..8" or "16..512 step 16" (or several of these). Raises UsageError."""
+    found: list[int] = []
+    try:
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(-?\d{1,9})\s*\.\.\s*(-?\d{1,9})\s*(?:step\s+(\d{1,9}))?\s*", part)
+            if match:
+                low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
+                if step < 1 or high < low or (high - low) // step >= _MOST_VALUES:
+                    raise UsageError(f"the range '{part.strip()}' of '{name}' is empty or too long", where)
+                found += range(low, high + 1, step)
+                continue
+            value = evaluate(part, {})
+            if not isinstance(value, int) or abs(value) >= 2**31:
+                raise UsageError(f"'{part.strip()[:40]}' is no whole number for '{name}'", where, "use whole numbers")
+            found.append(value)
+    except ArithmeticError_ as error:
+        raise UsageError(
+            f"the values of '{name}' are not understood: {error.what}", where, "write 64, 128, 256 or 16..512 step 16"
+        ) from None
+    return tuple(found)
