@@ -1,0 +1,140 @@
+"""Which proposer is to make the next edit of a node: a bandit over what each brought lately for its seconds and dollars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.model import Evaluation, Outcome
+from engine.rules.model import Proposal
+
+if TYPE_CHECKING:
+    from engine.search.tree import Node
+
+# Discounted UCB (Garivier and Moulines 2011, "On upper-confidence bound policies for switching bandit problems"): what a proposer
+# brought at the start of a run says little about its end. A candidate counts half after some thirteen more. Ours.
+_DISCOUNT = 0.95
+# Gains are between 0 and 1 and most are 0, so a wider interval than this would be chance alone. Ours.
+_EXPLORE = 0.2
+_MOST_GAIN = 1.0  # log2 over the best so far: more than a doubling is one lucky find, and no rate
+# An hour of a data-centre GPU is rented for some four dollars: a dollar is worth so many seconds of it. Ours.
+SECONDS_PER_USD = 900.0
+_TRIALS = 6.0  # so many candidates of a proposer are seen before it can be said not to pay
+_PAYS = 0.25  # of the best proposer's index
+
+
+@dataclass
+class _Arm:
+    """One proposer: discounted sums for the choice, plain ones for the report."""
+
+    weight: float = 0.0
+    gain: float = 0.0
+    cost_s: float = 0.0
+    candidates: int = 0
+    passed: int = 0
+    best: int = 0  # times it made the best so far
+    total_gain: float = 0.0
+    seconds: float = 0.0
+    usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one proposer came to: its candidates, those that passed every check, and those that became the best so far.
+
+    `gain` is what those brought, in doublings of the speed (log2); `seconds` went into evaluating its candidates, `usd` into asking.
+    """
+
+    candidates: int
+    passed: int
+    best: int
+    gain: float
+    seconds: float
+    usd: float
+
+
+@dataclass
+class Mixture:
+    """Keeps account of every proposer by its name, whatever the names are. Used from the search's thread alone."""
+
+    seconds_per_usd: float = SECONDS_PER_USD
+    _arms: dict[str, _Arm] = field(default_factory=dict)
+    _best: float = 1.0
+
+    def pick(self, untried: Sequence[Proposal]) -> int:
+        """The place of the next proposal in a list by rising prior: the most promising of the proposer whose turn it is."""
+        last = {proposal.proposer: place for place, proposal in enumerate(untried)}
+        if len(last) == 1:
+            return len(untried) - 1
+        # Among equals, as at the start, the prior decides.
+        return max(last.values(), key=lambda at: (self._index(untried[at].proposer), untried[at].prior))
+
+    def booked(self, node: Node) -> None:
+        """An edit was evaluated, now or in the run that is resumed."""
+        if node.evaluation is None or node.proposal is None:
+            return
+        gained = self._gain(node.evaluation)
+        seconds = sum(node.evaluation.stage_s.values())
+        for other in self._arms.values():
+            other.weight *= _DISCOUNT
+            other.gain *= _DISCOUNT
+            other.cost_s *= _DISCOUNT
+        arm = self._arm(node.proposal.proposer)
+        arm.weight += 1.0
+        arm.gain += min(_MOST_GAIN, gained)
+        arm.cost_s += seconds
+        arm.candidates += 1
+        arm.passed += node.evaluation.measurement is not None and node.evaluation.outcome is not Outcome.GUARDRAIL
+        arm.best += gained > 0
+        arm.total_gain += gained
+        arm.seconds += seconds
+
+    def charge(self, proposer: str, usd: float) -> None:
+        """Money that a proposer spent beside the evaluation of its candidates."""
+        if usd > 0:
+            arm = self._arm(proposer)
+            arm.usd += usd
+            arm.cost_s += usd * self.seconds_per_usd
+
+    def pays(self, proposer: str) -> bool:
+        """Whether asking this proposer is worth its price: it is new, or not far behind the best of them."""
+        arm = self._arms.get(proposer)
+        if arm is None or arm.candidates < _TRIALS:
+            return True
+        best = max(self._index(name) for name in self._arms)
+        return self._index(proposer) >= _PAYS * best
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        """What each proposer came to so far, by name."""
+        return {
+            name: Share(arm.candidates, arm.passed, arm.best, arm.total_gain, arm.seconds, arm.usd)
+            for name, arm in sorted(self._arms.items())
+        }
+
+    def _arm(self, name: str) -> _Arm:
+        return self._arms.setdefault(name, _Arm())
+
+    def _index(self, name: str) -> float:
+        """The upper bound of what a proposer's next candidate brings, over what one costs; infinite for one never tried."""
+        arm = self._arms.get(name)
+        if arm is None or arm.weight <= 0.0:
+            return math.inf
+        total = sum(other.weight for other in self._arms.values())
+        bound = arm.gain / arm.weight + _EXPLORE * math.sqrt(math.log(1.0 + total) / arm.weight)
+        every = sum(other.cost_s for other in self._arms.values()) / total
+        # Costs are noisy where candidates are few: half of a candidate at the price of all steadies them.
+        cost = (arm.cost_s + 0.5 * every) / (arm.weight + 0.5)
+        return bound / (cost / every) if every > 0 else bound
+
+    def _gain(self, evaluation: Evaluation) -> float:
+        """log2 of the speedup over the best so far, 0 for what does not beat it."""
+        measurement = evaluation.measurement
+        if measurement is None or evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED):
+            return 0.0
+        if measurement.ratio <= self._best:
+            return 0.0
+        gained, self._best = math.log2(measurement.ratio / self._best), measurement.ratio
+        return gained
