@@ -24,7 +24,8 @@ class BatchClient:
 
     Requests are known by their label, which a resumed run makes again, so that answers of several rounds can be put
     together in one `responses.jsonl`. Open requests of earlier runs that were answered since are dropped from
-    `requests.jsonl`. `index.jsonl` says in words what each open request is about. Raises UsageError without a model's name and for responses that are none; MachineError where the
+    `requests.jsonl`. `index.jsonl` says in words what each open request is about.
+    Raises UsageError without a model's name and for responses that are none; MachineError where the
     folder cannot be written.
     """
 

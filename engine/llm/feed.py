@@ -193,7 +193,8 @@ class LlmFeed:
 
     def _proposed(self, node: Node, round: int) -> Proposed | None:
         # Profiling takes longer than evaluating, and a model makes more of a diagnosed kernel: waiting pays.
-        diagnosed = self._diagnose(node, _DIAGNOSIS_S if round == 0 else 0.0)
+        held = self._holds(propose_label(node.path()[0].program, node.program, round))
+        diagnosed = self._diagnose(node, 0.0 if round or held else _DIAGNOSIS_S)
         try:
             context = make_context(
                 node, self._spec, self._target,

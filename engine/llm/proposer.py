@@ -88,7 +88,7 @@ class LlmProposer:
             return self._booked(Proposed((), (Fault.TOO_LONG,), 0, error.what))
         label = propose_label(context.place.original, context.program, round)
         temperature = min(_HOTTEST, _COOLEST + _WARMER * round)
-        return self._booked(self._ask(context, messages, label, temperature, repairs=0, tries=2))
+        return self._booked(self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2))
 
     def knows(self, parent: Program, candidate: Program) -> bool:
         """Whether the conversation that led from one program to another is at hand."""
@@ -105,7 +105,9 @@ class LlmProposer:
         original = thread.context.place.original
         label = f"repair/{node_key(original, parent)}/{node_key(original, candidate)}"
         messages = (*thread.messages, message)
-        return self._booked(self._ask(thread.context, messages, label, _COOLEST, repairs=thread.repair + 1, tries=1))
+        about = f"{thread.context.about} > {thread.idea}"
+        asked = self._ask(thread.context, messages, label, _COOLEST, about, repairs=thread.repair + 1, tries=1)
+        return self._booked(asked)
 
     # ---- one conversation
 
@@ -115,6 +117,7 @@ class LlmProposer:
         messages: tuple[Message, ...],
         label: str,
         temperature: float,
+        about: str,
         *,
         repairs: int,
         tries: int,
@@ -130,7 +133,7 @@ class LlmProposer:
                 temperature,
                 _MOST_ANSWER_TOKENS,
                 SCHEMA,
-                context.about,
+                about,
             )
             # A conversation that has grown past what a prompt may have is not continued.
             if attempt and prompt_estimate(request) > 2 * self._options.most_tokens:
