@@ -34,6 +34,8 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("fast_math", "FastMath"),
     ("launch_bounds", "LaunchBounds"),
     ("warp_reduce", "WarpReduce"),
+    ("shared_padding", "SharedPadding"),
+    ("swap_axes", "SwapAxes"),
 )
 
 

@@ -53,7 +53,7 @@ class BlockSize:
         if current[2] != 1:
             return
         mapping = thread_map(site)
-        if mapping is not None and _free(site, mapping):
+        if mapping is not None and free(site, mapping):
             yield from self._by_index(site, mapping, current)
         elif current[1] == 1:
             yield from self._by_constant(site, current)
@@ -90,7 +90,7 @@ class BlockSize:
             yield from proposal(self.name, f"Launch blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
 
 
-def _free(site: Site, mapping: ThreadMap) -> bool:
+def free(site: Site, mapping: ThreadMap) -> bool:
     """Whether no thread looks at others, at its place in the block, or at the size of the block."""
     if site.kernel.shared or thread_uses_outside(site, mapping.indices) or site.kernel.launch_bounds:
         return False

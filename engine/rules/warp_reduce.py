@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from engine.arith import ArithmeticError_, evaluate_int
 from engine.rules.common import (
     body_node,
     called,
@@ -21,13 +20,13 @@ from engine.rules.common import (
     fresh,
     in_file,
     indent_at,
-    names,
     proposal,
     sound,
     strip,
     text,
     walk,
 )
+from engine.rules.constants import constant
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import tokens
 from engine.rules.scope import inside, manageable, type_names
@@ -129,33 +128,13 @@ def _is_thread(site: Site, node: Node | None) -> bool:
     return _compact(node) == "threadIdx.x"
 
 
-def _number(site: Site, node: Node) -> int | None:
-    """The value of an expression over literals, constants, macros and the launch's template arguments."""
-    values: dict[str, int | float] = {}
-    given = [a.strip() for a in site.spec.steps[site.step].template_args.split(",")]
-    parameters = [p.split("=")[0].split() for p in site.kernel.template_parameters]
-    arguments = {p[-1]: a for p, a in zip(parameters, given, strict=False) if p}
-    for name in names(node):
-        written = arguments.get(name, site.unit.macros.get(name, site.unit.constants.get(name)))
-        try:
-            values[name] = evaluate_int(written, {}) if written else 0
-        except ArithmeticError_:
-            return None
-        if not written:
-            return None
-    try:
-        return evaluate_int(text(node), values)
-    except ArithmeticError_:
-        return None
-
-
 def _is_block(site: Site, node: Node, blocks: set[int], divisor: int = 1) -> bool:
     """Whether the expression is the number of threads of every launched block over `divisor`."""
     written = _compact(strip(node)).replace("u", "") if "blockDim" in text(node) else ""
     halves = {"blockDim.x/2", "blockDim.x>>1"} if divisor == 2 else {"blockDim.x"}
     if written:
         return written in halves
-    value = _number(site, node)
+    value = constant(site, node)
     return value is not None and blocks == {value * divisor}
 
 

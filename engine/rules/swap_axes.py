@@ -1,0 +1,149 @@
+"""The two thread axes of a plane change places, so that neighbours in a warp touch neighbours in memory.
+
+Source of the method: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.model import LaunchConfig
+from engine.rules.block_size import free
+from engine.rules.coarsen import covered
+from engine.rules.common import (
+    THREAD_NAMES,
+    Edits,
+    body_node,
+    configs_of,
+    in_file,
+    launch_edits,
+    merge,
+    proposal,
+    sound,
+    text,
+    visible,
+    walk,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.polynomial import Polynomial
+from engine.rules.scope import Scope, manageable
+from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+# 32-byte sectors that a warp's access to 4-byte elements touches: one element for all, neighbours, strided.
+_BROADCAST, _COALESCED, _STRIDED = 1, 4, 32
+_LOOP = 8  # an access in a loop counts as so many outside
+_MAX_GRID_Y = 65535
+_SHAPES = ((32, 8), (64, 4), (32, 4))
+
+
+class SwapAxes:
+    """`.x` and `.y` exchanged in the kernel together with the launch, where the fast index runs along `.y`."""
+
+    name = "swap_axes"
+    summary = "Exchange the thread axes so that accesses coalesce"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not visible(site) or not manageable(site):
+            return
+        mapping, before = thread_map(site), configs_of(site, {})
+        if mapping is None or before is None or mapping.style == "none" or not free(site, mapping):
+            return
+        x, y = mapping.index("x"), mapping.index("y")
+        if x is None or y is None or len(mapping.indices) != 2 or x.factor != 1 or y.factor != 1:
+            return
+        blocks = {c.block for c in before}
+        bounds = covered(site, mapping, before)
+        cost = _sectors(site, x, y)
+        if bounds is None or len(blocks) != 1 or cost is None or cost[1] >= cost[0]:
+            return
+        old = blocks.pop()
+        shapes = dict.fromkeys([(old[1], old[0]), *_SHAPES])
+        gain = 1 - cost[1] / cost[0]
+        for rank, shape in enumerate(s for s in shapes if _fits(x, y, s, old)):
+            edits = _swapped(site, mapping, bounds["x"], bounds["y"], shape)
+            # A strided warp moves eight times the bytes it uses.
+            yield from proposal(
+                self.name,
+                f"Let threadIdx.x run along {y.name} and threadIdx.y along {x.name}, in blocks of {shape[0]} x {shape[1]}",
+                edits,
+                (0.5 if shape[0] < site.target.warp else 0.85 - 0.03 * rank) * gain,
+                x=shape[0],
+                y=shape[1],
+            )
+
+
+def _fits(x: Index, y: Index, shape: tuple[int, int], old: tuple[int, int, int]) -> bool:
+    """A constant that stands for a block's extent stays with its variable."""
+    return (y.extent == "blockDim.y" or shape[0] == old[1]) and (x.extent == "blockDim.x" or shape[1] == old[0])
+
+
+def _sectors(site: Site, x: Index, y: Index) -> tuple[int, int] | None:
+    """Sectors that a warp touches as it is, and with the axes exchanged; None where an index cannot be told."""
+    scope = Scope(site, frozenset({x.name, y.name}))
+    before = after = 0
+    for node in walk(body_node(site)):
+        if node.type != "subscript_expression":
+            continue
+        element = scope.element(node)
+        if element is None:
+            continue
+        index = element[1]
+        if index is None:
+            return None
+        weight = _LOOP ** min(2, _depth(node, site))
+        before += weight * _touched(index, x.name)
+        after += weight * _touched(index, y.name)
+    return (before, after) if before else None
+
+
+def _touched(index: Polynomial, lane: str) -> int:
+    parts = index.split(lane)
+    if parts is None:
+        return _STRIDED
+    factor = parts[0].constant
+    if factor == 0:
+        return _BROADCAST
+    return _COALESCED if factor in (1, -1) else _STRIDED
+
+
+def _depth(node: Node, site: Site) -> int:
+    depth, above = 0, node.parent
+    while above is not None and above != body_node(site):
+        depth += above.type in ("for_statement", "while_statement", "do_statement")
+        above = above.parent
+    return depth
+
+
+def _swapped(site: Site, mapping: ThreadMap, along_x: str, along_y: str, shape: tuple[int, int]) -> Edits | None:
+    edits = []
+    for node in walk(body_node(site)):
+        owner = node.child_by_field_name("argument") if node.type == "field_expression" else None
+        field = node.child_by_field_name("field") if owner is not None else None
+        if owner is None or field is None or text(owner) not in THREAD_NAMES or text(field) not in ("x", "y"):
+            continue
+        edits.append(Edit(Span(field.start_byte, field.end_byte), "y" if text(field) == "x" else "x"))
+    launch = launch_edits(
+        site,
+        grid=[ceil_div(along_y, shape[0]), ceil_div(along_x, shape[1])],
+        block=[str(shape[0]), str(shape[1])],
+    )
+    merged = merge(in_file(site, *edits), launch)
+    after = configs_of(site, merged) if merged is not None else None
+    if after is None or not _covered(site, after, along_x, along_y, shape):
+        return None
+    return merged
+
+
+def _covered(site: Site, after: tuple[LaunchConfig, ...], along_x: str, along_y: str, shape: tuple[int, int]) -> bool:
+    if any(c.block != (*shape, 1) or c.grid[1] > _MAX_GRID_Y for c in after):
+        return False
+    first = covers(site, along_y, tuple((c.grid[0], c.block[0]) for c in after), 1)
+    return first and covers(site, along_x, tuple((c.grid[1], c.block[1]) for c in after), 1)
+
+
+__all__ = ["SwapAxes"]
