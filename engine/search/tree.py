@@ -13,6 +13,7 @@ from typing import Literal
 
 from engine.model import Evaluation, Outcome, Program
 from engine.rules.model import Proposal
+from engine.search.mixture import Mixture
 from engine.search.reward import failed, reward
 
 # KernelOPT (arXiv 2609.30059) explores with 1.4 on rewards as they are. Ours are scaled to the best so far, and priors tell
@@ -45,6 +46,7 @@ class Node:
     untried: list[Proposal] | None = None  # by falling prior; None: not asked for yet
     visits: int = 0
     pending: int = 0
+    offered: int = 0  # proposals that came later
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     total: float = 0.0
     best: float = -math.inf
@@ -79,6 +81,7 @@ class Tree:
         weigh: Callable[[str, list[Proposal]], list[Proposal] | None] = lambda digest, proposals: None,
     ) -> None:  # fmt: skip
         self._propose, self._strategy, self._weigh = propose, strategy, weigh
+        self.mixture = Mixture()
         self._random = random.Random(seed)
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
         self.nodes: dict[int, Node] = {0: self.root}
@@ -90,7 +93,7 @@ class Tree:
         if node is None:
             return None
         untried = self._proposals(node)
-        at = self._random.randrange(len(untried)) if self._strategy == "random" else -1
+        at = self._random.randrange(len(untried)) if self._strategy == "random" else self.mixture.pick(untried)
         proposal = untried.pop(at)
         for step in node.path():
             step.pending += 1
@@ -146,10 +149,13 @@ class Tree:
     def offer(self, node: Node, proposals: Iterable[Proposal]) -> None:
         """Add proposals for a node that came later than those of `propose`; none for what is not built upon."""
         if node.evaluation is None or not _closed(node.evaluation.outcome):
-            node.untried = sorted([*self._proposals(node), *proposals], key=lambda p: p.prior)
+            late = list(proposals)
+            node.untried = sorted([*self._proposals(node), *late], key=lambda p: p.prior)
+            node.offered += len(late)
 
     def _may_widen(self, node: Node) -> bool:
-        if len(node.children) + node.pending >= WIDTH * (node.visits + node.pending) ** WIDENING:
+        # What came later was asked for, and is not made to wait until the node has been visited often enough.
+        if len(node.children) + node.pending >= node.offered + WIDTH * (node.visits + node.pending) ** WIDENING:
             return False
         return bool(self._proposals(node))
 
@@ -165,6 +171,7 @@ class Tree:
         parent.children.append(node)
         self.nodes[id] = node
         self.digests.setdefault(program.digest, node)
+        self.mixture.booked(node)
         gained = reward(evaluation)
         for step in node.path():
             step.visits += 1
