@@ -22,6 +22,7 @@ from engine.verify.defences import ALL, Defences
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
     from engine.search.insight import Insight
+    from engine.search.loop import Watch
 
 _CPU_ARCH = "sm_90"
 
@@ -83,7 +84,7 @@ class Machine:
         """What a profiler can say of programs of this spec; None without a GPU or without Nsight Compute."""
         if self.mode == "predicted":
             return None
-        from engine.profile.model import FULL
+        from engine.profile.model import CHEAP, FULL
         from engine.profile.ncu import find_ncu, make_profiler
         from engine.profile.service import ProfileService
         from engine.search.insight import ProfilerInsight
@@ -91,8 +92,16 @@ class Machine:
         if find_ncu() is None:
             return None
         bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
-        service = ProfileService(make_profiler(self, spec), self.turns, prepare=(FULL,))
-        return ProfilerInsight(service, spec, self.target, bandwidth)
+        service = ProfileService(make_profiler(self, spec), self.turns.guest(), prepare=(FULL, CHEAP))
+        before_s = self.turns.waited_s
+        return ProfilerInsight(service, spec, self.target, bandwidth, lambda: self.turns.waited_s - before_s)
+
+    def watch(self, spec: KernelSpec, evaluator: Evaluator) -> Watch | None:
+        """Who says what programs move and execute where no profiler does: on the CPU path, the model's counts."""
+        from engine.evaluate.cpu import CpuEvaluator
+        from engine.search.insight import PredictedWatch
+
+        return PredictedWatch(evaluator, spec) if isinstance(evaluator, CpuEvaluator) else None
 
     def close(self) -> None:
         self.compiler.close()

@@ -26,7 +26,9 @@ from engine.rules.model import Proposal, Target
 from engine.search.insight import Evidence, Insight
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Progress, Search
+from engine.search.reward import CONSTANTS, Reward
 from engine.search.tree import Node, Strategy, Tree
+from engine.search.tree import constants as search_constants
 from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
 from engine.spec.model import KernelSpec
@@ -59,6 +61,7 @@ class Options:
     resume: bool = False
     search: Strategy = "mcts"
     profile: bool = True  # ask Nsight Compute, where it is there
+    proxies: bool = True  # let counters take part in the reward
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
     proposers: tuple[str, ...] = ("rules",)  # of "rules", "llm"
@@ -103,12 +106,12 @@ def _run(
 
             model = LlmSession(options.llm, spec, machine.target, out, diagnose=diagnoser(insight))
         weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
-        tree = Tree(program, source, options.seed, options.search, weigh)
+        tree = Tree(program, source, options.seed, options.search, weigh, Reward(proxies=options.proxies))
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
                 in_flight=machine.jobs + 2, prefetch=source, on_progress=on_progress,
-                feed=model,
+                feed=model, watch=insight or machine.watch(spec, evaluator),
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
             search.start(built, original)
@@ -129,6 +132,9 @@ def _run(
                 model.settle()
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator)
             evidence = [] if insight is None or interrupted else _evidence(search, evaluator, insight, best)
+        if insight is not None:
+            search.observe()
+            search.progress.stage_s.update(insight.stages())
         missing = insight.close() if insight is not None else ()
         insight = None
         if model is not None:
@@ -253,6 +259,8 @@ def _result(
         spec=dataclasses.asdict(spec),
         notes=tuple(notes),
         provenance=provenance(options.command),
+        proxies=options.proxies,
+        constants={"reward": CONSTANTS.described(), "search": search_constants()},
     )
 
 

@@ -74,6 +74,8 @@ class OptimizationResult:
     spec: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    proxies: bool = True  # counters took part in the reward
+    constants: Mapping[str, Any] = field(default_factory=dict)  # of reward and search, with their reasons
     schema: str = SCHEMA
 
     def to_json(self) -> str:

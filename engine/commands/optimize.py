@@ -35,6 +35,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="how the next edit is chosen (default: mcts)",
     )
     parser.add_argument("--no-profile", action="store_true", help="do not ask Nsight Compute, even where it is there")
+    parser.add_argument("--no-proxies", action="store_true", help="reward time alone, not what counters say beside it")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
     parser.add_argument(
         "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
@@ -96,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             resume=arguments.resume,
             search=arguments.search,
             profile=not arguments.no_profile,
+            proxies=not arguments.no_proxies,
             proposers=proposers,
             llm=settings,
             command=("optiml", *sys.argv[1:]),

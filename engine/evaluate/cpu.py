@@ -20,6 +20,7 @@ from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, NotBuilt, Signals
 from engine.model import CaseTiming, Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
+from engine.predict.footprint import footprint
 from engine.predict.predictor import Predictor
 from engine.predict.scale import Sizes, extrapolate, probe_sizes
 from engine.rules.model import Target
@@ -85,6 +86,7 @@ class CpuEvaluator:
         self._probe_inputs: dict[tuple[tuple[str, int | float], ...], tuple[Case, Arrays, Mapping[str, Any]]] = {}
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
+        self._footprints: dict[tuple[object, ...], list[tuple[float, float]]] = {}
         self._missing: list[str] = []
 
     @property
@@ -373,7 +375,7 @@ class CpuEvaluator:
             for probe, buffers, values in probes
         ]
         runs = self._machine.run_many(built.extra, jobs)
-        times = []
+        times, moved_by = [], []
         for index, case in enumerate(self._spec.time):
             counted = [
                 (probe.sizes, run.counts)
@@ -389,7 +391,14 @@ class CpuEvaluator:
                 counted, case.sizes, launches, load_bytes=loaded, store_bytes=stored, array_bytes=moved
             )
             times.append(self.predictor.predict(built.binary, launches, counts).time_us)
+            moved_by.append(footprint(built.binary, launches, counts, self.predictor.code(built.binary)))
+        self._footprints[built.identity] = moved_by
         return times
+
+    def footprint(self, built: Built, case: int) -> tuple[float, float] | None:
+        """(bytes, warp instructions) predicted for a timing case, see `engine.predict.footprint`; None before a prediction."""
+        known = self._footprints.get(built.identity)
+        return None if known is None else known[case]
 
     def _predict(self, built: Built) -> Measurement:
         """The predicted speedup over the original; an interval it cannot have, so both bounds are the ratio."""

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 
 
 class Turns:
     """A context manager like `threading.Lock`, but fair: who gives it back and asks again waits behind who asked before.
 
-    With an ordinary lock a search that is bound by the GPU would hardly ever let the profiler in.
+    With an ordinary lock a search that is bound by the GPU would hardly ever let the profiler in. `waited_s` is how long its
+    users waited for their turns; who enters through a `guest()` takes turns like all others, and its waiting does not count.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held = False
         self._waiting: deque[threading.Event] = deque()
+        self.waited_s = 0.0
 
     def __enter__(self) -> None:
+        begin = time.monotonic()
+        self._take()
+        waited = time.monotonic() - begin
+        with self._lock:
+            self.waited_s += waited
+
+    def __exit__(self, *error: object) -> None:
+        self._pass_on()
+
+    def guest(self) -> Guest:
+        """The same lock for somebody whose waiting is nobody's loss."""
+        return Guest(self)
+
+    def _take(self) -> None:
         with self._lock:
             if not self._held:
                 self._held = True
@@ -34,9 +51,6 @@ class Turns:
             self._pass_on()
             raise
 
-    def __exit__(self, *error: object) -> None:
-        self._pass_on()
-
     def _pass_on(self) -> None:
         with self._lock:
             if self._waiting:
@@ -47,3 +61,20 @@ class Turns:
     def locked(self) -> bool:
         """Whether somebody holds it."""
         return self._held
+
+
+class Guest:
+    """See `Turns.guest`."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns._take()
+
+    def __exit__(self, *error: object) -> None:
+        self._turns._pass_on()
+
+    def locked(self) -> bool:
+        """Whether somebody holds it."""
+        return self._turns.locked()

@@ -1,9 +1,11 @@
-"""What the profiler says of programs while a search runs: diagnoses that reweigh proposals, and the trajectory's evidence."""
+"""What the profiler says of programs while a search runs: counters for the reward, diagnoses that reweigh proposals, and the
+trajectory's evidence."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -14,13 +16,17 @@ from engine.model import Evaluation
 from engine.profile.compare import moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
-from engine.profile.model import FULL, Profile
+from engine.profile.model import CHEAP, FULL, STALLS, Profile, stall_metric
 from engine.profile.priors import reweighted
 from engine.profile.service import Answer, Priority, ProfileService
 from engine.rules.model import Proposal, Target
+from engine.search.loop import Observation
+from engine.search.reward import Proxies
+from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
 _TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
+_REMEMBERED = 512  # built programs, of some 20 KB each, that may still be expanded
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,14 @@ class Insight(Protocol):
         """A program worth building upon: have it diagnosed beside the search."""
         ...
 
+    def passed(self, node: Node, built: Built) -> None:
+        """A candidate passed its checks: have its cheap counters taken beside the search, for the reward."""
+        ...
+
+    def arrivals(self) -> Sequence[Observation]:
+        """Counters that came since the last call."""
+        ...
+
     def weigh(self, digest: str, proposals: Sequence[Proposal]) -> list[Proposal] | None:
         """The proposals with priors by the program's diagnosis, most promising first; None while there is none."""
         ...
@@ -51,6 +65,10 @@ class Insight(Protocol):
         """The evidence of each program on a path, from the original on."""
         ...
 
+    def stages(self) -> Mapping[str, float]:
+        """Seconds that the GPU was held for it, and that timing waited for it."""
+        ...
+
     def close(self) -> tuple[str, ...]:
         """End it; what it could not see, in sentences."""
         ...
@@ -59,15 +77,27 @@ class Insight(Protocol):
 class ProfilerInsight:
     """Insight from a profile service on a GPU, with what can be said without counters where it has none."""
 
-    def __init__(self, service: ProfileService, spec: KernelSpec, target: Target, bandwidth: float) -> None:
+    def __init__(
+        self, service: ProfileService, spec: KernelSpec, target: Target, bandwidth: float,
+        waited_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:  # fmt: skip
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
+        self._waited_s = waited_s
         self._case = heaviest_case(spec)
         self._known: dict[str, tuple[Diagnosis, Profile]] = {}
+        self._asked: set[str] = set()  # for the full set
+        self._built: OrderedDict[str, tuple[Built, Evaluation]] = OrderedDict()
+        self._nodes: dict[str, int] = {}
+        self._arrived: deque[Observation] = deque()
         self._lock = threading.Lock()
         self._failures: dict[str, None] = {}
 
     def look(self, built: Built, evaluation: Evaluation) -> None:
         digest = built.program.digest
+        with self._lock:
+            if digest in self._asked:
+                return
+            self._asked.add(digest)
         future = self._service.submit(request_for(built, self._spec, self._case), FULL, Priority.EXPANSION)
 
         def book(done: Future[Answer]) -> None:
@@ -78,22 +108,68 @@ class ProfilerInsight:
                 diagnosis = self._diagnosed(built, evaluation, answer)
                 with self._lock:
                     self._known[digest] = diagnosis, answer
+                self._observe(built, answer)
 
         future.add_done_callback(book)
 
+    def passed(self, node: Node, built: Built) -> None:
+        assert node.evaluation is not None
+        digest = built.program.digest
+        with self._lock:
+            self._nodes[digest] = node.id
+            self._built[digest] = built, node.evaluation
+            while len(self._built) > _REMEMBERED:
+                self._built.popitem(last=False)
+        if node.id == 0:
+            return  # the original is looked at in full
+        future = self._service.submit(request_for(built, self._spec, self._case), CHEAP, Priority.BACKGROUND)
+
+        def book(done: Future[Answer]) -> None:
+            answer = None if done.cancelled() else done.result()
+            if isinstance(answer, Profile):
+                self._observe(built, answer)
+
+        future.add_done_callback(book)
+
+    def _observe(self, built: Built, profile: Profile) -> None:
+        """Counters for the reward. The occupancy is what the resources allow, for every program alike; stalls need the full set."""
+        proxies = Proxies(
+            profile.dram_bytes, profile.instructions, _occupancy(built, self._spec, self._case), _stalled(profile)
+        )
+        with self._lock:
+            node = self._nodes.get(built.program.digest)
+            if node is not None:
+                self._arrived.append(Observation(node, profile.metrics, _counters(profile), proxies))
+
+    def arrivals(self) -> Sequence[Observation]:
+        with self._lock:
+            came, self._arrived = list(self._arrived), deque()
+        return came
+
     def weigh(self, digest: str, proposals: Sequence[Proposal]) -> list[Proposal] | None:
         known = self.known(digest)
-        return None if known is None else reweighted(proposals, known[0])
+        if known is not None:
+            return reweighted(proposals, known[0])
+        with self._lock:
+            found = self._built.get(digest)
+        if found is not None:
+            self.look(*found)  # it is about to be built upon
+        return None
 
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
         with self._lock:
             return self._known.get(digest)
 
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
-        futures = [
-            self._service.submit(request_for(built, self._spec, self._case), FULL, Priority.REQUIRED)
-            for built, _ in path
-        ]
+        futures: list[Future[Answer]] = []
+        for built, _ in path:
+            known = self.known(built.program.digest)
+            if known is None:
+                request = request_for(built, self._spec, self._case)
+                futures.append(self._service.submit(request, FULL, Priority.REQUIRED))
+            else:  # looked at while the search went on
+                futures.append(Future())
+                futures[-1].set_result(known[1])
         found: list[Evidence] = []
         before: Profile | None = None
         for (built, evaluation), future in zip(path, futures, strict=True):
@@ -112,6 +188,9 @@ class ProfilerInsight:
                 diagnosis = self._undiagnosed(built, evaluation, why)
             found.append(Evidence(diagnosis.sentences(), changes, diagnosis.copy_share))
         return found
+
+    def stages(self) -> Mapping[str, float]:
+        return {"profiler held the GPU": self._service.held_s, "waited for the profiler": self._waited_s()}
 
     def close(self) -> tuple[str, ...]:
         self._service.close()
@@ -134,3 +213,56 @@ class ProfilerInsight:
             evidence_for(built, self._spec, self._case), target=self._target, bandwidth=self._bandwidth,
             time_us=self._time_us(evaluation), array_bytes=array_bytes(self._spec, self._case), why=why,
         )  # fmt: skip
+
+
+class Footprints(Protocol):
+    """Who predicts what programs move: `engine.evaluate.cpu.CpuEvaluator`."""
+
+    def footprint(self, built: Built, case: int) -> tuple[float, float] | None:
+        """(bytes, warp instructions) of a timing case."""
+        ...
+
+
+class PredictedWatch:
+    """Counters for the reward without a profiler: what the model of the target counts, known as soon as a candidate is booked."""
+
+    def __init__(self, source: Footprints, spec: KernelSpec) -> None:
+        self._source, self._spec = source, spec
+        self._case = heaviest_case(spec)
+        self._arrived: list[Observation] = []
+
+    def passed(self, node: Node, built: Built) -> None:
+        found = self._source.footprint(built, self._case - len(self._spec.check))
+        if found is not None:
+            moved_bytes, instructions = found
+            counters = {"bytes asked of L2": (moved_bytes, "byte"), "warp instructions": (instructions, "inst")}
+            proxies = Proxies(moved_bytes, instructions, _occupancy(built, self._spec, self._case))
+            self._arrived.append(Observation(node.id, "predicted", [counters], proxies))
+
+    def arrivals(self) -> Sequence[Observation]:
+        came, self._arrived = self._arrived, []
+        return came
+
+
+def _occupancy(built: Built, spec: KernelSpec, case: int) -> float | None:
+    """The share of the possible warps that a program's resources allow, of the step with the fewest."""
+    known = [e.occupancy.fraction for e in evidence_for(built, spec, case) if e.occupancy is not None]
+    return min(known, default=None)
+
+
+def _stalled(profile: Profile) -> float | None:
+    """The share of their cycles that warps spend on the reason they wait for most, the steps weighted by their times."""
+    total = weights = 0.0
+    for step in profile.steps:
+        worst = [v for v in (step.get(stall_metric(reason)) for reason in STALLS) if v is not None]
+        if not worst or step.duration_us is None:
+            return None
+        total += max(worst) / 100 * step.duration_us
+        weights += step.duration_us
+    return total / weights if weights else None
+
+
+def _counters(profile: Profile) -> list[dict[str, tuple[float, str]]]:
+    """What was asked for, by step: name to value and unit."""
+    asked = {"cheap": CHEAP, "full": FULL}[profile.metrics].metrics
+    return [{n: (c.value, c.unit) for n, c in step.counters.items() if n in asked} for step in profile.steps]

@@ -10,7 +10,7 @@ import sqlite3
 import time
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from engine.model import (
     Program,
     Resources,
 )
+from engine.search.reward import Proxies
 
 SCHEMA = 1
 
@@ -52,6 +53,14 @@ CREATE TABLE IF NOT EXISTS candidates (
     elapsed_s REAL NOT NULL,
     booked_at REAL NOT NULL,
     checksum TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS profiles (
+    candidate INTEGER NOT NULL,
+    metrics TEXT NOT NULL,
+    counters TEXT NOT NULL,
+    proxies TEXT NOT NULL,
+    booked_at REAL NOT NULL,
+    PRIMARY KEY (candidate, metrics)
 ) STRICT;
 """
 _COLUMNS = (
@@ -99,6 +108,7 @@ class Journal:
             if exists and not resume:
                 self._db.execute("DROP TABLE IF EXISTS candidates")
                 self._db.execute("DROP TABLE IF EXISTS meta")
+                self._db.execute("DROP TABLE IF EXISTS profiles")
             for statement in _CREATE.split(";\n"):
                 self._db.execute(statement)
             self._open_meta(original, settings, resume=resume)
@@ -153,6 +163,40 @@ class Journal:
             raise MachineError(
                 f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
             ) from None
+
+    def book_profile(
+        self, candidate: int, metrics: str, counters: Sequence[Mapping[str, tuple[float, str]]], proxies: Proxies
+    ) -> None:
+        """Write what a profiler counted of a candidate with a set of metrics. Raises MachineError when the disk is full."""
+        row = (
+            candidate,
+            metrics,
+            json.dumps(list(counters), sort_keys=True),
+            json.dumps(dataclasses.asdict(proxies)),
+            time.time(),
+        )
+        try:
+            self._db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise MachineError(
+                f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
+            ) from None
+
+    def proxies(self) -> dict[int, Proxies]:
+        """What counters said of candidates, the original first, the fullest set of each. What cannot be read counts as not there."""
+        found: dict[int, Proxies] = {}
+        try:
+            rows = self._db.execute(
+                "SELECT candidate, proxies FROM profiles WHERE candidate IN (SELECT id FROM candidates) "
+                "ORDER BY candidate, metrics"
+            )
+            for candidate, text in rows:  # "cheap" comes before "full"
+                values = json.loads(text)
+                if all(v is None or isinstance(v, int | float) for v in values.values()):
+                    found[candidate] = Proxies(**values)
+        except (sqlite3.DatabaseError, ValueError, TypeError, AttributeError):
+            return {}
+        return found
 
     def entries(self) -> Iterator[Entry]:
         """All booked candidates in order. A row whose checksum does not fit ends the run with MachineError."""

@@ -12,6 +12,7 @@ from engine.evaluate.model import Built, Evaluator, NotBuilt
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
+from engine.search.reward import Proxies
 from engine.search.tree import Node, Tree
 from engine.source.edit import edit_program
 
@@ -19,6 +20,7 @@ from engine.source.edit import edit_program
 _WIN = 1.003
 # Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
 _ALIKE = 1.01
+_PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,28 @@ class Feed(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Observation:
+    """Counters of a node that came after it was booked. `counters` has, for each step, values with their units by name."""
+
+    node: int
+    metrics: str  # the set they were asked for in
+    counters: Sequence[Mapping[str, tuple[float, str]]]
+    proxies: Proxies
+
+
+class Watch(Protocol):
+    """Who counts what candidates move and execute, beside the search. Called from one thread."""
+
+    def passed(self, node: Node, built: Built) -> None:
+        """A program passed its checks, the original first."""
+        ...
+
+    def arrivals(self) -> Sequence[Observation]:
+        """What was counted since the last call."""
+        ...
+
+
 class Search:
     """One run over one kernel. Use `run`, then `best_nodes`."""
 
@@ -74,8 +98,9 @@ class Search:
         on_progress: Callable[[Progress], None] = lambda progress: None,
         on_incumbent: Callable[[Built, Evaluation], None] = lambda built, evaluation: None,
         feed: Feed | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self._feed = feed
+        self._feed, self._watch = feed, watch
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
         self._on_incumbent = on_incumbent
@@ -102,8 +127,13 @@ class Search:
             )
         if self._feed is not None:
             self._feed.booked(root)
+        self.tree.reward.resources = evaluation.resources
         for entry in entries:
             self._take_over(entry)
+        for id, proxies in self.journal.proxies().items():
+            self.tree.observe(self.tree.nodes[id], proxies)
+        if self._watch is not None:
+            self._watch.passed(root, built)
         self._begin = time.monotonic()
 
     def _take_over(self, entry: Entry) -> None:
@@ -179,6 +209,7 @@ class Search:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
         for node, proposals in self._feed.arrivals() if self._feed is not None else ():
             self.tree.offer(node, proposals)
+        self.observe()
         while len(pending) < self._in_flight:
             if budget.candidates is not None and self.progress.evaluated + len(pending) >= budget.candidates:
                 return False
@@ -198,6 +229,12 @@ class Search:
                 continue
             pending[self._executor.submit(self._build, program)] = (parent, proposal, program)
         return False
+
+    def observe(self) -> None:
+        """Book what was counted beside the search, and let it count."""
+        for seen in self._watch.arrivals() if self._watch is not None else ():
+            self.tree.observe(self.tree.nodes[seen.node], seen.proxies)
+            self.journal.book_profile(seen.node, seen.metrics, seen.counters, seen.proxies)
 
     def _build(self, program: Program) -> Built:
         built = self.evaluator.build(program)
@@ -235,6 +272,8 @@ class Search:
         node = self._book(parent, proposal, program, evaluation, built)
         if built is not None and evaluation.outcome is not Outcome.DUPLICATE:
             self._codes[built.identity] = node
+            if self._watch is not None and evaluation.outcome in _PASSED:
+                self._watch.passed(node, built)
             self._crown(node, built, against)
         self._on_progress(self.progress)
 
@@ -286,7 +325,7 @@ class Search:
         progress.evaluated += 1
         progress.elapsed_s = self.elapsed_s
         progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
-        if evaluation.outcome in (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED):
+        if evaluation.outcome in _PASSED:
             progress.verified += 1
         for stage, seconds in evaluation.stage_s.items():
             self._stage(stage, seconds)

@@ -14,7 +14,7 @@ from typing import Literal
 from engine.model import Evaluation, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.mixture import Mixture
-from engine.search.reward import failed, reward
+from engine.search.reward import Proxies, Reward, failed
 
 # KernelOPT (arXiv 2609.30059) explores with 1.4 on rewards as they are. Ours are scaled to the best so far, and priors tell
 # much: with 0.1 simulated landscapes (chains, and rules that combine) were searched best at a hundred candidates.
@@ -31,6 +31,21 @@ _LEAST_SCALE = 0.25  # of rewards: a quarter of a doubling, so that noise about 
 
 
 Strategy = Literal["mcts", "greedy", "random"]
+
+
+def constants() -> dict[str, dict[str, float | str]]:
+    """The search's own constants with their reasons, for the result."""
+    return {
+        "exploration": {"value": EXPLORATION, "reason": "on rewards scaled to the best so far: priors tell much"},
+        "width": {"value": WIDTH, "reason": "a node with n visits may have width * n ** widening children"},
+        "widening": {"value": WIDENING, "reason": "the first twenty of a hundred visits see the most promising edits"},
+        "best_share": {"value": BEST_SHARE, "reason": "of a value: the best below it finds, the mean forgives noise"},
+        "virtual_reward": {
+            "value": VIRTUAL_REWARD,
+            "reason": "of an awaited visit, so that parallel selections spread",
+        },
+        "least_scale": {"value": _LEAST_SCALE, "reason": "of rewards, so that noise about nothing is not blown up"},
+    }
 
 
 @dataclass(eq=False)
@@ -50,7 +65,8 @@ class Node:
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     total: float = 0.0
     best: float = -math.inf
-    code: tuple[object, ...] = ()
+    gained: float = 0.0  # its own reward
+    proxies: Proxies | None = None  # what counters say of it
 
     @property
     def depth(self) -> int:
@@ -73,14 +89,16 @@ class Tree:
     """Programs reached from the original.
 
     `propose` gives a node's proposals, asked for once and only when needed. `weigh` gives them priors by the diagnosis of the
-    program with this digest, most promising first, or None as long as there is none.
+    program with this digest, most promising first, or None as long as there is none. `reward` says what evaluations are worth.
     """
 
     def __init__(
         self, original: Program, propose: Callable[[Program], list[Proposal]], seed: int, strategy: Strategy = "mcts",
         weigh: Callable[[str, list[Proposal]], list[Proposal] | None] = lambda digest, proposals: None,
+        reward: Reward | None = None,
     ) -> None:  # fmt: skip
         self._propose, self._strategy, self._weigh = propose, strategy, weigh
+        self.reward = reward or Reward()
         self.mixture = Mixture()
         self._random = random.Random(seed)
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
@@ -107,7 +125,7 @@ class Tree:
         if self._strategy == "random":
             self._random.shuffle(nodes)
         else:
-            nodes.sort(key=lambda n: -(reward(n.evaluation) if n.evaluation and n.id else 0.0))
+            nodes.sort(key=lambda n: -n.gained)
         return next((n for n in nodes if self._proposals(n)), None)
 
     def _puct(self) -> Node | None:
@@ -172,12 +190,37 @@ class Tree:
         self.nodes[id] = node
         self.digests.setdefault(program.digest, node)
         self.mixture.booked(node)
-        gained = reward(evaluation)
+        node.gained = self.reward(evaluation)
         for step in node.path():
             step.visits += 1
-            step.total += gained
-            step.best = max(step.best, gained)
+            step.total += node.gained
+            step.best = max(step.best, node.gained)
         return node
+
+    def observe(self, node: Node, proxies: Proxies) -> None:
+        """Counters of a node that came after it was booked: its reward changes, and the difference goes up its path.
+
+        Counters of the original are what all others are held against, so they change the rewards of every node that has any.
+        """
+        node.proxies = proxies
+        if node is self.root:
+            self.reward.original = proxies
+            for other in self.nodes.values():
+                self._revalue(other)
+        else:
+            self._revalue(node)
+
+    def _revalue(self, node: Node) -> None:
+        if node is self.root or node.evaluation is None or node.proxies is None:
+            return
+        gained = self.reward(node.evaluation, node.proxies)
+        difference = gained - node.gained
+        if not difference:
+            return
+        node.gained = gained
+        for step in reversed(node.path()):
+            step.total += difference
+            step.best = max([step.gained, *(child.best for child in step.children)])
 
     def settle(self, parent: Node) -> None:
         """An awaited visit below `parent` has ended (booked or dropped)."""

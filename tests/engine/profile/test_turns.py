@@ -50,3 +50,21 @@ def test_it_is_given_back_after_an_error():
     except ValueError:
         pass
     assert not turns.locked()
+
+
+def test_waiting_is_counted_for_the_search_and_not_for_its_guest():
+    turns = Turns()
+    with turns.guest():
+        assert turns.locked()
+        waiting = threading.Thread(target=lambda: turns.__enter__())
+        waiting.start()
+        time.sleep(0.1)
+    waiting.join()
+    assert 0.05 < turns.waited_s < 5
+    waited = turns.waited_s
+    guest = threading.Thread(target=lambda: turns.guest().__enter__())
+    guest.start()
+    time.sleep(0.05)
+    turns.__exit__()
+    guest.join()
+    assert turns.waited_s == waited

@@ -8,7 +8,8 @@ import pytest
 from engine.errors import MachineError, UsageError
 from engine.model import Outcome
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Budget, Observation, Search
+from engine.search.reward import Proxies
 from engine.search.tree import Tree
 
 from .fakes import Factors, FakeEvaluator, edit, program, speed
@@ -226,3 +227,50 @@ def test_a_device_that_disappears_ends_the_run_and_keeps_what_was_booked(tmp_pat
     search.journal.close()
     again = start(tmp_path, proposer, resume=True)
     assert again.progress.evaluated == 6
+
+
+class Counting:
+    """A watch whose counters come one call late: the bytes of a program are 1e9 over its speed."""
+
+    def __init__(self):
+        self.passed_nodes, self.ready, self.waiting = [], [], []
+
+    def passed(self, node, built):
+        self.passed_nodes.append(node.id)
+        moved = 1e9 / speed(built.text)
+        counters = [{"dram__bytes.sum": (moved, "byte")}]
+        self.waiting.append(Observation(node.id, "cheap", counters, Proxies(moved, 1e6)))
+
+    def arrivals(self):
+        came, self.ready, self.waiting = self.ready, self.waiting, []
+        return came
+
+
+def test_counters_are_booked_and_change_the_reward(tmp_path):
+    def watched(folder, watch, resume=False):
+        original, evaluator = program(), FakeEvaluator()
+        tree = Tree(original, Factors(("1.5", "0.7", "wrong")), 0)
+        journal = Journal(folder / "journal.sqlite", original, {}, resume=resume)
+        search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=2, watch=watch)
+        search.start(*evaluator.open(original))
+        return search
+
+    watch = Counting()
+    search = watched(tmp_path, watch)
+    search.run(Budget(candidates=20))
+    search.observe()
+    search.observe()
+    seen = search.journal.proxies()
+    passed = [n for n in search.tree.walk() if n.evaluation.outcome in (Outcome.ACCEPTED, Outcome.SLOWER)]
+    assert set(seen) == {0, *(n.id for n in passed)} == set(watch.passed_nodes)
+    assert all(n.proxies == seen[n.id] and n.gained != 0 for n in passed)
+    fast = next(n for n in passed if n.evaluation.outcome is Outcome.ACCEPTED)
+    assert fast.gained > search.tree.reward(fast.evaluation)  # fewer bytes than the original
+    gained = {n.id: n.gained for n in search.tree.walk()}
+    search.journal.close()
+
+    again = watched(tmp_path, None, resume=True)
+    assert {n.id: n.gained for n in again.tree.walk()} == gained
+    again.journal.close()
+    fresh = watched(tmp_path, None)
+    assert fresh.journal.proxies() == {}

@@ -1,0 +1,29 @@
+"""What a program moves and executes, from counted accesses and machine code: the predicted twins of a profiler's counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.model import Binary, LaunchConfig
+from engine.predict.counts import AccessCounts
+from engine.predict.model import executions
+from engine.predict.sass import KernelCode
+
+_SECTOR = 32
+
+
+def footprint(
+    binary: Binary, launches: Sequence[LaunchConfig], counts: AccessCounts, code: Mapping[str, KernelCode]
+) -> tuple[float, float]:
+    """(bytes asked of L2, warp instructions executed) over all steps; `counts` are those of these launches.
+
+    Bytes are whole sectors of 32, so an access that wastes sectors counts for what it wastes. What L1 keeps is not known here.
+    """
+    moved = instructions = 0.0
+    for entry, launch, counted in zip(binary.entries, launches, counts.kernels, strict=True):
+        moved += _SECTOR * counted.total("global")[1]
+        if entry in code:
+            loops = code[entry].loops
+            runs = executions(code[entry], counted, launch)
+            instructions += sum(loop.instructions * run for loop, run in zip(loops, runs, strict=True))
+    return moved, instructions

@@ -1,0 +1,138 @@
+"""What the tree search is made of, each part on a tree of its own."""
+
+import pytest
+
+from engine.model import Evaluation, Failure, Measurement, Outcome
+from engine.search.reward import Proxies, Reward
+from engine.search.tree import WIDENING, WIDTH, Tree
+
+from .fakes import Factors, edit, program
+
+
+def evaluated(ratio):
+    outcome = Outcome.ACCEPTED if ratio > 1 else Outcome.SLOWER
+    return Evaluation(outcome, Measurement((), ratio, ratio / 1.05, ratio * 1.05))
+
+
+def grow(tree, evaluate, visits):
+    """Selections and bookings, one at a time; the edits tried, in order."""
+    tried = []
+    for number in range(1, visits + 1):
+        chosen = tree.select()
+        if chosen is None:
+            break
+        node, proposal = chosen
+        tree.settle(node)
+        text = node.program.data + proposal.parameters["line"].encode() + b"\n"
+        tree.add(number, node, proposal, program(text.decode()), evaluate(text.decode()))
+        tried.append((node.id, proposal.parameters["line"]))
+    return tried
+
+
+def speeds(text):
+    from .fakes import speed
+
+    return evaluated(speed(text))
+
+
+def test_best_and_mean_go_up_the_path():
+    tree = Tree(program(), Factors(()), 0)
+    root = tree.root
+    a = tree.add(1, root, edit(program(), "a"), program("a"), evaluated(4.0))
+    b = tree.add(2, a, edit(program("a"), "b"), program("ab"), evaluated(2.0))
+    tree.add(3, b, edit(program("ab"), "c"), program("abc"), Evaluation(Outcome.WRONG_RESULT, failure=Failure("no")))
+    wrong = tree.reward.constants.wrong_result
+    assert (a.visits, a.best, a.total) == (3, 2.0, pytest.approx(3.0 + wrong))
+    assert (b.visits, b.best) == (2, 1.0)
+    assert (root.visits, root.best, root.total) == (4, 2.0, pytest.approx(3.0 + wrong))
+
+
+def test_nodes_widen_with_their_visits():
+    tree = Tree(program(), Factors(tuple(f"1.{i:02}" for i in range(1, 60))), 0)
+    for visits in range(1, 80):
+        grow_one = grow(tree, lambda text: evaluated(1.1), 1)
+        assert grow_one
+        for node in tree.walk():
+            if node.untried:  # otherwise there was nothing left below, or to try
+                assert len(node.children) <= WIDTH * node.visits**WIDENING + 1, visits
+
+
+def test_priors_decide_what_is_tried_first():
+    tree = Tree(program(), Factors(("1.1", "1.2", "1.3"), {"1.1": 0.2, "1.2": 0.9, "1.3": 0.5}), 0)
+    lines = [line for node, line in grow(tree, lambda text: evaluated(0.9), 3) if node == 0]
+    assert lines[:2] == ["// speed 1.2 #1", "// speed 1.3 #2"]
+
+
+def test_nothing_is_built_on_a_dead_end():
+    tree = Tree(program(), Factors(("1.1", "1.2", "1.3")), 0)
+    bad = Evaluation(Outcome.COMPILE_ERROR, failure=Failure("no"))
+    tried = grow(tree, lambda text: bad, 50)
+    assert [node for node, _ in tried] == [0, 0, 0]
+    assert tree.select() is None
+
+
+def test_a_branch_that_is_used_up_is_left():
+    def propose(of):
+        text = of.data.decode()
+        return [edit(of, f"// speed 3.0 #{i}") for i in range(2)] if "#" not in text else []
+
+    tree = Tree(program(), propose, 0)
+    assert len(grow(tree, speeds, 50)) == 2
+
+
+def test_selections_in_flight_spread():
+    tree = Tree(program(), Factors(tuple(f"1.{i}" for i in range(1, 9))), 0)
+    grow(tree, speeds, 6)
+    picked = [tree.select() for _ in range(6)]
+    assert len({(n.id, p.parameters["line"]) for n, p in picked}) == 6
+    assert len({n.id for n, _ in picked}) > 1
+    for node, _ in picked:
+        tree.settle(node)
+    assert all(n.pending == 0 for n in tree.walk())
+
+
+@pytest.mark.parametrize("strategy", ["mcts", "greedy", "random"])
+def test_a_seed_repeats_every_decision(strategy):
+    def tried(seed):
+        return grow(Tree(program(), Factors(("1.5", "0.7", "2.0", "0.9")), seed, strategy), speeds, 30)
+
+    assert tried(3) == tried(3)
+    assert tried(3) != tried(4)
+
+
+def test_counters_that_come_late_change_the_path_by_the_difference():
+    tree = Tree(program(), Factors(()), 0)
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(1.0))
+    b = tree.add(2, a, edit(program("a"), "b"), program("ab"), evaluated(2.0))
+    c = tree.add(3, a, edit(program("a"), "c"), program("ac"), evaluated(2.0))
+    before = a.total
+    tree.observe(b, Proxies(5e8, 1e6))
+    assert a.total == before  # nothing to hold it against yet
+    tree.observe(tree.root, Proxies(1e9, 1e6))
+    gain = tree.reward.constants.proxy_cap * tree.reward.constants.bytes_weight
+    assert b.gained == pytest.approx(1.0 + gain)
+    assert (a.best, tree.root.best) == (b.gained, b.gained)
+    assert a.total == pytest.approx(before + gain)
+    assert tree.root.total == pytest.approx(a.total)
+    tree.observe(c, Proxies(4e9, 1e6))
+    assert c.gained < 1.0 < b.gained
+    tree.observe(b, Proxies(1e9, 1e6))  # a second look takes it back
+    assert b.gained == pytest.approx(1.0)
+    assert tree.root.best == pytest.approx(1.0)
+
+
+def test_a_late_loss_takes_the_best_down_with_it():
+    tree = Tree(program(), Factors(()), 0)
+    tree.observe(tree.root, Proxies(1e9, 1e6))
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(2.0))
+    tree.add(2, a, edit(program("a"), "b"), program("ab"), evaluated(1.9))
+    tree.observe(a, Proxies(8e9, 1e8))
+    assert a.best == tree.root.best == a.gained < 1.0
+
+
+def test_without_proxies_counters_change_nothing():
+    tree = Tree(program(), Factors(()), 0, reward=Reward(proxies=False))
+    tree.observe(tree.root, Proxies(1e9, 1e6))
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(2.0))
+    tree.observe(a, Proxies(1e6, 1e3))
+    assert a.gained == 1.0
