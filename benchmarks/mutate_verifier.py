@@ -2,9 +2,12 @@
 
     python benchmarks/mutate_verifier.py --device cpu
 
-Defences overlap: behind some stand others that refuse the same attack for another reason. Where that is so, the others are
-off in both runs of a row, so that a row says what one defence is worth on its own. Exit code 0 when every attack named is
+Defences overlap: behind some stand others that refuse the same attack for another reason. Where no attack is known that one
+defence alone stops, the others are off in both runs of a row, and the row says which. Exit code 0 when every attack named is
 refused with the defence and passes without it, 1 otherwise.
+
+The clock of the host (`host_time`) is not among the rows: no kernel that the screening lets through has been found that
+runs on after the event behind it, so that check is shown with a worker that lies, in tests/adversarial/test_host_time.py.
 """
 
 from __future__ import annotations
@@ -24,38 +27,47 @@ from engine.verify.defences import ALL, Defences
 
 @dataclass(frozen=True)
 class Row:
-    """One defence, the attack that only it stands against, and the defences that are off in both runs."""
+    """One defence, the attack that only it stands against, and the defences that are off in both runs.
+
+    Where the attack gives right results and lies about its speed alone, `speed` says that what counts is whether the claim
+    is believed: the outcome is then "accepted" or not.
+    """
 
     defence: str
     attack: str
     also_off: tuple[str, ...] = ()
+    speed: bool = False
 
 
+# With either on, a kernel cannot keep anything from one launch to the next.
+_STATE = ("screening", "device_state")
 CPU = (
     Row("screening", "constant-as-state"),
-    Row("device_state", "static-by-macro", ("screening", "races")),
-    Row("shapes", "one-shape"),
+    Row("device_state", "time-bomb"),
+    Row("shapes", "first-and-timed-shape-only"),
     Row("families", "ordinary-values-only"),
-    Row("poison", "stale-output"),
-    Row("scaled_tolerance", "zeros"),
+    Row("fresh_inputs", "fits-the-sample"),
+    Row("poison", "skips-what-is-always-one"),
+    Row("scaled_tolerance", "nearly-zeros"),
     Row("access_checks", "restores-input"),
-    Row("thread_orders", "last-thread-sums", ("races",)),
+    Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),
 )
-# Past the checks: a guardrail is about speed, and stands behind them.
-_THROUGH = frozenset({*PASSED, Outcome.GUARDRAIL})
-_STATE = ("screening", "device_state")
 GPU = (
     Row("screening", "sleeps"),
-    Row("device_state", "static-by-macro", ("screening", "timed_results")),
-    Row("shapes", "one-shape"),
+    Row("device_state", "time-bomb"),
+    Row("shapes", "first-and-timed-shape-only"),
     Row("families", "ordinary-values-only"),
-    Row("fresh_inputs", "cache-by-pointer", _STATE),
-    Row("poison", "stale-output", ("fresh_inputs", "timed_results")),
+    Row("fresh_inputs", "fits-the-sample"),
+    Row("poison", "skips-what-is-always-one"),
     Row("guard_zones", "scratch-beyond-output"),
-    Row("input_hash", "writes-one-input-element", ("timed_results",)),
-    Row("scaled_tolerance", "zeros"),
-    Row("timed_results", "launch-counter", _STATE),
+    Row("input_hash", "eats-input"),
+    Row("scaled_tolerance", "nearly-zeros"),
+    Row("timed_inputs", "keeps-results-by-input", (*_STATE, "roofline_floor"), speed=True),
+    Row("timed_results", "once-per-input", (*_STATE, "timed_inputs")),
+    Row("checks_after_timing", "until-timed", _STATE),
+    Row("roofline_floor", "keeps-results-by-input", (*_STATE, "timed_inputs"), speed=True),
+    Row("sanitizers", "looks-past-end", speed=True),
 )
 
 
@@ -75,7 +87,7 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         for row in rows:
             before, after = worth(row, machine)
-            proven = shown(before, after)
+            proven = shown(row, before, after)
             failed += not proven
             off = f" (also off: {', '.join(row.also_off)})" if row.also_off else ""
             told = "yes" if proven else f"NO: {after.reason}"
@@ -85,9 +97,10 @@ def main(given: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def shown(before: Verdict, after: Verdict) -> bool:
-    """Whether the attack was refused with the defence and came through the checks without it."""
-    return before.outcome not in _THROUGH and after.outcome in _THROUGH
+def shown(row: Row, before: Verdict, after: Verdict) -> bool:
+    """Whether the attack was refused with the defence and came through without it."""
+    through = {Outcome.ACCEPTED, Outcome.SCREENED} if row.speed else PASSED
+    return before.outcome not in through and after.outcome in through
 
 
 def worth(row: Row, machine: Machine) -> tuple[Verdict, Verdict]:
@@ -95,10 +108,11 @@ def worth(row: Row, machine: Machine) -> tuple[Verdict, Verdict]:
     case = next(case for case in load_cases("attacks") if case.name == row.attack)
     base = replace(ALL, **dict.fromkeys(row.also_off, False))
     without = replace(base, **{row.defence: False})
-    return _one(case, machine, base), _one(case, machine, without)
+    return one(case, machine, base), one(case, machine, without)
 
 
-def _one(case: SelfCase, machine: Machine, defences: Defences) -> Verdict:
+def one(case: SelfCase, machine: Machine, defences: Defences) -> Verdict:
+    """What becomes of one attack under these defences."""
     return run_cases([case], machine, defences=defences)[0]
 
 

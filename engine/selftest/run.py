@@ -98,8 +98,8 @@ def _evaluated(evaluator: Evaluator, built: Built | Evaluation, original: Built)
 def _judged(case: SelfCase, evaluation: Evaluation, mode: str) -> Verdict:
     reason = evaluation.failure.reason if evaluation.failure else ""
     outcome = evaluation.outcome
-    if case.suite == "honest" and outcome is Outcome.GUARDRAIL and evaluation.measurement:
-        # An honest edit may be slower; it was found to be right before its speed was looked at.
+    if outcome is Outcome.GUARDRAIL and evaluation.measurement:
+        # A slower edit was found to be right before its speed was looked at: honest ones may be slow, attacks have got through.
         outcome = Outcome.SLOWER if evaluation.measurement.ratio < 1 else outcome
     right = outcome in case.expected(mode) and case.reason in reason
     if case.suite == "attacks":

@@ -1,0 +1,52 @@
+"""The host's clock against the events': a worker whose events tell less time than passed is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from engine.evaluate.build import Builder
+from engine.evaluate.gpu import GpuEvaluator
+from engine.gpu.monitor import Snapshot
+from engine.gpu.runner import GpuRunner
+from engine.spec.model import Case, KernelSpec
+from engine.verify.defences import ALL, Defences
+
+
+class Liar:
+    """A worker's answers to `time`: twice as fast by the events, `gap` times as long by the host's clock."""
+
+    def __init__(self, gap: float) -> None:
+        self.gap, self.asked = gap, 0
+        self.monitor = SimpleNamespace(read=lambda: Snapshot(1980, 3201, 40, 100.0, (), ()))
+
+    def time(self, keys: Sequence[str], cases: Sequence[int], *rest: Any, **named: Any) -> list[dict[str, Any]]:
+        self.asked += 1
+        return [{"samples_us": [[10.0] * 8, [5.0] * 8], "failure": None, "cold": True, "host_over_events": self.gap}]
+
+
+def _measured(gap: float, defences: Defences) -> tuple[bool, int]:
+    runner = Liar(gap)
+    spec = KernelSpec("k.cu", (), (), (Case("small", {"n": 3}),), (Case("real", {"n": 9}),))
+    builder = cast(Builder, SimpleNamespace(defences=defences))
+    evaluator = GpuEvaluator(spec, builder, lambda: cast(GpuRunner, runner), lambda built, checks: ())
+    measurement, failure, _ = evaluator._time(["original", "candidate"], "close", 0.0)
+    assert failure is None
+    assert measurement.ratio == pytest.approx(2.0)
+    return measurement.stable, runner.asked
+
+
+def test_events_that_agree_with_the_host_are_believed() -> None:
+    assert _measured(1.1, ALL) == (True, 1)
+
+
+def test_events_that_tell_less_time_than_passed_are_taken_again_and_not_believed() -> None:
+    assert _measured(3.0, ALL) == (False, 2)
+
+
+def test_without_this_defence_they_would_be() -> None:
+    assert _measured(3.0, replace(ALL, host_time=False)) == (True, 1)
