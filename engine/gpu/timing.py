@@ -237,13 +237,14 @@ class Timer:
 
     def _before(self, index: int, contestant: Contestant, sets: list[CaseBuffers], poison: int) -> None:
         used = sets[: len(contestant.calls)]
+        word = poison if self.checker.defences.poison else None
 
         def reset(stream: Any) -> None:
             for buffers in used:
-                buffers.reset(buffers.main, poison)
+                buffers.reset(buffers.main, word)
             self.flush()
 
-        self._kept(("reset", index, len(used), poison), reset).launch(self.stream)
+        self._kept(("reset", index, len(used), word), reset).launch(self.stream)
 
     def _after(self, index: int, candidate: Contestant, sets: list[CaseBuffers], seed: int) -> dict[str, Any] | None:
         """What is wrong with what the candidate's last timed launches left: guard zones of all, results of the last and the first.
@@ -257,7 +258,7 @@ class Timer:
         words = board.read()
         for twin, place in zip(used, zones, strict=True):
             touched = twin.main.touched(place, words)
-            if touched:
+            if touched and self.checker.defences.guard_zones:
                 reason = f"wrote outside an array while timed, {touched}"
                 return {"kind": "memory_error", "case": first.case.name, "reason": reason}
         failure = None
