@@ -61,7 +61,6 @@ class Node:
     untried: list[Proposal] | None = None  # by falling prior; None: not asked for yet
     visits: int = 0
     pending: int = 0
-    offered: int = 0  # proposals that came later
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     total: float = 0.0
     best: float = -math.inf
@@ -100,6 +99,7 @@ class Tree:
         self._propose, self._strategy, self._weigh = propose, strategy, weigh
         self.reward = reward or Reward()
         self.mixture = Mixture()
+        self._late: list[tuple[Node, Proposal]] = []  # the most promising last
         self._random = random.Random(seed)
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
         self.nodes: dict[int, Node] = {0: self.root}
@@ -107,6 +107,11 @@ class Tree:
 
     def select(self) -> tuple[Node, Proposal] | None:
         """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending."""
+        late = self._arrived() if self._strategy != "random" else None
+        if late is not None:
+            for step in late[0].path():
+                step.pending += 1
+            return late
         node = self._puct() if self._strategy == "mcts" else self._flat()
         if node is None:
             return None
@@ -116,6 +121,18 @@ class Tree:
         for step in node.path():
             step.pending += 1
         return node, proposal
+
+    def _arrived(self) -> tuple[Node, Proposal] | None:
+        """A late proposal to try at once: it was asked for, and is not made to wait until its node has been visited often enough."""
+        while self._late:
+            node, proposal = self._late[-1]
+            if not self.mixture.pays(proposal.proposer):
+                return None
+            self._late.pop()
+            at = next((i for i, p in enumerate(node.untried or ()) if p is proposal), None)
+            if at is not None and node.untried is not None:
+                return node, node.untried.pop(at)
+        return None
 
     def _flat(self) -> Node | None:
         """The node to widen without a tree policy: the best so far, or any."""
@@ -169,11 +186,10 @@ class Tree:
         if node.evaluation is None or not _closed(node.evaluation.outcome):
             late = list(proposals)
             node.untried = sorted([*self._proposals(node), *late], key=lambda p: p.prior)
-            node.offered += len(late)
+            self._late += [(node, proposal) for proposal in sorted(late, key=lambda p: p.prior)]
 
     def _may_widen(self, node: Node) -> bool:
-        # What came later was asked for, and is not made to wait until the node has been visited often enough.
-        if len(node.children) + node.pending >= node.offered + WIDTH * (node.visits + node.pending) ** WIDENING:
+        if len(node.children) + node.pending >= WIDTH * (node.visits + node.pending) ** WIDENING:
             return False
         return bool(self._proposals(node))
 
