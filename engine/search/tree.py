@@ -129,7 +129,7 @@ class Tree:
             if not self.mixture.pays(proposal.proposer):
                 return None
             self._late.pop()
-            at = next((i for i, p in enumerate(node.untried or ()) if p is proposal), None)
+            at = next((i for i, p in enumerate(node.untried or ()) if p.edits is proposal.edits), None)
             if at is not None and node.untried is not None:
                 return node, node.untried.pop(at)
         return None
