@@ -1,0 +1,108 @@
+"""The self-test's two scores over several rounds, each on fresh seeds.
+
+    python benchmarks/selftest.py --device cpu --suite honest --rounds 10 --record benchmarks/results/selftest-cpu.json
+
+The same cases as `optiml selftest`, the same stages; every round draws its inputs anew. Exit code 0 when every case ended as
+expected in every round, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from engine.machine import Machine, make_machine  # noqa: E402
+from engine.optimize import provenance  # noqa: E402
+from engine.selftest.cases import Suite, load_cases  # noqa: E402
+from engine.selftest.run import Verdict, run_cases  # noqa: E402
+
+SUITES: tuple[Suite, ...] = ("attacks", "honest")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the rounds; see the module's docstring."""
+    parser = argparse.ArgumentParser(description="Scores of the self-test over several rounds.")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="which path (default: cpu)")
+    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all", help="which cases (default: all)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often, each on fresh seeds (default: 1)")
+    parser.add_argument("--jobs", type=int, help="compilers at once (default: one per core)")
+    parser.add_argument("--record", type=Path, help="the JSON record to write")
+    options = parser.parse_args(given)
+    cases = [case for suite in SUITES if options.suite in (suite, "all") for case in load_cases(suite)]
+    here = make_machine(device=options.device, jobs=options.jobs)
+    rounds = []
+    begin = time.monotonic()
+    try:
+        for number in range(1, options.rounds + 1):
+            rounds.append(scores(run_cases(cases, here)))
+            print(f"round {number}: {_line(rounds[-1])}", flush=True)
+        record = {
+            "schema": "optiml.selftest/1",
+            "command": ["python", "benchmarks/selftest.py", *(sys.argv[1:] if given is None else given)],
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
+            "machine": machine(),
+            "device": device(here),
+            "versions": provenance(())["versions"],
+            "seconds": time.monotonic() - begin,
+            "rounds": rounds,
+        }
+    finally:
+        here.close()
+    if options.record:
+        options.record.parent.mkdir(parents=True, exist_ok=True)
+        options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return 1 if any(score["unexpected"] for one in rounds for score in one.values()) else 0
+
+
+def scores(verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
+    """By suite: cases judged, those that ended as expected, those this path cannot see, and what went wrong with a reason."""
+    found: dict[str, dict[str, Any]] = {}
+    for suite in SUITES:
+        own = [v for v in verdicts if v.case.suite == suite]
+        if own:
+            judged = [v for v in own if v.as_expected is not None]
+            found[suite] = {
+                "judged": len(judged),
+                "as_expected": sum(v.as_expected is True for v in judged),
+                "not_seen": len(own) - len(judged),
+                "unexpected": [
+                    {"case": v.case.name, "outcome": str(v.outcome), "reason": v.reason}
+                    for v in judged
+                    if not v.as_expected
+                ],
+            }
+    return found
+
+
+def device(here: Machine) -> dict[str, str]:
+    """The path, and the GPU's name where there is one."""
+    found = {"mode": here.mode, "arch": here.arch}
+    if here.mode == "measured":
+        import pynvml
+
+        pynvml.nvmlInit()
+        found["name"] = str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(here.device)))
+        found["driver_version"] = str(pynvml.nvmlSystemGetDriverVersion())
+    return found
+
+
+def _line(found: dict[str, dict[str, Any]]) -> str:
+    words = {"attacks": "attacks refused", "honest": "honest edits accepted"}
+    text = ", ".join(f"{words[suite]}: {score['as_expected']} of {score['judged']}" for suite, score in found.items())
+    wrong = [f"{u['case']} {u['outcome']} ({u['reason']})" for score in found.values() for u in score["unexpected"]]
+    return "; ".join([text, *wrong])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
