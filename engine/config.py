@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Mapping
@@ -133,6 +134,28 @@ class _Choice:
 
 
 @dataclass(frozen=True)
+class _Command:
+    """Words, written as one line with the quotes of a shell, which is all it has of one."""
+
+    most: int = 1000
+
+    def read(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, str):
+            raise _Wrong(f"is {_kind(value)}, not a string", "write a command such as ./bench --quick")
+        if len(value) > self.most or not value.isprintable():
+            raise _Wrong(
+                "is too long or has unprintable characters", f"write at most {self.most} characters in one line"
+            )
+        try:
+            return tuple(shlex.split(value))
+        except ValueError:
+            raise _Wrong(f"has an open quote: {shown(value)}", "close it") from None
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "maxLength": self.most}
+
+
+@dataclass(frozen=True)
 class _Many:
     of: _Kind
     least: int = 0
@@ -199,6 +222,41 @@ class Thresholds:
     )
 
 
+Tools = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
+TOOLS: tuple[Tools, ...] = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+@dataclass(frozen=True)
+class Guardrails:
+    """Hard conditions on what is suggested. Slowdowns are ratios of times: new time over old time."""
+
+    case: float = _option(
+        1.03, _Number(1.0, 10.0), "No timing case may become slower than this many times its old time."
+    )
+    spills: float = _option(
+        1.0, _Number(1.0, 100.0), "Spills and local memory may grow only from this measured speedup on (lower bound)."
+    )
+    repeatable: bool = _option(True, _Flag(), "Output must repeat to the last bit where the original's does.")
+    sanitizers: tuple[Tools, ...] = _option(
+        TOOLS,
+        _Many(_Choice(TOOLS)),
+        "Tools of compute-sanitizer that must find nothing that they do not find in the original.",
+    )
+    command: tuple[str, ...] = _option(
+        (),
+        _Command(),
+        "An end-to-end benchmark or test, run in the sandbox with the old and the new files in turn.",
+        "",
+    )
+    prepare: tuple[str, ...] = _option(
+        (), _Command(), "Run once in each of the two trees before that, such as make.", ""
+    )
+    end_to_end: float = _option(
+        1.03, _Number(1.0, 10.0), "The command may not become slower than this many times its old time."
+    )
+    time: float = _option(120.0, _Time(1, 86_400), "For all runs of the command; one run may take half of it.", "2m")
+
+
 @dataclass(frozen=True)
 class Permissions:
     """Who may do what in a pull request: the least role on the repository."""
@@ -256,10 +314,17 @@ class Config:
 
     paths: tuple[str, ...] = _option(("**/*.cu", "**/*.cuh"), _Many(_GLOB, 1), "Files to look at.")
     exclude: tuple[str, ...] = _option((), _Many(_GLOB), "Files among them to leave out.")
-    targets: tuple[str, ...] = _option(("sm_90",), _Many(_ARCH, 1, 8), "Architectures, where no GPU says which.")
+    targets: tuple[str, ...] = _option(
+        ("sm_90",),
+        _Many(_ARCH, 1, 8),
+        "Architectures, where no GPU says which; a suggestion must compile for all of them.",
+    )
     budget: Budgets = field(default_factory=Budgets, metadata=_table(Budgets, "How long a pull request may take."))
     thresholds: Thresholds = field(
         default_factory=Thresholds, metadata=_table(Thresholds, "What counts as faster and as slower.")
+    )
+    guardrails: Guardrails = field(
+        default_factory=Guardrails, metadata=_table(Guardrails, "Hard conditions on what is suggested.")
     )
     permissions: Permissions = field(
         default_factory=Permissions, metadata=_table(Permissions, "Who may use which command.")

@@ -72,6 +72,17 @@ def test_both_languages_give_the_same() -> None:
         ("post:\n  conclusion: failed\n", 2, "did you mean 'failure'?"),
         ("permissions: {apply: read}\n", 1, "write, maintain, admin"),
         ("check: {fail: [spill]}\n", 1, "did you mean 'spills'?"),
+        ("guardrails: {case: fast}\n", 1, "'guardrails.case' is a string; write a number from 1 to 10"),
+        ("guardrails:\n  case: 0.9\n", 2, "out of range"),
+        ("guardrails:\n  spills: true\n", 2, "write a number from 1 to 100"),
+        ("guardrails: {repeatable: 1}\n", 1, "write true or false"),
+        ("guardrails: {sanitizers: memcheck}\n", 1, "a string, not a list"),
+        ("guardrails: {sanitizers: [memchek]}\n", 1, "did you mean 'memcheck'?"),
+        ("guardrails: {end_to_end: [1.03]}\n", 1, "is a list; write a number"),
+        ("guardrails: {command: [make, bench]}\n", 1, "write a command such as"),
+        ("guardrails: {command: 'make \"bench'}\n", 1, "open quote"),
+        ("guardrails: {time: 5}\n", 1, "write a time such as 90s"),
+        ("guardrails: 1.03\n", 1, "a number, not a table"),
         ("- a\n", 1, "a list, not a table"),
         ("paths: [a.cu]\npaths: [b.cu]\n", 2, "given twice"),
         ("a: &x [1]\nb: *x\n", 2, "alias"),
@@ -222,3 +233,9 @@ def test_every_option_is_documented() -> None:
     for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S):
         assert parse_config(block.encode(), ".optiml.yml") is not None
     assert json.loads(schema_text())["properties"].keys() == {f.name for f in dataclasses.fields(Config)}
+
+
+def test_a_command_is_read_as_words_and_never_by_a_shell() -> None:
+    config = parse_config(b"guardrails: {command: \"./bench 'two words' ; rm -rf $HOME\"}\n", ".optiml.yml")
+    assert config is not None
+    assert config.guardrails.command == ("./bench", "two words", ";", "rm", "-rf", "$HOME")
