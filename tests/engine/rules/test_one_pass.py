@@ -1,0 +1,176 @@
+import pytest
+
+from engine.rules.model import Site
+from tests.engine.rules.equality import assert_equal
+from tests.engine.rules.workbench import after, compiles, device, make, one, propose
+
+SOFTMAX = """
+__global__ void softmax(const float* x, float* y, int rows, int cols) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) {
+        return;
+    }
+    float largest = x[row * cols];
+    for (int c = 1; c < cols; ++c) {
+        largest = fmaxf(largest, x[row * cols + c]);
+    }
+    float sum = 0.0f;
+    for (int c = 0; c < cols; ++c) {
+        sum += expf(x[row * cols + c] - largest);
+    }
+    for (int c = 0; c < cols; ++c) {
+        y[row * cols + c] = expf(x[row * cols + c] - largest) / sum;
+    }
+}
+"""
+NORM = """
+__global__ void layer_norm(const float* x, float* y, int rows, int cols) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < rows) {
+        const float* in = x + row * cols;
+        float mean = 0.0f;
+        for (int i = 0; i < cols; i++) mean += in[i];
+        mean /= cols;
+        float variance = 0.0f;
+        for (int j = 0; j < cols; j += 1) {
+            float d = x[j + cols * row] - mean;
+            variance += d * d / cols;
+        }
+        for (int i = 0; i < cols; i++) {
+            y[row * cols + i] = (in[i] - mean) * rsqrtf(variance + 1e-5f);
+        }
+    }
+}
+"""
+# A block per row with a tree in shared memory, under a causal mask, scaled: the maximum has two names.
+ATTENTION = """
+__global__ void attention(const float* scores, float* out, int rows, int cols) {
+    __shared__ float red[64];
+    const int r = blockIdx.x, t = threadIdx.x;
+    float m = -INFINITY;
+    for (int c = t; c <= r; c += 64) {
+        float s = scores[r * cols + c];
+        if (s > m) { m = s; }
+    }
+    red[t] = m;
+    __syncthreads();
+    for (int s = 32; s > 0; s /= 2) {
+        if (t < s) red[t] = fmaxf(red[t], red[t + s]);
+        __syncthreads();
+    }
+    const float top = red[0];
+    __syncthreads();
+    float sum = 0.0f;
+    for (int c = t; c <= r; c += 64) {
+        sum = sum + __expf((scores[r * cols + c] - top) * 0.125f);
+    }
+    red[t] = sum;
+    __syncthreads();
+    for (int s = 32; s > 0; s /= 2) {
+        if (t < s) red[t] += red[t + s];
+        __syncthreads();
+    }
+    for (int c = t; c < cols; c += 64) {
+        out[r * cols + c] = c <= r ? __expf((scores[r * cols + c] - top) * 0.125f) / red[0] : 0.0f;
+    }
+}
+"""
+SIZES = {"sizes": [{"rows": 4096, "cols": 4096}], "check": [{"rows": 7, "cols": 129}]}
+CASES = [{"rows": 7, "cols": 129}, {"rows": 3, "cols": 1}]
+
+
+def softmax(source: str = SOFTMAX) -> Site:
+    return make(
+        source,
+        "    softmax<<<(rows + 63) / 64, 64>>>(x, y, rows, cols);",
+        elements={"x": "rows*cols", "y": "rows*cols"},
+        **SIZES,
+    )
+
+
+def norm(source: str = NORM) -> Site:
+    return make(
+        source,
+        "    layer_norm<<<(rows + 63) / 64, 64>>>(x, y, rows, cols);",
+        elements={"x": "rows*cols", "y": "rows*cols"},
+        **SIZES,
+    )
+
+
+def attention(source: str = ATTENTION) -> Site:
+    return make(
+        source,
+        "    attention<<<rows, 64>>>(scores, out, rows, cols);",
+        elements={"scores": "rows*cols", "out": "rows*cols"},
+        **SIZES,
+    )
+
+
+def test_softmax_by_one_thread_or_a_team() -> None:
+    site = softmax()
+    alone = one(site, "one_pass")
+    assert "sum += partial;" in device(alone)
+    assert device(alone).count("for (") == 2
+    team = one(one(site, "row_parallel", team="block", block=256), "one_pass")
+    assert "const float own = largest;\n    largest = block_max(largest);" in device(team)
+    assert "* expf(own - largest);" in device(team)
+    compiles(team)
+    assert_equal(site, [alone, team], CASES, races=True)
+
+
+def test_layer_norm_by_one_thread_or_a_team() -> None:
+    site = norm()
+    forms = [one(site, "one_pass", form=form) for form in ("shifted", "welford")]
+    assert "variance += (squares + count * moved * moved) / cols;" in device(forms[1])
+    team = one(one(site, "row_parallel", team="warp", block=256), "one_pass", form="shifted")
+    compiles(team)
+    assert_equal(site, [*forms, team], CASES)
+
+
+def test_a_block_with_its_own_reduction_and_a_mask() -> None:
+    site = attention()
+    edited = one(site, "one_pass")
+    text = device(edited)
+    assert "sum += partial * __expf((m - top) * 0.125f);" in text
+    assert_equal(site, [edited], [{"rows": 70, "cols": 70}])
+
+
+def test_a_row_of_masked_values_gives_numbers() -> None:
+    """Minus infinity until the first value that counts must not make the sum no number."""
+    masked = SOFTMAX.replace("float largest = x[row * cols];", "float largest = -INFINITY;").replace(
+        "int c = 1", "int c = 0"
+    )
+    masked = masked.replace("x[row * cols + c]", "(c < 3 ? -INFINITY : x[row * cols + c])")
+    site = softmax(masked)
+    assert_equal(site, [one(site, "one_pass")], [{"rows": 2, "cols": 65}])
+
+
+def test_what_comes_out_compiles() -> None:
+    double = SOFTMAX.replace("float", "double").replace("fmaxf", "max").replace("expf", "exp")
+    for source in (double, SOFTMAX.replace("fmaxf(largest, ", "fmaxf((largest), ")):
+        for proposal in propose(softmax(source), "one_pass"):
+            compiles(after(softmax(source), proposal))
+    crlf = make(NORM, "    layer_norm<<<(rows + 63) / 64, 64>>>(x, y, rows, cols);", newline="\r\n", **SIZES)
+    for proposal in propose(crlf, "one_pass"):
+        compiles(after(crlf, proposal))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sum += expf(x[row * cols + c] - largest);", "sum += expf(x[row * cols + c + 1] - largest);"),
+        ("sum += expf(x[row * cols + c] - largest);", "sum += expf(x[row * cols + c]);"),
+        ("sum += expf(x[row * cols + c] - largest);", "sum += expf(x[row * cols + c] - largest) * c;"),
+        ("sum += expf(x[row * cols + c] - largest);", "sum += sinf(x[row * cols + c] - largest);"),
+        ("sum += expf(x[row * cols + c] - largest);", "sum += expf(x[row * cols + c] - largest); y[c] = sum;"),
+        ("for (int c = 1; c < cols", "for (int c = 1; c < cols - 1"),
+        ("for (int c = 1; c < cols", "for (int c = 2; c < cols"),
+        ("float sum = 0.0f;", "float sum = 0.0f; y[row] = 1.0f;"),
+        ("float sum = 0.0f;", "float sum = 0.0f; row = 0;"),
+        ("largest = fmaxf(largest, x[row * cols + c]);", "largest = fminf(largest, x[row * cols + c]);"),
+        ("largest = fmaxf(largest, x[row * cols + c]);", "largest += x[row * cols + c];"),
+    ],
+)
+def test_nothing_for_other_forms(old: str, new: str) -> None:
+    assert old in SOFTMAX
+    assert not propose(softmax(SOFTMAX.replace(old, new)), "one_pass")
