@@ -19,7 +19,7 @@ from engine.spec.read import specs_in
 from engine.verify.defences import ALL, Defences
 from engine.verify.screen import keeps_state, screen
 
-_MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Builder:
@@ -124,7 +124,7 @@ class Builder:
                 raise OptimlError(
                     f"a block of {launch.threads} threads does not fit the limit of {self._target.max_threads_per_block}"
                 )
-            if any(not 1 <= g <= most for g, most in zip(launch.grid, _MAX_GRID, strict=True)) or launch.block[2] > 64:
+            if any(not 1 <= g <= most for g, most in zip(launch.grid, MAX_GRID, strict=True)) or launch.block[2] > 64:
                 raise OptimlError(f"a grid of {launch.grid} with blocks of {launch.block} cannot be launched")
             if not 0 <= launch.shared_bytes <= self._target.shared_per_sm:
                 raise OptimlError(f"{launch.shared_bytes} bytes of dynamic shared memory do not fit")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.model import LaunchConfig, Program
 from engine.source.model import Edit, Kernel, LaunchSite, Unit
@@ -56,6 +56,32 @@ class Proposal:
     edits: Mapping[str, tuple[Edit, ...]]
     parameters: Mapping[str, int | str] = field(default_factory=dict)
     prior: float = 0.5
+
+
+@dataclass(frozen=True)
+class Family:
+    """A rule's edit of one site with its figures left open: what a tuner searches.
+
+    `parameters` are the values that each figure may take, `conditions` expressions over them (for `engine.arith`) that must not
+    be 0, those of the target's limits included as far as the rule knows them. `make` gives the proposal for one choice, or
+    None where the edit cannot be written so.
+    """
+
+    rule: str
+    summary: str
+    parameters: Mapping[str, tuple[int, ...]]
+    conditions: tuple[str, ...]
+    make: Callable[[Mapping[str, int]], Proposal | None]
+    prior: float = 0.5  # as of a proposal: that the best choice helps
+
+
+@runtime_checkable
+class Parametric(Protocol):
+    """A rule that can make its proposals at any choice of their figures."""
+
+    name: str
+
+    def families(self, site: Site) -> Iterator[Family]: ...
 
 
 class Rule(Protocol):

@@ -1,0 +1,128 @@
+"""Where a user's template is declared: `// optiml: tune` and `where` lines, keys of the kernel's spec, the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.errors import SpecError, UsageError
+from engine.model import Program
+from engine.source.constants import integers
+from engine.source.parse import parse
+from engine.spec.model import KernelSpec
+from engine.spec.tables import Table, split_kernel, tables_of, tuning_lines
+from engine.tune.space import Condition, Parameter, Space, parse_values
+from engine.tune.template import ConstantTemplate
+
+_LINE = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+_MOST_PARAMETERS = 16
+_MOST_CONDITIONS = 64
+_MOST_TEXT = 1000
+
+
+def declared(
+    program: Program,
+    spec: KernelSpec,
+    spec_path: str | None,
+    *,
+    parameters: Mapping[str, str] | None = None,
+    where: Sequence[str] = (),
+) -> ConstantTemplate | None:
+    """The template that the program's text and the command line declare; None where neither declares one.
+
+    `parameters` (name to values as text) count instead of the file's of the same name, `where` beside the file's.
+    Raises UsageError and SpecError with the line of what is wrong.
+    """
+    found, conditions = _lines(program)
+    table = _table(program, spec, spec_path)
+    if table is not None:
+        _from_table(table, found, conditions)
+    for name, text in (parameters or {}).items():
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"'{name[:60]}' is no name", "--param", "write --param BLOCK=64,128,256")
+        found[name] = Parameter(name, parse_values(text, name, "--param"), "--param")
+    conditions += [Condition(_checked(text, "--where"), "--where") for text in where]
+    if not found:
+        if conditions:
+            raise UsageError(
+                "there are conditions but no parameters", conditions[0].where, "add // optiml: tune NAME = 64, 128"
+            )
+        return None
+    for what, count, most in (
+        ("parameters", len(found), _MOST_PARAMETERS),
+        ("conditions", len(conditions), _MOST_CONDITIONS),
+    ):
+        if count > most:
+            raise UsageError(f"the template has {count} {what}", do=f"at most {most} are allowed")
+    unit = parse(program.data, program.kernel_file)
+    names = sorted({n for c in conditions for n in c.names} - found.keys())
+    constants = tuple(integers(unit, names).items())
+    space = Space(tuple(found.values()), tuple(dict.fromkeys(conditions)), constants)
+    return ConstantTemplate(program, spec, space)
+
+
+def _lines(program: Program) -> tuple[dict[str, Parameter], list[Condition]]:
+    path = program.kernel_file
+    found: dict[str, Parameter] = {}
+    conditions: list[Condition] = []
+    for kind, text, line in tuning_lines(parse(program.data, path)):
+        where = f"{path}:{line}"
+        if kind == "where":
+            conditions.append(Condition(_checked(text, where), where))
+            continue
+        match = _LINE.fullmatch(_checked(text, where))
+        if not match:
+            raise SpecError(f"'tune {text[:60]}' is not understood", where, "write // optiml: tune NAME = 64, 128, 256")
+        if match[1] in found:
+            raise SpecError(f"'{match[1]}' is tuned twice", where, f"the other is at {found[match[1]].where}")
+        found[match[1]] = Parameter(match[1], parse_values(match[2], match[1], where), where)
+    return found, conditions
+
+
+def _table(program: Program, spec: KernelSpec, spec_path: str | None) -> Table | None:
+    kernel = spec.steps[0].kernel
+    for table in tables_of(program, spec_path):
+        if split_kernel(table.kernel)[0] == kernel and table.origin == spec.origin:
+            return table
+    return None
+
+
+def _from_table(table: Table, found: dict[str, Parameter], conditions: list[Condition]) -> None:
+    """`tune = { BLOCK = [64, 128], ITEMS = "1..8" }` and `where = ["BLOCK * ITEMS <= 4096"]`."""
+    tune: Any = table.data.get("tune", {})
+    if not isinstance(tune, dict):
+        raise SpecError("'tune' is no table", table.where("tune"), "write tune = { BLOCK = [64, 128] }")
+    for name, values in tune.items():
+        where = table.where("tune", name)
+        if not _NAME.fullmatch(name):
+            raise SpecError(f"'{name[:60]}' is no name", where)
+        if name in found:
+            raise SpecError(f"'{name}' is tuned twice", where, f"the other is at {found[name].where}")
+        if isinstance(values, str):
+            found[name] = Parameter(name, parse_values(values, name, where), where)
+            continue
+        if not isinstance(values, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+            raise SpecError(
+                f"the values of '{name}' are no whole numbers", where, f'write {name} = [64, 128] or "16..512 step 16"'
+            )
+        if any(abs(v) >= 2**31 for v in values):
+            raise SpecError(f"a value of '{name}' is out of range", where, "use numbers below 2**31")
+        found[name] = Parameter(name, tuple(values), where)
+    given: Any = table.data.get("where", [])
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list) or not all(isinstance(t, str) for t in given):
+        raise SpecError("'where' is no array of conditions", table.where("where"), 'write where = ["BLOCK >= 64"]')
+    where = table.where("where")
+    conditions += [Condition(_checked(text, where), where) for text in given]
+
+
+def _checked(text: str, where: str) -> str:
+    text = text.strip()
+    if not text:
+        raise UsageError("the line is empty", where, "write a condition such as BLOCK * ITEMS <= 4096")
+    if len(text) > _MOST_TEXT:
+        raise UsageError(f"a line of {len(text)} characters", where, f"at most {_MOST_TEXT} are allowed")
+    return text

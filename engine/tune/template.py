@@ -1,0 +1,269 @@
+"""Templates: a program whose text depends on named figures, and what is known of a point before anything is compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from engine.errors import OptimlError, UsageError
+from engine.model import LaunchConfig, Program
+from engine.rules.model import Family, Proposal
+from engine.source.constants import integers, value_span, words
+from engine.source.edit import edit_program
+from engine.source.launch import evaluate, sites
+from engine.source.model import Edit, Span, Unit
+from engine.source.parse import parse
+from engine.spec.dtypes import parse_dtype
+from engine.spec.model import KernelSpec
+from engine.tune.space import Point, Space
+
+_SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hxx")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a point's text says of its launches: one per step for each timing case, and the static shared memory in bytes.
+
+    None: the text does not say; the compiler and the launch will. `impossible` names what does not hold at this point.
+    """
+
+    launches: tuple[tuple[LaunchConfig, ...], ...] | None
+    shared_bytes: int | None
+    impossible: str = ""
+
+
+class Template(Protocol):
+    """A program with figures left open."""
+
+    @property
+    def name(self) -> str:
+        """ "constants", or the name of the rule that wrote it."""
+        ...
+
+    @property
+    def summary(self) -> str: ...
+
+    @property
+    def space(self) -> Space: ...
+
+    @property
+    def default(self) -> Point | None:
+        """The point that is the original itself; None where none is."""
+        ...
+
+    def proposal(self, point: Point) -> Proposal:
+        """The edit of the original that makes it this point's program. Raises OptimlError where there is none."""
+        ...
+
+    def figures(self, point: Point) -> Figures: ...
+
+
+def program_at(original: Program, template: Template, point: Point) -> Program:
+    """The program of a point. Raises OptimlError where the template has none there."""
+    return edit_program(original, template.proposal(point).edits)
+
+
+@dataclass
+class ConstantTemplate:
+    """A template on named integer constants of the program: macros and file-scope constants, each with its values."""
+
+    original: Program
+    spec: KernelSpec
+    space: Space
+    name: str = "constants"
+    _places: dict[str, tuple[str, Span]] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], tuple[tuple[LaunchConfig, ...], ...] | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        now: dict[str, int] = {}
+        defined = {define.partition("=")[0] for define in self.spec.compile.defines}
+        for parameter in self.space.parameters:
+            if parameter.name in defined:
+                raise UsageError(
+                    f"'{parameter.name}' is set by compile.defines of the spec, so its value in the file has no effect",
+                    parameter.where or self.spec.origin, "take it out of compile.defines",
+                )  # fmt: skip
+            path, place, value = locate(self.original, parameter.name, parameter.where)
+            self._places[parameter.name] = (path, place)
+            now[parameter.name] = value
+        self.default: Point | None = tuple(now[name] for name in self.space.names)
+        self._relevant = self._launch_names()
+
+    @property
+    def summary(self) -> str:
+        return f"Set {', '.join(self.space.names)}"
+
+    def proposal(self, point: Point) -> Proposal:
+        values = self.space.named(point)
+        edits: dict[str, tuple[Edit, ...]] = {}
+        for name, value in values.items():
+            path, place = self._places[name]
+            written = str(value) if value >= 0 else f"({value})"
+            if self.original.files[path][place.start : place.end].decode() != written:
+                edits[path] = (*edits.get(path, ()), Edit(place, written))
+        summary = "Set " + ", ".join(f"{n} = {v}" for n, v in values.items())
+        return Proposal("tuner", self.name, summary, edits, values)
+
+    # ---- what the text says
+
+    def figures(self, point: Point) -> Figures:
+        values = self.space.named(point)
+        key = tuple(v for n, v in values.items() if n in self._relevant)
+        if key not in self._known:
+            self._known[key] = self._launches(values)
+        launches = self._known[key]
+        return Figures(launches, self._shared(values), "" if launches else "the launch can be evaluated")
+
+    def _launches(self, values: Mapping[str, int]) -> tuple[tuple[LaunchConfig, ...], ...] | None:
+        # The values go in as the compiler's defines would: the parsed text is then the same for every point.
+        defines = (*self.spec.compile.defines, *(f"{n}={v}" for n, v in values.items()))
+        unit = self._unit
+        steps = []
+        for step in self.spec.steps:
+            launch = step.launch
+            if launch is not None:
+                named = dict(launch.constants)
+                for name in words(" ".join((*launch.grid, *launch.block, launch.shared))):
+                    value = values.get(name, _derived(unit, name, values))
+                    if value is not None and (name in named or name in values):
+                        named[name] = value
+                launch = replace(launch, constants=tuple(named.items()))
+            steps.append(replace(step, launch=launch))
+        spec = replace(self.spec, steps=tuple(steps), compile=replace(self.spec.compile, defines=defines))
+        try:
+            return tuple(
+                tuple(evaluate(self.original, spec, step, case.sizes) for step in range(len(steps)))
+                for case in spec.time
+            )
+        except OptimlError:
+            return None
+
+    def _shared(self, values: Mapping[str, int]) -> int | None:
+        """Static shared memory of the step that needs most, in bytes, as far as the declarations are plain arithmetic."""
+        most = 0
+        for step in self.spec.steps:
+            try:
+                kernel = self._unit.kernel(step.kernel)
+            except KeyError:
+                return None
+            total = 0
+            for array in kernel.shared:
+                if array.dynamic:
+                    continue
+                try:
+                    count = parse_dtype(
+                        re.sub(r"\b(?:const|volatile|unsigned(?= int\b))\b", "", array.type).strip()
+                    ).itemsize
+                except OptimlError:
+                    return None
+                for extent in array.extents:
+                    found = _derived_value(self._unit, extent, values)
+                    if found is None:
+                        return None
+                    count *= found
+                total += count
+            most = max(most, total)
+        return most
+
+    @property
+    def _unit(self) -> Unit:
+        return parse(self.original.data, self.original.kernel_file)
+
+    def _launch_names(self) -> frozenset[str]:
+        """The parameters that launches may depend on: those that the launching functions or the declared launches reach."""
+        texts: list[str] = []
+        for step in self.spec.steps:
+            if step.launch is not None:
+                texts += [*step.launch.grid, *step.launch.block, step.launch.shared]
+            for site in sites(self.original, step.kernel):
+                unit = parse(self.original.files[site.path], site.path)
+                around = [f for f in unit.functions if f.span.contains(site.span)]
+                texts += [unit.text(f.span) for f in around] or [unit.data.decode("utf-8", "replace")]
+        reached, waiting = set[str](), [w for t in texts for w in words(t)]
+        tables = {**self._unit.constants, **self._unit.macros}
+        for path, data in self.original.files.items():
+            if path.endswith(_SOURCES):
+                unit = parse(data, path)
+                tables |= {**unit.constants, **unit.macros}
+        while waiting:
+            word = waiting.pop()
+            if word not in reached:
+                reached.add(word)
+                waiting += words(tables.get(word, ""))
+        return frozenset(n for n in self.space.names if n in reached)
+
+
+def _derived(unit: Unit, name: str, values: Mapping[str, int]) -> int | None:
+    text = unit.macros.get(name) or unit.constants.get(name)
+    return _derived_value(unit, text, values) if text else None
+
+
+def _derived_value(unit: Unit, text: str, values: Mapping[str, int], depth: int = 0) -> int | None:
+    """The value of an expression over the parameters, and over constants of the file that depend on them."""
+    from engine.arith import ArithmeticError_, evaluate_int
+
+    known: dict[str, int] = dict(values)
+    for word in words(text):
+        if word not in known and depth < 8:
+            inner = unit.macros.get(word) or unit.constants.get(word)
+            found = _derived_value(unit, inner, values, depth + 1) if inner else None
+            if found is not None:
+                known[word] = found
+    try:
+        return evaluate_int(text, known)
+    except ArithmeticError_:
+        return None
+
+
+def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int]:
+    """Path, place and present value of a named integer constant of the program.
+
+    Raises UsageError where there is none of that name, more than one, or one that is no plain number.
+    """
+    found: list[tuple[str, Span | None, int | None]] = []
+    for path, data in program.files.items():
+        if path.endswith(_SOURCES) and re.search(rb"\b%s\b" % re.escape(name.encode()), data):
+            unit = parse(data, path)
+            if name in unit.macros or name in unit.constants:
+                found.append((path, value_span(unit, name), integers(unit, [name]).get(name)))
+    if not found:
+        raise UsageError(
+            f"'{name}' is no macro and no constant of the program", where,
+            f"define it: #define {name} 4, or constexpr int {name} = 4 outside of functions",
+        )  # fmt: skip
+    path, place, value = found[0]
+    if len(found) > 1 or place is None:
+        raise UsageError(f"'{name}' is defined more than once", where, "keep one definition")
+    if value is None:
+        raise UsageError(f"'{name}' is no plain whole number", where, f"write #define {name} 4")
+    return path, place, value
+
+
+@dataclass
+class RuleTemplate:
+    """A template that a rewrite rule writes: one family of its proposals."""
+
+    original: Program
+    family: Family
+    space: Space
+    default: Point | None = None
+
+    @property
+    def name(self) -> str:
+        return self.family.rule
+
+    @property
+    def summary(self) -> str:
+        return self.family.summary
+
+    def proposal(self, point: Point) -> Proposal:
+        made = self.family.make(self.space.named(point))
+        if made is None:
+            raise OptimlError(f"the rule {self.family.rule} cannot write this point")
+        return replace(made, proposer="tuner")
+
+    def figures(self, point: Point) -> Figures:
+        """Nothing beyond the family's own conditions, which hold its limits."""
+        return Figures(None, None)
