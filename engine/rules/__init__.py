@@ -21,6 +21,7 @@ from engine.spec.model import KernelSpec
 _MODULES: tuple[tuple[str, str], ...] = (
     ("matmul_tile", "MatmulTile"),
     ("row_parallel", "RowParallel"),
+    ("one_pass", "OnePass"),
     ("register_accumulate", "RegisterAccumulate"),
     ("transpose_tile", "TransposeTile"),
     ("atomic_aggregate", "AtomicAggregate"),
