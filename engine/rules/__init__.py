@@ -37,6 +37,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("warp_reduce", "WarpReduce"),
     ("shared_padding", "SharedPadding"),
     ("swap_axes", "SwapAxes"),
+    ("invariant_division", "InvariantDivision"),
 )
 
 

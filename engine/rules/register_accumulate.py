@@ -100,7 +100,7 @@ def _elements(site: Site, scope: Scope, loop: Node) -> list[_Element]:
     uses = scope.uses(loop)
     if uses is None or (len({u.array for u in uses}) > 1 and not _apart(site, uses)):
         return []
-    moving = _changed_names(loop)
+    moving = changed_names(loop)
     found = []
     for array in sorted({u.array for u in uses if u.writes}, key=lambda a: [u.array for u in uses].index(a)):
         mine = [u for u in uses if u.array == array]
@@ -131,7 +131,7 @@ def _element(
         return None
     nodes = tuple(u.node for u in uses)
     first = _set_before(loop, tokens(uses[0].node))
-    steady = not index.names() & _changed_names(scope.body, declarations=False)
+    steady = not index.names() & changed_names(scope.body, declarations=False)
     known = first is not None or (steady and _written_before(loop, tokens(uses[0].node)))
     always = any(u.writes and _every_time(u.node, body) for u in uses)
     if not known and not (always and stride_loop(loop) is not None):
@@ -151,7 +151,7 @@ def _apart(site: Site, uses: Sequence[Use]) -> bool:
     return written <= restricted or pointers_distinct(site)
 
 
-def _changed_names(loop: Node, *, declarations: bool = True) -> set[str]:
+def changed_names(loop: Node, *, declarations: bool = True) -> set[str]:
     changed = set()
     for node in walk(loop):
         target = assigned(node)
@@ -237,7 +237,7 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
             before.append(f"{element.type} {name} = {element.written};")
         after.append(f"{element.written} = {name};")
         changes += [(n.start_byte, n.end_byte, name) for n in element.uses]
-    start = _with_pragma(loop)
+    start = with_pragma(loop)
     if all(e.known for e in found):
         edits += [Edit(Span(a, b), t) for a, b, t in changes]
         if before:
@@ -248,18 +248,18 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
     if counted is None:
         return None
     inner = reindent(indent + render(site, start, loop.end_byte, changes), indent, indent + unit)
-    lines = [f"if ({_runs(counted)}) {{", *(indent + unit + line for line in before), inner]
+    lines = [f"if ({runs(counted)}) {{", *(indent + unit + line for line in before), inner]
     lines += [*(indent + unit + line for line in after), indent + "}"]
     edits.append(Edit(Span(start, loop.end_byte), "\n".join(lines)))
     return edits
 
 
-def _with_pragma(loop: Node) -> int:
+def with_pragma(loop: Node) -> int:
     before = loop.prev_sibling
     return before.start_byte if before is not None and before.type == "preproc_call" else loop.start_byte
 
 
-def _runs(loop: StrideLoop) -> str:
+def runs(loop: StrideLoop) -> str:
     """The condition under which the loop runs at least once. The start keeps the loop variable's type."""
     start = text(loop.start)
     if not start.isdigit():
