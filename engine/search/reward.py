@@ -41,6 +41,9 @@ class Constants:
     relief_weight: float = _constant(
         0.3, "warps that wait less, or more of them, hide latency; they bring nothing by themselves"
     )
+    judge_cap: float = _constant(
+        0.05, "the most that a judge who is always right may shift a speedup; within its interval, as the counters"
+    )
     saturation: float = _constant(
         1.0, "one halving of bytes or instructions earns a proxy's full weight: the rest shows in the time"
     )
@@ -107,8 +110,8 @@ class Reward:
         self.original: Proxies | None = None
         self.resources: tuple[Resources, ...] = ()
 
-    def __call__(self, evaluation: Evaluation, proxies: Proxies | None = None) -> float:
-        """The reward of one evaluation, with what counters say of it where they do.
+    def __call__(self, evaluation: Evaluation, proxies: Proxies | None = None, *, opinion: float = 0.0) -> float:
+        """The reward of one evaluation, with what counters say of it where they do, and a judge's opinion.
 
         For two candidates whose measured intervals do not overlap, the faster one's value is never the lower one, whatever
         the proxies say: each value lies within its own interval. Penalties come off after that.
@@ -121,9 +124,11 @@ class Reward:
         if measurement is None or evaluation.outcome is Outcome.UNSTABLE:
             return c.unmeasured
         value = _log2(measurement.ratio)
-        if self.proxies and proxies is not None and self.original is not None:
+        counted = self.proxies and proxies is not None and self.original is not None
+        shift = opinion + (self.shift(proxies) if counted and proxies is not None else 0.0)
+        if shift:
             low, high = self._interval(measurement)
-            value = min(max(value + self.shift(proxies), low), high)
+            value = min(max(value + shift, low), high)
         return max(c.lowest, value) - self._penalty(evaluation, measurement)
 
     def shift(self, proxies: Proxies) -> float:

@@ -99,6 +99,7 @@ class Tree:
         self._propose, self._strategy, self._weigh = propose, strategy, weigh
         self.reward = reward or Reward()
         self.mixture = Mixture()
+        self.opinion: Callable[[Node], float] = lambda node: 0.0  # a judge's, as a part of the reward
         self._late: list[tuple[Node, Proposal]] = []  # the most promising last
         self._random = random.Random(seed)
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
@@ -184,8 +185,14 @@ class Tree:
     def offer(self, node: Node, proposals: Iterable[Proposal]) -> None:
         """Add proposals for a node that came later than those of `propose`; none for what is not built upon."""
         if node.evaluation is None or not _closed(node.evaluation.outcome):
-            late = list(proposals)
-            node.untried = sorted([*self._proposals(node), *late], key=lambda p: p.prior)
+            late, there = [], self._proposals(node)
+            for proposal in proposals:
+                at = next((i for i, p in enumerate(there) if p.edits is proposal.edits), None)
+                if at is None:
+                    late.append(proposal)
+                else:
+                    there[at] = proposal  # with another prior
+            node.untried = sorted([*there, *late], key=lambda p: p.prior)
             self._late += [(node, proposal) for proposal in sorted(late, key=lambda p: p.prior)]
 
     def _may_widen(self, node: Node) -> bool:
@@ -206,7 +213,7 @@ class Tree:
         self.nodes[id] = node
         self.digests.setdefault(program.digest, node)
         self.mixture.booked(node)
-        node.gained = self.reward(evaluation)
+        node.gained = self.reward(evaluation, opinion=self.opinion(node))
         for step in node.path():
             step.visits += 1
             step.total += node.gained
@@ -229,7 +236,7 @@ class Tree:
     def _revalue(self, node: Node) -> None:
         if node is self.root or node.evaluation is None or node.proxies is None:
             return
-        gained = self.reward(node.evaluation, node.proxies)
+        gained = self.reward(node.evaluation, node.proxies, opinion=self.opinion(node))
         difference = gained - node.gained
         if not difference:
             return
