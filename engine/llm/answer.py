@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,16 +115,22 @@ def read_answer(text: str) -> tuple[Suggestion, ...]:
     return tuple(found[:MOST_SUGGESTIONS])
 
 
-def _from_json(text: str) -> list[Suggestion]:
+def json_objects(text: str) -> Iterator[Any]:
+    """Every JSON value that an answer holds: as a whole, in a fence, or from its first brace to its last."""
+    text = _THINKING.sub("", text[:_MOST_TEXT])
     bodies = [f.body for f in _fences(text) if f.language in ("json", "")]
     begin, end = text.find("{"), text.rfind("}")
     if 0 <= begin < end:
         bodies.append(text[begin : end + 1])
     for body in [text, *bodies]:
         try:
-            value = json.loads(body, strict=False)
+            yield json.loads(body, strict=False)
         except (ValueError, RecursionError):
             continue
+
+
+def _from_json(text: str) -> list[Suggestion]:
+    for value in json_objects(text):
         listed = value.get("proposals", [value]) if isinstance(value, dict) else value
         found = [s for s in map(_suggestion, listed if isinstance(listed, list) else []) if s is not None]
         if found:

@@ -81,7 +81,7 @@ def make_context(
     lineage = []
     for name, at in zip(("This version", "Its parent", "Its grandparent"), reversed(path), strict=False):
         before = at.parent.program if at.parent is not None else None
-        lineage.append(Ancestor(name, _standing(at), _diff(before, at.program) if before is not None else ""))
+        lineage.append(Ancestor(name, _standing(at), program_diff(before, at.program) if before is not None else ""))
     tried = [_tried(child) for child in sorted(node.children, key=lambda c: c.id)[-_MOST_TRIED:]]
     place = Workplace(sites, path[0].program, tuple(counters))
     steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
@@ -160,7 +160,8 @@ def _tried(child: Node) -> str:
     return f"{summary}: {how}"
 
 
-def _diff(before: Program, after: Program) -> str:
+def program_diff(before: Program, after: Program) -> str:
+    """What an edit changes, as a unified diff of bounded length; specs left out."""
     lines: list[str] = []
     for path in sorted(after.files):
         if before.files[path] != after.files[path] and not path.endswith(".toml"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,8 @@ from engine.llm.model import Message, estimated_tokens
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from engine.llm.judge import Judged
+
 Profile = Literal["none", "raw", "diagnosis"]
 
 PROFILES: tuple[Profile, ...] = ("none", "raw", "diagnosis")
@@ -22,6 +25,7 @@ PROFILES: tuple[Profile, ...] = ("none", "raw", "diagnosis")
 MOST_TOKENS = 12_000
 MOST_PROPOSALS = 3
 _MOST_DETAIL = 3_000  # characters of a compiler's complaint
+_MOST_PLAN = 6_000  # characters
 
 
 class PromptError(OptimlError):
@@ -40,6 +44,37 @@ def propose(context: Context, *, profile: Profile = "diagnosis", most_tokens: in
     )
     for left_out in range(5):
         user = Message("user", _render("propose.jinja", **_values(context, profile, fence, left_out)))
+        if estimated_tokens(system.content) + estimated_tokens(user.content) <= most_tokens:
+            return system, user
+    raise PromptError(f"the kernel does not fit into a prompt of {most_tokens} tokens", context.program.kernel_file)
+
+
+def plan(context: Context, *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS) -> tuple[Message, ...]:
+    """System and user message that ask for plans instead of code. Raises as `propose` does."""
+    system, user = propose(context, profile=profile, most_tokens=most_tokens)
+    text = _render("plan_system.jinja", fence=fence_for(context), proposals=MOST_PROPOSALS)
+    return Message(system.role, text), user
+
+
+def planned(context: Context, messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """The messages of `propose` with a plan, a bounded part of it, beside the source."""
+    *before, user = messages
+    told = text if len(text) <= _MOST_PLAN else text[:_MOST_PLAN] + "\n(cut)"
+    fence = fence_for(context)
+    told = told.replace(fence, "")
+    return (*before, Message("user", user.content + "\n" + _render("code.jinja", fence=fence, plan=told)))
+
+
+def judge(context: Context, edits: Sequence[Judged], *, most_tokens: int = MOST_TOKENS) -> tuple[Message, ...]:
+    """System and user message that ask for scores of edits. Over the limit the differences go. Raises PromptError."""
+    fence = fence_for(context)
+    system = Message("system", _render("judge_system.jinja", fence=fence))
+    for diffs in (True, False):
+        shown = [
+            {"key": e.key, "summary": e.summary, "diff": e.diff.replace(fence, "") if diffs else ""} for e in edits
+        ]
+        values = _values(context, "diagnosis", fence, 0 if diffs else 4)
+        user = Message("user", _render("judge.jinja", edits=shown, **values))
         if estimated_tokens(system.content) + estimated_tokens(user.content) <= most_tokens:
             return system, user
     raise PromptError(f"the kernel does not fit into a prompt of {most_tokens} tokens", context.program.kernel_file)
