@@ -75,6 +75,11 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("l1_misses", "matmul_tile", 1.4, "shared memory keeps what L1 drops"),
     Influence("l1_misses", "stencil_tile", 1.6, "shared memory keeps what L1 drops"),
     Influence("l1_misses", "block_size", 1.2, "another block shape touches other lines together"),
+    Influence("memory_stalls", "hoist_loads", 1.6, "what stays the same is waited for once"),
+    Influence("memory_stalls", "read_only", 1.2, "loads may move before stores"),
+    Influence("memory_queue_stalls", "hoist_loads", 1.6, "fewer requests enter the queue"),
+    Influence("issue_bound", "hoist_loads", 1.2, "fewer load instructions"),
+    Influence("l1_misses", "read_only", 1.2, "inputs are kept apart from what is written"),
     # Shared memory and barriers.
     Influence("shared_stalls", "atomic_aggregate", 1.2, "combining in registers first spares shared memory"),
     Influence("shared_stalls", "unroll", 1.3, "independent work between a load from shared memory and its use"),

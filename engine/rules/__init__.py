@@ -38,6 +38,8 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("shared_padding", "SharedPadding"),
     ("swap_axes", "SwapAxes"),
     ("invariant_division", "InvariantDivision"),
+    ("hoist_loads", "HoistLoads"),
+    ("read_only", "ReadOnly"),
 )
 
 

@@ -14,18 +14,9 @@ from engine.source.model import Edit, Span
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# Types that __ldg takes (CUDA C++ Programming Guide, "Read-Only Data Cache Load Function").
-_HINTED = frozenset({
-    "float", "double", "int", "unsigned int", "unsigned", "char", "signed char", "unsigned char",
-    "short",
-    "unsigned short", "long long", "unsigned long long", "float2", "float4", "double2", "int2", "int4", "uint2",
-    "uint4",
-    "__half", "half", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t",
-})  # fmt: skip
-
 
 class Restrict:
-    """`__restrict__` on every pointer parameter, `const` on those never written; read-only loads apart."""
+    """`__restrict__` on every pointer parameter, `const` on those never written."""
 
     name = "restrict"
     summary = "Tell the compiler which pointers do not overlap and which are only read"
@@ -53,16 +44,6 @@ class Restrict:
                     0.35,
                     restrict=len(restrict),
                     const=len(const),
-                )
-            hints = _hint_edits(site, read_only)
-            if hints:
-                # sm_35 and later choose this path themselves where const and __restrict__ allow: rarely a gain.
-                yield from proposal(
-                    self.name,
-                    "Load inputs through the read-only data cache",
-                    in_file(site, *hints),
-                    0.12,
-                    ldg=len(hints),
                 )
 
 
@@ -129,24 +110,6 @@ def _is_declared_name(node: Node) -> bool:
     return (
         parent is not None and parent.type.endswith("declarator") and parent.child_by_field_name("declarator") == node
     )
-
-
-def _hint_edits(site: Site, read_only: set[str]) -> list[Edit]:
-    by_name = {p.name: p for p in site.kernel.parameters}
-    edits: list[Edit] = []
-    for node in walk(body_node(site)):
-        if node.type != "subscript_expression":
-            continue
-        array, parent = node.child_by_field_name("argument"), node.parent
-        if array is None or text(array) not in read_only or by_name[text(array)].base not in _HINTED:
-            continue
-        if parent is not None and parent.type == "pointer_expression":
-            continue
-        # Nested loads (`x[idx[i]]`) would need nested edits: the inner one is left as it is.
-        if edits and edits[-1].span.contains(Span(node.start_byte, node.end_byte)):
-            continue
-        edits.append(Edit(Span(node.start_byte, node.end_byte), f"__ldg(&{text(node)})"))
-    return edits
 
 
 def _prototype_edits(site: Site, const: dict[int, _Pointer]) -> dict[str, tuple[Edit, ...]] | None:

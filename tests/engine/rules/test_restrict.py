@@ -16,12 +16,6 @@ def test_host_parameters_stay_as_they_are() -> None:
     assert "void run(const float* x, float* y, float a, int n)" in edited.program.data.decode()
 
 
-def test_reads_go_through_the_read_only_cache_when_asked() -> None:
-    edited = one(make(SCALE, SCALE_LAUNCH), "restrict", ldg=1)
-    assert "a * __ldg(&x[i])" in device(edited)
-    compiles(edited)
-
-
 def test_prototype_is_edited_as_well() -> None:
     proto = "__global__ void scale(float* x, float* y, float a, int n);\n"
     site = make(proto + SCALE.replace("const float* x", "float* x"), SCALE_LAUNCH)
@@ -66,7 +60,6 @@ def test_written_pointer_is_not_made_const(write: str) -> None:
 
 def test_volatile_pointer_keeps_its_type() -> None:
     site = make(SCALE.replace("const float* x", "volatile float* x"), SCALE_LAUNCH)
-    assert not propose(site, "restrict", ldg=1)
     assert "const" not in device(one(site, "restrict", restrict=2))
 
 

@@ -1,0 +1,251 @@
+"""A load whose address stays the same is made once, into a register.
+
+The compiler does it by itself unless a store, an atomic or a barrier stands between two loads: any of them might change
+what is loaded. The rule knows that it cannot, because the launches pass different buffers and the kernel never writes
+this one. Source: CUDA C++ Best Practices Guide, "Device Memory Spaces".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.rules.common import (
+    body_node,
+    called,
+    children,
+    fresh,
+    in_file,
+    indent_at,
+    names,
+    pointers_distinct,
+    proposal,
+    sound,
+    text,
+    walk,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.polynomial import Polynomial
+from engine.rules.register_accumulate import changed_names, runs, with_pragma
+from engine.rules.scope import Scope, Use, assigned, inside, manageable
+from engine.rules.threads import StrideLoop, stride_loop
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_LOOPS = ("for_statement", "while_statement", "do_statement")
+_MOST = 8  # loads moved by one proposal: each takes a register
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Loads of one element that may share a register."""
+
+    array: str
+    type: str
+    written: str  # as the author writes the first of them: "x[i]"
+    nodes: tuple[Node, ...]
+
+
+class HoistLoads:
+    """Loop-invariant loads before their loop, and repeated loads of one element once: across stores and barriers."""
+
+    name = "hoist_loads"
+    summary = "Load once what does not change"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not manageable(site) or not pointers_distinct(site):
+            return
+        if any("volatile" in text(n) for n in walk(site.kernel.node) if n.type == "type_qualifier"):
+            return
+        scope, body = Scope(site), body_node(site)
+        uses = scope.uses(body)
+        if uses is None or any(_unknown(n) for n in walk(body)):
+            return
+        written = {u.array for u in uses if u.writes}
+        reads = [u for u in uses if u.reads and u.array not in written and _loadable(scope, u)]
+        yield from self._before_loops(site, scope, reads)
+        yield from self._repeated(site, scope, reads)
+
+    def _before_loops(self, site: Site, scope: Scope, reads: list[Use]) -> Iterator[Proposal]:
+        moved: list[Node] = []
+        for node in walk(body_node(site)):
+            loop = stride_loop(node)
+            if loop is None or node.parent is None or node.parent.type != "compound_statement" or not _fenced(node):
+                continue
+            steady = [u for u in reads if inside(u.node, loop.body) and u.node not in moved]
+            changing = changed_names(node)
+            fixed = [u for u in steady if u.index is not None and not u.index.names() & changing]
+            found = [g for g in _groups(scope, fixed, node) if _every_time(g.nodes[0], loop.body)][:_MOST]
+            if not found:
+                continue
+            moved += [n for g in found for n in g.nodes]
+            line = site.unit.line_of(node.start_byte)
+            what = " and ".join(dict.fromkeys(g.written for g in found))
+            yield from proposal(
+                self.name,
+                f"Load {what} once before the loop at line {line}",
+                in_file(site, *_hoisted(site, loop, found)),
+                0.4,
+                form="loop",
+                line=line,
+                loads=len(found),
+            )
+
+    def _repeated(self, site: Site, scope: Scope, reads: list[Use]) -> Iterator[Proposal]:
+        done: list[Node] = []
+        edits: list[Edit] = []
+        count, taken, listed = 0, list[str](), list[str]()
+        for block in walk(body_node(site)):
+            if block.type != "compound_statement":
+                continue
+            here = [u for u in reads if inside(u.node, block) and u.node not in done and u.index is not None]
+            for group in _groups(scope, here, block):
+                statement = _statement(group.nodes[0], block)
+                after = [n for n in group.nodes if n.end_byte > group.nodes[0].end_byte]
+                if statement is None or not after or count >= _MOST or not _always(group.nodes[0], statement):
+                    continue
+                rest = [s for s in children(block) if s.start_byte >= statement.start_byte]
+                if any(names(group.nodes[0]) & changed_names(s) for s in rest):
+                    continue
+                # Only what stands between the first and the last load keeps the compiler from sharing them.
+                if not any(_fence(n) and n.start_byte < after[-1].start_byte for s in rest for n in walk(s)):
+                    continue
+                if not all(scope.lookup(i, n) == scope.lookup(i, statement) for n in group.nodes for i in names(n)):
+                    continue
+                name = fresh(site, f"{group.array}_value", taken)
+                taken.append(name)
+                listed.append(group.written)
+                count += 1
+                done += group.nodes
+                at, indent = statement.start_byte, indent_at(site, statement.start_byte)
+                edits.append(Edit(Span(at, at), f"const {group.type} {name} = {group.written};\n{indent}"))
+                edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in group.nodes]
+        if edits:
+            yield from proposal(
+                self.name,
+                f"Load {' and '.join(dict.fromkeys(listed))} once instead of again after each store",
+                in_file(site, *_joined(edits)),
+                0.3,
+                form="repeat",
+                loads=count,
+            )
+
+
+def _joined(edits: list[Edit]) -> list[Edit]:
+    """The edits with insertions at one place made into one, in order."""
+    inserted: dict[int, str] = {}
+    for edit in edits:
+        if edit.span.start == edit.span.end:
+            inserted[edit.span.start] = inserted.get(edit.span.start, "") + edit.text
+    others = [e for e in edits if e.span.start != e.span.end]
+    return [Edit(Span(at, at), written) for at, written in inserted.items()] + others
+
+
+def _unknown(node: Node) -> bool:
+    """Whether the node is something that may write anywhere."""
+    return node.type in ("gnu_asm_expression", "lambda_expression", "goto_statement")
+
+
+def _fence(node: Node) -> bool:
+    """Whether the compiler must take it that memory changes here."""
+    if node.type == "call_expression":
+        name = called(node)
+        return name.startswith(("__sync", "atomic", "__threadfence"))
+    target = assigned(node)
+    return target is not None and target.type in ("subscript_expression", "pointer_expression", "field_expression")
+
+
+def _fenced(loop: Node) -> bool:
+    return any(_fence(n) for n in walk(loop))
+
+
+def _loadable(scope: Scope, use: Use) -> bool:
+    """Whether the access is a plain load of a parameter's element, by the parameter's own type."""
+    array, above = use.node.child_by_field_name("argument"), use.node.parent
+    if use.node.type != "subscript_expression" or array is None or use.index is None or "\n" in text(use.node):
+        return False
+    if above is None or (above.type == "pointer_expression" and text(above).startswith("&")):
+        return False
+    parameter = scope.parameters.get(use.array)
+    if parameter is None or parameter.type.count("*") != 1 or array.type != "identifier":
+        return False
+    declared = scope.lookup(text(array), array)
+    # `"["`: the index is loaded as well, and that load would have to move first.
+    return (declared is None or parameter.base in declared.type.split()) and "[" not in use.index.render()
+
+
+def _groups(scope: Scope, uses: list[Use], at: Node) -> list[_Load]:
+    """The loads by element, as far as their names mean the same at `at`'s beginning or are the block's own."""
+    found: dict[tuple[str, Polynomial], list[Use]] = {}
+    for use in uses:
+        if use.index is None:
+            continue
+        if at.type in _LOOPS and any(scope.lookup(n, use.node) != scope.lookup(n, at) for n in names(use.node)):
+            continue
+        found.setdefault((use.array, use.index), []).append(use)
+    groups = []
+    for (array, _), mine in found.items():
+        ordered = sorted(mine, key=lambda u: u.node.start_byte)
+        kind = scope.parameters[array].base
+        groups.append(_Load(array, kind, text(ordered[0].node), tuple(u.node for u in ordered)))
+    return groups
+
+
+def _every_time(node: Node, body: Node) -> bool:
+    """Whether every iteration makes this load: in a plain statement of the body, before any jump."""
+    statement = _statement(node, body) if body.type == "compound_statement" else body
+    if statement is None or not _always(node, statement):
+        return False
+    jumps = ("break_statement", "continue_statement", "return_statement")
+    return not any(n.type in jumps and n.start_byte < node.start_byte for n in walk(body))
+
+
+def _statement(node: Node, block: Node) -> Node | None:
+    """The statement of the block that holds the node."""
+    current: Node | None = node
+    while current is not None and current.parent != block:
+        current = current.parent
+    return current
+
+
+def _always(node: Node, statement: Node) -> bool:
+    """Whether the expression is evaluated whenever the statement is reached."""
+    current: Node | None = node
+    if statement.type not in ("expression_statement", "declaration", "if_statement"):
+        return False
+    while current is not None and current != statement:
+        above = current.parent
+        if above is None:
+            return False
+        if above.type == "conditional_expression" and above.child_by_field_name("condition") != current:
+            return False
+        sign = above.child_by_field_name("operator") if above.type == "binary_expression" else None
+        short = sign is not None and text(sign) in ("&&", "||")
+        if short and above.child_by_field_name("right") == current:
+            return False
+        if above.type == "if_statement" and above.child_by_field_name("condition") != current:
+            return False
+        if above.type in ("compound_statement", "lambda_expression", *_LOOPS):
+            return False
+        current = above
+    return current is not None
+
+
+def _hoisted(site: Site, loop: StrideLoop, found: list[_Load]) -> list[Edit]:
+    taken: list[str] = []
+    lines, edits = [], []
+    indent = indent_at(site, loop.node.start_byte)
+    for load in found:
+        name = fresh(site, f"{load.array}_value", taken)
+        taken.append(name)
+        # A loop that never runs loads nothing, and the element may not exist.
+        lines.append(f"const {load.type} {name} = {runs(loop)} ? {load.written} : {load.type}();\n{indent}")
+        edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in load.nodes]
+    start = with_pragma(loop.node)
+    return [Edit(Span(start, start), "".join(lines)), *edits]
+
+
+__all__ = ["HoistLoads"]
