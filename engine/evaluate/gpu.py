@@ -278,7 +278,7 @@ class GpuEvaluator:
         reason: str | None = None
         measurement, against = Measurement((), 0.0, 0.0, 0.0, stable=False), None
         for _ in range(_RETRIES):
-            before = self._runner.monitor.read()
+            before = self._runner.monitor.recent()
             cases = range(len(self._spec.check), len(self._spec.check) + len(self._spec.time))
             seed = self._random.randrange(_SEEDS)
             results = self._runner.time(keys, cases, effort, seed, bar=bar, timeout_s=4 * self._limit_s)

@@ -20,6 +20,9 @@ _THROTTLES = {
 }
 
 
+_RECENT_S = 0.02  # NVML itself samples what processes use no faster than this
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One reading: clocks in MHz, temperature in °C, power in W, reasons that clocks are held down, other processes."""
@@ -39,6 +42,8 @@ class Monitor:
         import pynvml
 
         self._nvml: Any = pynvml
+        self._last: Snapshot | None = None
+        self._read_at = 0.0
         try:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -47,10 +52,21 @@ class Monitor:
             raise MachineError(f"NVML does not answer: {error}", do="check the driver with nvidia-smi") from None
 
     def read(self) -> Snapshot:
-        """A reading; costs about a millisecond. Processes that this one started do not count as others.
+        """A reading; costs about three milliseconds. Processes that this one started do not count as others.
 
         Raises MachineError when the GPU is lost.
         """
+        self._last = self._read()
+        self._read_at = time.monotonic()
+        return self._last
+
+    def recent(self) -> Snapshot:
+        """The last reading if nothing can have changed since (20 ms), else a new one. Raises as `read`."""
+        if self._last is not None and time.monotonic() - self._read_at < _RECENT_S:
+            return self._last
+        return self.read()
+
+    def _read(self) -> Snapshot:
         own = os.getpid()
         nvml = self._nvml
         try:

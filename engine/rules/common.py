@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -16,6 +16,7 @@ from engine.rules.clock import tick
 from engine.rules.functions import MATH_FUNCTIONS
 from engine.rules.model import Proposal, Site
 from engine.source.model import Edit, Function, Span
+from engine.source.parse import walk as every
 from engine.spec.model import Case
 
 if TYPE_CHECKING:
@@ -46,14 +47,10 @@ def span(node: Node) -> Span:
     return Span(node.start_byte, node.end_byte)
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk(node: Node) -> Iterable[Node]:
     """The node and all below it, in order of text."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        tick()
-        yield current
-        stack.extend(reversed(current.children))
+    tick(node.descendant_count)
+    return every(node)
 
 
 def names(node: Node) -> set[str]:

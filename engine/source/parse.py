@@ -40,20 +40,55 @@ _QUALIFIERS = re.compile(
 )
 
 
-def walk(node: Node) -> Iterator[Node]:
+# Where the nodes below a node stand in a list of a tree's nodes in order of text. Rules ask for the same ones hundreds of times,
+# and making their wrappers is what a walk costs.
+_PLACES: dict[Node, tuple[list[Node], int, int]] = {}
+_MOST_PLACES = 200_000
+
+
+def walk(node: Node) -> Iterable[Node]:
     """The node and everything below it, in order of text."""
-    cursor = node.walk()
+    place = _PLACES.get(node)
+    if place is None:
+        if node.descendant_count > _MOST_PLACES // 4:
+            return _each(node)
+        place = _note_places(node)
+    nodes, start, end = place
+    return nodes[start:end]
+
+
+def _each(top: Node) -> Iterator[Node]:
+    """As `walk`, one by one: what a huge file has is not held all at once."""
+    stack = [top]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))
+
+
+def _note_places(top: Node) -> tuple[list[Node], int, int]:
+    if len(_PLACES) > _MOST_PLACES:
+        _PLACES.clear()
+    nodes: list[Node] = []
+    open_at: list[int] = []  # nodes whose end is not known yet
+    cursor = top.walk()
+    found: dict[Node, tuple[list[Node], int, int]] = {}
     while True:
         current = cursor.node
         assert current is not None
-        yield current
-        if cursor.goto_first_child() or cursor.goto_next_sibling():
+        open_at.append(len(nodes))
+        nodes.append(current)
+        if cursor.goto_first_child():
             continue
         while True:
-            if not cursor.goto_parent():
-                return
+            start = open_at.pop()
+            found[nodes[start]] = (nodes, start, len(nodes))
+            if not open_at:
+                _PLACES.update(found)
+                return found[top]
             if cursor.goto_next_sibling():
                 break
+            cursor.goto_parent()
 
 
 def span_of(node: Node) -> Span:
