@@ -35,7 +35,9 @@ from engine.spec.model import KernelSpec
 from engine.spec.read import find_spec
 
 if TYPE_CHECKING:
-    from engine.llm.session import LlmSession, LlmSettings
+    from engine.llm.lessons import MemorySettings
+    from engine.llm.part import Part
+    from engine.llm.session import LlmSettings
 
 # The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
@@ -66,6 +68,7 @@ class Options:
     spec: tuple[KernelSpec, str | None] | None = None
     proposers: tuple[str, ...] = ("rules",)  # of "rules", "llm"
     llm: LlmSettings | None = None
+    memory: MemorySettings | None = None  # lessons of earlier runs, for the model and for the rules' priors
 
 
 def optimize(
@@ -93,7 +96,7 @@ def _run(
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
     insight: Insight | None = None
-    model: LlmSession | None = None
+    part: Part | None = None
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
     _ignore(out)
     journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
@@ -101,17 +104,21 @@ def _run(
         built, original = evaluator.open(program)
         insight = machine.insight(spec, evaluator) if options.profile else None
         source = Proposals(spec, machine.target, rules="rules" in options.proposers)
-        if options.llm is not None and "llm" in options.proposers:
-            from engine.llm.session import LlmSession, diagnoser
+        llm = options.llm if "llm" in options.proposers else None
+        if llm is not None or options.memory is not None:
+            from engine.llm.part import Part
 
-            model = LlmSession(options.llm, spec, machine.target, out, diagnose=diagnoser(insight))
+            part = Part(llm, options.memory, spec, machine.target, out, insight, resume=options.resume)
         weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
+        weigh = part.weigh if part is not None else weigh
         tree = Tree(program, source, options.seed, options.search, weigh, Reward(proxies=options.proxies))
+        if part is not None:
+            part.join(tree)
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
                 in_flight=machine.jobs + 2, prefetch=source, on_progress=on_progress,
-                feed=model, watch=insight or machine.watch(spec, evaluator),
+                feed=part, watch=insight or machine.watch(spec, evaluator),
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
             search.start(built, original)
@@ -128,19 +135,21 @@ def _run(
             except KeyboardInterrupt:
                 search.progress.stopped, interrupted = "interrupted", True
             executor.shutdown(wait=False, cancel_futures=True)
-            if model is not None and not interrupted:
-                model.settle()
+            if part is not None and not interrupted:
+                part.settle()
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator)
             evidence = [] if insight is None or interrupted else _evidence(search, evaluator, insight, best)
+        if part is not None:
+            part.observe()
         if insight is not None:
             search.observe()
             search.progress.stage_s.update(insight.stages())
         missing = insight.close() if insight is not None else ()
         insight = None
-        if model is not None:
-            model.close()
-            missing = (*missing, *model.notes)
-        result = _result(options, search, evaluator, spec, best, refused, source, evidence, missing)
+        if part is not None:
+            part.close()
+            missing = (*missing, *part.notes)
+        result = _result(options, search, evaluator, spec, best, refused, source, evidence, missing, part)
         patch = None
         if best is not None:
             patch = make_patch(program, search.tree.nodes[best[0].id].program)
@@ -151,6 +160,8 @@ def _run(
     finally:
         if insight is not None:
             insight.close()
+        if part is not None:
+            part.close()
         journal.close()
 
 
@@ -211,6 +222,7 @@ def _evidence(
 def _result(
     options: Options, search: Search, evaluator: Evaluator, spec: KernelSpec, best: tuple[Node, Evaluation] | None,
     refused: list[Refusal], source: Proposals, evidence: Sequence[Evidence], missing: Sequence[str],
+    part: Part | None = None,
 ) -> OptimizationResult:  # fmt: skip
     progress = search.progress
     signals = evaluator.signals
@@ -259,6 +271,9 @@ def _result(
         spec=dataclasses.asdict(spec),
         notes=tuple(notes),
         provenance=provenance(options.command),
+        proposers={name: dataclasses.asdict(share) for name, share in search.tree.mixture.shares.items()},
+        model=part.summary if part is not None else None,
+        memory=part.memory if part is not None else None,
         proxies=options.proxies,
         constants={"reward": CONSTANTS.described(), "search": search_constants()},
     )

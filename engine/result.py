@@ -76,6 +76,9 @@ class OptimizationResult:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     proxies: bool = True  # counters took part in the reward
     constants: Mapping[str, Any] = field(default_factory=dict)  # of reward and search, with their reasons
+    proposers: Mapping[str, Any] = field(default_factory=dict)  # what each brought, by name
+    model: Mapping[str, Any] | None = None  # what asking a language model came to
+    memory: Mapping[str, Any] | None = None  # lessons learnt and told
     schema: str = SCHEMA
 
     def to_json(self) -> str:
