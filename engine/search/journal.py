@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -29,7 +30,7 @@ from engine.model import (
 )
 from engine.search.reward import Proxies
 
-SCHEMA = 1
+SCHEMA = 2
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -60,6 +61,7 @@ CREATE TABLE IF NOT EXISTS profiles (
     counters TEXT NOT NULL,
     proxies TEXT NOT NULL,
     booked_at REAL NOT NULL,
+    checksum TEXT NOT NULL,
     PRIMARY KEY (candidate, metrics)
 ) STRICT;
 """
@@ -91,28 +93,22 @@ class Journal:
 
     def __init__(self, path: Path, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
         self.path = path
-        exists = path.exists()
-        if resume and not exists:
+        if resume and not path.exists():
             raise UsageError("there is no run to resume", where=str(path), do="start without --resume")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # A lock of its own, so that others can read the journal while a run writes it. It goes with the process.
-            self._lock = path.with_suffix(".lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._db = sqlite3.connect(path, timeout=5, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(
-                "PRAGMA synchronous = NORMAL"
-            )  # survives a killed process; only a power cut loses the last rows
-            self._db.execute("BEGIN EXCLUSIVE")
-            if exists and not resume:
-                self._db.execute("DROP TABLE IF EXISTS candidates")
-                self._db.execute("DROP TABLE IF EXISTS meta")
-                self._db.execute("DROP TABLE IF EXISTS profiles")
-            for statement in _CREATE.split(";\n"):
-                self._db.execute(statement)
-            self._open_meta(original, settings, resume=resume)
-            self._db.execute("COMMIT")
+            with contextlib.ExitStack() as held:
+                # A lock of its own, so that others can read the journal while a run writes it. It goes with the process.
+                lock = held.enter_context(path.with_suffix(".lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not resume:
+                    for suffix in ("", "-wal", "-shm"):  # whatever state it is in
+                        path.with_name(path.name + suffix).unlink(missing_ok=True)
+                self._db = held.enter_context(
+                    contextlib.closing(sqlite3.connect(path, timeout=5, isolation_level=None))
+                )
+                self._open(original, settings, resume=resume)
+                self._held = held.pop_all()
         except BlockingIOError:
             raise MachineError(
                 "another run works on this journal", str(path), "wait for it, or choose another --out"
@@ -122,20 +118,33 @@ class Journal:
                 f"the journal cannot be written: {error}", str(path), "choose a writable --out"
             ) from None
         except sqlite3.DatabaseError as error:
-            raise MachineError(
-                f"the journal is damaged: {error}", str(path), "delete it and start without --resume"
-            ) from None
+            raise MachineError(f"the journal is damaged: {error}", str(path), "start without --resume") from None
         except OSError as error:
             raise MachineError(
                 f"cannot be written: {error.strerror}", str(path.parent), "choose a writable --out"
             ) from None
 
+    def _open(self, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        # Survives a killed process; only a power cut loses the last rows.
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if resume:
+            (said,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+            if said != "ok":
+                raise sqlite3.DatabaseError(said)
+        self._db.execute("BEGIN EXCLUSIVE")
+        for statement in _CREATE.split(";\n"):
+            self._db.execute(statement)
+        self._open_meta(original, settings, resume=resume)
+        self._db.execute("COMMIT")
+
     def _open_meta(self, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
         wanted = {"schema": str(SCHEMA), "original": original.digest, **{k: json.dumps(v) for k, v in settings.items()}}
-        if not resume:
-            self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", wanted.items())
-            return
         stored = dict(self._db.execute("SELECT key, value FROM meta"))
+        (count,) = self._db.execute("SELECT count(*) FROM candidates").fetchone()
+        if not stored and not count:  # new, or killed before anything was booked
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", wanted.items())
+            return
         for key, value in wanted.items():
             if stored.get(key) != value:
                 what = (
@@ -176,7 +185,7 @@ class Journal:
             time.time(),
         )
         try:
-            self._db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)", (*row, _checksum(row)))
         except sqlite3.Error as error:
             raise MachineError(
                 f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
@@ -187,33 +196,33 @@ class Journal:
         found: dict[int, Proxies] = {}
         try:
             rows = self._db.execute(
-                "SELECT candidate, proxies FROM profiles WHERE candidate IN (SELECT id FROM candidates) "
-                "ORDER BY candidate, metrics"
+                "SELECT candidate, metrics, counters, proxies, booked_at, checksum FROM profiles "
+                "WHERE candidate IN (SELECT id FROM candidates) ORDER BY candidate, metrics"
             )
-            for candidate, text in rows:  # "cheap" comes before "full"
-                values = json.loads(text)
-                if all(v is None or isinstance(v, int | float) for v in values.values()):
-                    found[candidate] = Proxies(**values)
-        except (sqlite3.DatabaseError, ValueError, TypeError, AttributeError):
+            for *row, checksum in rows:  # "cheap" comes before "full"
+                if _checksum(tuple(row)) == checksum:
+                    found[row[0]] = Proxies(**json.loads(row[3]))
+        except (sqlite3.DatabaseError, ValueError, TypeError):
             return {}
         return found
 
     def entries(self) -> Iterator[Entry]:
-        """All booked candidates in order. A row whose checksum does not fit ends the run with MachineError."""
+        """All booked candidates in order. A row that is missing, or whose checksum does not fit, ends the run with MachineError."""
+        do = "start without --resume"
         try:
-            for *row, checksum in self._db.execute(f"SELECT {_COLUMNS}, checksum FROM candidates ORDER BY id"):
+            found = self._db.execute(f"SELECT {_COLUMNS}, checksum FROM candidates ORDER BY id")
+            for expected, (*row, checksum) in enumerate(found):
+                if row[0] != expected:
+                    raise MachineError(f"the journal is damaged: row {expected} is missing", str(self.path), do)
                 if _checksum(tuple(row)) != checksum:
-                    raise MachineError(
-                        f"row {row[0]} of the journal is damaged", str(self.path), "delete it and start anew"
-                    )
+                    raise MachineError(f"row {row[0]} of the journal is damaged", str(self.path), do)
                 yield _entry(row)
         except sqlite3.DatabaseError as error:
-            raise MachineError(f"the journal is damaged: {error}", str(self.path), "delete it and start anew") from None
+            raise MachineError(f"the journal is damaged: {error}", str(self.path), do) from None
 
     def close(self) -> None:
         """Close the file and give the lock up."""
-        self._db.close()
-        self._lock.close()
+        self._held.close()
 
 
 def _checksum(row: tuple[Any, ...]) -> str:

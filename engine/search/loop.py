@@ -108,6 +108,7 @@ class Search:
         self.incumbent: Node | None = None
         self.built: dict[int, Built] = {}
         self._codes: dict[tuple[object, ...], Node] = {}
+        self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
         self._earlier_s = 0.0
         self._begin = time.monotonic()
         self._next_id = 1
@@ -145,6 +146,8 @@ class Search:
         program = self.tree.root.program.replace(entry.files)
         proposal = Proposal(entry.proposer, entry.rule, entry.summary, {}, entry.parameters)
         node = self.tree.add(entry.id, parent, proposal, program, entry.evaluation)
+        if program.digest == parent.program.digest:
+            self._dropped.add(_mark(parent, proposal))
         if entry.evaluation.code_hash:
             self._codes.setdefault((entry.evaluation.code_hash, entry.launches), node)
         self._count(node)
@@ -222,7 +225,10 @@ class Search:
             try:
                 program = edit_program(parent.program, proposal.edits)
             except Exception as error:
-                self._drop(parent, proposal, f"the edit cannot be applied: {error}")
+                if _mark(parent, proposal) in self._dropped:
+                    self.tree.settle(parent)
+                else:
+                    self._drop(parent, proposal, f"the edit cannot be applied: {error}")
                 continue
             if program.digest in self.tree.digests or any(program.digest == p.digest for _, _, p in pending.values()):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
@@ -355,6 +361,11 @@ class Search:
     def summary(self) -> Mapping[str, int]:
         """Candidates by outcome."""
         return {outcome.value: n for outcome, n in sorted(self.progress.outcomes.items())}
+
+
+def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:
+    """What an edit is known by across processes."""
+    return parent.id, proposal.proposer, proposal.rule, proposal.summary, tuple(sorted(proposal.parameters.items()))
 
 
 def _ratio(node: Node) -> float:
