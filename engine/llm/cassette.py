@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import MachineError, UsageError
+from engine.llm.budget import Price
 from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Usage
 
 _FORMAT = 1
@@ -20,18 +21,19 @@ class Recorder:
     """A client that writes down what another one is asked and answers: one JSON line for each exchange, at once.
 
     `redact` changes every text before it is written; `prompts=False` leaves the prompts out and keeps their hashes, which
-    is all that a replay needs. Raises MachineError where the file cannot be written.
+    is all that a replay needs. `resume` False begins the file anew. Raises MachineError where the file cannot be written.
     """
 
     def __init__(
-        self, inner: ChatClient, path: Path, *, redact: Callable[[str], str] = lambda text: text, prompts: bool = True
-    ) -> None:
-        self._inner, self._redact, self._prompts = inner, redact, prompts
+        self, inner: ChatClient, path: Path, *, redact: Callable[[str], str] = lambda text: text, prompts: bool = True,
+        resume: bool = True, price: Price | None = None,
+    ) -> None:  # fmt: skip
+        self._inner, self._redact, self._prompts, self._price = inner, redact, prompts, price
         self._lock = threading.Lock()
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("a" if resume else "w", encoding="utf-8")
         except OSError as error:
             raise MachineError(f"cannot be written ({error.strerror})", str(path), "choose another file") from None
 
@@ -49,14 +51,23 @@ class Recorder:
             }
             self._write(request, {"error": fault})
             raise
-        self._write(request, {"answer": {**dataclasses.asdict(answer), "text": self._redact(answer.text)}})
+        usd = {} if self._price is None else {"usd": self._price.usd(answer.usage)}
+        self._write(request, {"answer": {**dataclasses.asdict(answer), "text": self._redact(answer.text)}, **usd})
         return answer
+
+    def ended(self, edit: Mapping[str, Any]) -> None:
+        """Write down how an edit ended; its `label` is that of the exchange that led to it. Raises MachineError."""
+        kept = {key: self._redact(value) if key == "idea" else value for key, value in edit.items()}
+        self._append({"format": _FORMAT, "edit": kept})
 
     def _write(self, request: ChatRequest, outcome: Mapping[str, Any]) -> None:
         line: dict[str, Any] = {"format": _FORMAT, "digest": request.digest, "label": request.label}
         if self._prompts:
             line["messages"] = [{"role": m.role, "content": self._redact(m.content)} for m in request.messages]
-        text = json.dumps({**line, **outcome}, sort_keys=True)
+        self._append({**line, **outcome})
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(line, sort_keys=True)
         with self._lock:
             if self._file.closed:
                 return  # an answer that came after the run's end
@@ -95,6 +106,8 @@ class Replayer:
             raise UsageError("is no text", str(path), "name a recording") from None
         for number, text in enumerate(lines, 1):
             line = _line(text, f"{path}:{number}")
+            if "edit" in line:
+                continue
             self._by.setdefault(("digest", line["digest"]), []).append(line)
             self._by.setdefault(("label", line["label"]), []).append(line)
 
@@ -116,7 +129,9 @@ class Replayer:
 def _line(text: str, where: str) -> Mapping[str, Any]:
     """One line of a recording, checked. Raises UsageError."""
     try:
-        line = json.loads(text)
+        line: Any = json.loads(text)
+        if line["format"] == _FORMAT and isinstance(line.get("edit"), dict):
+            return {"edit": line["edit"]}  # how an edit ended: for a reader
         if line["format"] != _FORMAT or not isinstance(line["digest"], str) or not isinstance(line["label"], str):
             raise ValueError
         if "error" in line:

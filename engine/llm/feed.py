@@ -7,10 +7,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import OptimlError
 from engine.llm.context import Diagnosed, make_context
+from engine.llm.judge import MOST_JUDGED, Judge
 from engine.llm.model import Fault
 from engine.llm.proposer import LlmProposer, Proposed, propose_label
 from engine.model import Evaluation, Outcome
@@ -50,7 +51,8 @@ class _Job:
 class LlmFeed:
     """Follows `engine.search.loop.Feed`. `diagnose` gives what is known of a node, after some seconds' wait at most, and
     `recall` what was learnt from others; both are called from the feed's threads. `holds` says whether the answer to a label is
-    at hand and costs nothing: such a node is always asked about, since a repeated run does not measure quite the same.
+    at hand and costs nothing: such a node is always asked about, since a repeated run does not measure quite the same. `pays`
+    says whether more questions are worth their price, and `judge` scores what was proposed and the best of what the rules have.
 
     `workers` requests run at once, in threads that end with the process: no answer holds up its end.
     """
@@ -65,13 +67,16 @@ class LlmFeed:
         diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
         recall: Callable[[Node], Sequence[str]] = lambda node: (),
         holds: Callable[[str], bool] = lambda label: False,
+        pays: Callable[[], bool] = lambda: True,
+        judge: Judge | None = None,
         workers: int = 2,
     ) -> None:
         self._proposer, self._spec, self._target = proposer, spec, target
         self._counters, self._diagnose, self._recall, self._holds = tuple(counters), diagnose, recall, holds
+        self._pays, self._judge = pays, judge
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._arrived: list[tuple[Node, tuple[Proposal, ...]]] = []
+        self._arrived: list[tuple[Node, Proposed]] = []
         self._awaited = self._requests = self._proposals = self._in_a_row = 0
         self._rounds: Counter[int] = Counter()
         self._sent_back: set[int] = set()
@@ -114,14 +119,18 @@ class LlmFeed:
         """Proposals that came since the last call, with the nodes they are for."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
-        for node, _ in arrived:
+        found: list[tuple[Node, tuple[Proposal, ...]]] = []
+        for node, proposed in arrived:
+            # What was judged beside them may have been tried meanwhile.
+            waiting = {id(p.edits) for p in node.untried or ()}
+            found.append((node, (*proposed.proposals, *(p for p in proposed.judged if id(p.edits) in waiting))))
             # In a resumed run an edit may have failed before the conversation that led to it was read again.
             for child in node.children:
                 if _failed_edit(child):
                     self._send_back(child)
             if self._holds(self._label(node)):
                 self._ask(node)
-        return arrived
+        return found
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for proposals while the search has nothing else to do; whether any are there. Asks again where it pays."""
@@ -168,6 +177,8 @@ class LlmFeed:
         round = self._rounds[node.id]
         if self._stopped or round >= _ROUNDS or node.id in self._deferred:
             return False
+        if node.parent is not None and not self._pays() and not self._holds(self._label(node)):
+            return False
         self._rounds[node.id] += 1
         self._submit(node, lambda: self._proposed(node, round))
         return True
@@ -202,7 +213,15 @@ class LlmFeed:
             )  # fmt: skip
         except (OptimlError, LookupError):
             return None
-        return self._proposer.propose(context, round=round)
+        proposed = self._proposer.propose(context, round=round)
+        if self._judge is None or not proposed.proposals:
+            return proposed
+        # The search's thread changes this list meanwhile; a copy that is a moment old does.
+        others = list(node.untried or ())[: -MOST_JUDGED - 1 : -1]
+        known = {id(p.edits) for p in proposed.proposals}
+        scored = self._judge.scored(context, [*proposed.proposals, *others], round)
+        ours = tuple(p for p in scored if id(p.edits) in known)
+        return replace(proposed, proposals=ours, judged=tuple(p for p in scored if id(p.edits) not in known))
 
     def _repaired(self, parent: Node, candidate: Node, evaluation: Evaluation) -> Proposed | None:
         return self._proposer.repair(parent.program, candidate.program, evaluation)
@@ -226,7 +245,7 @@ class LlmFeed:
         self._requests += proposed.requests
         self._proposals += len(proposed.proposals)
         if proposed.proposals:
-            self._arrived.append((node, proposed.proposals))
+            self._arrived.append((node, proposed))
         if Fault.DEFERRED in proposed.faults:
             self._deferred.add(node.id)
         if any(fault in _EXCHANGE for fault in proposed.faults) and not proposed.proposals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import OptimlError
 from engine.llm.answer import SCHEMA, EditError, Suggestion, read_answer
@@ -13,7 +13,8 @@ from engine.llm.budget import prompt_estimate
 from engine.llm.context import Context, ending, node_key
 from engine.llm.edits import make_proposal, plain
 from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
-from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, propose, repair
+from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, planned, propose, repair
+from engine.llm.prompt import plan as plan_messages
 from engine.model import Evaluation, Outcome, Program
 from engine.rules.model import Proposal
 from engine.source.edit import edit_program
@@ -23,6 +24,9 @@ _PRIOR = 0.6
 _PRIOR_STEP = 0.05  # the model gives its best idea first
 # Each further round at a node asks for something else, so at a higher temperature. Ours.
 _COOLEST, _WARMER, _HOTTEST = 0.2, 0.2, 1.0
+# Planning at a high temperature and coding at a low one: STARK, arXiv 2510.16996. The figures are ours.
+_PLANNING, _CODING = 0.9, 0.1
+_MOST_PLAN_TOKENS = 2_000
 _MOST_THREADS = 256  # conversations kept for repairs
 _MOST_ANSWER_TOKENS = 6_000
 # What is worth sending back: the model can see from it what to put right.
@@ -34,19 +38,27 @@ REPAIRABLE = frozenset({
 
 @dataclass(frozen=True)
 class Proposed:
-    """What asking gave: proposals for the context's program, and every fault on the way."""
+    """What asking gave: proposals for the context's program, and every fault on the way.
+
+    `judged` are proposals of others with what a judge made of their priors.
+    """
 
     proposals: tuple[Proposal, ...] = ()
     faults: tuple[Fault, ...] = ()
     requests: int = 0
     what: str = ""  # the last fault in words
+    judged: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True)
 class LlmOptions:
-    """How the model is asked. `repairs`: how many times an edit that failed goes back. `model` "" is the client's choice."""
+    """How the model is asked. `repairs`: how many times an edit that failed goes back. `model` "" is the client's choice.
+
+    With a `plan_model` that one makes a plan first, at a high temperature, and `model` writes the code at a low one.
+    """
 
     model: str = ""
+    plan_model: str = ""
     profile: Profile = "diagnosis"
     repairs: int = 2
     most_tokens: int = MOST_TOKENS
@@ -60,6 +72,7 @@ class _Thread:
     messages: tuple[Message, ...]
     idea: str
     repair: int
+    label: str = ""
 
 
 class LlmProposer:
@@ -88,12 +101,25 @@ class LlmProposer:
             return self._booked(Proposed((), (Fault.TOO_LONG,), 0, error.what))
         label = propose_label(context.place.original, context.program, round)
         temperature = min(_HOTTEST, _COOLEST + _WARMER * round)
+        if self._options.plan_model:
+            plan = self._plan(context, round)
+            if isinstance(plan, Proposed):
+                return self._booked(plan)
+            messages, temperature = planned(context, messages, plan), _CODING
+            asked = self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2)
+            return self._booked(replace(asked, requests=asked.requests + 1))
         return self._booked(self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2))
 
     def knows(self, parent: Program, candidate: Program) -> bool:
         """Whether the conversation that led from one program to another is at hand."""
         with self._lock:
             return (parent.digest, candidate.digest) in self._threads
+
+    def label(self, parent: Program, candidate: Program) -> str:
+        """The label of the exchange that led from one program to another, "" where it is not at hand."""
+        with self._lock:
+            thread = self._threads.get((parent.digest, candidate.digest))
+        return thread.label if thread is not None else ""
 
     def repair(self, parent: Program, candidate: Program, evaluation: Evaluation) -> Proposed | None:
         """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough."""
@@ -108,6 +134,17 @@ class LlmProposer:
         about = f"{thread.context.about} > {thread.idea}"
         asked = self._ask(thread.context, messages, label, _COOLEST, about, repairs=thread.repair + 1, tries=1)
         return self._booked(asked)
+
+    def _plan(self, context: Context, round: int) -> str | Proposed:
+        """A plan in words; what the asking came to where there is none."""
+        messages = plan_messages(context, profile=self._options.profile, most_tokens=self._options.most_tokens)
+        label = f"plan/{node_key(context.place.original, context.program)}/{round}/0"
+        about = f"plan: {context.about}"
+        request = ChatRequest(messages, label, self._options.plan_model, _PLANNING, _MOST_PLAN_TOKENS, None, about)
+        try:
+            return self._client.complete(request).text
+        except ChatError as error:
+            return Proposed((), (error.fault,), 1, plain(error.what))
 
     # ---- one conversation
 
@@ -145,7 +182,7 @@ class LlmProposer:
                 faults.append(error.fault)
                 what = error.what
                 break
-            problem = self._read(context, messages, answer, repairs, proposals, faults)
+            problem = self._read(context, messages, answer, repairs, request.label, proposals, faults)
             if problem is not None:
                 what = problem.what
             if proposals or problem is None:
@@ -155,8 +192,8 @@ class LlmProposer:
         return Proposed(tuple(proposals), tuple(faults), requests, plain(what))
 
     def _read(
-        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, repairs: int, proposals: list[Proposal],
-        faults: list[Fault],
+        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, repairs: int, label: str,
+        proposals: list[Proposal], faults: list[Fault],
     ) -> EditError | None:  # fmt: skip
         """Add what the answer proposes; the first of its problems."""
         try:
@@ -167,14 +204,15 @@ class LlmProposer:
         first: EditError | None = None
         for rank, suggestion in enumerate(suggestions):
             try:
-                proposals.append(self._placed(context, messages, answer, suggestion, rank, repairs))
+                proposals.append(self._placed(context, messages, answer, suggestion, rank, repairs, label))
             except EditError as error:
                 faults.append(error.fault)
                 first = first or error
         return first
 
     def _placed(
-        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, suggestion: Suggestion, rank: int, repairs: int
+        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, suggestion: Suggestion, rank: int, repairs: int,
+        label: str,
     ) -> Proposal:  # fmt: skip
         more: dict[str, int | str] = {"model": plain(answer.model, 80)}
         if repairs:
@@ -189,7 +227,7 @@ class LlmProposer:
             # What the analyses cannot make sense of is no edit; whatever a model writes, the search goes on.
             raise EditError(f"the edit cannot be made: {error}", fault=Fault.FORBIDDEN) from None
         with self._lock:
-            thread = _Thread(context, (*messages, _said(answer)), proposal.summary, repairs)
+            thread = _Thread(context, (*messages, _said(answer)), proposal.summary, repairs, label)
             self._threads[context.program.digest, program.digest] = thread
             while len(self._threads) > _MOST_THREADS:
                 self._threads.popitem(last=False)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine.errors import OptimlError, UsageError
+from engine.errors import UsageError
 from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price
 from engine.llm.cassette import Recorder, Replayer
@@ -16,18 +16,19 @@ from engine.llm.client import ClientOptions, OpenAIClient
 from engine.llm.context import Diagnosed
 from engine.llm.edits import plain
 from engine.llm.feed import LlmFeed
-from engine.llm.memory import Memory, features_of, lesson_of
+from engine.llm.judge import Judge
 from engine.llm.model import ChatClient
 from engine.llm.prompt import Profile as PromptProfile
 from engine.llm.proposer import LlmOptions, LlmProposer
 from engine.profile.diagnosis import Diagnosis
 from engine.profile.model import CHEAP, FULL, Profile
-from engine.rules import make_site
-from engine.rules.model import Proposal, Site, Target
+from engine.rules.model import Proposal, Target
+from engine.search.mixture import Mixture
 from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
 EXCHANGES = "exchanges.jsonl"
+SAME = "same"  # for a plan or a judge: the model that writes the code
 _SETTLE_S = 20.0  # two batches of profiles
 # What an expectation may name: the counters that are collected.
 COUNTERS: tuple[str, ...] = tuple(dict.fromkeys((*CHEAP.metrics, *FULL.metrics)))
@@ -37,11 +38,14 @@ COUNTERS: tuple[str, ...] = tuple(dict.fromkeys((*CHEAP.metrics, *FULL.metrics))
 class LlmSettings:
     """How a run uses a model. Address and key come from OPENAI_BASE_URL and OPENAI_API_KEY, never from a repository.
 
+    `plan_model` makes plans for `model` to write as code, `judge_model` scores proposals; "" for none, `SAME` for `model` itself.
     `batch` is a folder for the batch door, `replay` a recording to answer from; `prompts` False keeps prompts out of the
-    recording. `memory` is the file of lessons, None for none; `across` also recalls those of other repositories.
+    recording.
     """
 
     model: str = ""
+    plan_model: str = ""
+    judge_model: str = ""
     limit: Limit | None = None
     price: Price | None = None
     profile: PromptProfile = "diagnosis"
@@ -51,10 +55,6 @@ class LlmSettings:
     batch: Path | None = None
     replay: Path | None = None
     prompts: bool = True
-    memory: Path | None = None
-    repository: str = ""
-    across: bool = False
-    seed: int = 0
 
 
 def parse_door(text: str) -> tuple[Path | None, Path | None]:
@@ -68,7 +68,8 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
 
 
 class LlmSession:
-    """Follows `engine.search.loop.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most.
+    """Follows `engine.search.loop.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most;
+    `recall` what earlier runs taught. `mixture`, once it is set, decides whether asking pays, and is told what was spent.
 
     Raises UsageError and MachineError where the model cannot be asked at all.
     """
@@ -76,24 +77,34 @@ class LlmSession:
     def __init__(
         self, settings: LlmSettings, spec: KernelSpec, target: Target, out: Path, *,
         diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
+        recall: Callable[[Node], Sequence[str]] = lambda node: (), resume: bool = False,
     ) -> None:  # fmt: skip
-        self._settings, self._spec, self._target, self._diagnose = settings, spec, target, diagnose
+        self._settings, self._diagnose = settings, diagnose
+        self.mixture: Mixture | None = None
+        self._charged_usd, self._running = 0.0, False
         self.budget = LlmBudget(settings.limit, settings.price)
         self._server: OpenAIClient | None = None
         self.batch: BatchClient | None = None
         client: ChatClient = BudgetedClient(self._client(), self.budget)
         self._recorder = (
-            Recorder(client, out / EXCHANGES, prompts=settings.prompts) if settings.replay is None else None
+            Recorder(client, out / EXCHANGES, prompts=settings.prompts, resume=resume, price=settings.price)
+            if settings.replay is None
+            else None
         )
-        self._memory = Memory(settings.memory) if settings.memory is not None else None
-        options = LlmOptions(settings.model, settings.profile, settings.repairs)
+        asked = self._recorder or client
+        plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
+        options = LlmOptions(settings.model, plan_model, settings.profile, settings.repairs)
+        judge_model = settings.model if settings.judge_model == SAME else settings.judge_model
+        self.judge = Judge(asked, judge_model, most_tokens=options.most_tokens) if settings.judge_model else None
+        self._proposer = LlmProposer(asked, options)
         self._feed = LlmFeed(
-            LlmProposer(self._recorder or client, options), spec, target,
-            counters=COUNTERS, diagnose=diagnose, recall=self._recall, workers=settings.concurrency,
+            self._proposer, spec, target,
+            counters=COUNTERS, diagnose=diagnose, recall=recall, workers=settings.concurrency, judge=self.judge,
+            pays=lambda: self.mixture is None or self.mixture.pays("llm"),
             holds=self.batch.holds if self.batch is not None else lambda label: False,
         )  # fmt: skip
-        self._sites: dict[int, Site | None] = {}
-        self.trouble = ""
+        self._edits: list[Node] = []
+        self._expectations: list[dict[str, Any]] = []
 
     def _client(self) -> ChatClient:
         settings = self._settings
@@ -110,12 +121,23 @@ class LlmSession:
     # ---- the feed
 
     def booked(self, node: Node) -> None:
-        """Remember what the node taught, then let the feed decide whether to ask."""
-        self._learn(node)
+        """Keep the judge's account and the outcomes of the model's edits, then let the feed decide whether to ask."""
+        if self.judge is not None:
+            self.judge.booked(node)
+        if node.proposal is not None and node.proposal.proposer == "llm":
+            self._edits.append(node)
+            if self._recorder is not None and self._running and node.parent is not None:
+                label = self._proposer.label(node.parent.program, node.program)
+                self._recorder.ended({**edit_of(node), "label": label})
         self._feed.booked(node)
 
     def arrivals(self) -> Sequence[tuple[Node, Sequence[Proposal]]]:
         """Proposals that came since the last call."""
+        self._running = True  # what came before was read from the journal
+        usd = self.budget.spent.usd or 0.0
+        if self.mixture is not None and usd > self._charged_usd:
+            self.mixture.charge("llm", usd - self._charged_usd)
+            self._charged_usd = usd
         return self._feed.arrivals()
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -127,49 +149,21 @@ class LlmSession:
         if self.batch is not None:
             self._feed.settle(_SETTLE_S)
 
-    # ---- memory
+    def observe(self) -> None:
+        """Hold what the model expected of its edits against the counters, while the profiler still answers."""
+        self._expectations = [self._expected(node) for node in self._edits]
 
-    def _site(self, node: Node) -> Site | None:
-        if node.id not in self._sites:
-            try:
-                self._sites[node.id] = make_site(node.program, self._spec, 0, self._target)
-            except (OptimlError, LookupError):
-                self._sites[node.id] = None
-        return self._sites[node.id]
-
-    def _learn(self, node: Node) -> None:
-        site = self._site(node.parent) if self._memory is not None and node.parent is not None else None
-        if self._memory is None or site is None or node.parent is None:
-            return
-        signature = self._diagnose(node.parent, 0.0).codes
-        target, repository = self._target.arch, self._settings.repository
-        lesson = lesson_of(node, site, repository=repository, target=target, signature=signature)
-        if lesson is not None:
-            self._with_memory(lambda memory: memory.add(lesson))
-
-    def _recall(self, node: Node) -> Sequence[str]:
-        site = self._site(node) if self._memory is not None else None
-        if site is None:
-            return ()
-        s, codes = self._settings, self._diagnose(node, 0.0).codes
-        found: list[str] = []
-        self._with_memory(
-            lambda memory: found.extend(
-                lesson.sentence
-                for lesson, _ in memory.recall(
-                    s.repository, self._target.arch, codes, features_of(site), seed=s.seed, across=s.across
-                )
-            )
+    def _expected(self, node: Node) -> dict[str, Any]:
+        expects = str(node.proposal.parameters.get("expects", "")) if node.proposal is not None else ""
+        counter, _, direction = expects.partition(" ")
+        before, after = (
+            _value(self._diagnose(at, 0.0).counters.get(counter)) if at is not None and counter else None
+            for at in (node.parent, node)
         )
-        return found
-
-    def _with_memory(self, use: Callable[[Memory], object]) -> None:
-        """A memory that fails is done without, and the result says so."""
-        try:
-            if self._memory is not None:
-                use(self._memory)
-        except OptimlError as error:
-            self.trouble, self._memory = str(error), None
+        held = None
+        if before is not None and after is not None:
+            held = after < before if direction == "down" else after > before
+        return {**edit_of(node), "expects": expects, "before": before, "after": after, "held": held}
 
     # ---- the end
 
@@ -180,8 +174,8 @@ class LlmSession:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What the model's part came to: requests, proposals, faults by name, tokens, money. Serialisable."""
-        report = self._feed.report
+        """What the model's part came to: requests, proposals, faults by name, tokens, money, every edit. Serialisable."""
+        report, s = self._feed.report, self._settings
         return {
             "requests": report.requests,
             "proposals": report.proposals,
@@ -189,12 +183,17 @@ class LlmSession:
             "faults": {fault.value: n for fault, n in sorted(report.faults.items())},
             "stopped": report.stopped,
             "spent": asdict(self.budget.spent),
+            "models": {"code": s.model, "plan": s.plan_model, "judge": s.judge_model},
+            "edits": self._expectations,
+            "judge": None
+            if self.judge is None
+            else {**asdict(self.judge.calibration), "faults": len(self.judge.faults)},
         }
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the result, where something did not go as asked."""
-        said = [self._feed.report.stopped, self.trouble]
+        said = [self._feed.report.stopped]
         if self.deferred:
             said.append(f"{self.deferred} prompts wait in the batch for their answers; go on with --resume")
         unasked = self.batch.unasked if self.batch is not None else ()
@@ -212,8 +211,24 @@ class LlmSession:
             self._server.close()
         if self._recorder is not None:
             self._recorder.close()
-        if self._memory is not None:
-            self._memory.close()
+
+
+def edit_of(node: Node) -> dict[str, Any]:
+    """A model's edit and how it ended. Serialisable."""
+    assert node.proposal is not None
+    assert node.evaluation is not None
+    measurement = node.evaluation.measurement
+    return {
+        "id": node.id,
+        "parent": node.parent.id if node.parent is not None else None,
+        "idea": node.proposal.summary,
+        "outcome": node.evaluation.outcome.value,
+        "ratio": measurement.ratio if measurement is not None else None,
+    }
+
+
+def _value(text: str | None) -> float | None:
+    return float(text.split()[0]) if text else None
 
 
 class Known(Protocol):
