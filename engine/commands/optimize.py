@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
+    from engine.llm.lessons import MemorySettings
     from engine.llm.session import LlmSettings
     from engine.search.loop import Budget
 
@@ -50,7 +51,16 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
     parser.add_argument("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
     parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
-    parser.add_argument("--llm-memory", type=Path, metavar="FILE", help="lessons of earlier runs, read and written")
+    parser.add_argument("--llm-plan-model", default="", metavar="NAME", help="makes plans that the model writes as code")
+    parser.add_argument("--llm-judge", default="", metavar="NAME", help="scores proposals; 'same': the model itself")
+    parser.add_argument(
+        "--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone"
+    )
+    parser.add_argument(
+        "--memory", action=argparse.BooleanOptionalAction, default=False, help="read and write lessons of earlier runs"
+    )
+    parser.add_argument("--memory-file", type=Path, metavar="FILE", help="where lessons are (default: the user's cache)")
+    parser.add_argument("--memory-across", action="store_true", help="also tell lessons of other repositories")
     parser.add_argument(
         "--prompt-profile",
         choices=("none", "raw", "diagnosis"),
@@ -100,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             proxies=not arguments.no_proxies,
             proposers=proposers,
             llm=settings,
+            memory=_memory(arguments),
             command=("optiml", *sys.argv[1:]),
         )
         with Live(budget, quiet=arguments.format == "json") as live:
@@ -120,20 +131,30 @@ def run(arguments: argparse.Namespace) -> int:
 def _llm(arguments: argparse.Namespace) -> LlmSettings:
     from engine.llm.budget import parse_limit, parse_price
     from engine.llm.session import LlmSettings, parse_door
-    from engine.source.load import repository_root
 
     batch, replay = parse_door(arguments.llm)
     return LlmSettings(
         model=arguments.llm_model,
+        plan_model=arguments.llm_plan_model,
+        judge_model=arguments.llm_judge,
         limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
         price=parse_price(arguments.llm_price) if arguments.llm_price else None,
         profile=arguments.prompt_profile,
         batch=batch,
         replay=replay,
-        memory=arguments.llm_memory,
-        repository=str(repository_root(arguments.file)),
-        seed=arguments.seed,
+        prompts=arguments.llm_log == "full",
     )
+
+
+def _memory(arguments: argparse.Namespace) -> MemorySettings | None:
+    if not arguments.memory:
+        return None
+    from engine.llm.lessons import MemorySettings, default_path
+    from engine.source.load import repository_root
+
+    path = arguments.memory_file or default_path()
+    root = str(repository_root(arguments.file))
+    return MemorySettings(path, root, across=arguments.memory_across, seed=arguments.seed)
 
 
 def parse_budget(text: str) -> Budget:
