@@ -34,7 +34,7 @@ from engine.rules.common import (
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import Reduction
 from engine.rules.row_work import RowWork, SharedLoop, row_work
-from engine.rules.scope import Declared, assigned, type_names
+from engine.rules.scope import Declared, Scope, assigned, inside, type_names
 from engine.rules.threads import StrideLoop, ceil_div
 from engine.source.model import Edit, Span
 
@@ -153,6 +153,7 @@ def _flat(site: Site) -> bool:
 def _rewrite(site: Site, work: RowWork, mapping: _Mapping) -> list[Edit] | None:
     """The kernel's edits for one mapping; None where it cannot be written."""
     unit = indent_unit(site)
+    scope = Scope(site, frozenset({work.index.name}))
     edits = []
     declaration = work.index.declaration
     value = _initialiser(declaration, work.index.name)
@@ -165,7 +166,7 @@ def _rewrite(site: Site, work: RowWork, mapping: _Mapping) -> list[Edit] | None:
     helpers: dict[tuple[str, str, str], str] = {}
     texts: list[str] = []
     for shared in work.loops:
-        edits += _share(shared.loop, mapping)
+        edits += _share(shared.loop, mapping, _starts_from_first(scope, shared))
         indent = indent_at(site, shared.loop.node.start_byte)
         resets, results = "", ""
         for reduction in shared.reductions:
@@ -210,9 +211,41 @@ def _start(node: Node) -> int:
     return before.start_byte if before is not None and before.type == "preproc_call" else node.start_byte
 
 
-def _share(loop: StrideLoop, mapping: _Mapping) -> list[Edit]:
+def _starts_from_first(scope: Scope, shared: SharedLoop) -> bool:
+    """Whether a maximum or minimum starts from element 0 and the loop from element 1, so that it may begin at 0 too.
+
+    With the loops over a row beginning alike, a thread meets the same elements in each of them.
+    """
+    loop, body = shared.loop, shared.loop.body
+    accesses = [n for n in walk(body) if n.type == "subscript_expression"]
+    if text(loop.start) != "1" or len(shared.reductions) != 1 or not shared.reductions[0].idempotent:
+        return False
+    declared = shared.reductions[0].declared
+    first = strip(declared.value) if declared.value is not None else None
+    if first is None or first.type != "subscript_expression" or declared.scope != loop.node.parent:
+        return False
+    if any(assigned(n) is not None and inside(n, declared.scope) for n in _statements(declared.node, loop.node)):
+        return False
+    start = scope.element(first)
+    elements = {scope.element(a) for a in accesses}
+    if len(elements) != 1 or start is None or start[1] is None:
+        return False
+    element = elements.pop()
+    parts = element[1].split(loop.variable) if element is not None and element[1] is not None else None
+    return element is not None and parts is not None and element[0] == start[0] and parts[1] == start[1]
+
+
+def _statements(first: Node, last: Node) -> Iterator[Node]:
+    """All nodes of the statements between two of one block."""
+    node = first.next_named_sibling
+    while node is not None and node != last:
+        yield from walk(node)
+        node = node.next_named_sibling
+
+
+def _share(loop: StrideLoop, mapping: _Mapping, from_first: bool) -> list[Edit]:
     update = loop.node.child_by_field_name("update")
-    first = text(loop.start)
+    first = "0" if from_first else text(loop.start)
     wide = loop.type not in ("int", "unsigned", "unsigned int", "int32_t", "uint32_t", "uint", "auto")
     lane = f"static_cast<{loop.type}>({mapping.lane})" if wide and first != "0" else mapping.lane
     start = lane if first in ("0", "0u", "0U") else f"{first if is_plain(first) else f'({first})'} + {lane}"

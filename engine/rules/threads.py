@@ -330,8 +330,11 @@ def covers(site: Site, bound: str, configs: tuple[tuple[int, int], ...], factor:
     return True
 
 
-def stride_loop(node: Node) -> StrideLoop | None:
-    """The `for` statement as a counted upward loop with an exclusive bound and a variable of its own."""
+def stride_loop(node: Node, *, memory: bool = False) -> StrideLoop | None:
+    """The `for` statement as a counted upward loop with an exclusive bound and a variable of its own.
+
+    `memory` admits stores to elements whose array cannot be told, as through a cast pointer: they change no variable.
+    """
     parts = {f: node.child_by_field_name(f) for f in ("initializer", "condition", "update", "body")}
     initializer, condition, update, body = parts.values()
     if node.type != "for_statement" or initializer is None or condition is None or update is None or body is None:
@@ -362,9 +365,23 @@ def stride_loop(node: Node) -> StrideLoop | None:
         or not pure(bound)
     ):
         return None
-    if names(bound) & written(body) or "" in written(body):
+    if names(bound) & written(body) or ("" in written(body) and not (memory and _unknown_elements(body))):
         return None
     return StrideLoop(node, name, declared_type(initializer), start, bound, step, body)
+
+
+def _unknown_elements(body: Node) -> bool:
+    """Whether all that is assigned below the node, and cannot be told, are elements of cast pointers."""
+    for node in walk(body):
+        target = None
+        if node.type in ("assignment_expression", "update_expression"):
+            target = node.child_by_field_name("left") or node.child_by_field_name("argument")
+        if target is None or root_name(target):
+            continue
+        base = target.child_by_field_name("argument") if target.type == "subscript_expression" else None
+        if base is None or "reinterpret_cast" not in text(base)[:16]:
+            return False
+    return True
 
 
 def _step(update: Node, name: str) -> str | None:

@@ -1,0 +1,308 @@
+"""The part of a row that a thread reads in several loops stays in registers between them.
+
+Each thread loads its elements once, all loads in flight together; what is longer than the registers hold is read as
+before. Source: CUDA C++ Best Practices Guide, "Registers"; the residency of rows in Milakov and Gimelshein, "Online
+normalizer calculation for softmax" (2018).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.rules.common import (
+    body_node,
+    children,
+    fresh,
+    in_file,
+    indent_at,
+    indent_unit,
+    is_plain,
+    names,
+    pointers_distinct,
+    proposal,
+    reindent,
+    render,
+    root_name,
+    scalar_values,
+    sound,
+    strip,
+    text,
+    walk,
+    written,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.packs import size_of
+from engine.rules.reduction import tokens
+from engine.rules.scope import Scope, assigned, manageable
+from engine.rules.threads import StrideLoop, definition, stride_loop
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from engine.arith import Number
+    from engine.spec.model import Case
+
+_MOST_BYTES = 256  # of one thread: a quarter of its registers
+_FEWEST = 2  # elements of a thread: below that there is nothing to overlap
+_PACK = re.compile(r"struct\s+alignas\((\d+)\)\s+(\w+)\b")
+_CAST = re.compile(r"reinterpret_cast\s*<\s*const\s+(\w+)\s*\*\s*>\s*\(")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """One element that several loops read: its type, bytes, and its place in each of them."""
+
+    type: str
+    size: int
+    reads: dict[int, list[Node]]  # by the loop's number
+
+
+class RowKeep:
+    """Keep in registers what several loops over a row read."""
+
+    name = "row_keep"
+    summary = "Keep a row in registers between the loops that read it"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not manageable(site) or not site.configs or not pointers_distinct(site):
+            return
+        scope = Scope(site)
+        changed = _changed_arrays(site, scope)
+        if changed is None:
+            return
+        for order, loops in enumerate(_groups(site)):
+            kept = _kept(site, scope, loops, changed)
+            count = _count(site, loops[0])
+            if not kept or count is None or count < _FEWEST or count * sum(k.size for k in kept) > _MOST_BYTES:
+                continue
+            yield from proposal(
+                self.name,
+                f"Keep {count} elements of the row in each thread's registers between {len(loops)} loops",
+                in_file(site, *_rewrite(site, loops, kept, count)),
+                0.6 - 0.05 * order,
+                count=count,
+                line=site.unit.line_of(loops[0].node.start_byte),
+            )
+
+
+def _groups(site: Site) -> list[list[StrideLoop]]:
+    """Loops of one block of statements that give a thread the same iterations, where there are several."""
+    groups: dict[tuple[str, str, str, int], list[StrideLoop]] = {}
+    for node in walk(body_node(site)):
+        loop = stride_loop(node, memory=True)
+        if loop is None or node.parent is None or node.parent.type != "compound_statement":
+            continue
+        key = (tokens(strip(loop.start)), tokens(strip(loop.bound)), loop.step.replace(" ", ""), node.parent.id)
+        groups.setdefault(key, []).append(loop)
+    return [loops for loops in groups.values() if len(loops) > 1 and _same_until_last(loops)]
+
+
+def _same_until_last(loops: list[StrideLoop]) -> bool:
+    """Whether nothing that the bounds are made of changes from the first loop to the last."""
+    used = names(loops[0].start) | names(loops[0].bound) | set(re.findall(r"[A-Za-z_]\w*", loops[0].step))
+    node: Node | None = loops[0].node
+    while node is not None and node != loops[-1].node:
+        if used & written(node):
+            return False
+        node = node.next_named_sibling
+    return True
+
+
+def _changed_arrays(site: Site, scope: Scope) -> set[str] | None:
+    """The parameters whose arrays the kernel writes; None where that cannot be told."""
+    shared = {s.name for s in site.kernel.shared}
+    found = set()
+    for node in walk(body_node(site)):
+        target = assigned(node)
+        if node.type == "call_expression" and text(node.child_by_field_name("function") or node).startswith("atomic"):
+            found |= {n for n in names(node) if n in scope.pointers}
+        target = strip(target) if target is not None else None
+        while target is not None and target.type == "field_expression":
+            target = strip(target.child_by_field_name("argument") or target.children[0])
+        if target is None or target.type == "identifier":
+            continue
+        origin = scope.element(target) if target.type in ("subscript_expression", "pointer_expression") else None
+        if origin is not None:
+            found.add(origin[0])
+            continue
+        declared = scope.lookup(root_name(target), target)
+        if root_name(target) not in shared and (declared is None or declared.shape not in ("array", "scalar")):
+            return None
+    # A pointer handed to a function may be written there.
+    for call in (n for n in walk(body_node(site)) if n.type == "argument_list"):
+        found |= {text(a) for a in children(call) if a.type == "identifier" and text(a) in scope.pointers}
+    return found
+
+
+def _kept(site: Site, scope: Scope, loops: list[StrideLoop], changed: set[str]) -> list[_Kept]:
+    found: dict[str, _Kept] = {}
+    moved = written(body_node(site))
+    for number, loop in enumerate(loops):
+        for node in walk(loop.body):
+            read = _element(site, scope, loop, node, changed) if node.type == "subscript_expression" else None
+            if read is None or names(node) & (moved - {loop.variable}):
+                continue
+            key, kind, size = read
+            found.setdefault(key, _Kept(kind, size, {})).reads.setdefault(number, []).append(node)
+    return [k for k in found.values() if len(k.reads) > 1]
+
+
+def _element(site: Site, scope: Scope, loop: StrideLoop, node: Node, changed: set[str]) -> tuple[str, str, int] | None:
+    """(key, type, bytes) of a read of the row by the loop's counter; None for other accesses."""
+    above = node.parent
+    if above is not None and (above.type == "pointer_expression" or assigned(above) == node):
+        return None
+    origin = scope.element(node)
+    if origin is None or origin[0] in changed or loop.variable not in names(node):
+        return None
+    array, index = origin
+    parameter = scope.parameters.get(array)
+    cast = _CAST.match(text(node))
+    if cast is not None:
+        packs = {m[2]: int(m[1]) for m in _PACK.finditer(site.unit.data.decode("utf-8", "replace"))}
+        size = packs.get(cast[1])
+        inner = node.child_by_field_name("indices")
+        if size is None or inner is None or [text(c) for c in children(inner)] != [loop.variable]:
+            return None
+        argument = node.child_by_field_name("argument")
+        return f"{array} {tokens(argument or node)}", cast[1], size
+    parts = index.split(loop.variable) if index is not None else None
+    if parameter is None or parts is None or parts[0].constant != 1 or index is None:
+        return None
+    try:
+        size = size_of(parameter.base)
+    except KeyError:
+        return None
+    local = {d.name for same in scope.declared.values() for d in same if d.scope != scope.body}
+    if "[" in index.render() or (index.names() - {loop.variable}) & local & written(loop.body):
+        return None
+    return f"{array} {index.renamed(loop.variable, '#').render()}", parameter.base, size
+
+
+def _count(site: Site, loop: StrideLoop) -> int | None:
+    """How many iterations a thread has in the longest timing case; None where that cannot be told."""
+    longest = 0
+    for case, config in zip(site.spec.time, site.configs, strict=True):
+        step = loop.step.replace(" ", "").strip("()")
+        stride = {"blockDim.x": config.block[0], "warpSize": 32}.get(step)
+        if stride is None and step.isdigit():
+            stride = int(step)
+        if stride is None and step.isidentifier():
+            local = definition(site, step)
+            value = _most(site, local, case) if local is not None else None
+            stride = config.block[0] if local is not None and text(local).replace(" ", "") == "blockDim.x" else value
+        last = _most(site, loop.bound, case)
+        if stride is None or stride < 32 or last is None or not _by_thread(site, loop.start):
+            return None
+        longest = max(longest, -(-last // stride))
+    return longest
+
+
+def _by_thread(site: Site, start: Node) -> bool:
+    """Whether a loop begins at the thread's number, or a small number after it."""
+    found = set()
+    for name in names(start):
+        local = definition(site, name)
+        found |= {name} if local is None else names(local)
+    return "threadIdx" in found and found <= {"threadIdx", "warpSize"}
+
+
+def _most(site: Site, node: Node, case: Case, depth: int = 0) -> int | None:
+    """The greatest value that an integer expression may have in one case."""
+    node = strip(node)
+    if depth > 8:
+        return None
+    if node.type == "number_literal":
+        digits = text(node).rstrip("uUlL")
+        return int(digits) if digits.isdigit() else None
+    if node.type == "identifier":
+        values: dict[str, Number] = scalar_values(site, case)
+        known = values.get(text(node))
+        if isinstance(known, int):
+            return known
+        constant = site.unit.macros.get(text(node), site.unit.constants.get(text(node), ""))
+        if constant.isdigit():
+            return int(constant)
+        local = definition(site, text(node))
+        return _most(site, local, case, depth + 1) if local is not None else None
+    if node.type == "conditional_expression":
+        sides = [node.child_by_field_name(f) for f in ("consequence", "alternative")]
+        found = [_most(site, s, case, depth + 1) for s in sides if s is not None]
+        return max((f for f in found if f is not None), default=None) if None not in found else None
+    left, sign, right = (node.child_by_field_name(f) for f in ("left", "operator", "right"))
+    if node.type != "binary_expression" or left is None or sign is None or right is None:
+        return None
+    a, b = _most(site, left, case, depth + 1), _most(site, right, case, depth + 1)
+    if a is None or b is None or a < 0 or b < 0:
+        return None
+    match text(sign):
+        case "+":
+            return a + b
+        case "*":
+            return a * b
+        case "/" if b:
+            return a // b
+        case "-":
+            return a - b
+    return None
+
+
+def _rewrite(site: Site, loops: list[StrideLoop], kept: list[_Kept], count: int) -> list[Edit]:
+    unit = indent_unit(site)
+    taken: list[str] = []
+
+    def name(base: str) -> str:
+        taken.append(fresh(site, base, taken))
+        return taken[-1]
+
+    held = [name("kept") for _ in kept]
+    at = name("slot")
+    edits = []
+    for number, loop in enumerate(loops):
+        mine = [(k, h) for k, h in zip(kept, held, strict=True) if number in k.reads]
+        if not mine:
+            continue
+        outer = indent_at(site, loop.node.start_byte)
+        inner, deep = outer + unit, outer + unit * 2
+        start, step = text(loop.start), loop.step
+        start = start if is_plain(start) or "?" not in start else f"({start})"
+        far = step if is_plain(step.replace(".", "")) else f"({step})"
+        head = [
+            "#pragma unroll",
+            f"for (int {at} = 0; {at} < {count}; ++{at}) {{",
+            f"{unit}const {loop.type} {loop.variable} = {start} + {at} * {far};",
+            f"{unit}if ({loop.variable} < {text(loop.bound)}) {{",
+        ]
+        lines: list[str] = []
+        first = [(k, h) for k, h in mine if min(k.reads) == number]
+        lines += [f"{outer}{k.type} {h}[{count}];" for k, h in first]
+        if first:
+            lines += [outer + line for line in head]
+            lines += [f"{deep}{h}[{at}] = {text(k.reads[number][0])};" for k, h in first]
+            lines += [f"{inner}}}", f"{outer}}}"]
+        changes = [(n.start_byte, n.end_byte, f"{h}[{at}]") for k, h in mine for n in k.reads[number]]
+        lines += [outer + line for line in head]
+        lines.append(_body(site, loop, deep, changes))
+        lines += [f"{inner}}}", f"{outer}}}"]
+        lines.append(
+            f"{outer}for ({loop.type} {loop.variable} = {start} + {count} * {far}; "
+            f"{loop.variable} < {text(loop.bound)}; {loop.variable} += {step}) {{"
+        )
+        lines += [_body(site, loop, inner, []), f"{outer}}}"]
+        begin = loop.node.start_byte
+        pragma = loop.node.prev_sibling
+        if pragma is not None and pragma.type == "preproc_call":
+            begin = pragma.start_byte
+        edits.append(Edit(Span(begin, loop.node.end_byte), "\n".join(lines).strip()))
+    return edits
+
+
+def _body(site: Site, loop: StrideLoop, indent: str, changes: list[tuple[int, int, str]]) -> str:
+    statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
+    start, end = statements[0].start_byte, statements[-1].end_byte
+    own = indent_at(site, start)
+    return reindent(own + render(site, start, end, changes), own, indent)
