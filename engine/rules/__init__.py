@@ -22,6 +22,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("matmul_tile", "MatmulTile"),
     ("row_parallel", "RowParallel"),
     ("one_pass", "OnePass"),
+    ("row_keep", "RowKeep"),
     ("register_accumulate", "RegisterAccumulate"),
     ("transpose_tile", "TransposeTile"),
     ("atomic_aggregate", "AtomicAggregate"),
