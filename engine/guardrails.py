@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.model import Evaluation, Guardrail, Measurement, Resources
+from engine.config import TOOLS, Guardrails
+from engine.model import Evaluation, Guardrail, LaunchConfig, Measurement, Resources
+from engine.predict.occupancy import occupancy
 
 if TYPE_CHECKING:
     from engine.gpu.sanitize import Sanitized
+    from engine.predict.targets import Figures
 
-# No timing case may lose more than this, however much the others win (the end-to-end gate of KernelOPT, arXiv 2609.30059).
-MOST_LOSS = 1.03
+LIMITS = Guardrails()  # the thresholds where the settings name no others
 
 
-def timing(measurement: Measurement) -> Guardrail:
-    """No timing case slower than 1.03 times the original."""
-    name = f"no timing case slower than {MOST_LOSS}×"
+def timing(measurement: Measurement, limits: Guardrails = LIMITS) -> Guardrail:
+    """No timing case slower than the threshold: the end-to-end gate of KernelOPT (arXiv 2609.30059), case by case."""
+    name = f"no timing case slower than {limits.case:g}×"
     for case in measurement.cases:
-        if case.high < 1 / MOST_LOSS:
+        if case.high < 1 / limits.case:
             return Guardrail(name, "failed", f"case {case.case} became {1 / case.ratio:.2f} times slower")
     worst = min((case.ratio for case in measurement.cases), default=measurement.ratio)
     return Guardrail(name, "passed", f"the least speedup is {worst:.2f}×")
 
 
-def spills(original: Sequence[Resources], candidate: Sequence[Resources], measurement: Measurement) -> Guardrail:
+def spills(
+    original: Sequence[Resources], candidate: Sequence[Resources], measurement: Measurement, limits: Guardrails = LIMITS
+) -> Guardrail:
     """Register spills and local memory not grown, unless measured time paid for it."""
     name = "register spills and local memory"
     before = sum(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes for r in original)
@@ -33,14 +37,30 @@ def spills(original: Sequence[Resources], candidate: Sequence[Resources], measur
         return Guardrail(name, "passed", f"{after} bytes, {before} before")
     if measurement.predicted:
         return Guardrail(name, "failed", f"{after} bytes, {before} before, and no measured time pays for it")
+    if measurement.low < limits.spills:
+        return Guardrail(
+            name,
+            "failed",
+            f"{after} bytes, {before} before, and a speedup of {measurement.low:.2f}× does not pay for it",
+        )
     return Guardrail(name, "passed", f"{after} bytes, {before} before, paid for by measured time")
+
+
+def numeric(*, screened: bool = False) -> Guardrail:
+    """Said of what passed its checks: an error beyond the gate ends a candidate before it comes to guardrails."""
+    where = (
+        "on the CPU, on check shapes and fresh inputs"
+        if screened
+        else "on check and timing shapes, fresh inputs, in a second process"
+    )
+    return Guardrail("numeric error within the gate", "passed", where)
 
 
 def repeatable(argument: str | None, case: str, *, wanted: bool) -> Guardrail:
     """Output the same from run to run where the original's is."""
     name = "repeatable output"
     if not wanted:
-        return Guardrail(name, "passed", "the original's own output is declared not to repeat")
+        return Guardrail(name, "passed", "it is declared that output need not repeat")
     if argument is not None:
         return Guardrail(
             name, "failed", f"'{argument}' differs from run to run in case {case}, the original's does not"
@@ -48,7 +68,9 @@ def repeatable(argument: str | None, case: str, *, wanted: bool) -> Guardrail:
     return Guardrail(name, "passed", "equal to the last bit from run to run")
 
 
-def sanitizers(candidate: Sequence[Sanitized], original: Sequence[Sanitized]) -> tuple[Guardrail, ...]:
+def sanitizers(
+    candidate: Sequence[Sanitized], original: Sequence[Sanitized], limits: Guardrails = LIMITS
+) -> tuple[Guardrail, ...]:
     """compute-sanitizer's tools clean; what the original itself is guilty of is not held against a candidate."""
     guilty = {s.tool: s for s in original if s.errors}
     found = []
@@ -63,7 +85,45 @@ def sanitizers(candidate: Sequence[Sanitized], original: Sequence[Sanitized]) ->
             )
         else:
             found.append(Guardrail(s.tool, "failed", s.first))
+    run = {s.tool for s in candidate}
+    for tool in TOOLS:
+        if tool not in run:
+            why = "compute-sanitizer is not there" if tool in limits.sanitizers else "the settings leave it out"
+            found.append(Guardrail(tool, "not checked", why))
     return tuple(found)
+
+
+def fits(resources: Sequence[Resources], launches: Sequence[Sequence[LaunchConfig]], figures: Figures) -> Guardrail:
+    """Threads, registers and shared memory of every launch within a target's limits: one block at least can run."""
+    arch = figures.target.arch
+    name = f"threads and shared memory within the limits of {arch}"
+    fewest = 1 << 30
+    for case in launches:
+        for used, launch in zip(resources, case, strict=True):
+            found = occupancy(used, launch, figures)
+            if found.blocks == 0:
+                return Guardrail(
+                    name, "failed", f"no block of {launch.threads} threads with {used.shared_bytes + launch.shared_bytes} bytes of "
+                    f"shared memory and {used.registers} registers each fits: limited by {found.limit}",
+                )  # fmt: skip
+            fewest = min(fewest, found.blocks)
+    return Guardrail(
+        name, "passed", f"at least {fewest} block{'s' if fewest > 1 else ''} on each multiprocessor in use"
+    )
+
+
+def scope(reason: str | None) -> Guardrail:
+    """The patch touches device functions and launch arguments alone; `reason` is what `engine.verify.screen` says against it."""
+    name = "touches device functions and launch arguments alone"
+    return Guardrail(name, "failed", reason) if reason else Guardrail(name, "passed")
+
+
+def compiles(arch: str, problem: str | None, original_problem: str | None = None) -> Guardrail:
+    """Compiles for another declared target, where the original does."""
+    name = f"compiles for {arch}"
+    if original_problem is not None:
+        return Guardrail(name, "not checked", f"the original does not either: {original_problem}")
+    return Guardrail(name, "passed") if problem is None else Guardrail(name, "failed", problem)
 
 
 def broken(evaluation: Evaluation) -> Guardrail | None:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from engine.config import Guardrails
 from engine.errors import MachineError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Evaluator
 from engine.folders import cache_folder
+from engine.guardrails import LIMITS
 from engine.profile.turns import Turns
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox, sandbox
@@ -42,19 +44,26 @@ class Machine:
     turns: Turns = field(default_factory=Turns)
     _scratch: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory("optiml"))
 
-    def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL) -> Evaluator:
+    @property
+    def scratch(self) -> Path:
+        """A folder that goes with the machine."""
+        return Path(self._scratch.name)
+
+    def evaluator(
+        self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL, limits: Guardrails = LIMITS
+    ) -> Evaluator:
         """The evaluator for one spec. Raises MachineError where a part cannot start."""
         builder = Builder(
-            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences
-        )
+            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences, limits=limits
+        )  # fmt: skip
         if self.mode == "predicted":
             from engine.evaluate.cpu import CpuEvaluator
 
-            return CpuEvaluator(spec, builder, self.box, self.cache, Path(self._scratch.name), self.target, self.jobs)
+            return CpuEvaluator(spec, builder, self.box, self.cache, self.scratch, self.target, self.jobs)
         from engine.compile.cubin import find_tool
         from engine.evaluate.gpu import GpuEvaluator
         from engine.gpu.runner import GpuRunner
-        from engine.gpu.sanitize import sanitize
+        from engine.gpu.sanitize import TOOLS, sanitize
 
         tools = self.tool_kernels()
         worker_cache = self.cache / "worker"
@@ -66,11 +75,16 @@ class Machine:
             return GpuRunner(self.box, tools, scratch, device=self.device, watcher=watcher)
 
         found = find_tool("compute-sanitizer")
-        if found is None or not defences.sanitizers:
+        tools_wanted = tuple(tool for tool in TOOLS if tool in limits.sanitizers)
+        if found is None or not defences.sanitizers or not tools_wanted:
             return GpuEvaluator(spec, builder, make, gpu=self.turns)
         sanitizer = str(found)
         return GpuEvaluator(
-            spec, builder, make, lambda built, checks: sanitize(spec, built, checks, watched, sanitizer), self.turns
+            spec,
+            builder,
+            make,
+            lambda built, checks: sanitize(spec, built, checks, watched, sanitizer, tools_wanted),
+            self.turns,
         )
 
     def tool_kernels(self) -> bytes:
@@ -81,16 +95,14 @@ class Machine:
         return self.compiler.compile(Translation(text=text, path="tools.cu", expressions=())).cubin
 
     def insight(self, spec: KernelSpec, evaluator: Evaluator) -> Insight | None:
-        """What a profiler can say of programs of this spec; None without a GPU or without Nsight Compute."""
+        """What a profiler can say of programs of this spec; None without a GPU. Without Nsight Compute it says what is missing."""
         if self.mode == "predicted":
             return None
         from engine.profile.model import CHEAP, FULL
-        from engine.profile.ncu import find_ncu, make_profiler
+        from engine.profile.ncu import make_profiler
         from engine.profile.service import ProfileService
         from engine.search.insight import ProfilerInsight
 
-        if find_ncu() is None:
-            return None
         bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
         service = ProfileService(make_profiler(self, spec), self.turns.guest(), prepare=(FULL, CHEAP))
         before_s = self.turns.waited_s

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.config import Guardrails
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.model import Built, Evaluator
+from engine.guardrails import LIMITS, broken
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
 from engine.result import Best, OptimizationResult, Refusal, Step, write
@@ -33,6 +35,7 @@ from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
 from engine.spec.model import KernelSpec
 from engine.spec.read import find_spec
+from engine.suggest import Gate
 
 if TYPE_CHECKING:
     from engine.llm.lessons import MemorySettings
@@ -64,6 +67,8 @@ class Options:
     search: Strategy = "mcts"
     profile: bool = True  # ask Nsight Compute, where it is there
     proxies: bool = True  # let counters take part in the reward
+    guardrails: Guardrails = LIMITS
+    targets: tuple[str, ...] = ()  # architectures that a suggestion must compile for as well
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
     proposers: tuple[str, ...] = ("rules",)  # of "rules", "llm"
@@ -83,15 +88,16 @@ def optimize(
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
     name = f"{options.path.stem}-{spec.kernel.replace('::', '.')}"
     out = options.out or root / ".optiml" / name
-    evaluator = machine.evaluator(spec, root, spec_path)
+    evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails)
+    gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     try:
-        return _run(options, machine, evaluator, spec, program, out, on_progress), out
+        return _run(options, machine, evaluator, gate, spec, program, out, on_progress), out
     finally:
         evaluator.close()
 
 
 def _run(
-    options: Options, machine: Machine, evaluator: Evaluator, spec: KernelSpec, program: Program, out: Path,
+    options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, spec: KernelSpec, program: Program, out: Path,
     on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
@@ -137,7 +143,7 @@ def _run(
             executor.shutdown(wait=False, cancel_futures=True)
             if part is not None and not interrupted:
                 part.settle()
-            best, refused = (None, []) if interrupted else _confirmed(search, evaluator)
+            best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
             evidence = [] if insight is None or interrupted else _evidence(search, evaluator, insight, best)
         if part is not None:
             part.observe()
@@ -187,7 +193,9 @@ class Proposals:
         return list(known)
 
 
-def _confirmed(search: Search, evaluator: Evaluator) -> tuple[tuple[Node, Evaluation] | None, list[Refusal]]:
+def _confirmed(
+    search: Search, evaluator: Evaluator, gate: Gate
+) -> tuple[tuple[Node, Evaluation] | None, list[Refusal]]:
     """The best candidate that holds under a second look, and those that did not."""
     refused: list[Refusal] = []
     least = _LEAST[evaluator.signals.mode]
@@ -197,11 +205,19 @@ def _confirmed(search: Search, evaluator: Evaluator) -> tuple[tuple[Node, Evalua
         evaluation = evaluator.confirm(built)
         stages = search.progress.stage_s
         stages["confirm"] = stages.get("confirm", 0.0) + time.monotonic() - begin
-        held = evaluation.measurement
-        if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least:
+        if _holds(evaluation, least):
+            begin = time.monotonic()
+            evaluation = gate.judge(evaluation, search.tree.root.program, built)
+            stages["guardrails"] = stages.get("guardrails", 0.0) + time.monotonic() - begin
+        if _holds(evaluation, least):
             return (node, evaluation), refused
         refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
     return None, refused
+
+
+def _holds(evaluation: Evaluation, least: float) -> bool:
+    held = evaluation.measurement
+    return evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least
 
 
 def _evidence(
@@ -254,7 +270,9 @@ def _result(
         file=spec.file,
         kernel=spec.kernel,
         mode=signals.mode,
-        verdict=verdict(spec.kernel, chosen, progress, signals.device, evidence[0].copy_share if evidence else None),
+        verdict=verdict(
+            spec.kernel, chosen, progress, signals.device, evidence[0].copy_share if evidence else None, refused
+        ),
         best=chosen,
         trajectory=tuple(steps),
         original=original,
@@ -280,11 +298,22 @@ def _result(
 
 
 def verdict(
-    kernel: str, best: Best | None, progress: Progress, device: Mapping[str, Any], copy_share: float | None
-) -> str:
+    kernel: str, best: Best | None, progress: Progress, device: Mapping[str, Any], copy_share: float | None,
+    refused: Sequence[Refusal] = (),
+) -> str:  # fmt: skip
     """The run in one sentence."""
     tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
     if best is None:
+        stopped = next((r for r in refused if broken(r.evaluation) and r.evaluation.measurement is not None), None)
+        if stopped is not None and stopped.evaluation.measurement is not None:
+            held = stopped.evaluation.measurement
+            failed = broken(stopped.evaluation)
+            assert failed is not None
+            how = "predicted" if held.predicted else f"95 % interval {held.low:.2f} to {held.high:.2f}"
+            return (
+                f"Nothing is suggested for {kernel}: a version {held.ratio:.2f}× as fast ({how}) does not pass the guardrail "
+                f"'{failed.name}': {failed.detail} ({tried})."
+            )
         share = f"; it passes its arrays at {100 * copy_share:.0f} % of the copy bandwidth" if copy_share else ""
         return f"No improvement found for {kernel}: {tried}{share}."
     measurement = best.evaluation.measurement

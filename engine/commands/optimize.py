@@ -84,9 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.file.is_file():
         raise UsageError("no such file", where=str(arguments.file), do="check the path")
 
+    from engine.config import load_config
     from engine.machine import make_machine
     from engine.optimize import Options, optimize
     from engine.report.terminal import Live, print_result
+    from engine.source.load import repository_root
 
     proposers = tuple(name.strip() for name in arguments.proposers.split(","))
     unknown = sorted(set(proposers) - {"rules", "llm"})
@@ -94,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, llm or rules,llm")
     settings = _llm(arguments) if "llm" in proposers else None
 
+    config, _ = load_config(repository_root(arguments.file.resolve()))
     machine = make_machine(
         device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
     )
@@ -108,6 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
             search=arguments.search,
             profile=not arguments.no_profile,
             proxies=not arguments.no_proxies,
+            guardrails=config.guardrails,
+            targets=config.targets,
             proposers=proposers,
             llm=settings,
             memory=_memory(arguments),

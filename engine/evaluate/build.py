@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.compile.compiler import Compiler, Translation
+from engine.config import Guardrails
 from engine.errors import CompileError, OptimlError
 from engine.evaluate.model import Built, NotBuilt
+from engine.guardrails import LIMITS
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program
 from engine.rules.model import Target
 from engine.source.launch import evaluate
@@ -27,8 +29,9 @@ class Builder:
 
     def __init__(
         self, spec: KernelSpec, root: Path, compiler: Compiler, target: Target, spec_path: str | None = None,
-        *, line_info: bool = False, defences: Defences = ALL,
+        *, line_info: bool = False, defences: Defences = ALL, limits: Guardrails = LIMITS,
     ) -> None:  # fmt: skip
+        self.limits = limits  # of the guardrails
         self.spec, self._root, self._compiler, self._target, self._spec_path = spec, root, compiler, target, spec_path
         self._line_info, self.defences = line_info, defences
         self._first: tuple[Program, Binary] | None = None

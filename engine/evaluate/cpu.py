@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import secrets
@@ -31,7 +30,7 @@ from engine.spec.model import Argument, Case, KernelSpec
 from engine.verify.host import difference, noise
 from engine.verify.plan import plan
 from engine.verify.tolerance import Noise
-from engine.verify.widen import widen
+from engine.verify.widen import widen, widened_spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +76,7 @@ class CpuEvaluator:
         self._spec, self._builder, self._target = spec, builder, target
         self._machine = CpuMachine(cache / "cpu", sandbox=box, scratch=scratch, jobs=jobs)
         self._random = random.Random(secrets.randbits(64))
-        self._wide_spec = _widened_spec(spec)
+        self._wide_spec = widened_spec(spec)
         self._known: list[_Known] = []
         self._noise: dict[tuple[int, str], Noise] = {}
         self._original: Built | None = None
@@ -438,8 +437,11 @@ class CpuEvaluator:
                 return _refused(evaluation, findings[0], "")
         measurement = self._predict(built)
         verdicts = (
-            guardrails.timing(measurement),
-            guardrails.spills(self._original.binary.resources, built.binary.resources, measurement),
+            guardrails.timing(measurement, self._builder.limits),
+            guardrails.spills(
+                self._original.binary.resources, built.binary.resources, measurement, self._builder.limits
+            ),
+            guardrails.numeric(screened=True),
             Guardrail("races", "not checked", self._machine.degraded[0])
             if self._machine.degraded
             else Guardrail("races", "passed", "by ThreadSanitizer, on check shapes"),
@@ -491,19 +493,3 @@ def _not_built(outcome: Outcome, reason: str, built: Built) -> NotBuilt:
         outcome, None, Failure(reason), built.binary.resources, built.binary.code_hash, dict(built.stage_s)
     )
     return NotBuilt(reason, evaluation=evaluation)
-
-
-def _widened_spec(spec: KernelSpec) -> KernelSpec | None:
-    """The spec with every float type a double; None where a vector of halves has no such twin."""
-    arguments = []
-    for argument in spec.arguments:
-        dtype = parse_dtype(argument.type)
-        if dtype.kind != "float":
-            arguments.append(argument)
-        elif dtype.lanes == 1:
-            arguments.append(dataclasses.replace(argument, type="double"))
-        elif dtype.itemsize // dtype.lanes == 4:
-            arguments.append(dataclasses.replace(argument, type=f"double{dtype.lanes}"))
-        else:
-            return None
-    return dataclasses.replace(spec, arguments=tuple(arguments))

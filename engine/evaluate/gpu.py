@@ -262,7 +262,7 @@ class GpuEvaluator:
         if not measurement.stable:
             return replace(evaluation, outcome=Outcome.UNSTABLE, failure=Failure("; ".join(measurement.notes)))
         if measurement.low > 1.0:
-            gate = guardrails.timing(measurement)
+            gate = guardrails.timing(measurement, self._builder.limits)
             if gate.verdict == "failed":
                 return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(gate.detail))
             return replace(evaluation, outcome=Outcome.ACCEPTED)
@@ -375,6 +375,7 @@ class GpuEvaluator:
 
     def _guarded(self, judged: Evaluation, built: Built) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
+        limits = self._builder.limits
         assert self._original is not None
         assert judged.measurement is not None
         answer = self._runner.repeats(
@@ -382,14 +383,19 @@ class GpuEvaluator:
         )
         checks = [c for c in plan(self._spec, self._random, self._builder.defences) if c.family == "declared"]
         verdicts = [
-            guardrails.timing(judged.measurement),
-            guardrails.spills(self._original.binary.resources, built.binary.resources, judged.measurement),
-            guardrails.repeatable(answer["argument"], answer.get("case", ""), wanted=self._spec.deterministic),
+            guardrails.timing(judged.measurement, limits),
+            guardrails.spills(self._original.binary.resources, built.binary.resources, judged.measurement, limits),
+            guardrails.numeric(),
+            guardrails.repeatable(
+                answer["argument"], answer.get("case", ""), wanted=self._spec.deterministic and limits.repeatable
+            ),
         ]
         if self._sanitize is not None:
             found = self._sanitize(built, checks)
             again = self._sanitize(self._original, checks) if any(s.errors for s in found) else ()
-            verdicts += guardrails.sanitizers(found, again)
+            verdicts += guardrails.sanitizers(found, again, limits)
+        else:
+            verdicts += guardrails.sanitizers((), (), limits)
         judged = replace(judged, guardrails=tuple(verdicts))
         failed = guardrails.broken(judged)
         if failed is not None:

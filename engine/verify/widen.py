@@ -7,7 +7,11 @@ and the tolerance says so.
 
 from __future__ import annotations
 
+import dataclasses
 import re
+
+from engine.spec.dtypes import parse_dtype
+from engine.spec.model import KernelSpec
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/"
@@ -141,3 +145,19 @@ def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]
 
 
 _FUNCTIONS = frozenset(_F_SUFFIXED)
+
+
+def widened_spec(spec: KernelSpec) -> KernelSpec | None:
+    """The spec with every float type a double; None where a vector of halves has no such twin."""
+    arguments = []
+    for argument in spec.arguments:
+        dtype = parse_dtype(argument.type)
+        if dtype.kind != "float":
+            arguments.append(argument)
+        elif dtype.lanes == 1:
+            arguments.append(dataclasses.replace(argument, type="double"))
+        elif dtype.itemsize // dtype.lanes == 4:
+            arguments.append(dataclasses.replace(argument, type=f"double{dtype.lanes}"))
+        else:
+            return None
+    return dataclasses.replace(spec, arguments=tuple(arguments))

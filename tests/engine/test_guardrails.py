@@ -3,8 +3,10 @@ from types import SimpleNamespace
 import pytest
 
 from engine import guardrails
+from engine.config import Guardrails
 from engine.gpu.sanitize import Sanitized, read_log
-from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Resources
+from engine.model import CaseTiming, Evaluation, Guardrail, LaunchConfig, Measurement, Outcome, Resources
+from engine.predict.targets import figures_for
 
 
 def measured(*ratios, predicted=False):
@@ -43,9 +45,53 @@ def test_what_the_original_is_guilty_of_is_not_held_against_a_candidate():
         Sanitized("initcheck", None, "timed out"),
     ]
     verdicts = {g.name: g.verdict for g in guardrails.sanitizers(found, ())}
-    assert verdicts == {"memcheck": "passed", "racecheck": "failed", "initcheck": "not checked"}
+    assert verdicts == {
+        "memcheck": "passed", "racecheck": "failed", "initcheck": "not checked", "synccheck": "not checked",
+    }  # fmt: skip
     again = guardrails.sanitizers(found, [Sanitized("racecheck", 1, "Race reported")])
     assert {g.name: g.verdict for g in again}["racecheck"] == "passed"
+
+
+def test_tools_that_did_not_run_are_named_with_the_reason():
+    details = {g.name: g.detail for g in guardrails.sanitizers((), (), Guardrails(sanitizers=("racecheck",)))}
+    assert details["racecheck"] == "compute-sanitizer is not there"
+    assert details["memcheck"] == "the settings leave it out"
+
+
+def test_thresholds_are_the_settings():
+    loose, strict = Guardrails(case=1.5), Guardrails(spills=2.0)
+    assert guardrails.timing(measured(9.0, 0.8), loose).verdict == "passed"
+    assert guardrails.timing(measured(9.0, 0.8), loose).name == "no timing case slower than 1.5×"
+    used = [Resources(32, 0, 0, 64, 0)]
+    assert guardrails.spills([Resources(32, 0, 0, 0, 0)], used, measured(1.5), strict).verdict == "failed"
+    assert guardrails.spills([Resources(32, 0, 0, 0, 0)], used, measured(2.5), strict).verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    ("threads", "shared", "registers", "verdict", "says"),
+    [
+        (256, 1024, 32, "passed", "at least"),
+        (256, 300_000, 32, "failed", "limited by shared memory"),
+        (1024, 0, 128, "failed", "limited by registers"),
+        (2048, 0, 16, "failed", "does not fit"),
+    ],
+)
+def test_a_launch_must_fit_the_target(threads, shared, registers, verdict, says):
+    found = guardrails.fits(
+        [Resources(registers, 0, 0, 0, 0)],
+        [(LaunchConfig((100, 1, 1), (threads, 1, 1), shared),)],
+        figures_for("sm_90"),
+    )
+    assert found.verdict == verdict
+    assert says in found.detail
+
+
+def test_other_targets_and_the_patchs_reach():
+    assert guardrails.compiles("sm_80", None).verdict == "passed"
+    assert guardrails.compiles("sm_80", "no cp.async here").verdict == "failed"
+    assert guardrails.compiles("sm_80", None, "needs sm_90").verdict == "not checked"
+    assert guardrails.scope(None).verdict == "passed"
+    assert guardrails.scope("changes host code").detail == "changes host code"
 
 
 def test_the_first_failed_guardrail_is_named():
