@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from engine.errors import MachineError, UsageError
@@ -222,8 +222,7 @@ class Memory:
 
     def export(self, path: Path, repository: str | None = None) -> int:
         """Write lessons (of one repository, or all) as JSON lines; how many. Raises MachineError."""
-        where, values = ("", ()) if repository is None else ("WHERE repository = ?", (repository,))
-        lessons = list(self._read(f"{where} ORDER BY id", values))
+        lessons = list(self.lessons(repository))
         try:
             with path.open("w", encoding="utf-8") as file:
                 for lesson in lessons:
@@ -232,8 +231,16 @@ class Memory:
             raise MachineError(f"cannot be written ({error.strerror})", str(path)) from None
         return len(lessons)
 
-    def load(self, path: Path) -> int:
-        """Take over exported lessons, all or none; how many. Raises UsageError for what is no export."""
+    def lessons(self, repository: str | None = None) -> Iterator[Lesson]:
+        """The lessons of one repository, or all, the oldest first. Raises MachineError."""
+        where, values = ("", ()) if repository is None else ("WHERE repository = ?", (repository,))
+        return self._read(f"{where} ORDER BY id", values)
+
+    def load(self, path: Path, repository: str | None = None) -> int:
+        """Take over exported lessons, all or none, as those of `repository`, or of where they were learnt; how many.
+
+        Raises UsageError for what is no export.
+        """
         try:
             if path.stat().st_size > _MOST_IMPORT:
                 raise UsageError(f"is over {_MOST_IMPORT} bytes", str(path), "split it")
@@ -252,7 +259,7 @@ class Memory:
             lesson = _lesson(value, parsed=True) if good else None
             if lesson is None:
                 raise UsageError("is no line of an export", f"{path}:{number}", "export it anew")
-            lessons.append(lesson)
+            lessons.append(lesson if repository is None else replace(lesson, repository=repository))
         self._insert(lessons)
         return len(lessons)
 

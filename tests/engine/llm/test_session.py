@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,9 +11,11 @@ from engine.errors import UsageError
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_limit, parse_price
 from engine.llm.cassette import Recorder, Replayer
 from engine.llm.context import Diagnosed
+from engine.llm.lessons import MemorySettings
 from engine.llm.memory import Memory
 from engine.llm.model import ChatAnswer, ChatError, ChatRequest, Fault, Message, Usage
-from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, parse_door
+from engine.llm.part import Part
+from engine.llm.session import EXCHANGES, LlmSettings, parse_door
 from engine.model import Program
 from engine.rules.model import Target
 from engine.search.journal import Journal
@@ -29,21 +32,28 @@ REQUEST = ChatRequest((Message("user", "secret prompt"),), "propose/x/0")
 
 
 def run(
-    folder, settings, name="run", diagnose=lambda node, wait_s: Diagnosed(("Memory-bound",), {}, ("memory_bound",))
-):
+    folder, settings, name="run", memory=None, factors=("1.5",),
+    diagnose=lambda node, wait_s: Diagnosed(("Memory-bound",), {}, ("memory_bound",)),
+):  # fmt: skip
     (folder / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(folder, folder / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
-    session = LlmSession(settings, spec, Target(), folder / name, diagnose=diagnose)
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("engine.llm.part.diagnoser", lambda insight: diagnose)
+    part = Part(settings, memory, spec, Target(), folder / name, None)
+    monkey.undo()
+    tree = Tree(program, Factors(factors), 0, weigh=part.weigh)
+    part.join(tree)
     evaluator = FakeEvaluator()
     journal = Journal(folder / name / "journal.sqlite", program, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(Tree(program, Factors(("1.5",)), 0), evaluator, journal, executor, in_flight=2, feed=session)
+        search = Search(tree, evaluator, journal, executor, in_flight=2, feed=part)
         search.start(*evaluator.open(program))
         search.run(Budget(seconds=30))
-    session.close()
+    part.observe()
+    part.close()
     journal.close()
-    return search, session
+    return search, part.model if part.lessons is None else part
 
 
 @pytest.fixture
@@ -91,16 +101,22 @@ def about_the_original(server, after):
 
 def test_what_was_learnt_is_told_in_the_next_run_of_the_same_repository(tmp_path, online):
     server = online(ok(completion(faster("2.0"))))
-    settings = LlmSettings(model="m", memory=tmp_path / "memory.sqlite", repository="here")
-    run(tmp_path, settings)
+    settings, memory = LlmSettings(model="m"), MemorySettings(tmp_path / "memory.sqlite", "here")
+    run(tmp_path, settings, memory=memory)
     # Its own lesson cannot have come before its first answer; one of a rule may have, on a busy machine.
     assert "Make it 2.0 times faster: gave" not in about_the_original(server, 0)
     before = len(server.requests)
-    run(tmp_path, settings, "second")
+    _, part = run(tmp_path, settings, "second", memory=memory)
+    assert part.memory["learnt"] > 0
+    assert part.memory["told"] > 0
     assert "Make it 2.0 times faster: gave 2x on sm_90" in about_the_original(server, before)
     before = len(server.requests)
-    run(tmp_path, LlmSettings(model="m", memory=tmp_path / "memory.sqlite", repository="elsewhere"), "third")
+    elsewhere = MemorySettings(memory.path, "elsewhere")
+    run(tmp_path, settings, "third", memory=elsewhere)
     assert "taught" not in about_the_original(server, before)
+    before = len(server.requests)
+    run(tmp_path, settings, "fourth", memory=dataclasses.replace(elsewhere, repository="new", across=True))
+    assert "Make it 2.0 times faster: gave 2x on sm_90" in about_the_original(server, before)
 
 
 def test_a_memory_that_fails_is_done_without(tmp_path, online, monkeypatch):
@@ -111,9 +127,10 @@ def test_a_memory_that_fails_is_done_without(tmp_path, online, monkeypatch):
         raise MachineError("disk full")
 
     monkeypatch.setattr(Memory, "add", fails)
-    search, session = run(tmp_path, LlmSettings(model="m", memory=tmp_path / "memory.sqlite"))
+    memory = MemorySettings(tmp_path / "memory.sqlite", "here")
+    search, part = run(tmp_path, LlmSettings(model="m"), memory=memory)
     assert search.incumbent.evaluation.measurement.ratio == pytest.approx(3.0)
-    assert "disk full" in session.notes
+    assert "disk full" in part.notes
 
 
 def test_open_prompts_are_told_in_the_notes(tmp_path):
