@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-_VERBS = ("optimize", "init", "doctor", "show", "selftest")
+_VERBS = ("optimize", "init", "doctor", "show", "selftest", "memory")
 
 
 def _parser() -> argparse.ArgumentParser:
