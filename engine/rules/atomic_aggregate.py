@@ -45,7 +45,8 @@ _ZEROS = {
 }  # fmt: skip
 _BYTES = {"double": 8, "unsigned long long": 8, "unsigned long long int": 8}
 _MOST_SHARED = 32768  # bytes: leaves room for several blocks per multiprocessor
-_ELEMENTS = (64, 16, 256)
+# Elements per thread and copies of the counters per block: neighbouring lanes count in different copies.
+_FORMS = ((64, 1), (64, 4), (16, 1), (64, 8), (256, 1), (256, 4))
 
 
 class AtomicAggregate:
@@ -85,21 +86,27 @@ class AtomicAggregate:
         )
         count = size_in_all_cases(site, argument)
         kind = next(p.base for p in site.kernel.parameters if p.name == array)
-        if count is None or not 1 <= count * _BYTES.get(kind, 4) <= _MOST_SHARED or site.kernel.shared:
+        size = _BYTES.get(kind, 4)
+        if count is None or not 1 <= count * size <= _MOST_SHARED or site.kernel.shared:
             return
-        for rank, elements in enumerate(_ELEMENTS):
-            edits = _privatised(site, atomic, array, index, value, count, elements)
+        strided = _stride_statement(site, atomic) is not None
+        seen: set[int] = set()
+        for rank, (elements, copies) in enumerate(_FORMS):
+            if count * copies * size > _MOST_SHARED or (strided and copies in seen):
+                continue  # a loop over the grid keeps its launch: elements per thread change nothing
+            seen.add(copies)
+            edits = _privatised(site, atomic, array, index, value, count, elements, copies)
             # Shared atomics run on every multiprocessor at once; each block then touches global counters once.
+            spread = f", in {copies} copies" if copies > 1 else ""
             yield from proposal(
                 self.name,
-                f"Count in shared memory and add to {array} once per block",
+                f"Count in shared memory{spread} and add to {array} once per block",
                 edits,
-                0.85 - 0.1 * rank,
+                0.85 - 0.06 * rank,
                 form="private",
                 elements=elements,
+                copies=copies,
             )
-            if _stride_statement(site, atomic) is not None:
-                return
 
 
 def _by_few(site: Site, atomic: Node) -> bool:
@@ -247,7 +254,7 @@ def _stride_statement(site: Site, atomic: Node) -> Node | None:
 
 
 def _privatised(
-    site: Site, atomic: Node, array: str, index: Node, value: Node, count: int, elements: int
+    site: Site, atomic: Node, array: str, index: Node, value: Node, count: int, elements: int, copies: int
 ) -> Edits | None:
     """The kernel with its own copy of the counters in shared memory, as a grid-stride loop."""
     statement = atomic.parent
@@ -263,31 +270,43 @@ def _privatised(
         return taken[-1]
 
     local, slot, bin_ = name_for(f"block_{array}"), name_for("b"), name_for("bin")
-    over = f"for (int {slot} = threadIdx.x; {slot} < {count}; {slot} += blockDim.x) {{"
+
+    def over(limit: int) -> str:
+        return f"{inner}for (int {slot} = threadIdx.x; {slot} < {limit}; {slot} += blockDim.x) {{"
+
     head = [
-        f"{inner}__shared__ {kind} {local}[{count}];",
-        f"{inner}{over}",
+        f"{inner}__shared__ {kind} {local}[{count * copies}];",
+        over(count * copies),
         f"{inner}{unit}{local}[{slot}] = 0;",
         f"{inner}}}",
         f"{inner}__syncthreads();",
     ]
-    tail = [
-        f"{inner}__syncthreads();",
-        f"{inner}{over}",
-        f"{inner}{unit}if ({local}[{slot}] != 0) {{",
-        f"{inner}{unit * 2}atomicAdd(&{array}[{slot}], {local}[{slot}]);",
-        f"{inner}{unit}}}",
+    deep, own, gathered = inner + unit, f"{local}[{bin_}]", f"{local}[{slot}]"
+    tail = [f"{inner}__syncthreads();", over(count)]
+    if copies > 1:
+        own = f"{local}[{bin_} * {copies} + threadIdx.x % {copies}]"
+        gathered, copy = name_for("sum"), name_for("copy")
+        tail += [
+            f"{deep}{kind} {gathered} = 0;",
+            f"{deep}for (int {copy} = 0; {copy} < {copies}; ++{copy}) {{",
+            f"{deep}{unit}{gathered} += {local}[{slot} * {copies} + {copy}];",
+            f"{deep}}}",
+        ]
+    tail += [
+        f"{deep}if ({gathered} != 0) {{",
+        f"{deep}{unit}atomicAdd(&{array}[{slot}], {gathered});",
+        f"{deep}}}",
         f"{inner}}}",
     ]
     at = indent_at(site, statement.start_byte)
     counted = [f"const auto {bin_} = {text(index)};"]
     if _within_byte(site, index) and count >= 256:
-        counted.append(f"{at}atomicAdd(&{local}[{bin_}], {text(value)});")
+        counted.append(f"{at}atomicAdd(&{own}, {text(value)});")
     else:
         # The array may be longer where this kernel is launched for other sizes than the spec's.
         counted += [
             f"{at}if (static_cast<unsigned int>({bin_}) < {count}u) {{",
-            f"{at}{unit}atomicAdd(&{local}[{bin_}], {text(value)});",
+            f"{at}{unit}atomicAdd(&{own}, {text(value)});",
             f"{at}}} else {{",
             f"{at}{unit}atomicAdd(&{array}[{bin_}], {text(value)});",
             f"{at}}}",

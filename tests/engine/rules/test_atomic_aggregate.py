@@ -1,5 +1,6 @@
 import pytest
 
+from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import compiles, device, make, one, propose
 
 COUNT = """
@@ -23,7 +24,7 @@ SUM_LAUNCH = "    sum<<<(n + 255) / 256, 256>>>(x, total, n);"
 
 
 def test_private_counters() -> None:
-    edited = one(make(COUNT, COUNT_LAUNCH, elements={"bins": "256"}), "atomic_aggregate", elements=64)
+    edited = one(make(COUNT, COUNT_LAUNCH, elements={"bins": "256"}), "atomic_aggregate", elements=64, copies=1)
     text = device(edited)
     assert "__shared__ int block_bins[256];" in text
     assert "atomicAdd(&block_bins[bin], 1);" in text
@@ -33,8 +34,24 @@ def test_private_counters() -> None:
     compiles(edited)
 
 
+def test_neighbouring_lanes_count_in_different_copies() -> None:
+    site = make(COUNT, COUNT_LAUNCH, elements={"bins": "256"})
+    edited = one(site, "atomic_aggregate", elements=64, copies=4)
+    assert "__shared__ int block_bins[1024];" in device(edited)
+    assert "[bin * 4 + threadIdx.x % 4]" in device(edited)
+    compiles(edited)
+    small = COUNT.replace("data[i]", "(data[i] & 3)")
+    few = make(small, COUNT_LAUNCH, elements={"bins": "5"})
+    assert_equal(few, [one(few, "atomic_aggregate", elements=64, copies=4)], [{"n": 1}, {"n": 4099}], races=True)
+
+
+def test_copies_of_many_counters_would_not_fit() -> None:
+    found = propose(make(COUNT, COUNT_LAUNCH, elements={"bins": "4096"}), "atomic_aggregate")
+    assert {p.parameters["copies"] for p in found} == {1}
+
+
 def test_private_counters_read_sixteen_bytes_at_once() -> None:
-    private = one(make(COUNT, COUNT_LAUNCH, elements={"bins": "256"}), "atomic_aggregate", elements=64)
+    private = one(make(COUNT, COUNT_LAUNCH, elements={"bins": "256"}), "atomic_aggregate", elements=64, copies=1)
     edited = one(private, "row_vectorize", width=16)
     assert "const auto bin = data_pack.at[k];" in device(edited)
     compiles(edited)
@@ -42,7 +59,7 @@ def test_private_counters_read_sixteen_bytes_at_once() -> None:
 
 def test_other_indices_keep_the_global_counter_for_what_does_not_fit() -> None:
     source = COUNT.replace("unsigned char", "int")
-    edited = one(make(source, COUNT_LAUNCH, elements={"bins": "100"}), "atomic_aggregate", elements=64)
+    edited = one(make(source, COUNT_LAUNCH, elements={"bins": "100"}), "atomic_aggregate", elements=64, copies=1)
     assert "if (static_cast<unsigned int>(bin) < 100u) {" in device(edited)
     assert "atomicAdd(&bins[bin], 1);" in device(edited)
     compiles(edited)
