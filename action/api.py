@@ -55,6 +55,10 @@ class Reader(Protocol):
         """Paths of the changed files, at most 3,000."""
         ...
 
+    def compared(self, base: str, head: str) -> list[str]:
+        """Paths of the files that differ between two commits, at most 300."""
+        ...
+
 
 class RestReader:
     """Reader over GitHub's REST API. Retries what may pass, up to a minute in all. Methods raise ApiError."""
@@ -91,6 +95,10 @@ class RestReader:
             if len(files) < 100:
                 break
         return found
+
+    def compared(self, base: str, head: str) -> list[str]:
+        found = self._get(f"/compare/{base}...{head}?per_page=1")
+        return [str(file["filename"]) for file in found.get("files") or ()]
 
     def _get(self, path: str, **otherwise: Any) -> Any:
         headers = {

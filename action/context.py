@@ -29,8 +29,11 @@ class Context:
     repository: str
     api_url: str
     run_url: str
+    run: int
+    mail_host: str  # of the hidden e-mail addresses of people
     workspace: Path
     bundle: Path
+    baseline: Path
     request: str
     result: str  # of the job before, in GitHub's words: success, failure, cancelled, skipped
     budget: str
@@ -86,9 +89,14 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
     workspace = Path(value("GITHUB_WORKSPACE") or ".").resolve()
     # Not in the workspace: a pull request could have a folder of that name, with links to what the runner should keep to itself.
     scratch = Path(value("RUNNER_TEMP") or tempfile.gettempdir()).resolve()
-    bundle = scratch / (value("OPTIML_BUNDLE") or "optiml-bundle")
-    if not bundle.resolve().is_relative_to(scratch) or bundle.resolve() == scratch:
-        raise UsageError("lies outside of the runner's temporary folder", "input 'bundle'", "name a folder below it")
+    folders = {}
+    for name, given in (("bundle", value("OPTIML_BUNDLE")), ("baseline", value("OPTIML_BASELINE"))):
+        folder = (scratch / (given or f"optiml-{name}")).resolve()
+        if not folder.is_relative_to(scratch) or folder == scratch:
+            raise UsageError(
+                "lies outside of the runner's temporary folder", f"input '{name}'", "name a folder below it"
+            )
+        folders[name] = folder
     return Context(
         mode=mode,
         event_name=value("GITHUB_EVENT_NAME"),
@@ -96,8 +104,11 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
         repository=repository,
         api_url=api.rstrip("/"),
         run_url=f"{server}/{repository}/actions/runs/{run}" if run.isdigit() else "",
+        run=int(run) if run.isascii() and run.isdigit() and len(run) < 18 else 0,
+        mail_host=f"users.noreply.{re.sub('[^a-z0-9.-]', '', server.partition('://')[2].lower()) or 'github.com'}",
         workspace=workspace,
-        bundle=bundle,
+        bundle=folders["bundle"],
+        baseline=folders["baseline"],
         request=value("OPTIML_REQUEST"),
         result=value("OPTIML_RESULT"),
         budget=value("OPTIML_BUDGET"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from action.api import ApiError, Pull, Reader, pull_of
@@ -15,15 +15,17 @@ from engine.errors import UsageError
 
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
 _ACTIONS = ("opened", "synchronize", "reopened", "ready_for_review")
+_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`request` is None where nothing is to be done; `reason` says why, or what is done."""
+    """`request` is None where nothing is to be done; `reason` says why, or what is done. `config` is the base's."""
 
     reason: str
     request: Request | None = None
+    config: Config = field(default_factory=Config)
 
 
 def decide(event_name: str, event: Mapping[str, Any], reader: Reader) -> Decision:
@@ -41,6 +43,8 @@ def decide(event_name: str, event: Mapping[str, Any], reader: Reader) -> Decisio
         return _on(reader.pull(int(number)), reader)
     if event_name == "issue_comment":
         return _comment(event, reader)
+    if event_name == "push":
+        return _push(event, reader)
     return Decision(f"nothing to do for the event {event_name[:40]}")
 
 
@@ -62,16 +66,35 @@ def _on(pull: Pull, reader: Reader, settings: Config | None = None, **asked: Any
         return Decision("the pull request is closed")
     config = settings or settings_at(reader, pull.base)
     changed = reader.changed(pull.number)
-    # Headers and build files can change a kernel too; which do is found out where the code is.
-    relevant = [p for p in changed if config.wants(p) or p.endswith((".h", ".hpp", ".cuh", ".inl", "optiml.toml"))]
-    if not relevant and not asked.get("path"):
+    if not _relevant(changed, config) and not asked.get("path"):
         return Decision(f"none of the {len(changed)} changed files is a CUDA file")
     request = Request(pull.number, pull.base, pull.head, pull.fork, **asked)
-    return Decision(f"pull request {pull.number} at {pull.head[:12]}", request)
+    return Decision(f"pull request {pull.number} at {pull.head[:12]}", request, config)
+
+
+def _relevant(changed: list[str], config: Config) -> bool:
+    # Headers and build files can change a kernel too; which do is found out where the code is.
+    return any(config.wants(p) or p.endswith((".h", ".hpp", ".cuh", ".inl", "optiml.toml")) for p in changed)
+
+
+def _push(event: Mapping[str, Any], reader: Reader) -> Decision:
+    """What the default branch holds now is measured, for pull requests to be held against."""
+    repository = event.get("repository")
+    branch = repository.get("default_branch") if isinstance(repository, dict) else None
+    if not branch or event.get("ref") != f"refs/heads/{branch}":
+        return Decision("no push to the default branch")
+    before, after = str(event.get("before", "")), str(event.get("after", ""))
+    if event.get("deleted") or not _SHA.fullmatch(before) or not _SHA.fullmatch(after) or not before.strip("0"):
+        return Decision("the push has no commit before it")
+    config = settings_at(reader, after)
+    changed = reader.compared(before, after)
+    if not _relevant(changed, config):
+        return Decision(f"none of the {len(changed)} changed files is a CUDA file")
+    return Decision(f"{branch} at {after[:12]}", Request(0, before, after, False, command="baseline"), config)
 
 
 def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
-    from bot.commands import Check, Optimize, parse
+    from bot.commands import Apply, Check, Explain, Help, Optimize, parse
 
     comment, issue = event.get("comment"), event.get("issue")
     if not isinstance(comment, dict) or not isinstance(issue, dict) or not isinstance(comment.get("user"), dict):
@@ -83,20 +106,37 @@ def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
     command = parse(str(comment.get("body") or ""))
     if command is None:
         return Decision("the comment is no command")
+    number, by, by_id = comment.get("id"), str(comment["user"].get("login", "")), comment["user"].get("id")
+    if not isinstance(number, int) or not isinstance(by_id, int):
+        raise ApiError("GitHub's description of the comment is not understood", "issue_comment")
     pull = reader.pull(int(issue["number"]))
     config = settings_at(reader, pull.base)
-    role, needed = reader.role(str(comment["user"].get("login", ""))), config.permissions.commands
+    needed = config.permissions.apply if isinstance(command, Apply) else config.permissions.commands
+    role = reader.role(by)
     if role not in ROLES or ROLES.index(role) < ROLES.index(needed):
-        return Decision(f"commands need the role '{needed}'")
-    if not isinstance(command, Optimize | Check):
-        return Decision("this command is not carried out here")
-    made = str(comment.get("created_at", ""))
+        return Decision(f"this command needs the role '{needed}'")
+    asked: dict[str, Any] = {"comment": number, "by": by, "by_id": by_id, "command": type(command).__name__.lower()}
+    if isinstance(command, Apply | Explain):
+        asked["number"] = command.number or 0
+    if isinstance(command, Help):
+        asked["reason"] = command.reason
+    if isinstance(command, Optimize):
+        asked |= {"path": command.path, "kernel": command.kernel, "arch": command.arch}
+        asked |= {"budget_s": command.budget_s or 0.0, "proposers": ",".join(command.proposers)}
     # The comment names no commit. What was pushed after it is not what its author looked at.
-    if not _TIME.fullmatch(made) or not _TIME.fullmatch(pull.pushed_at) or pull.pushed_at >= made:
-        return Decision("there was a push after the comment: repeat the command when you have looked at it")
-    number = comment.get("id")
-    asked: dict[str, Any] = {"comment": number if isinstance(number, int) else 0}
-    if isinstance(command, Check):
-        return _on(pull, reader, config, search=False, **asked)
-    asked |= {"path": command.path, "kernel": command.kernel, "arch": command.arch, "budget_s": command.budget_s or 0.0}
-    return _on(pull, reader, config, **asked)
+    made = str(comment.get("created_at", ""))
+    moved = not _TIME.fullmatch(made) or not _TIME.fullmatch(pull.pushed_at) or pull.pushed_at >= made
+    if moved and isinstance(command, Optimize | Check | Apply):
+        return _refused(
+            pull, config, "there was a push after the comment: repeat the command when you have looked at it", asked
+        )
+    if isinstance(command, Optimize | Check):
+        decision = _on(pull, reader, config, **asked)
+        return decision if decision.request else _refused(pull, config, decision.reason, asked)
+    request = Request(pull.number, pull.base, pull.head, pull.fork, **asked)
+    return Decision(f"{request.command} for pull request {pull.number} at {pull.head[:12]}", request, config)
+
+
+def _refused(pull: Pull, config: Config, reason: str, asked: dict[str, Any]) -> Decision:
+    """Somebody who may ask is told why nothing is done."""
+    return Decision(reason, Request(pull.number, pull.base, pull.head, pull.fork, **asked, reason=reason), config)

@@ -41,12 +41,13 @@ def _gate(context: Context) -> int:
     if request and not context.dry_run:
         from action.publish import announce
 
-        hindered = announce(context, request)
+        hindered = announce(context, request, decision.config)
         if hindered:
             _say(f"::notice::{_escaped(hindered)}")
     context.answer(
         {
-            "run": "true" if request else "false",
+            "run": "true" if request and request.searches else "false",
+            "publish": "true" if request and request.command != "baseline" else "false",
             "reason": decision.reason,
             "request": request.to_json() if request else "",
             "pull-number": str(request.pull) if request else "",
@@ -61,17 +62,31 @@ def _gate(context: Context) -> int:
 def _optimize(context: Context) -> int:
     from dataclasses import replace
 
-    from action.optimize import run
+    from action.optimize import run, settings_at
     from action.request import read_request
+    from bot.git import Repository
+    from bot.review import regressed
     from engine.commands.optimize import parse_budget
 
     request = read_request(context.request)
     if context.budget and not request.budget_s:
         request = replace(request, budget_s=parse_budget(context.budget).seconds or 0.0)
     device = cast(Literal["auto", "gpu", "cpu"], context.device)
-    bundle = run(request, context.workspace, context.bundle, device=device, say=lambda text: _say(_escaped(text)))
+
+    def say(text: str) -> None:
+        _say(_escaped(text))
+
+    if request.command == "baseline":
+        from action.baseline import record
+
+        added = record(request, context.workspace, context.baseline, device=device, say=say)
+        context.answer({"looked-at": str(added)})
+        _say(f"{added} kernels added to the baseline")
+        return 0
+    bundle = run(request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline)
+    least = settings_at(Repository(context.workspace), request.base).thresholds.regression
     improved = sum(looked.result is not None and looked.result.best is not None for looked in bundle.kernels)
-    slower = sum(looked.comparison is not None and looked.comparison.standing == "slower" for looked in bundle.kernels)
+    slower = sum(regressed(looked.comparison, least) for looked in bundle.kernels)
     context.answer(
         {
             "improved": str(improved),

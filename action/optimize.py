@@ -6,18 +6,22 @@ base's.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from action.request import Request
 from action.trees import write_tree
-from bot.bundle import Bundle, Comparison, Looked, write_bundle
+from bot.baseline import Baseline, device_name, read_baseline, spec_name
+from bot.bundle import Bundle, Comparison, History, Looked, write_bundle
 from bot.changes import ChangedKernel, Skipped, find_changes
 from bot.compare import compare
+from bot.errors import BundleError
 from bot.git import Repository
 from engine.config import NAMES, Config, parse_config
 from engine.config_text import ConfigError
@@ -32,6 +36,7 @@ from engine.spec.model import KernelSpec
 from engine.spec.read import find_spec
 
 if TYPE_CHECKING:
+    from engine.llm.session import LlmSettings
     from engine.machine import Machine
 
 _LEAST_S = 5.0  # below that a search finds nothing
@@ -39,31 +44,35 @@ _SEARCHED = 0.8  # the share of a kernel's time that is searched in; comparing a
 
 
 def run(
-    request: Request, clone: Path, out: Path, *, device: Literal["auto", "gpu", "cpu"], say: Callable[[str], None]
-) -> Bundle:
+    request: Request, clone: Path, out: Path, *, device: Literal["auto", "gpu", "cpu"], say: Callable[[str], None],
+    baseline: Path | None = None,
+) -> Bundle:  # fmt: skip
     """Look at everything the request is about; the bundle is in `out` when this returns, and after each kernel.
 
-    `clone` is a clone that has both commits. Raises ConfigError, GitError, DiffError, MachineError.
+    `clone` is a clone that has both commits; `baseline` a folder with what the default branch measured. Raises ConfigError,
+    GitError, DiffError, MachineError.
     """
     begin = time.monotonic()
     repository = Repository(clone)
     config = settings_at(repository, request.base)
     changes = find_changes(repository, request.base, request.head)
-    wanted, skipped = _wanted(request, config, list(changes.kernels))
+    chosen, skipped = wanted(request, config, list(changes.kernels))
     skipped = [*changes.skipped, *skipped]
     total = request.budget_s or config.budget.total
+    past = _past(baseline, say)
+    proposers, model = _proposers(request, config)
     bundle = Bundle(request.head, changes.base, (), tuple(skipped), complete=False)
     write_bundle(bundle, out)
-    if wanted:
+    if chosen:
         with tempfile.TemporaryDirectory(prefix="optiml-") as scratch:
             base = write_tree(repository, changes.base, Path(scratch) / "base")
             head = write_tree(repository, request.head, Path(scratch) / "head")
-            machine = _machine(device, request.arch or config.targets[0])
+            machine = machine_for(device, request.arch or config.targets[0])
             try:
-                looker = _Looker(base, head, machine, out, request.search)
-                for index, changed in enumerate(wanted):
+                looker = _Looker(base, head, machine, out, request.command != "check", past, proposers, model)
+                for index, changed in enumerate(chosen):
                     left = total - (time.monotonic() - begin)
-                    share = min(left / (len(wanted) - index), config.budget.kernel if not request.budget_s else left)
+                    share = min(left / (len(chosen) - index), config.budget.kernel if not request.budget_s else left)
                     say(f"{changed.path}: {changed.kernel}: {max(share, 0):.0f} s")
                     looked = looker.look(changed, share)
                     bundle = dataclasses.replace(bundle, kernels=(*bundle.kernels, looked))
@@ -89,9 +98,8 @@ def settings_at(repository: Repository, commit: str) -> Config:
     return found[0] if found else Config()
 
 
-def _wanted(
-    request: Request, config: Config, kernels: list[ChangedKernel]
-) -> tuple[list[ChangedKernel], list[Skipped]]:
+def wanted(request: Request, config: Config, kernels: list[ChangedKernel]) -> tuple[list[ChangedKernel], list[Skipped]]:
+    """The changed kernels that the request and the settings are about, and those left out with the reason."""
     chosen: list[ChangedKernel] = []
     skipped: list[Skipped] = []
     for kernel in kernels:
@@ -109,7 +117,8 @@ def _wanted(
     return chosen, skipped
 
 
-def _machine(device: Literal["auto", "gpu", "cpu"], arch: str) -> Machine:
+def machine_for(device: Literal["auto", "gpu", "cpu"], arch: str) -> Machine:
+    """This machine's evaluators; without a GPU they predict for `arch`. Raises MachineError."""
     machine = make_machine(device=device)
     if machine.mode == "predicted" and machine.arch != arch:
         machine.close()
@@ -117,12 +126,41 @@ def _machine(device: Literal["auto", "gpu", "cpu"], arch: str) -> Machine:
     return machine
 
 
+def _past(folder: Path | None, say: Callable[[str], None]) -> Baseline:
+    try:
+        return read_baseline(folder) if folder is not None else Baseline()
+    except BundleError as error:
+        say(f"the baseline is not used: {error}")
+        return Baseline()
+
+
+def _proposers(request: Request, config: Config) -> tuple[tuple[str, ...], LlmSettings | None]:
+    """Who proposes edits: as asked for in the comment, else as the base's settings say. A model's address and key are the job's."""
+    named = (
+        tuple(request.proposers.split(","))
+        if request.proposers
+        else ("rules", "llm")
+        if config.model.enabled
+        else ("rules",)
+    )
+    if "llm" not in named:
+        return named, None
+    from engine.llm.session import LlmSettings
+
+    return named, LlmSettings(model=config.model.name)
+
+
 class _Looker:
     """Looks at one kernel after the other, with both trees and the machine at hand."""
 
-    def __init__(self, base: Path, head: Path, machine: Machine, out: Path, search: bool) -> None:
+    def __init__(
+        self, base: Path, head: Path, machine: Machine, out: Path, search: bool, past: Baseline,
+        proposers: tuple[str, ...], model: LlmSettings | None,
+    ) -> None:  # fmt: skip
         self._base, self._head, self._machine, self._out, self._search = base, head, machine, out, search
+        self._past, self._proposers, self._model = past, proposers, model
         self._count = 0
+        self._device: Mapping[str, object] = {}
 
     def look(self, changed: ChangedKernel, share_s: float) -> Looked:
         """Compare and search one kernel. Raises MachineError alone: what is wrong with the kernel is in the result."""
@@ -135,11 +173,12 @@ class _Looker:
             comparison = self._compare(changed, spec, spec_path) if changed.base_path else None
         except MachineError as error:
             comparison = Comparison("not compared", None, self._said(error))
+        found = Looked(changed, source, comparison, history=self._history(changed, spec, comparison))
         if not self._search:
-            return Looked(changed, source, comparison, error="only compared, as asked for")
+            return dataclasses.replace(found, error="only compared, as asked for")
         left = share_s - (time.monotonic() - begin)
         if left < _LEAST_S:
-            return Looked(changed, source, comparison, error="the time was spent before it could be searched")
+            return dataclasses.replace(found, error="the time was spent before it could be searched")
         self._count += 1
         name = f"{self._count}-{changed.path.rpartition('/')[2].partition('.')[0][:60]}"
         options = Options(
@@ -149,15 +188,25 @@ class _Looker:
             out=self._out / "runs" / name,
             command=("optiml", "optimize", changed.path, "--kernel", changed.kernel),
             spec=(spec, spec_path),
+            proposers=self._proposers,
+            llm=self._model,
         )
         try:
             result, folder = optimize(options, self._machine)
         except OptimlError as error:
-            return Looked(changed, source, comparison, error=self._said(error))
+            return dataclasses.replace(found, error=self._said(error))
         patch = ""
         if result.best is not None:
-            patch = (folder / result.best.patch).read_bytes().decode("utf-8", "surrogateescape")
-        return Looked(changed, source, comparison, result, patch)
+            with contextlib.suppress(UnicodeDecodeError):  # the review says that it came without its patch
+                patch = (folder / result.best.patch).read_bytes().decode("utf-8")
+        return dataclasses.replace(found, result=result, patch=patch)
+
+    def _history(self, changed: ChangedKernel, spec: KernelSpec, comparison: Comparison | None) -> History | None:
+        measurement = comparison.measurement if comparison is not None else None
+        if measurement is None or not self._past.entries:
+            return None
+        name = device_name(self._machine.mode, self._device, metadata.version("optiml"))
+        return self._past.history(changed.base_path, changed.kernel, name, spec_name(spec), measurement.cases)
 
     def _said(self, error: OptimlError) -> str:
         """An error with paths as the repository has them: where the trees stand is nobody's business."""
@@ -202,6 +251,7 @@ class _Looker:
             evaluator = self._machine.evaluator(spec, self._head, spec_path)
         except OptimlError as error:
             return Comparison("not compared", None, self._said(error))
+        self._device = evaluator.signals.device
         files = _renamed(base.files, changed.base_path, changed.path)
         try:
             return compare(evaluator, Program(files, changed.path), head)

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 from action.api import RestReader
 from action.gate import settings_at
+from bot.answer import answer
+from bot.apply import Person
 from bot.bundle import FILE, read_bundle
-from bot.dry import DryForge
+from bot.client import Client
+from bot.commands import Apply, Cancel, Command, Explain, Help, Status
+from bot.dry import DryCode, DryForge
 from bot.errors import BundleError, ForgeError
 from bot.github import GitHub
+from bot.github_code import GitHubCode
 from bot.publish import Published, Target, fail, start
 from bot.publish import publish as post
 from bot.review import Settings
@@ -20,17 +25,20 @@ from engine.config_text import ConfigError
 if TYPE_CHECKING:
     from action.context import Context
     from action.request import Request
-    from bot.forge import Forge
+    from bot.forge import Code, Forge
 
 
-def announce(context: Context, request: Request) -> str:
+def announce(context: Context, request: Request, config: Config) -> str:
     """Say on the pull request that a run began; what hinders it in a sentence, "" where nothing did.
 
     The gate's token may be one that only reads: the run goes on all the same.
     """
-    forge = _forge(context)
+    if request.command == "baseline":
+        return ""
+    forge, _ = _sides(context)
     try:
-        start(forge, Target(request.pull, request.head, context.run_url))
+        if request.searches:
+            start(forge, _target(context, request), review_settings(config, context))
         if request.comment:
             forge.react(request.comment, "eyes")
     except ForgeError as error:
@@ -39,46 +47,89 @@ def announce(context: Context, request: Request) -> str:
 
 
 def publish(context: Context, request: Request) -> int:
-    """Post the bundle, or that there is none. Exit codes: 0, 1 where the search gave nothing to post.
+    """Post the bundle, or that there is none; or carry out a command. Exit codes: 0, 1 where the search gave nothing to post.
 
     With a dry run what would be sent is printed. Raises ForgeError (a failure status was left where GitHub took it), ApiError.
     """
-    forge = _forge(context)
-    target = Target(request.pull, request.head, context.run_url)
-    published = _published(context, request, forge, target)
-    failed = published.ending == "failed"
-    if request.comment:
-        with contextlib.suppress(ForgeError):  # the answer itself is posted
-            forge.react(request.comment, "confused" if failed or published.ending == "cancelled" else "rocket")
-    context.answer({"ending": published.ending})
-    with contextlib.suppress(OSError):  # the review stands, whatever the runner's disk says
-        context.summarise(published.summary)
-    return int(failed)
-
-
-def _published(context: Context, request: Request, forge: Forge, target: Target) -> Published:
-    if context.result in ("cancelled", "skipped") and not (context.bundle / FILE).exists():
-        return fail(forge, target, cancelled=True)
-    try:
-        reader = RestReader(context.api_url, context.repository, context.token)
-        settings = review_settings(settings_at(reader, request.base), context.run_url)
-        bundle = read_bundle(context.bundle, head=request.head)
-    except (BundleError, ConfigError) as error:
-        return fail(forge, target, reason=str(error))
-    return post(bundle, forge, target, settings)
-
-
-def review_settings(config: Config, artifact_url: str) -> Settings:
-    """What the review follows, of the base's settings."""
-    return Settings(
-        least_speedup=config.thresholds.speedup,
-        fail_on_regression=config.post.conclusion == "failure",
-        post_predicted=config.post.predicted,
-        most_inline=10 if config.post.suggestions else 0,
-        artifact_url=artifact_url,
+    forge, code = _sides(context)
+    target = _target(context, request)
+    return (
+        _review(context, request, forge, target) if request.searches else _answer(context, request, forge, code, target)
     )
 
 
-def _forge(context: Context) -> Forge:
-    forge = GitHub(context.repository, context.token, api_url=context.api_url, login=context.login)
-    return DryForge(forge) if context.dry_run else forge
+def _review(context: Context, request: Request, forge: Forge, target: Target) -> int:
+    published, settings = _published(context, request, forge, target)
+    failed = published.ending == "failed"
+    _react(forge, request, not failed and published.ending != "cancelled")
+    context.answer({"ending": published.ending})
+    if settings.summary:
+        with contextlib.suppress(OSError):  # the review stands, whatever the runner's disk says
+            context.summarise(published.summary)
+    return int(failed)
+
+
+def _answer(context: Context, request: Request, forge: Forge, code: Code, target: Target) -> int:
+    refusal = "" if request.command == "help" else request.reason
+    person = Person(request.by, request.by_id, context.mail_host)
+    done = False
+    try:
+        said = answer(forge, code, target, context.repository, _command(request), request.comment, person, refusal)
+        done = said.done
+    finally:
+        _react(forge, request, done)
+    context.answer({"ending": "answered"})
+    return 0
+
+
+def _react(forge: Forge, request: Request, good: bool) -> None:
+    if request.comment:
+        with contextlib.suppress(ForgeError):  # the answer itself is posted
+            forge.react(request.comment, "rocket" if good else "confused")
+
+
+def _published(context: Context, request: Request, forge: Forge, target: Target) -> tuple[Published, Settings]:
+    settings = review_settings(Config(), context)
+    if context.result in ("cancelled", "skipped") and not (context.bundle / FILE).exists():
+        return fail(forge, target, settings, cancelled=True), settings
+    try:
+        reader = RestReader(context.api_url, context.repository, context.token)
+        settings = review_settings(settings_at(reader, request.base), context)
+        bundle = read_bundle(context.bundle, head=request.head)
+    except (BundleError, ConfigError) as error:
+        return fail(forge, target, settings, reason=str(error)), settings
+    return post(bundle, forge, target, settings), settings
+
+
+def review_settings(config: Config, context: Context) -> Settings:
+    """What the review follows, of the base's settings."""
+    return Settings(
+        least_speedup=config.thresholds.speedup,
+        regression=config.thresholds.regression,
+        fail_on_regression=config.post.conclusion == "failure",
+        post_predicted=config.post.predicted,
+        most_inline=10 if config.post.suggestions else 0,
+        artifact_url=context.run_url,
+        run=context.run,
+        review=config.post.review,
+        status=config.post.status,
+        check=config.post.check,
+        summary=config.post.summary,
+    )
+
+
+def _target(context: Context, request: Request) -> Target:
+    return Target(request.pull, request.head, context.run_url, context.run)
+
+
+def _command(request: Request) -> Command:
+    kinds: dict[str, Command] = {
+        "apply": Apply(request.number or None), "explain": Explain(request.number or None), "status": Status(), "cancel": Cancel(),
+    }  # fmt: skip
+    return kinds.get(request.command) or Help(request.reason)
+
+
+def _sides(context: Context) -> tuple[Forge, Code]:
+    client = Client(context.token, api_url=context.api_url)
+    forge, code = GitHub(context.repository, client, login=context.login), GitHubCode(context.repository, client)
+    return (DryForge(forge), DryCode(code)) if context.dry_run else (forge, code)

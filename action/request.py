@@ -10,8 +10,12 @@ from typing import Any
 
 from engine.errors import UsageError
 
+SEARCHES = ("optimize", "check", "baseline")
+COMMANDS = (*SEARCHES, "apply", "explain", "status", "cancel", "help")
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _ARCH = re.compile(r"sm_\d{2,3}a?")
+_LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_PROPOSERS = re.compile(r"(?:rules|llm)(?:,(?:rules|llm))?")
 _MAX = 16 << 10
 
 
@@ -19,7 +23,8 @@ _MAX = 16 << 10
 class Request:
     """A pull request at two commits, and what was asked for: "" and 0 where everything or the settings' value is meant.
 
-    `base` is the tip of the branch that the pull request goes to, `head` its own. `fork`: the head is another repository's.
+    `base` is the tip of the branch that the pull request goes to, `head` its own; for `baseline`, where there is no pull
+    request, they are the default branch before and after a push. `fork`: the head is another repository's.
     """
 
     pull: int
@@ -30,8 +35,18 @@ class Request:
     kernel: str = ""
     budget_s: float = 0.0
     arch: str = ""
+    proposers: str = ""  # of rules, llm, with a comma between
     comment: int = 0  # of the comment that asked, 0: none did
-    search: bool = True  # False: compare with the base only
+    command: str = "optimize"  # of COMMANDS
+    number: int = 0  # of the suggestion that a command is about, 0: all
+    by: str = ""  # who asked, by login and number
+    by_id: int = 0
+    reason: str = ""  # help: what was wrong; else why nothing is done
+
+    @property
+    def searches(self) -> bool:
+        """Whether the job with the GPU has something to do."""
+        return self.command in SEARCHES and not self.reason
 
     def to_json(self) -> str:
         """One line."""
@@ -58,12 +73,25 @@ def read_request(text: str) -> Request:
         request = Request(**data)
     except TypeError:
         raise UsageError("lacks a field", "request") from None
-    right = (
-        _SHA.fullmatch(request.base)
-        and _SHA.fullmatch(request.head)
-        and 0 < request.pull < 2**31
-        and 0 <= request.comment < 2**53
-    )
-    if not right or (request.arch and not _ARCH.fullmatch(request.arch)) or not 0 <= request.budget_s <= 86_400:
+    if not _right(request):
         raise UsageError("is out of range", "request", "pass on what the gate gave")
     return request
+
+
+def _right(request: Request) -> bool:
+    numbers = (
+        (0 if request.command == "baseline" else 1) <= request.pull < 2**31
+        and 0 <= request.comment < 2**53
+        and 0 <= request.by_id < 2**53
+        and 0 <= request.number < 1000
+        and 0 <= request.budget_s <= 86_400
+    )
+    words = (
+        request.command in COMMANDS
+        and (not request.arch or _ARCH.fullmatch(request.arch))
+        and (not request.by or _LOGIN.fullmatch(request.by))
+        and (not request.proposers or _PROPOSERS.fullmatch(request.proposers))
+        and len(request.reason) <= 500
+        and request.reason.isprintable()
+    )
+    return bool(numbers and words and _SHA.fullmatch(request.base) and _SHA.fullmatch(request.head))

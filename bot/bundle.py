@@ -41,8 +41,20 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class History:
+    """The fastest that the default branch ever measured, in another run on such a device. `slower`: the head's time over it."""
+
+    commit: str
+    slower: float
+    predicted: bool
+
+
+@dataclass(frozen=True)
 class Looked:
-    """One changed kernel, and what was found. `patch` is the suggestion's text, "" without one."""
+    """One changed kernel, and what was found. `patch` is the suggestion's text, "" without one.
+
+    `history` is there where the head is clearly slower than the default branch once was.
+    """
 
     changed: ChangedKernel
     spec_from: Literal["base", "head", "none"] = "none"
@@ -50,6 +62,7 @@ class Looked:
     result: OptimizationResult | None = None
     patch: str = ""
     error: str = ""  # why it was not searched, in one sentence
+    history: History | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,13 @@ def read_bundle(folder: Path, *, head: str) -> Bundle:
         raise BundleError(f"is no regular file of at most {_MAX_BYTES} bytes", str(path))
     with os.fdopen(handle, "rb") as file:
         data = file.read(_MAX_BYTES + 1)
+    return parse_bundle(data, head=head)
+
+
+def parse_bundle(data: bytes, *, head: str) -> Bundle:
+    """The bundle in a file's bytes, as `read_bundle`. Raises BundleError."""
+    if len(data) > _MAX_BYTES:
+        raise BundleError(f"is over {_MAX_BYTES} bytes", "bundle")
     bundle = decode(Bundle, load_json(data), "bundle")
     _check(bundle, head)
     return bundle
@@ -124,6 +144,9 @@ def _check(bundle: Bundle, head: str) -> None:
             measurement = result.best.evaluation.measurement
             if measurement is None or measurement.predicted != (result.mode == "predicted"):
                 raise BundleError("says both measured and predicted of one suggestion", where)
+        past = looked.history
+        if past is not None and not (_SHA.fullmatch(past.commit) and 1 <= past.slower < 1e6):
+            raise BundleError("has a history that cannot be", where)
         for one in (looked.comparison.measurement if looked.comparison else None, _of(result)):
             if one is not None and not (0 < one.low <= one.ratio <= one.high):
                 raise BundleError("has an interval that does not hold its ratio", where)

@@ -17,12 +17,12 @@ _ARCH = re.compile(r"sm_\d{2,3}a?", re.ASCII)
 _NUMBER = re.compile(r"[1-9]\d{0,2}", re.ASCII)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _MOST_BUDGET_S = 6 * 3600.0
-PROPOSERS = ("rules", "tuner", "model")
+PROPOSERS = ("rules", "llm")
 
 HELP = """\
 Commands, on the first line of a comment:
 
-- `/optiml optimize [path][:kernel] [--budget 10m] [--arch sm_90] [--proposers rules,tuner,model]`: search for faster kernels
+- `/optiml optimize [path][:kernel] [--budget 10m] [--arch sm_90] [--proposers rules,llm]`: search for faster kernels
 - `/optiml check`: compare the changed kernels with the base, without a search
 - `/optiml apply [n|all]`: commit a suggestion to the head branch
 - `/optiml explain [n]`: what a suggestion does, and how it was found
@@ -85,7 +85,8 @@ Command = Optimize | Check | Apply | Explain | Status | Cancel | Help
 def parse(body: str) -> Command | None:
     """The command of a comment; None where the comment is none. Raises nothing.
 
-    Only the first line counts, and only if it begins with the word `/optiml`. What is written wrong gives Help.
+    Only the first line counts, and only if it begins with the word `/optiml` and has no characters that no command has. What
+    is written wrong gives Help.
     """
     if len(body) > _MAX_BODY:
         return None
@@ -96,7 +97,7 @@ def parse(body: str) -> Command | None:
     if not words:
         return Help()
     if not all(_WORD.fullmatch(word) for word in words):
-        return Help("the command holds characters that no command has")
+        return None
     verb = _VERBS.get(words[0])
     if verb is None:
         return Help("there is no such command")

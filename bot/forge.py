@@ -1,8 +1,8 @@
-"""What the bot needs of the place that hosts the code, and no more."""
+"""What the bot needs of the place that hosts the code, and no more: `Forge` for what is said, `Code` for what is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -35,17 +35,19 @@ class Note:
     author: str
     state: str = ""
     commit: str = ""
-    node_id: str = ""
+    url: str = ""  # of its page
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check run. `key` is its external id; `annotations` counts those it has."""
+    """A check run. `key` is its external id; `annotations` counts those it has; `conclusion` is "" before its end."""
 
     id: int
     key: str
     status: str
     annotations: int
+    conclusion: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,69 @@ class CheckOutput:
     title: str
     summary: str
     annotations: Sequence[dict[str, Any]] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit as git has it."""
+
+    sha: str
+    tree: str
+    parents: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A file of a commit: git's mode ("100644", "120000" for a link …) and its bytes, b"" for what is no regular file."""
+
+    mode: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a workflow. `path` is the workflow's file; `status` is "completed" at its end."""
+
+    id: int
+    path: str
+    status: str
+
+
+class Code(Protocol):
+    """Commits, branches and runs. Methods raise ForgeError; `repository` is "owner/name"."""
+
+    def commit(self, repository: str, sha: str) -> Commit: ...
+
+    def blob(self, repository: str, tree: str, path: str) -> Blob | None:
+        """A file of a tree; None where there is none."""
+        ...
+
+    def write_commit(self, repository: str, parent: Commit, files: Mapping[str, Blob], message: str) -> str:
+        """A commit on top of `parent` with these files changed, on no branch yet; its SHA."""
+        ...
+
+    def advance(self, repository: str, branch: str, sha: str) -> None:
+        """Move a branch on to a commit that has its tip as parent. Raises RejectedError where the branch moved meanwhile."""
+        ...
+
+    def make_branch(self, repository: str, branch: str, sha: str) -> None:
+        """A new branch. Raises RejectedError where one of that name leads elsewhere."""
+        ...
+
+    def open_pull(self, repository: str, branch: str, base: str, title: str, body: str) -> str:
+        """A pull request of a repository's branch into another of its branches; its address."""
+        ...
+
+    def run(self, id: int) -> Run: ...
+
+    def cancel(self, id: int) -> None:
+        """Ask for the end of a run. Raises RejectedError where it has ended."""
+        ...
+
+    def artifact(self, run: int, name: str, file: str) -> bytes | None:
+        """One file of what a run left; None where there is no such artifact, or no longer. Raises RejectedError for its size."""
+        ...
 
 
 class Forge(Protocol):

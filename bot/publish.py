@@ -11,20 +11,18 @@ from bot.bundle import Bundle
 from bot.errors import ForgeError, RejectedError
 from bot.escape import prose
 from bot.forge import Check, CheckOutput, Forge, Note, Pull
+from bot.marker import ANY_REVIEW, STATUS_MARKER, review_marker
 from bot.render import (
-    STATUS_MARKER,
     Comment,
     check_annotations,
     inline_comments,
     review_body,
-    review_marker,
     status_body,
     summary_body,
 )
 from bot.review import Review, Settings, make_review
 
 CHECK = "OptiML"
-_ANY_REVIEW = "<!-- optiml:review head="
 _KEY = "optiml:1"
 _PROBES = 12  # requests spent on finding the comments that GitHub does not take
 _SUMMARY = 60_000  # characters of a check run's text
@@ -34,11 +32,12 @@ Ending = Literal["posted", "already posted", "nothing to say", "superseded", "fa
 
 @dataclass(frozen=True)
 class Target:
-    """Where to post. All of it comes from the event, none from the bundle. `run_url` is the job's page."""
+    """Where to post. All of it comes from the event, none from the bundle. `run_url` is the job's page, `run` its number."""
 
     number: int
     head: str
     run_url: str = ""
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,12 @@ class Published:
     moved: int = 0
 
 
-def start(forge: Forge, target: Target) -> None:
+def start(forge: Forge, target: Target, settings: Settings) -> None:
     """Say that a run began: the status comment, and the check run. Raises ForgeError."""
-    _status(forge, target, status_body("is looking at this pull request.", target.head, url=target.run_url))
-    known = _own_check(forge, target.head)
+    _status(forge, target, settings, "is looking at this pull request.")
+    known = own_check(forge, target.head) if settings.check else None
     output = CheckOutput("Running", "The search is running.")
-    if known is None or known.status != "completed":
+    if settings.check and (known is None or known.status != "completed"):
         forge.write_check(CHECK, target.head, _KEY, "in_progress", "", output, known)
 
 
@@ -70,22 +69,18 @@ def publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) ->
     try:
         return _publish(bundle, forge, target, settings)
     except ForgeError as error:
-        _failed(forge, target, error)
+        _failed(forge, target, settings, error)
         raise
 
 
-def fail(forge: Forge, target: Target, *, cancelled: bool = False, reason: str = "") -> Published:
+def fail(forge: Forge, target: Target, settings: Settings, *, cancelled: bool = False, reason: str = "") -> Published:
     """Say that a run ended without a result. Raises ForgeError."""
     ending: Ending = "cancelled" if cancelled else "failed"
     sentence = "was cancelled." if cancelled else f"could not finish{': ' + reason if reason else '.'}"
     if forge.pull(target.number).head == target.head:
-        _status(forge, target, status_body(sentence, target.head, url=target.run_url))
-    _check(
-        forge,
-        target,
-        "cancelled" if cancelled else "neutral",
-        CheckOutput(ending.capitalize(), f"OptiML {prose(sentence)}"),
-    )
+        _status(forge, target, settings, sentence)
+    output = CheckOutput(ending.capitalize(), f"OptiML {prose(sentence)}")
+    _check(forge, target, settings, "cancelled" if cancelled else "neutral", output)
     return Published(ending, None, f"OptiML {prose(sentence)}\n")
 
 
@@ -94,25 +89,26 @@ def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -
     if pull.head != target.head or not pull.open:
         why = "has a newer commit" if pull.open else "is closed"
         output = CheckOutput("Superseded", f"The pull request {why}.")
-        _check(forge, target, "neutral", output)
+        _check(forge, target, settings, "neutral", output)
         return Published("superseded", None, f"OptiML: the pull request {why}; nothing was posted.\n")
     review = make_review(bundle, forge.files(target.number), settings)
     ending: Ending = "nothing to say"
     placed: frozenset[int] = frozenset()
     wanted = inline_comments(review)
-    if review.worth_posting:
-        before = _own_reviews(forge, target)
+    if review.worth_posting and settings.review:
+        before = own_reviews(forge, target)
         if _submitted(before, target.head):
             ending, placed = "already posted", frozenset(c.number for c in wanted)
         else:
             ending, placed = _post(forge, target, review, wanted, before)
-        if any(_ANY_REVIEW in note.body and review_marker(target.head) not in note.body for note in before):
+        if any(ANY_REVIEW in note.body and review_marker(target.head) not in note.body for note in before):
             _hide(forge, pull, target)
-    moved = len(wanted) - len(placed)
-    _status(forge, target, status_body(_sentence(review), target.head, url=target.run_url, review=review, moved=moved))
+    moved = len(wanted) - len(placed) if settings.review else 0
+    _status(forge, target, settings, _sentence(review), review, moved)
     summary = summary_body(review)
     text = summary if len(summary) <= _SUMMARY else review_body(review)
-    _check(forge, target, review.conclusion, CheckOutput(review.headline, text, check_annotations(review)))
+    output = CheckOutput(review.headline, text, check_annotations(review))
+    _check(forge, target, settings, review.conclusion, output)
     return Published(ending, review, summary, len(placed), moved)
 
 
@@ -129,7 +125,7 @@ def _post(
             forge.delete_review(target.number, note.id)
     draft, placed = _draft(forge, target, review, tuple(wanted))
     if draft is not None:
-        others = [note for note in _own_reviews(forge, target) if note.id != draft.id]
+        others = [note for note in own_reviews(forge, target) if note.id != draft.id]
         if not _submitted(others, target.head):
             forge.submit_review(target.number, draft.id)
             return "posted", frozenset(c.number for c in placed)
@@ -184,7 +180,7 @@ def _beside(forge: Forge, target: Target, again: Callable[[], Note]) -> Note | N
 
     None where this head has its review meanwhile. Raises RejectedError where the draft is a person's.
     """
-    own = _own_reviews(forge, target)
+    own = own_reviews(forge, target)
     if _submitted(own, target.head):
         return None
     drafts = [note for note in own if note.state == "PENDING"]
@@ -195,58 +191,67 @@ def _beside(forge: Forge, target: Target, again: Callable[[], Note]) -> Note | N
     return again()
 
 
-def _own_reviews(forge: Forge, target: Target) -> list[Note]:
-    return [n for n in forge.reviews(target.number) if n.author == forge.login and _ANY_REVIEW in n.body]
+def own_reviews(forge: Forge, target: Target) -> list[Note]:
+    """The bot's own reviews of a pull request, drafts too. Raises ForgeError."""
+    return [n for n in forge.reviews(target.number) if n.author == forge.login and ANY_REVIEW in n.body]
 
 
 def _submitted(notes: Sequence[Note], head: str) -> bool:
     return any(note.state != "PENDING" and review_marker(head) in note.body for note in notes)
 
 
-def _status(forge: Forge, target: Target, body: str) -> None:
-    own = _own_status(forge, target)
+def _status(
+    forge: Forge, target: Target, settings: Settings, sentence: str, review: Review | None = None, moved: int = 0
+) -> None:
+    if not settings.status:
+        return
+    body = status_body(sentence, target.head, url=target.run_url, run=target.run, review=review, moved=moved)
+    own = own_status(forge, target.number)
     if own:
         if own[0].body.strip() != body.strip():
             forge.edit_comment(own[0].id, body)
         return
     made = forge.add_comment(target.number, body)
     # Two runs may both have found none: the older comment stays.
-    first = min(_own_status(forge, target), key=lambda note: note.id, default=made)
+    first = min(own_status(forge, target.number), key=lambda note: note.id, default=made)
     if first.id != made.id:
         forge.delete_comment(made.id)
         forge.edit_comment(first.id, body)
 
 
-def _own_status(forge: Forge, target: Target) -> list[Note]:
-    found = [n for n in forge.comments(target.number) if n.author == forge.login and n.body.startswith(STATUS_MARKER)]
+def own_status(forge: Forge, number: int) -> list[Note]:
+    """The bot's own status comments on a pull request, oldest first; usually one. Raises ForgeError."""
+    found = [n for n in forge.comments(number) if n.author == forge.login and n.body.startswith(STATUS_MARKER)]
     return sorted(found, key=lambda note: note.id)
 
 
-def _own_check(forge: Forge, head: str) -> Check | None:
+def own_check(forge: Forge, head: str) -> Check | None:
+    """The bot's own check run of a commit. Raises ForgeError."""
     found = [check for check in forge.checks(head, CHECK) if check.key == _KEY]
     return min(found, key=lambda check: check.id, default=None)
 
 
-def _check(forge: Forge, target: Target, conclusion: str, output: CheckOutput) -> None:
-    forge.write_check(CHECK, target.head, _KEY, "completed", conclusion, output, _own_check(forge, target.head))
+def _check(forge: Forge, target: Target, settings: Settings, conclusion: str, output: CheckOutput) -> None:
+    if settings.check:
+        forge.write_check(CHECK, target.head, _KEY, "completed", conclusion, output, own_check(forge, target.head))
 
 
 def _hide(forge: Forge, pull: Pull, target: Target) -> None:
     # Old reviews that stay open are untidy, and no reason to fail a review that is posted.
     with contextlib.suppress(ForgeError):
-        forge.hide_outdated(pull, _ANY_REVIEW, review_marker(target.head))
+        forge.hide_outdated(pull, ANY_REVIEW, review_marker(target.head))
 
 
 def _sentence(review: Review) -> str:
     return f"has looked: {review.headline[0].lower()}{review.headline[1:]}"
 
 
-def _failed(forge: Forge, target: Target, error: ForgeError) -> None:
+def _failed(forge: Forge, target: Target, settings: Settings, error: ForgeError) -> None:
     """Leave word of a failure, if GitHub takes that much."""
     sentence = f"could not post its review: {error.what}"
     with contextlib.suppress(ForgeError):
         if forge.pull(target.number).head != target.head:
             return
-        _status(forge, target, status_body(sentence, target.head, url=target.run_url))
+        _status(forge, target, settings, sentence)
     with contextlib.suppress(ForgeError):
-        _check(forge, target, "neutral", CheckOutput("The review could not be posted", prose(sentence)))
+        _check(forge, target, settings, "neutral", CheckOutput("The review could not be posted", prose(sentence)))

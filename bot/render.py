@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any
 
 import jinja2
 
-from bot.bundle import Comparison
+from bot.bundle import Comparison, History
 from bot.escape import Safe, code, fence, length, prose
+from bot.marker import STATUS_MARKER, RunMark, answer_marker, digest, review_marker, run_line
 from bot.review import Finding, Review
 from engine.model import CaseTiming, Measurement, Resources
 
@@ -34,20 +35,15 @@ class Comment:
     body: str
 
 
-def review_marker(head: str) -> str:
-    """The hidden line by which a review of this commit is known again."""
-    return f"<!-- optiml:review head={head} -->"
-
-
-STATUS_MARKER = "<!-- optiml:status -->"
-
-
 def review_body(review: Review, *, inline: Collection[int] = ()) -> str:
     """The review's text, of at most LIMIT. `inline` are the numbers of the findings that have a comment beside the code.
 
     What does not fit is left out from the end, a whole part at a time: first the folds, then whole findings.
     """
-    return _fit(review, inline, review_marker(review.head), lambda text: length(text) <= LIMIT)
+    patches = tuple(digest(finding.looked.patch) for finding in review.findings[:_MOST_FINDINGS])
+    remembered = run_line(RunMark(review.settings.run, review.head, patches))
+    marker = "\n".join(line for line in (review_marker(review.head), remembered) if line)
+    return _fit(review, inline, marker, lambda text: length(text) <= LIMIT)
 
 
 def _fit(review: Review, inline: Collection[int], marker: str, fits: Callable[[str], bool]) -> str:
@@ -84,17 +80,50 @@ def inline_comments(review: Review) -> tuple[Comment, ...]:
     return tuple(found)
 
 
-def status_body(sentence: str, head: str, *, url: str = "", review: Review | None = None, moved: int = 0) -> str:
-    """The status comment's text. `sentence` may hold anything; `url` is the run's, from the machine's own environment."""
+def status_body(
+    sentence: str, head: str, *, url: str = "", run: int = 0, review: Review | None = None, moved: int = 0
+) -> str:
+    """The status comment's text. `sentence` may hold anything; `url` and `run` are the run's, from the machine's environment."""
     most = _MOST
+    marker = "\n".join(line for line in (STATUS_MARKER, run_line(RunMark(run, head))) if line)
     while True:
         text = _render(
-            "status.jinja", marker=Safe(STATUS_MARKER), sentence=sentence, head=head, review=review, moved=moved, most=most,
+            "status.jinja", marker=Safe(marker), sentence=sentence, head=head, review=review, moved=moved, most=most,
             url=Safe(url) if url else "", pointer=_pointer(review) if review else "",
         )  # fmt: skip
         if length(text) <= LIMIT or most == 0:
-            return text if length(text) <= LIMIT else status_body(sentence, head, url=url)
+            return text if length(text) <= LIMIT else status_body(sentence, head, url=url, run=run)
         most //= 2
+
+
+def answer_body(comment: int, text: str) -> str:
+    """The answer to a comment. `text` is Markdown of ours, cut where it is too long for GitHub."""
+    body = f"{answer_marker(comment)}\n{text.strip()}\n"
+    if length(body) <= LIMIT:
+        return body
+    return f"{answer_marker(comment)}\nThis is too long for a comment; it is in the artifact of the run.\n"
+
+
+def explanation(findings: Sequence[Finding]) -> Safe:
+    """All that is known of findings: with their folds, what was refused, the spec, what was not checked."""
+    most = len(findings)
+    while True:
+        parts = [Safe(_finding(finding, index < most, False)) for index, finding in enumerate(findings)]
+        more = [_more(finding) for finding in findings]
+        text = _render("explain.jinja", parts=list(zip(parts, more, strict=True)))
+        if length(text) <= LIMIT - 200 or most == 0:
+            return Safe(text)
+        most -= 1
+
+
+def _more(finding: Finding) -> dict[str, Any]:
+    result = finding.result
+    tolerance = result.spec.get("tolerance") if isinstance(result.spec, Mapping) else None
+    return {
+        "refused": result.refused[:10], "notes": result.notes[:10], "verdict": result.verdict, "stopped": result.stopped,
+        "tolerance": "by the type and the original's own error against float64" if tolerance is None else tolerance,
+        "spec_from": finding.looked.spec_from, "seed": result.seed,
+    }  # fmt: skip
 
 
 def summary_body(review: Review) -> str:
@@ -113,9 +142,7 @@ def check_annotations(review: Review) -> list[dict[str, Any]]:
             )
     for finding in review.findings:
         changed = finding.looked.changed
-        found.append(
-            _annotation(changed.path, changed.line, "notice", f"could be faster: {_gain(finding.measurement)}")
-        )
+        found.append(_annotation(changed.path, changed.line, "notice", f"could be faster: {gain(finding.measurement)}"))
     return found
 
 
@@ -181,7 +208,8 @@ def _bare(review: Review) -> Review:
     return dataclasses.replace(review, regressions=review.regressions[:30], compared=(), unimproved=(), not_looked=())
 
 
-def _gain(m: Measurement) -> Safe:
+def gain(m: Measurement) -> Safe:
+    """A speedup in words; one that is predicted says so."""
     if m.predicted:
         return Safe(f"{m.ratio:.2f}× predicted")
     return Safe(f"{m.ratio:.2f}× faster (95 % interval {m.low:.2f} to {m.high:.2f})")
@@ -202,6 +230,14 @@ def _standing(comparison: Comparison) -> Safe:
         return Safe(f"{comparison.standing}{': ' if comparison.reason else ''}{prose(comparison.reason)}")
     interval = ", predicted, not measured" if m.predicted else f" (95 % interval {m.low:.2f} to {m.high:.2f})"
     return Safe(f"{comparison.standing}: {m.ratio:.2f}×{interval}")
+
+
+def _history(history: History) -> Safe:
+    """Against the past: another run's figures, and never called an interval."""
+    how = "predicted for" if history.predicted else "measured at"
+    return Safe(
+        f"{history.slower:.2f}× the time {how} {history.commit[:12]}{'' if history.predicted else ', in another run'}"
+    )
 
 
 def _ratio(m: CaseTiming | Measurement, predicted: bool) -> Safe:
@@ -237,7 +273,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
     environment.filters.update(
-        code=code, fence=fence, ours=Safe, gain=_gain, change=_change, standing=_standing, ratio=_ratio, registers=_registers,
-        shared=_shared, us=lambda us: Safe(f"{us:.1f}" if us < 1000 else f"{us:.0f}"), seconds=lambda s: f"{s:.0f} s",
+        code=code, fence=fence, ours=Safe, gain=gain, change=_change, standing=_standing, history=_history, ratio=_ratio,
+        registers=_registers, shared=_shared, us=lambda us: Safe(f"{us:.1f}" if us < 1000 else f"{us:.0f}"), seconds=lambda s: f"{s:.0f} s",
     )  # fmt: skip
     return environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bot.bundle import Bundle, Looked
+from bot.bundle import Bundle, Comparison, Looked
 from bot.changes import Skipped
 from bot.diff import FileDiff
 from bot.suggest import Placed, place, separate
@@ -17,13 +17,22 @@ Conclusion = Literal["success", "neutral", "failure"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What to post. `least_speedup` is the smallest that is suggested; `artifact_url` is where the whole run can be had."""
+    """What to post. `least_speedup` is the smallest that is suggested; a changed kernel under `regression` got slower.
+
+    `artifact_url` is where the whole run can be had, `run` its number (0: not known). The flags say which voices speak.
+    """
 
     least_speedup: float = 1.05
+    regression: float = 1.0
     fail_on_regression: bool = False
     post_predicted: bool = True
     most_inline: int = 10
     artifact_url: str = ""
+    run: int = 0
+    review: bool = True
+    status: bool = True
+    check: bool = True
+    summary: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,11 @@ class Review:
     settings: Settings
 
     @property
+    def drifted(self) -> tuple[Looked, ...]:
+        """Kernels that are slower than the default branch once was, and that do not stand among the regressions."""
+        return tuple(k for k in self.compared if k.history is not None and k not in self.regressions)
+
+    @property
     def worth_posting(self) -> bool:
         """Whether there is something that a reviewer should read. If not, only the status says so."""
         return bool(self.regressions or self.findings)
@@ -87,7 +101,7 @@ class Review:
 
 def make_review(bundle: Bundle, files: tuple[FileDiff, ...], settings: Settings) -> Review:
     """The review of a bundle. `files` is the pull request's diff as GitHub shows it: suggestions go where it allows them."""
-    regressions = [k for k in bundle.kernels if k.comparison is not None and k.comparison.standing == "slower"]
+    regressions = [looked for looked in bundle.kernels if regressed(looked.comparison, settings.regression)]
     regressions.sort(key=_ratio)
     wanted: list[tuple[Looked, OptimizationResult, Measurement]] = []
     unimproved: list[Looked] = []
@@ -120,6 +134,13 @@ def make_review(bundle: Bundle, files: tuple[FileDiff, ...], settings: Settings)
         bundle.head, bundle.base, tuple(regressions), findings, tuple(compared), tuple(unimproved), tuple(skipped),
         bundle.complete, conclusion, settings,
     )  # fmt: skip
+
+
+def regressed(comparison: Comparison | None, least: float) -> bool:
+    """Whether a changed kernel got slower than the settings allow: its whole interval lies below `least`."""
+    if comparison is None or comparison.standing != "slower" or comparison.measurement is None:
+        return False
+    return comparison.measurement.high < least
 
 
 def _enough(measurement: Measurement, settings: Settings) -> bool:

@@ -42,6 +42,9 @@ class Known:
     def changed(self, number: int) -> list[str]:
         return self.paths
 
+    def compared(self, base: str, head: str) -> list[str]:
+        return self.paths
+
 
 def pull_event(action: str = "opened", **changes: Any) -> dict[str, Any]:
     head = {"sha": HEAD, "repo": {"full_name": "o/r", "pushed_at": "2025-01-01T10:00:00Z"}}
@@ -56,7 +59,8 @@ def pull_event(action: str = "opened", **changes: Any) -> dict[str, Any]:
 
 
 def comment_event(body: str, login: str = "ann", **changes: Any) -> dict[str, Any]:
-    comment = {"id": 5, "body": body, "created_at": "2025-01-01T12:00:00Z", "user": {"login": login, "type": "User"}}
+    user = {"login": login, "id": 12, "type": "User"}
+    comment = {"id": 5, "body": body, "created_at": "2025-01-01T12:00:00Z", "user": user}
     issue = {"number": 7, "pull_request": {"url": "https://example.org"}}
     return {"action": "created", "comment": comment | changes, "issue": issue}
 
@@ -107,13 +111,31 @@ def test_wrong_settings_are_an_error() -> None:
         decide("pull_request", pull_event(), Known(files={".optiml.yml": b"path: []\n"}))
 
 
-def test_a_command_is_carried_out() -> None:
-    body = "/optiml optimize src/k.cu:softmax --budget 10m --arch sm_80\nThanks!"
+ASKED = Request(7, BASE, HEAD, False, comment=5, by="ann", by_id=12)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            "/optiml optimize src/k.cu:softmax --budget 10m --arch sm_80 --proposers rules,llm\nThanks!",
+            replace(ASKED, path="src/k.cu", kernel="softmax", budget_s=600.0, arch="sm_80", proposers="rules,llm"),
+        ),
+        ("/optiml check", replace(ASKED, command="check")),
+        ("/optiml apply", replace(ASKED, command="apply", number=1)),
+        ("/optiml apply all", replace(ASKED, command="apply")),
+        ("/optiml explain 3", replace(ASKED, command="explain", number=3)),
+        ("/optiml status", replace(ASKED, command="status")),
+        ("/optiml cancel", replace(ASKED, command="cancel")),
+        ("/optiml help", replace(ASKED, command="help")),
+        ("/optiml dance", replace(ASKED, command="help", reason="there is no such command")),
+    ],
+)
+def test_a_command_is_carried_out(body: str, expected: Request) -> None:
     request = decide("issue_comment", comment_event(body), Known()).request
-    assert request == Request(7, BASE, HEAD, False, "src/k.cu", "softmax", 600.0, "sm_80", 5)
-    assert decide("issue_comment", comment_event("/optiml check"), Known()).request == Request(
-        7, BASE, HEAD, False, comment=5, search=False
-    )
+    assert request == expected
+    assert read_request(request.to_json()) == request
+    assert request.searches == (expected.command in ("optimize", "check"))
 
 
 @pytest.mark.parametrize(
@@ -123,19 +145,34 @@ def test_a_command_is_carried_out() -> None:
         ("\n/optiml optimize", "ann", {}),
         ("/optiml optimize", "bob", {}),
         ("/optiml optimize", "stranger", {}),
-        ("/optiml optimize", "ann", {"user": {"login": "ann", "type": "Bot"}}),
+        ("/optiml help", "stranger", {}),
+        ("/optiml optimize", "ann", {"user": {"login": "ann", "id": 12, "type": "Bot"}}),
         ("/optiml optimize $(touch x)", "ann", {}),
-        ("/optiml optimize ../../etc/passwd.cu", "ann", {}),
         ("/optiml optimize `id`", "ann", {}),
         ("/оptiml optimize", "ann", {}),  # a Cyrillic letter
         ("/optiml optimize" + " x" * 50_000, "ann", {}),
-        ("/optiml optimize", "ann", {"created_at": "2025-01-01T10:00:00Z"}),  # the push came with or after it
-        ("/optiml optimize", "ann", {"created_at": "2024-12-31T10:00:00Z"}),
-        ("/optiml optimize", "ann", {"created_at": "yesterday"}),
     ],
 )
 def test_what_is_no_command_of_somebody_who_may_does_nothing(body: str, login: str, changes: dict[str, Any]) -> None:
     assert decide("issue_comment", comment_event(body, login, **changes), Known()).request is None
+
+
+@pytest.mark.parametrize("made", ["2025-01-01T10:00:00Z", "2024-12-31T10:00:00Z", "yesterday"])
+@pytest.mark.parametrize("command", ["optimize", "check", "apply 1"])
+def test_a_push_with_or_after_the_comment_is_told_and_nothing_else_is_done(command: str, made: str) -> None:
+    request = decide("issue_comment", comment_event(f"/optiml {command}", created_at=made), Known()).request
+    assert request is not None
+    assert not request.searches
+    assert "push after the comment" in request.reason
+    assert decide("issue_comment", comment_event("/optiml status", created_at=made), Known()).request
+
+
+def test_somebody_who_may_ask_is_told_why_there_is_nothing_to_do() -> None:
+    for known, says in ((Known(paths=["README.md"]), "CUDA"), (Known(replace(PULL, open=False)), "closed")):
+        request = decide("issue_comment", comment_event("/optiml check"), known).request
+        assert request is not None
+        assert not request.searches
+        assert says in request.reason
 
 
 def test_edited_comments_and_issues_do_nothing() -> None:
@@ -151,6 +188,13 @@ def test_the_settings_say_who_may_ask() -> None:
     assert decide("issue_comment", comment_event("/optiml optimize", "ann"), known).request is None
 
 
+def test_the_settings_say_who_may_apply() -> None:
+    for role, told in (("maintain", False), ("write", True)):
+        known = Known(files={".optiml.yml": f"permissions: {{commands: read, apply: {role}}}\n".encode()})
+        assert (decide("issue_comment", comment_event("/optiml apply"), known).request is not None) == told
+        assert decide("issue_comment", comment_event("/optiml explain"), known).request
+
+
 def test_a_run_by_hand() -> None:
     assert decide("workflow_dispatch", {"inputs": {"pull-number": "7"}}, Known()).request == Request(
         7, BASE, HEAD, False
@@ -160,7 +204,27 @@ def test_a_run_by_hand() -> None:
             decide("workflow_dispatch", {"inputs": {"pull-number": wrong}}, Known())
 
 
-@pytest.mark.parametrize("event", ["push", "schedule", "workflow_run", ""])
+PUSH = {"ref": "refs/heads/main", "before": BASE, "after": HEAD, "repository": {"default_branch": "main"}}
+
+
+def test_a_push_to_the_default_branch_is_measured() -> None:
+    request = decide("push", PUSH, Known()).request
+    assert request == Request(0, BASE, HEAD, False, command="baseline")
+    assert read_request(request.to_json()) == request
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ({"ref": "refs/heads/topic"}, ["k.cu"]), ({"ref": "refs/tags/main"}, ["k.cu"]), ({"before": "0" * 40}, ["k.cu"]),
+        ({"deleted": True}, ["k.cu"]), ({"repository": {}}, ["k.cu"]), ({}, ["README.md"]), ({"after": "x"}, ["k.cu"]),
+    ],
+)  # fmt: skip
+def test_other_pushes_do_nothing(changes: dict[str, Any], paths: list[str]) -> None:
+    assert decide("push", PUSH | changes, Known(paths=paths)).request is None
+
+
+@pytest.mark.parametrize("event", ["schedule", "workflow_run", ""])
 def test_other_events_do_nothing(event: str) -> None:
     assert decide(event, {}, Known()).request is None
 
@@ -175,7 +239,7 @@ def test_a_strange_event_is_an_error(pull: Any) -> None:
 
 
 def test_a_request_survives_the_way() -> None:
-    request = Request(7, BASE, HEAD, True, "a.cu", "k", 60.0, "sm_90", 5, False)
+    request = Request(7, BASE, HEAD, True, "a.cu", "k", 60.0, "sm_90", "llm", 5, "check", 3, "ann", 12, "a reason")
     assert read_request(request.to_json()) == request
     assert "\n" not in request.to_json()
 
@@ -190,6 +254,8 @@ GOOD = json.loads(Request(7, BASE, HEAD, False).to_json())
         json.dumps(GOOD | {"pull": True}), json.dumps(GOOD | {"pull": "7"}), json.dumps(GOOD | {"head": "main"}),
         json.dumps(GOOD | {"head": HEAD + "\n"}), json.dumps(GOOD | {"arch": "sm_90; id"}), json.dumps(GOOD | {"fork": 0}),
         json.dumps(GOOD | {"budget_s": 1e9}), json.dumps(GOOD | {"budget_s": float("nan")}), json.dumps(GOOD | {"path": "x" * 20_000}),
+        json.dumps(GOOD | {"command": "push"}), json.dumps(GOOD | {"by": "a\nb"}), json.dumps(GOOD | {"number": -1}),
+        json.dumps(GOOD | {"reason": "a\nb"}), json.dumps(GOOD | {"proposers": "shell"}),
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_refused(data: str) -> None:

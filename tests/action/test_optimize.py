@@ -60,7 +60,7 @@ def test_a_kernel_that_became_slower_is_named(clone: Path, tmp_path: Path) -> No
     base = commit(clone, "base")
     (clone / "k.cu").write_text(SLOW)
     head = commit(clone, "head")
-    (looked,) = look(clone, base, head, tmp_path / "out", search=False)
+    (looked,) = look(clone, base, head, tmp_path / "out", command="check")
     assert looked.changed.kernel == "scale"
     assert looked.spec_from == "base"
     assert looked.comparison is not None

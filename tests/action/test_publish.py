@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from action.main import main
 from action.publish import announce
 from action.request import Request
 from bot.bundle import write_bundle
-from bot.render import STATUS_MARKER
+from bot.marker import STATUS_MARKER
+from engine.config import Config, parse_config
 from tests.bot.make import BASE, HEAD, bundle, looked
 from tests.bot.server.schema import description
 from tests.bot.server.server import Server
@@ -51,7 +53,7 @@ def ending(tmp_path: Path) -> str:
 
 
 def test_the_bundle_becomes_one_review(server: Server, environment: dict[str, str], tmp_path: Path) -> None:
-    assert announce(read_context(environment), REQUEST) == ""
+    assert announce(read_context(environment), REQUEST, Config()) == ""
     assert "is looking" in status(server)
     write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
     assert main() == 0
@@ -94,7 +96,7 @@ def test_without_a_bundle_of_this_commit_there_is_one_clear_status(
 
 def test_a_token_that_only_reads_does_not_stop_the_gate(server: Server, environment: dict[str, str]) -> None:
     server.read_only = True
-    assert "not announced" in announce(read_context(environment), REQUEST)
+    assert "not announced" in announce(read_context(environment), REQUEST, Config())
 
 
 def test_a_dry_run_sends_nothing(
@@ -121,3 +123,41 @@ def test_the_request_decides_and_not_the_bundle(
     path.write_text(json.dumps(json.loads(path.read_text()) | {"number": 8}))
     assert main() == 1
     assert server.submitted() == []
+
+
+@pytest.mark.parametrize("voice", ["review", "status", "check", "summary"])
+def test_a_voice_that_the_settings_turn_off_is_silent(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, voice: str
+) -> None:
+    import action.publish as job
+
+    config = parse_config(f"post: {{{voice}: false}}\n".encode(), ".optiml.yml")
+    assert config is not None
+    monkeypatch.setattr(job, "settings_at", lambda *_: config)
+    announce(read_context(environment), REQUEST, config)
+    write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
+    assert main() == 0
+    spoke = {
+        "review": bool(server.reviews), "status": bool(server.comments), "check": bool(server.checks),
+        "summary": (tmp_path / "summary").exists(),
+    }  # fmt: skip
+    assert spoke == {name: name != voice for name in spoke}
+
+
+def test_a_command_is_answered_with_reactions(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = replace(REQUEST, comment=5, by="ann", by_id=12, command="status")
+    assert announce(read_context(environment), asked, Config()) == ""
+    assert (server.comments, server.checks) == ({}, {})
+    monkeypatch.setenv("OPTIML_REQUEST", asked.to_json())
+    monkeypatch.setenv("OPTIML_RESULT", "skipped")
+    assert main() == 0
+    assert ending(tmp_path) == "answered"
+    assert {content for _, _, content in server.reactions} == {"eyes", "rocket"}
+    (answer,) = server.comments.values()
+    assert "There was no run" in answer["body"]
+    monkeypatch.setenv("OPTIML_REQUEST", replace(asked, command="apply", comment=6).to_json())
+    assert main() == 0
+    assert (6, server.author, "confused") in server.reactions
+    assert len(server.comments) == 2

@@ -67,7 +67,7 @@ def test_the_run_step_runs_the_mode(runner: Path, tmp_path: Path, evaluate: Eval
     }  # fmt: skip
     done = bash(RUN, tmp_path, environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "nothing to do for the event push" in done.stdout
+    assert "no push to the default branch" in done.stdout
     assert "run<<" in (tmp_path / "output").read_text()
 
 
@@ -150,7 +150,7 @@ def test_a_workflow_gives_each_job_no_more_than_it_needs(path: Path) -> None:
     jobs = flow["jobs"]
     assert set(jobs) == {"gate", "optimize", "publish"}
     assert jobs["optimize"]["permissions"] == {"contents": "read"}
-    assert "contents" not in jobs["publish"]["permissions"]
+    assert "contents" not in jobs["gate"]["permissions"] or jobs["gate"]["permissions"]["contents"] == "read"
     for name, job in jobs.items():
         assert job["timeout-minutes"] <= 60
         uses = [step["uses"] for step in job["steps"]]
@@ -161,6 +161,11 @@ def test_a_workflow_gives_each_job_no_more_than_it_needs(path: Path) -> None:
         for step in checkouts:
             assert step["with"]["persist-credentials"] is False
             assert step["with"]["ref"] == "${{ needs.gate.outputs.head-sha }}"
+        caches = [step for step in job["steps"] if step["uses"].startswith("actions/cache")]
+        assert [step["uses"].split("@")[0] for step in caches] == ["actions/cache/restore", "actions/cache/save"][
+            : 2 * len(checkouts)
+        ]
+        assert all("github.event_name == 'push'" in step["if"] for step in caches if "/save@" in step["uses"])
         ours = [step for step in job["steps"] if step["uses"].startswith("OWNER/optiml@")]
         assert [step["with"]["mode"] for step in ours] == [name]
         assert set(ours[0]["with"]) <= set(ACTION["inputs"])
@@ -178,7 +183,7 @@ def test_concurrency_and_conditions_mean_what_they_say(path: Path, evaluate: Eva
             "github": {"event_name": event_name, "event": event, "run_id": "99"},
             "inputs": {"pull-number": "7"} if event_name == "workflow_dispatch" else {},
             "needs": {
-                "gate": {"outputs": {"run": "true", "request": "{}", "head-sha": "a"}},
+                "gate": {"outputs": {"run": "true", "publish": "true", "request": "{}", "head-sha": "a"}},
                 "optimize": {"result": "failure"},
             },
         }
@@ -189,22 +194,18 @@ def test_concurrency_and_conditions_mean_what_they_say(path: Path, evaluate: Eva
     talk = contexts("issue_comment", {"issue": issue, "comment": {"body": "thanks"}})
     plain = contexts("issue_comment", {"issue": {"number": 7}, "comment": {"body": "/optiml optimize"}})
     by_hand = contexts("workflow_dispatch", {})
+    cancel = contexts("issue_comment", {"issue": issue, "comment": {"body": "/optiml cancel"}})
+    push = contexts("push", {})
+    push["github"]["ref"] = "refs/heads/main"
     group, cancels = flow["concurrency"]["group"], str(flow["concurrency"]["cancel-in-progress"])
-    assert [evaluate(group, c) for c in (pull, command, talk, by_hand)] == [
-        "optiml-7",
-        "optiml-7",
-        "optiml-7-99",
-        "optiml-7",
-    ]
+    assert [evaluate(group, c) for c in (pull, command, talk, by_hand, cancel, push)] == [
+        "optiml-7", "optiml-7", "optiml-7-99", "optiml-7", "optiml-7-99", "optiml-refs/heads/main",
+    ]  # fmt: skip
     assert [evaluate(cancels, c) for c in (pull, command, talk, by_hand)] == ["true", "false", "false", "false"]
     starts = f"${{{{ !!({flow['jobs']['gate']['if']}) }}}}"
-    assert [evaluate(starts, c) for c in (pull, command, talk, plain, by_hand)] == [
-        "true",
-        "true",
-        "false",
-        "false",
-        "true",
-    ]
+    assert [evaluate(starts, c) for c in (pull, command, talk, plain, by_hand, push)] == [
+        "true", "true", "false", "false", "true", "true",
+    ]  # fmt: skip
     posts = f"${{{{ !!({flow['jobs']['publish']['if']}) }}}}"
     assert evaluate(posts, pull) == "true"
 

@@ -16,7 +16,7 @@ from bot.commands import Apply, Cancel, Check, Command, Explain, Help, Optimize,
         ("/optiml optimize src/a.cu", Optimize("src/a.cu")),
         ("/optiml optimize src/a.cu:ns::k", Optimize("src/a.cu", "ns::k")),
         ("/optiml optimize :k --budget 10m --arch sm_90a", Optimize("", "k", 600.0, "sm_90a")),
-        ("/optiml optimize --budget=90 --proposers rules,tuner", Optimize(budget_s=90.0, proposers=("rules", "tuner"))),
+        ("/optiml optimize --budget=90 --proposers rules,llm", Optimize(budget_s=90.0, proposers=("rules", "llm"))),
         ("/optiml check \r\nmore", Check()),
         ("/optiml apply", Apply(1)),
         ("/optiml apply 3\nthanks", Apply(3)),
@@ -49,14 +49,22 @@ def test_what_is_no_command_does_nothing(body: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "optimize $(touch /tmp/x)", "optimize `id`", "optimize a.cu;id", "optimize a.cu|id", "optimize a.cu&", "optimize ../a.cu",
-        "optimize /etc/a.cu", "optimize a/../../b.cu", "optimize -x.cu", "optimize --device gpu", "optimize --budget", 
-        "optimize --budget 0",
-        "optimize --budget 1e9", "optimize --budget 7h", "optimize --budget -5", "optimize --arch sm_9", "optimize --arch sm_90;x",
-        "optimize --budget 1m --budget 2m", "optimize a.cu b.cu", "optimize --proposers shell", "optimize a.py", "optimize a.cu:k()",
-        "optimize а.cu", "optimize a.cu\u202e", "optimize '' a.cu", "optimize \"a.cu\"", 
-        "optimize a.cu\\", "apply 0", "apply 1 2", "apply x", "apply -1",
-        "apply ١", "status now", "rm -rf /", "OPTIMIZE", "optimize\x00", "optimize ${{ secrets.X }}", "optimize .git/x.cu/../..",
+        "optimize $(touch /tmp/x)", "optimize `id`", "optimize a.cu;id", "optimize a.cu|id", "optimize a.cu&", "optimize --arch sm_90;x",
+        "optimize a.cu:k()", "optimize а.cu", "optimize a.cu\u202e", "optimize '' a.cu", "optimize \"a.cu\"", "optimize a.cu\\",
+        "apply ١", "optimize\x00", "optimize ${{ secrets.X }}", "apply 1 # all", "аpply 1", "cancel\u00a0", "help!",
+    ],
+)  # fmt: skip
+def test_what_no_command_holds_does_nothing(words: str) -> None:
+    assert parse(f"/optiml {words}") is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "optimize ../a.cu", "optimize /etc/a.cu", "optimize a/../../b.cu", "optimize -x.cu", "optimize --device gpu", "optimize --budget",
+        "optimize --budget 0", "optimize --budget 1e9", "optimize --budget 7h", "optimize --budget -5", "optimize --arch sm_9",
+        "optimize --budget 1m --budget 2m", "optimize a.cu b.cu", "optimize --proposers shell", "optimize a.py", "apply 0", "apply 1 2",
+        "apply x", "apply -1", "status now", "rm -rf /", "OPTIMIZE", "optimize .git/x.cu/../..",
     ],
 )  # fmt: skip
 def test_what_is_written_wrong_gets_the_help_and_is_not_repeated(words: str) -> None:

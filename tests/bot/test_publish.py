@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from bot.bundle import Bundle
+from bot.client import Client
 from bot.dry import DryForge
 from bot.errors import DeniedError, ForgeError, LimitedError
 from bot.github import GitHub
+from bot.marker import STATUS_MARKER, review_marker
 from bot.publish import CHECK, Published, Target, fail, publish, start
-from bot.render import STATUS_MARKER, review_marker
 from bot.review import Settings
 from tests.bot.make import BASE, HEAD, bundle, looked
 from tests.bot.server.schema import validator
@@ -52,9 +53,8 @@ def server() -> Iterator[Server]:
 def client(server: Server, **more: Any) -> GitHub:
     slept: list[float] = more.pop("slept", [])
     slow = any(fault.kind == "slow" for fault in server.faults)
-    return GitHub(
-        "octocat/Hello-World", "token", api_url=server.url, sleep=slept.append, timeout_s=1 if slow else 5, **more
-    )
+    answers = Client("token", api_url=server.url, sleep=slept.append, timeout_s=1 if slow else 5)
+    return GitHub("octocat/Hello-World", answers, **more)
 
 
 def post(server: Server, what: Bundle | None = None, **settings: Any) -> Published:
@@ -67,7 +67,7 @@ def status(server: Server) -> str:
 
 
 def test_one_review_with_its_suggestions_one_status_one_check(server: Server) -> None:
-    start(client(server), TARGET)
+    start(client(server), TARGET, Settings())
     assert "is looking" in status(server)
     assert [c["status"] for c in server.checks.values()] == ["in_progress"]
     done = post(server)
@@ -238,14 +238,14 @@ def test_a_read_only_token_is_one_clear_failure(server: Server) -> None:
 def test_the_status_says_how_a_run_ended_without_a_result(
     server: Server, cancelled: bool, word: str, conclusion: str
 ) -> None:
-    start(client(server), TARGET)
-    fail(client(server), TARGET, cancelled=cancelled)
+    start(client(server), TARGET, Settings())
+    fail(client(server), TARGET, Settings(), cancelled=cancelled)
     assert word in status(server)
     assert [c["conclusion"] for c in server.checks.values()] == [conclusion]
 
 
 def test_a_failure_in_hostile_words_is_shown_as_words(server: Server) -> None:
-    done = fail(client(server), TARGET, reason="has '![x](http://e.test/b.png) @octocat <img src=x>'")
+    done = fail(client(server), TARGET, Settings(), reason="has '![x](http://e.test/b.png) @octocat <img src=x>'")
     (check,) = server.checks.values()
     for text in (status(server), check["output"]["summary"], done.summary):
         assert "could not finish" in text
@@ -268,8 +268,10 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(server: Server) -
     assert "review of aaaaaaaaaaaa" in text
     assert text.count("```suggestion") == 2
     assert "src/a.cu:90" in text
-    assert "status comment" in text or STATUS_MARKER in text
-    assert "check run 'OptiML': completed, neutral" in text
+    assert f"would add a comment to pull request 7:\n{STATUS_MARKER}" in text
+    assert "would submit that review" in text
+    assert "check run 'OptiML' of aaaaaaaaaaaa: completed, neutral" in text
+    assert text.count("with an annotation at src/a.cu:") == 3
 
 
 REVIEWS = "/pulls/7/reviews$"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bot.bundle import Bundle, Comparison, Looked, read_bundle, write_bundle
 from bot.changes import ChangedKernel, find_changes
+from bot.client import Client
 from bot.git import Repository
 from bot.github import GitHub
 from bot.publish import Target, publish
@@ -58,7 +59,7 @@ def test_a_pull_request_that_slows_one_kernel_and_could_speed_up_another(tmp_pat
         path: repo.git("diff", base, head, "--", path).partition("\n@@")[2] for path in ("src/slow.cu", "src/could.cu")
     }
     with Server(head=head, base=base, files={path: f"@@{text}" for path, text in patches.items()}) as server:
-        forge = GitHub("octocat/Hello-World", "token", api_url=server.url)
+        forge = GitHub("octocat/Hello-World", Client("token", api_url=server.url))
         done = publish(bundle, forge, Target(7, head), Settings(fail_on_regression=True))
         assert (done.ending, done.inline) == ("posted", 1)
         (review,) = server.submitted()

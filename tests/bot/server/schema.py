@@ -20,6 +20,11 @@ PATHS = (
     f"{_R}/issues/{{issue_number}}/comments", f"{_R}/issues/comments/{{comment_id}}", f"{_R}/check-runs",
     f"{_R}/issues/comments/{{comment_id}}/reactions",
     f"{_R}/check-runs/{{check_run_id}}", f"{_R}/commits/{{ref}}/check-runs",
+    f"{_R}/git/commits", f"{_R}/git/commits/{{commit_sha}}", f"{_R}/git/trees", f"{_R}/git/trees/{{tree_sha}}",
+    f"{_R}/git/blobs", f"{_R}/git/blobs/{{file_sha}}", f"{_R}/git/refs", f"{_R}/git/ref/{{ref}}", f"{_R}/git/refs/{{ref}}",
+    f"{_R}/pulls", f"{_R}/actions/runs/{{run_id}}", f"{_R}/actions/runs/{{run_id}}/cancel",
+    f"{_R}/actions/runs/{{run_id}}/artifacts", f"{_R}/actions/artifacts/{{artifact_id}}/{{archive_format}}",
+    f"{_R}/contents/{{path}}", f"{_R}/compare/{{basehead}}", f"{_R}/collaborators/{{username}}/permission",
 )  # fmt: skip
 
 
@@ -34,7 +39,7 @@ def _folder() -> Path:
 def description() -> dict[str, Any]:
     """The cut description. Skips the test where npm is not there or cannot fetch the package."""
     folder = _folder()
-    cut = folder / "cut-2.json"
+    cut = folder / "cut-3.json"
     if not cut.is_file():
         npm = shutil.which("npm")
         if npm is None:
@@ -89,9 +94,26 @@ def validator() -> Any:
 
 
 def example(path: str, method: str, status: str) -> Any:
-    """The description's own example of an answer, to be filled with a test's state."""
+    """The description's own example of an answer, to be filled with a test's state; without npm the bare shape of one."""
+    if shutil.which("npm") is None:
+        return _bare(path)
     answer = description()["paths"][path][method]["responses"][status]["content"]["application/json"]
     first = next(iter(answer["examples"].values()))
     if "$ref" in first:
         first = description()["components"]["examples"][first["$ref"].rsplit("/", 1)[1]]
     return json.loads(json.dumps(first["value"]))
+
+
+def _bare(path: str) -> Any:
+    """What the bot reads of an answer, for a server that holds nothing against the description."""
+    side = {"repo": {}, "ref": "", "sha": ""}
+    shape: dict[str, Any] = {
+        "user": {},
+        "output": {},
+        "status": "",
+        "external_id": "",
+        "files": [{}],
+        "artifacts": [{}],
+    }
+    shape |= {"head": dict(side, repo={}), "base": dict(side, repo={})}
+    return [shape] if path.endswith("/files") else shape

@@ -5,6 +5,7 @@ Every request and every answer that is no injected fault is held against GitHub'
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -17,26 +18,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from bot.diff import read_patch
+from tests.bot.server.code import CALLS, CodeSide, Problem
 from tests.bot.server.schema import example, validator
 
 BOT = "github-actions[bot]"
 _R = "/repos/{owner}/{repo}"
 _ANNOTATIONS = 50
 _BODY = 65_536
-
-
-class Problem(Exception):
-    """An answer that is an error: status, message, headers."""
-
-    def __init__(self, status: int, message: str, errors: list[Any] | None = None, **headers: str) -> None:
-        self.status, self.headers = status, {k.replace("_", "-"): v for k, v in headers.items()}
-        self.data: dict[str, Any] = {
-            "message": message,
-            "documentation_url": "https://docs.github.com/rest",
-            "status": str(status),
-        }
-        if errors is not None:
-            self.data["errors"] = errors
 
 
 @dataclass
@@ -53,11 +41,16 @@ class Fault:
     skip: int = 0
 
 
-class Server:
-    """State and rules. Use as a context manager; `url` is the API's root."""
+class Server(CodeSide):
+    """State and rules. Use as a context manager; `url` is the API's root. Without `strict` nothing is held against a description."""
 
-    def __init__(self, *, head: str, base: str, files: dict[str, str]) -> None:
-        self.head, self.base = head, base
+    def __init__(self, *, head: str, base: str, files: dict[str, str], strict: bool = True) -> None:
+        super().__init__()
+        self.head, self.base, self.strict = head, base, strict
+        self.head_ref, self.head_repository = "topic", "octocat/Hello-World"
+        self.pushed_at = "2025-01-01T10:00:00Z"
+        self.unchanged = 0  # answers that were none: the client had them
+        self.received: list[tuple[str, str, Any]] = []  # what was written: verb, path, data
         self.files = files  # path -> the hunks of its diff
         self.state = "open"
         self.comments: dict[int, dict[str, Any]] = {}
@@ -116,7 +109,11 @@ class Server:
         data = example(f"{_R}/pulls/{{pull_number}}", "get", "200")
         data |= {"number": 7, "state": self.state, "node_id": "PR_7"}
         data["requested_teams"] = []  # the description's own example breaks its schema here
-        data["head"]["sha"], data["base"]["sha"] = self.head, self.base
+        data["head"] |= {"sha": self.head, "ref": self.head_ref}
+        data["base"]["sha"] = self.base
+        for side, name in (("head", self.head_repository), ("base", "octocat/Hello-World")):
+            data[side]["repo"] |= {"full_name": name, "pushed_at": self.pushed_at}
+        data["draft"] = False
         return 200, data
 
     def _files(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
@@ -332,8 +329,13 @@ _CALLS: dict[tuple[str, str], Any] = {
     ("PATCH", f"{_R}/check-runs/{{check_run_id}}"): Server._edit_check,
     ("GET", f"{_R}/check-runs/{{check_run_id}}"): Server._get_check,
     ("GET", f"{_R}/commits/{{ref}}/check-runs"): Server._list_checks,
+    **CALLS,
 }
-_ROUTES = [(re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", t)), verb, t) for verb, t in _CALLS]
+_LONG = {"/git/ref/{ref}", "/git/refs/{ref}", "/contents/{path}"}  # parameters that hold slashes
+_ROUTES = [
+    (re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>.+)" if t.removeprefix(_R) in _LONG else r"(?P<\1>[^/]+)", t)), verb, t)
+    for verb, t in _CALLS
+]
 
 
 class _Http(ThreadingHTTPServer):
@@ -362,6 +364,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         body = json.loads(raw) if raw else None
+        if self.command != "GET":
+            state.received.append((self.command, parts.path, body))
+        if parts.path.startswith("/store/"):
+            # Where artifacts are kept is another host, and must never see the token.
+            status = 401 if self.headers.get("Authorization") else 200
+            self._send(status, state.artifacts[int(parts.path[7:])][2], {}, "application/zip")
+            return
         if parts.path == "/graphql":
             status, data, headers = 200, state.graphql(body), dict[str, str]()
         else:
@@ -370,11 +379,18 @@ class _Handler(BaseHTTPRequestHandler):
                 status, data, template = state.answer(self.command, parts.path, query, body)
             except Problem as problem:
                 status, data, headers, template = problem.status, problem.data, problem.headers, ""
-            self._validate(parts.path, query, raw, status, data, bool(template))
+            if state.strict:
+                self._validate(parts.path, query, raw, status, data, bool(template))
         if fault is not None:
             self._fail(fault)
             return
-        self._send(status, b"" if data is None else json.dumps(data).encode(), headers)
+        text = b"" if data is None else json.dumps(data).encode()
+        if self.command == "GET" and status == 200:
+            headers["ETag"] = f'"{hashlib.sha256(text).hexdigest()}"'
+            if self.headers.get("If-None-Match") == headers["ETag"]:
+                state.unchanged += 1
+                status, text = 304, b""
+        self._send(status, text, headers)
 
     do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _do
 
@@ -421,10 +437,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _validate(self, path: str, query: dict[str, str], raw: bytes, status: int, data: Any, known: bool) -> None:
         from openapi_core.testing import MockRequest, MockResponse
 
+        parts = re.fullmatch(r"(/repos/[^/]+/[^/]+/(?:git/refs?|contents)/)(.+)", path)
         request = MockRequest(
             "http://github.test",
             self.command.lower(),
-            path,
+            # The description has one part where GitHub takes several.
+            parts[1] + parts[2].replace("/", "%2F") if parts else path,
             args=query,
             data=raw or None,
             content_type="application/json",

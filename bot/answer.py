@@ -1,0 +1,120 @@
+"""Carries out the commands that search nothing, and posts one answer for each comment that asked."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bot.apply import Person, Said, apply
+from bot.commands import HELP, Apply, Cancel, Command, Explain, Help, Status
+from bot.errors import ForgeError, MissingError, RejectedError
+from bot.escape import Safe, prose
+from bot.forge import Code, Forge, Note
+from bot.marker import answer_marker, read_run_line
+from bot.publish import Target, own_check, own_status
+from bot.render import answer_body, explanation
+from bot.review import Finding
+from bot.stored import NothingStored, stored
+from bot.suggest import place
+
+
+def answer(
+    forge: Forge, code: Code, target: Target, repository: str, command: Command, comment: int, person: Person,
+    refusal: str = "",
+) -> Said:  # fmt: skip
+    """Do what comment number `comment` asks for and say so below it, once. Raises ForgeError after saying that it failed.
+
+    `refusal` is a sentence of ours why nothing is done. A job that is run again finds its answer and does nothing.
+    """
+    before = _own_answer(forge, target, comment)
+    if before is not None:
+        return Said(before.body, True)
+    try:
+        said = Said(str(prose(refusal)), False) if refusal else _carried_out(
+            forge, code, target, repository, command, comment, person
+        )  # fmt: skip
+    except ForgeError as error:
+        with contextlib.suppress(ForgeError):
+            _post(forge, target, comment, Said(f"This could not be done: {prose(error.what)}", False))
+        raise
+    if said.text:
+        _post(forge, target, comment, said)
+    return said
+
+
+def _carried_out(
+    forge: Forge, code: Code, target: Target, repository: str, command: Command, comment: int, person: Person
+) -> Said:
+    match command:
+        case Apply():
+            return apply(forge, code, target, repository, command.number or 0, comment, person)
+        case Explain():
+            return _explain(forge, code, target, command.number or 0)
+        case Status():
+            return _status(forge, target)
+        case Cancel():
+            return _cancel(forge, code, target)
+        case Help():
+            why = command.reason[:1].upper() + command.reason[1:]
+            return Said(f"{prose(why)}.\n\n{HELP}" if why else HELP, not why)
+        case _:
+            raise AssertionError(command)  # these are searched for, not answered
+
+
+def _explain(forge: Forge, code: Code, target: Target, number: int) -> Said:
+    try:
+        chosen = stored(forge, code, target, number)
+    except NothingStored as reason:
+        return Said(str(reason), False)
+    files = forge.files(target.number)
+    findings = []
+    for one in chosen:
+        result = one.looked.result
+        measurement = result.best.evaluation.measurement if result is not None and result.best is not None else None
+        if result is not None and measurement is not None:
+            findings.append(Finding(one.number, one.looked, result, measurement, place(one.looked.patch, files)))
+    return Said(explanation(findings), True)
+
+
+def _status(forge: Forge, target: Target) -> Said:
+    parts = []
+    check = own_check(forge, target.head)
+    if check is not None:
+        how = f"has ended ({prose(check.conclusion)})" if check.status == "completed" else "is running"
+        parts.append(f"The run for {target.head[:12]} {how}: {prose(check.title)}")
+    else:
+        parts.append(f"There was no run for {target.head[:12]} yet.")
+    own = own_status(forge, target.number)
+    if own and own[0].url:
+        parts.append(f"More in the [status comment]({Safe(own[0].url)}).")
+    return Said(" ".join(parts), True)
+
+
+def _cancel(forge: Forge, code: Code, target: Target) -> Said:
+    marks = [read_run_line(note.body) for note in own_status(forge, target.number)]
+    mark = next((m for m in marks if m is not None), None)
+    nothing = Said("Nothing is running for this pull request.", False)
+    if mark is None or mark.id == target.run:
+        return nothing
+    try:
+        theirs = code.run(mark.id)
+        # A number in a comment is not enough: only a run of this same workflow is ended.
+        if theirs.status == "completed" or (target.run and code.run(target.run).path != theirs.path):
+            return nothing
+        code.cancel(mark.id)
+    except (MissingError, RejectedError):
+        return nothing
+    return Said("", True)  # the run that ends says so in the status comment
+
+
+def _own_answer(forge: Forge, target: Target, comment: int) -> Note | None:
+    mark = answer_marker(comment)
+    own = [n for n in forge.comments(target.number) if n.author == forge.login and n.body.startswith(mark)]
+    return min(own, key=lambda note: note.id, default=None)
+
+
+def _post(forge: Forge, target: Target, comment: int, said: Said) -> None:
+    made = forge.add_comment(target.number, answer_body(comment, said.text))
+    # The same job twice at once: the older answer stays.
+    first = _own_answer(forge, target, comment)
+    if first is not None and first.id < made.id:
+        forge.delete_comment(made.id)

@@ -1,0 +1,59 @@
+"""Hidden lines by which the bot knows its own texts again, and what it must remember of them.
+
+They count only in texts whose author is the bot itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+STATUS_MARKER = "<!-- optiml:status -->"
+ANY_REVIEW = "<!-- optiml:review head="
+_PATCH = r"(?:[0-9a-f]{64}|-)"
+_RUN = re.compile(
+    r"<!-- optiml:run id=([1-9]\d{0,17}) head=([0-9a-f]{40}(?:[0-9a-f]{24})?)"
+    rf" patches=({_PATCH}(?:,{_PATCH}){{0,99}}|) -->"
+)
+
+
+@dataclass(frozen=True)
+class RunMark:
+    """Which run a text is of. `patches` are SHA-256 digests of the patches of findings 1, 2, …: what people could read."""
+
+    id: int
+    head: str
+    patches: tuple[str, ...] = ()
+
+
+def review_marker(head: str) -> str:
+    """The line by which a review of this commit is known again."""
+    return f"{ANY_REVIEW}{head} -->"
+
+
+def answer_marker(comment: int) -> str:
+    """The line by which the answer to a comment is known again."""
+    return f"<!-- optiml:answer comment={comment} -->"
+
+
+def run_line(mark: RunMark) -> str:
+    """The line that remembers a run; "" where its number is not known."""
+    if not mark.id:
+        return ""
+    return f"<!-- optiml:run id={mark.id} head={mark.head} patches={','.join(p or '-' for p in mark.patches)} -->"
+
+
+def read_run_line(body: str) -> RunMark | None:
+    """What a text of the bot's remembers; it stands on the second line and nowhere else."""
+    lines = body.replace("\r\n", "\n").split("\n", 2)
+    found = _RUN.fullmatch(lines[1]) if len(lines) > 1 else None
+    if found is None:
+        return None
+    patches = tuple("" if p == "-" else p for p in found[3].split(",")) if found[3] else ()
+    return RunMark(int(found[1]), found[2], patches)
+
+
+def digest(patch: str) -> str:
+    """The name of a patch; "" for none."""
+    return hashlib.sha256(patch.encode("utf-8", "surrogatepass")).hexdigest() if patch else ""
