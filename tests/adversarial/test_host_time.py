@@ -17,12 +17,16 @@ from engine.spec.model import Case, KernelSpec
 from engine.verify.defences import ALL, Defences
 
 
+def _snapshot() -> Snapshot:
+    return Snapshot(1980, 3201, 40, 100.0, (), ())
+
+
 class Liar:
     """A worker's answers to `time`: twice as fast by the events, `gap` times as long by the host's clock."""
 
     def __init__(self, gap: float) -> None:
         self.gap, self.asked = gap, 0
-        self.monitor = SimpleNamespace(read=lambda: Snapshot(1980, 3201, 40, 100.0, (), ()))
+        self.monitor = SimpleNamespace(read=_snapshot, recent=_snapshot)
 
     def time(self, keys: Sequence[str], cases: Sequence[int], *rest: Any, **named: Any) -> list[dict[str, Any]]:
         self.asked += 1

@@ -15,7 +15,9 @@ from engine.machine import Machine
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
 from engine.optimize import Options
 from engine.predict.targets import target_for
+from engine.profile.turns import Turns
 from engine.rules.model import Proposal
+from engine.sandbox import NoSandbox
 from engine.search.loop import Budget
 from engine.source.model import Edit, Span
 
@@ -106,32 +108,36 @@ def ratio(program: Program) -> float:
 
 
 class ScriptedMachine:
-    """What `optimize` asks of a machine."""
+    """What `optimize` asks of a machine. `profiles` is where the real profiler's side may work; None: it is not asked."""
 
-    mode, arch, jobs = "measured", "sm_90", 2
+    mode, arch, jobs, device = "measured", "sm_90", 2, 0
 
-    def __init__(self, evaluator: Any) -> None:
-        self._evaluator, self.target = evaluator, target_for("sm_90")
+    def __init__(self, evaluator: Any, profiles: Path | None = None) -> None:
+        self._evaluator, self.target, self.cache = evaluator, target_for("sm_90"), profiles
+        self.box, self.turns = NoSandbox(), Turns()
+
+    def tool_kernels(self) -> bytes:
+        return b"tools"
 
     def evaluator(self, *arguments: Any, **named: Any) -> Any:
         return self._evaluator
 
-    def insight(self, *arguments: Any) -> None:
-        return None
+    def insight(self, spec: Any, evaluator: Any) -> Any:
+        return None if self.cache is None else Machine.insight(cast(Machine, self), spec, evaluator)
 
     def watch(self, *arguments: Any) -> None:
         return None
 
 
 @contextmanager
-def scripted(evaluator: Any) -> Iterator[Machine]:
+def scripted(evaluator: Any, profiles: Path | None = None) -> Iterator[Machine]:
     """The machine, with the scripted proposals in the place of the rules."""
     with mock.patch.object(engine.optimize, "proposals", proposals):
-        yield cast(Machine, ScriptedMachine(evaluator))
+        yield cast(Machine, ScriptedMachine(evaluator, profiles))
 
 
 def options(path: Path, out: Path, *, resume: bool = False, candidates: int | None = None, seed: int = 0) -> Options:
-    return Options(path, budget=Budget(candidates=candidates), out=out, resume=resume, profile=False, seed=seed)
+    return Options(path, budget=Budget(candidates=candidates), out=out, resume=resume, seed=seed)
 
 
 __all__ = ["ScriptedEvaluator", "kernel", "options", "ratio", "scripted"]

@@ -1,0 +1,105 @@
+"""A worker that dies, hangs, has no memory left or lost its context; a GPU that is lost: what it costs is that one candidate."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import engine.evaluate.gpu
+import engine.gpu.runner
+from engine.errors import MachineError
+from engine.evaluate.gpu import GpuEvaluator
+from engine.model import Evaluation, Outcome, Program
+from engine.optimize import optimize
+from tests.engine.profile.fake_ncu import spec
+
+from .fake_gpu import Nvml, command, evaluator
+from .kills import rows
+from .scripted import ScriptedEvaluator, kernel, options, scripted
+
+
+def _program(code: str) -> Program:
+    return Program({"k.cu": f"// code {code}".encode()}, "k.cu")
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    fake = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    return fake
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> Iterator[GpuEvaluator]:
+    monkeypatch.setattr(engine.gpu.runner, "python_command", command(tmp_path))
+    monkeypatch.setattr(engine.evaluate.gpu, "_LEAST_LIMIT_S", 0.5)
+    made = evaluator(spec(), tmp_path)
+    made.open(_program("1.0"))
+    yield made
+    made.close()
+
+
+def _evaluated(bench: GpuEvaluator, code: str) -> Evaluation:
+    return bench.evaluate(bench.build(_program(code)), None)[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "says"),
+    [
+        ("kills", Outcome.CRASHED, "took the worker process down"),
+        ("hangs", Outcome.TIMED_OUT, "did not finish in time"),
+        ("oom", Outcome.CRASHED, "not enough device memory"),
+        ("faults", Outcome.MEMORY_ERROR, "illegal memory access"),
+    ],
+)
+def test_what_takes_the_worker_down_costs_one_candidate(
+    bench: GpuEvaluator, code: str, outcome: Outcome, says: str
+) -> None:
+    begin = time.monotonic()
+    evaluation = _evaluated(bench, code)
+    assert time.monotonic() - begin < 5
+    assert evaluation.outcome is outcome
+    assert evaluation.failure is not None
+    assert says in evaluation.failure.reason
+    following = _evaluated(bench, "2.0")
+    assert following.outcome is Outcome.ACCEPTED
+    assert following.measurement is not None
+    assert following.measurement.ratio == pytest.approx(2.0, rel=0.01)
+
+
+def test_it_may_happen_in_the_confirmation_too(bench: GpuEvaluator) -> None:
+    built = bench.build(_program("kills"))
+    assert bench.confirm(built).outcome is Outcome.CRASHED
+    assert bench.confirm(bench.build(_program("2.0"))).outcome is Outcome.ACCEPTED
+
+
+def test_a_lost_gpu_ends_the_run_with_everything_booked(bench: GpuEvaluator, nvml: Nvml, tmp_path: Path) -> None:
+    class Losing(ScriptedEvaluator):
+        seen = 0
+
+        def evaluate(self, built, incumbent):  # type: ignore[no-untyped-def]
+            self.seen += 1
+            nvml.lost = self.seen > 10
+            bench._runner.monitor.read()
+            return super().evaluate(built, incumbent)
+
+    path = kernel(tmp_path)
+    with scripted(Losing()) as machine, pytest.raises(MachineError, match="GPU is lost") as caught:
+        optimize(options(path, tmp_path / "out"), machine)
+    assert "nvidia-smi" in caught.value.do
+    kept = rows(tmp_path / "out")
+    assert len(kept) > 10
+    with scripted(ScriptedEvaluator()) as machine:
+        result, _ = optimize(options(path, tmp_path / "out", resume=True), machine)
+    assert result.counts["candidates"] == 88
+    assert kept.items() <= rows(tmp_path / "out").items()
+
+
+def test_no_gpu_answers_at_the_start(nvml: Nvml, tmp_path: Path) -> None:
+    nvml.lost = True
+    with pytest.raises(MachineError, match="NVML does not answer: GPU is lost"):
+        evaluator(spec(), tmp_path)
