@@ -1,0 +1,119 @@
+import random
+
+import pytest
+
+from engine.model import Evaluation, Measurement, Outcome
+from engine.rules.model import Proposal
+from engine.search.mixture import Mixture
+from engine.search.tree import Tree
+
+from .fakes import Factors, program
+
+
+def proposal(proposer, prior=0.5):
+    return Proposal(proposer, "r", "s", {}, {}, prior)
+
+
+class Booked:
+    def __init__(self, proposer, ratio=1.0, seconds=1.0, outcome=Outcome.ACCEPTED):
+        self.proposal = proposal(proposer)
+        self.evaluation = Evaluation(outcome, Measurement((), ratio, ratio, ratio), stage_s={"time": seconds})
+
+
+def test_one_proposer_alone_is_asked_by_its_priors():
+    assert Mixture().pick([proposal("rules", 0.1), proposal("rules", 0.9)]) == 1
+
+
+def test_who_was_never_tried_goes_first_and_the_prior_decides_between_two_of_them():
+    mixture = Mixture()
+    untried = [proposal("llm", 0.1), proposal("tuner", 0.2), proposal("rules", 0.9)]
+    assert mixture.pick(untried) == 2
+    mixture.booked(Booked("rules", 2.0))
+    assert mixture.pick(untried) == 1
+    mixture.booked(Booked("tuner"))
+    assert mixture.pick(untried) == 0
+
+
+def played(gains, *, seconds=None, usd=None, rounds=300, seed=0):
+    """How often each of some proposers was picked, when each candidate of theirs gains with a chance of its own."""
+    mixture, chance = Mixture(), random.Random(seed)
+    untried = [proposal(name) for name in gains]
+    best, picked = 1.0, dict.fromkeys(gains, 0)
+    for _ in range(rounds):
+        name = untried[mixture.pick(untried)].proposer
+        picked[name] += 1
+        ratio = best * 1.1 if chance.random() < gains[name] else 1.0
+        best = max(best, ratio)
+        mixture.booked(Booked(name, ratio, (seconds or {}).get(name, 1.0)))
+        mixture.charge(name, (usd or {}).get(name, 0.0))
+    return picked
+
+
+def test_who_brings_more_is_asked_more_but_nobody_is_forgotten():
+    picked = played({"rules": 0.02, "tuner": 0.5, "anyone": 0.02})
+    assert picked["tuner"] > 2 * picked["rules"]
+    assert min(picked.values()) >= 10
+
+
+def test_what_costs_more_time_or_money_for_the_same_gain_is_asked_less():
+    alike = {"rules": 0.2, "llm": 0.2}
+    slow = played(alike, seconds={"rules": 1.0, "llm": 4.0})
+    assert slow["rules"] > 1.5 * slow["llm"]
+    dear = played(alike, usd={"llm": 0.01})
+    assert dear["rules"] > 1.5 * dear["llm"]
+
+
+def test_asking_stops_to_pay_for_who_brings_nothing_at_a_price():
+    mixture = Mixture()
+    assert mixture.pays("llm")
+    for i in range(12):
+        mixture.booked(Booked("rules", 1.5 ** (i + 1)))
+        mixture.booked(Booked("llm", outcome=Outcome.WRONG_RESULT))
+        mixture.charge("llm", 0.05)
+    assert not mixture.pays("llm")
+    assert mixture.pays("rules")
+
+
+def test_shares_say_who_found_what():
+    mixture = Mixture()
+    mixture.booked(Booked("rules", 2.0))
+    mixture.booked(Booked("llm", 8.0, 3.0))
+    mixture.booked(Booked("rules", 4.0))
+    mixture.booked(Booked("llm", 99.0, outcome=Outcome.GUARDRAIL))
+    mixture.charge("llm", 0.5)
+    shares = mixture.shares
+    assert (shares["rules"].best, shares["rules"].gain) == (1, pytest.approx(1.0))
+    assert (shares["llm"].best, shares["llm"].gain, shares["llm"].usd) == (1, pytest.approx(2.0), 0.5)
+    assert (shares["llm"].candidates, shares["llm"].passed) == (2, 1)
+
+
+def late_tree(strategy="mcts"):
+    tree = Tree(program(), Factors(tuple(f"1.{i}" for i in range(1, 9))), 0, strategy)
+    tree.root.visits = 50
+    return tree
+
+
+def test_late_proposals_are_tried_at_once():
+    tree = late_tree()
+    late = [proposal("llm", 0.01), proposal("llm", 0.02)]
+    tree.offer(tree.root, late)
+    assert [tree.select()[1] for _ in range(2)] == [late[1], late[0]]
+    assert tree.select()[1].proposer == "rules"
+    assert tree.root.pending == 3
+
+
+def test_late_proposals_of_who_does_not_pay_wait_for_their_turn():
+    tree = late_tree()
+    tree.mixture.pays = lambda name: False
+    tree.mixture.booked(Booked("llm"))
+    tree.offer(tree.root, [proposal("llm", 0.01)])
+    assert tree.select()[1].proposer == "rules"
+
+
+def test_a_proposal_that_comes_back_takes_its_own_place():
+    tree = late_tree()
+    first = tree._proposals(tree.root)[0]
+    again = Proposal(first.proposer, first.rule, first.summary, first.edits, {"judge_percent": 90}, 0.99)
+    tree.offer(tree.root, [again])
+    assert len(tree.root.untried) == 8
+    assert tree.root.untried[-1] is again
