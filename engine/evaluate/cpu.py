@@ -311,6 +311,9 @@ class CpuEvaluator:
         against = measurement.ratio / self._predict(incumbent).ratio if incumbent is not None else None
         return replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement), against
 
+    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
+        return self.evaluate(built, incumbent)
+
     def _before(self, item: _Known) -> Arrays:
         """What stands in the buffers before a run."""
         if self._builder.defences.poison:

@@ -179,6 +179,31 @@ class GpuEvaluator:
         with self._gpu:
             return self._confirm(built)
 
+    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
+        """See `Evaluator.retime`; takes its turn at the GPU."""
+        stages: dict[str, float] = {}
+        evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
+        begin = time.perf_counter()
+        with self._gpu:
+            try:
+                self._runner.start()
+                self._crown(incumbent)
+                self._runner.load("candidate", built)
+                checks = real_shapes(self._spec, self._random)
+                failure = self._runner.verify("candidate", checks, timeout_s=self._limit_s)["failure"]
+                stages["verify"] = time.perf_counter() - begin
+                if failure:
+                    return _refused(evaluation, failure), None
+                yardstick = "original" if incumbent is None else "incumbent"
+                measurement, failure, against = self._time(
+                    [yardstick, "candidate"], "duel" if effort == 1 else "close", 0.0
+                )
+                stages["time"] = time.perf_counter() - begin - stages["verify"]
+                return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
+            except DeviceFault as fault:
+                stages["lost"] = time.perf_counter() - begin
+                return replace(evaluation, outcome=_FAULTS[fault.kind], failure=Failure(_sentence(fault))), None
+
     def _evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         """Verify on check shapes, look at the speed beside the incumbent; what comes near it is verified on the real shapes
         too and timed closely beside incumbent and original."""

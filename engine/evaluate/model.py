@@ -62,6 +62,13 @@ class Evaluator(Protocol):
         """Verify and time (or screen and predict). With an incumbent, also the speedup over it in the same run."""
         ...
 
+    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
+        """Time what passed `evaluate` once more: effort 1 for longer, 2 as long as it takes to tell half a per cent apart.
+
+        It is verified on the real shapes first. Where speeds are predicted this is `evaluate`.
+        """
+        ...
+
     def confirm(self, built: Built) -> Evaluation:
         """Evaluate what would be suggested once more: fresh seeds, a second process, more effort."""
         ...
