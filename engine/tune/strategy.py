@@ -1,0 +1,213 @@
+"""How the next points are chosen: one Protocol, and the strategies that need no library.
+
+A strategy sees points and what they were worth (log2 of the speedup, None for what failed), never a program.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.errors import UsageError
+from engine.tune.space import Point
+
+NAMES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
+# Below this a strategy saves less than a second of device time, and going through all of them misses nothing. Ours.
+EXHAUSTIVE_MOST = 32
+_KEEP = 3  # one in three goes on to the next rung. Ours; Hyperband's paper uses 3 and 4
+_HALVING_LEAST = 9
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point to evaluate, and how long to time it: 0 a look, each step more takes longer."""
+
+    point: Point
+    effort: int = 0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a strategy is given to start from. `features` describe points beyond their values (launches, machine code)."""
+
+    points: tuple[Point, ...]
+    seed: int
+    limit: int | None  # of evaluations; None: no such limit
+
+
+class Strategy(Protocol):
+    """Chooses among the feasible points."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def patient(self) -> bool:
+        """Whether the first trial asked for is worth waiting for; else any of those asked for may be evaluated first."""
+        ...
+
+    def ask(self, count: int) -> Sequence[Trial]:
+        """Up to `count` trials that have not been told, most wanted first; () when nothing is left to try."""
+        ...
+
+    def tell(self, trial: Trial, value: float | None) -> None:
+        """A trial's worth. Points that were never asked for may be told too."""
+        ...
+
+    def describe(self, point: Point, features: Mapping[str, float]) -> None:
+        """What the compiler said of a point."""
+        ...
+
+
+class Listed:
+    """Points in a fixed order: all of them, or by chance."""
+
+    patient = False
+
+    def __init__(self, name: str, known: Known) -> None:
+        self.name = name
+        order = list(known.points)
+        random.Random(known.seed).shuffle(order)  # a run that is cut short has seen a fair sample
+        self._left: dict[Point, None] = dict.fromkeys(order)
+
+    def ask(self, count: int) -> Sequence[Trial]:
+        return [Trial(p) for p, _ in zip(self._left, range(count), strict=False)]
+
+    def tell(self, trial: Trial, value: float | None) -> None:
+        self._left.pop(trial.point, None)
+
+    def describe(self, point: Point, features: Mapping[str, float]) -> None:
+        pass
+
+
+class Halving:
+    """Successive halving: many points looked at shortly, the best third timed longer, and again.
+
+    Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (2016).
+    """
+
+    name = "halving"
+    patient = False
+
+    def __init__(self, known: Known) -> None:
+        order = list(known.points)
+        random.Random(known.seed).shuffle(order)
+        # Of n evaluations a share of (1 - 1/3) goes to the first rung when rungs shrink by three.
+        first = len(order) if known.limit is None else max(1, math.ceil(known.limit * (1 - 1 / _KEEP)))
+        self._effort = 0
+        self._rung: dict[Point, float | None] = {}
+        self._open: dict[Point, None] = dict.fromkeys(order[:first])
+        self._later = order[first:]
+
+    def ask(self, count: int) -> Sequence[Trial]:
+        if not self._open:
+            self._promote()
+        return [Trial(p, self._effort) for p, _ in zip(self._open, range(count), strict=False)]
+
+    def _promote(self) -> None:
+        passed = sorted((p for p, v in self._rung.items() if v is not None), key=lambda p: -(self._rung[p] or 0.0))
+        if len(passed) < _HALVING_LEAST // _KEEP or self._effort == 2:
+            self._rung, self._effort = {}, 0
+            self._open, self._later = dict.fromkeys(self._later), []  # what is left, should there be time for it
+            return
+        kept = passed[: max(2, len(passed) // _KEEP)]
+        self._rung, self._effort = {}, self._effort + 1
+        self._open = dict.fromkeys(kept)
+
+    def tell(self, trial: Trial, value: float | None) -> None:
+        if trial.effort != self._effort:
+            return
+        if trial.point in self._open:
+            del self._open[trial.point]
+            self._rung[trial.point] = value
+        elif trial.point in self._later:
+            self._later.remove(trial.point)
+            self._rung[trial.point] = value
+
+    def describe(self, point: Point, features: Mapping[str, float]) -> None:
+        pass
+
+
+class Annealing:
+    """A walk over neighbours that takes a worse one with a chance that falls with time, started anew where it stands still.
+
+    Source: Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983). Neighbours differ in one parameter.
+    """
+
+    name = "annealing"
+    patient = True
+
+    _START, _COOLING, _STALE = 0.5, 0.95, 12  # of a doubling; per step; steps without a gain. Ours
+
+    def __init__(self, known: Known) -> None:
+        self._random = random.Random(known.seed)
+        self._left: dict[Point, None] = dict.fromkeys(known.points)
+        self._all = known.points
+        self._current: tuple[Point, float] | None = None
+        self._best = -math.inf
+        self._temperature, self._since = self._START, 0
+        self._queue: list[Point] = []
+
+    def ask(self, count: int) -> Sequence[Trial]:
+        self._queue = [p for p in self._queue if p in self._left]
+        if self._left and len(self._queue) < count:
+            near = [p for p in self._neighbours() if p not in self._queue]
+            self._random.shuffle(near)
+            rest = [p for p in self._left if p not in self._queue and p not in near]
+            self._random.shuffle(rest)
+            self._queue += [*near, *rest][: count - len(self._queue)]
+        return [Trial(p) for p in self._queue[:count]]
+
+    def _neighbours(self) -> list[Point]:
+        if self._current is None:
+            return []
+        at = self._current[0]
+        return [p for p in self._left if sum(a != b for a, b in zip(p, at, strict=True)) == 1]
+
+    def tell(self, trial: Trial, value: float | None) -> None:
+        self._left.pop(trial.point, None)
+        if value is None:
+            return
+        self._temperature *= self._COOLING
+        self._since = 0 if value > self._best else self._since + 1
+        self._best = max(self._best, value)
+        held = self._current
+        lost = 0.0 if held is None else value - held[1]
+        if lost >= 0 or self._random.random() < math.exp(lost / max(self._temperature, 1e-3)):
+            self._current, self._queue = (trial.point, value), []
+        if self._since >= self._STALE:
+            self._current, self._queue, self._since, self._temperature = None, [], 0, self._START
+
+    def describe(self, point: Point, features: Mapping[str, float]) -> None:
+        pass
+
+
+def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
+    """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError, MachineError."""
+    if name is None:
+        if len(known.points) <= EXHAUSTIVE_MOST and (known.limit is None or known.limit >= len(known.points)):
+            return Listed("exhaustive", known), f"{len(known.points)} points are few enough to try all of them"
+        from engine.tune.surrogate import Surrogate
+
+        return Surrogate(
+            known
+        ), f"{len(known.points)} points are too many to try all: a model of what was measured chooses"
+    reason = "asked for"
+    if name in ("exhaustive", "random"):
+        return Listed(name, known), reason
+    if name == "halving":
+        return Halving(known), reason
+    if name == "annealing":
+        return Annealing(known), reason
+    if name == "model":
+        from engine.tune.surrogate import Surrogate
+
+        return Surrogate(known), reason
+    if name == "bayes":
+        from engine.tune.bayes import Bayes
+
+        return Bayes(known), reason
+    raise UsageError(f"there is no strategy '{name[:40]}'", "--strategy", f"use one of {', '.join(NAMES)}")
