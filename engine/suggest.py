@@ -15,6 +15,7 @@ from engine.evaluate.build import Builder
 from engine.evaluate.model import Built
 from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
 from engine.spec.model import KernelSpec
+from engine.verify.defences import ALL
 from engine.verify.screen import screen
 
 if TYPE_CHECKING:
@@ -70,7 +71,10 @@ class Gate:
         except OptimlError as error:
             return [Guardrail(f"compiles for {arch}", "not checked", error.what)]
         try:
-            builder = Builder(self._spec, self._root, compiler, target, self._spec_path)
+            # The text was screened before: here the compiler alone has a say.
+            builder = Builder(
+                self._spec, self._root, compiler, target, self._spec_path, defences=replace(ALL, screening=False)
+            )
             try:
                 builder.original(original)
             except OptimlError as error:
