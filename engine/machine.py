@@ -108,12 +108,12 @@ class Machine:
         before_s = self.turns.waited_s
         return ProfilerInsight(service, spec, self.target, bandwidth, lambda: self.turns.waited_s - before_s)
 
-    def watch(self, spec: KernelSpec, evaluator: Evaluator) -> Watch | None:
+    def watch(self, spec: KernelSpec, evaluator: Evaluator) -> PredictedWatch | None:
         """Who says what programs move and execute where no profiler does: on the CPU path, the model's counts."""
         from engine.evaluate.cpu import CpuEvaluator
         from engine.search.insight import PredictedWatch
 
-        return PredictedWatch(evaluator, spec) if isinstance(evaluator, CpuEvaluator) else None
+        return PredictedWatch(evaluator, spec, self.target) if isinstance(evaluator, CpuEvaluator) else None
 
     def close(self) -> None:
         self.compiler.close()

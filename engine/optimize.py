@@ -109,12 +109,13 @@ def _run(
     try:
         built, original = evaluator.open(program)
         insight = machine.insight(spec, evaluator) if options.profile else None
+        predicted = machine.watch(spec, evaluator) if insight is None else None
         source = Proposals(spec, machine.target, rules="rules" in options.proposers)
         llm = options.llm if "llm" in options.proposers else None
         if llm is not None or options.memory is not None:
             from engine.llm.part import Part
 
-            part = Part(llm, options.memory, spec, machine.target, out, insight, resume=options.resume)
+            part = Part(llm, options.memory, spec, machine.target, out, insight, predicted, resume=options.resume)
         weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
         weigh = part.weigh if part is not None else weigh
         tree = Tree(program, source, options.seed, options.search, weigh, Reward(proxies=options.proxies))
@@ -124,7 +125,7 @@ def _run(
             search = Search(
                 tree, evaluator, journal, executor,
                 in_flight=machine.jobs + 2, prefetch=source, on_progress=on_progress,
-                feed=part, watch=insight or machine.watch(spec, evaluator),
+                feed=part, watch=insight or predicted,
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
             search.start(built, original)

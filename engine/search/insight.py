@@ -11,12 +11,14 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.errors import OptimlError
 from engine.evaluate.model import Built
 from engine.model import Evaluation
+from engine.predict.targets import figures_for
 from engine.profile.compare import moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
-from engine.profile.model import CHEAP, FULL, STALLS, Profile, stall_metric
+from engine.profile.model import CHEAP, FULL, STALLS, Counter, Profile, StepProfile, stall_metric
 from engine.profile.priors import reweighted
 from engine.profile.service import Answer, Priority, ProfileService
 from engine.rules.model import Proposal, Target
@@ -224,24 +226,56 @@ class Footprints(Protocol):
 
 
 class PredictedWatch:
-    """Counters for the reward without a profiler: what the model of the target counts, known as soon as a candidate is booked."""
+    """Counters for the reward without a profiler: what the model of the target counts, known as soon as a candidate is booked.
 
-    def __init__(self, source: Footprints, spec: KernelSpec) -> None:
-        self._source, self._spec = source, spec
+    And a diagnosis from predicted times, occupancy and resource use, which says that nothing of it was measured.
+    """
+
+    def __init__(self, source: Footprints, spec: KernelSpec, target: Target) -> None:
+        self._source, self._spec, self._target = source, spec, target
         self._case = heaviest_case(spec)
         self._arrived: list[Observation] = []
+        self._known: dict[str, tuple[Diagnosis, Profile]] = {}
 
     def passed(self, node: Node, built: Built) -> None:
         found = self._source.footprint(built, self._case - len(self._spec.check))
+        if node.evaluation is not None:
+            self._known[built.program.digest] = self._diagnosed(built, node.evaluation, found)
         if found is not None:
             moved_bytes, instructions = found
             counters = {"bytes asked of L2": (moved_bytes, "byte"), "warp instructions": (instructions, "inst")}
             proxies = Proxies(moved_bytes, instructions, _occupancy(built, self._spec, self._case))
             self._arrived.append(Observation(node.id, "predicted", [counters], proxies))
 
+    def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
+        """See `Insight.known`."""
+        return self._known.get(digest)
+
+    def _diagnosed(
+        self, built: Built, evaluation: Evaluation, found: tuple[float, float] | None
+    ) -> tuple[Diagnosis, Profile]:
+        cases = evaluation.measurement.cases if evaluation.measurement is not None else ()
+        diagnosis = diagnose_static(
+            evidence_for(built, self._spec, self._case), target=self._target,
+            bandwidth=_bandwidth(built.binary.arch), time_us=cases[self._case - len(self._spec.check)].candidate_us if cases else None,
+            array_bytes=array_bytes(self._spec, self._case), why="times are predicted, nothing was run on a GPU",
+        )  # fmt: skip
+        counters = {} if found is None else {
+            "predicted bytes asked of L2": Counter(found[0], "byte"), "predicted warp instructions": Counter(found[1], "inst"),
+        }  # fmt: skip
+        step = StepProfile(self._spec.kernel, built.launches[self._case][0], counters)
+        return diagnosis, Profile(built.binary.code_hash, "predicted", self._case, (step,))
+
     def arrivals(self) -> Sequence[Observation]:
         came, self._arrived = self._arrived, []
         return came
+
+
+def _bandwidth(arch: str) -> float:
+    try:
+        return figures_for(arch).dram_bytes_s
+    except OptimlError:
+        return 0.0  # an architecture whose figures are not known
 
 
 def _occupancy(built: Built, spec: KernelSpec, case: int) -> float | None:
