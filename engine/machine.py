@@ -23,8 +23,7 @@ from engine.verify.defences import ALL, Defences
 
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
-    from engine.search.insight import Insight
-    from engine.search.loop import Watch
+    from engine.search.insight import Insight, PredictedWatch
 
 _CPU_ARCH = "sm_90"
 
