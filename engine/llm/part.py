@@ -13,6 +13,8 @@ from engine.search.insight import Insight
 from engine.search.tree import Node, Tree
 from engine.spec.model import KernelSpec
 
+_PREDICTED_S = 1.0
+
 
 class Part:
     """Follows `engine.search.loop.Feed`. Call `join` with the run's tree before the search starts.
@@ -25,7 +27,8 @@ class Part:
         insight: Insight | None, known: Known | None = None, *, resume: bool = False,
     ) -> None:  # fmt: skip
         self._insight = insight
-        diagnose = diagnoser(insight or known)
+        # A prediction is there as soon as a node is booked, or never.
+        diagnose = diagnoser(insight) if insight is not None else diagnoser(known, _PREDICTED_S)
         self.lessons = Lessons(memory, spec, target, diagnose) if memory is not None else None
         self.model: LlmSession | None = None
         if llm is not None:

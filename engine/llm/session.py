@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -237,11 +238,14 @@ class Known(Protocol):
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None: ...
 
 
-def diagnoser(insight: Known | None) -> Callable[[Node, float], Diagnosed]:
-    """A `diagnose` for a session, from what a profiler answers beside the search; says nothing without one."""
+def diagnoser(insight: Known | None, most_s: float = math.inf) -> Callable[[Node, float], Diagnosed]:
+    """A `diagnose` for a session, from what a profiler answers beside the search; says nothing without one.
+
+    It waits `most_s` seconds at most, whatever it is told.
+    """
 
     def diagnose(node: Node, wait_s: float) -> Diagnosed:
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + min(wait_s, most_s)
         while insight is not None:
             found = insight.known(node.program.digest)
             if found is not None:

@@ -39,7 +39,7 @@ def run(
     spec, _ = find_spec(folder, folder / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     monkey = pytest.MonkeyPatch()
-    monkey.setattr("engine.llm.part.diagnoser", lambda insight: diagnose)
+    monkey.setattr("engine.llm.part.diagnoser", lambda *_: diagnose)
     part = Part(settings, memory, spec, Target(), folder / name, None)
     monkey.undo()
     tree = Tree(program, Factors(factors), 0, weigh=part.weigh)
