@@ -14,7 +14,7 @@ from functools import cache
 from engine.errors import OptimlError
 from engine.model import LaunchConfig, Program
 from engine.rules.clock import CALL_S, RULE_S, limited
-from engine.rules.model import Proposal, Rule, Site, Target
+from engine.rules.model import Family, Parametric, Proposal, Rule, Site, Target
 from engine.spec.model import KernelSpec
 
 # Module to class; the order is the order of proposals with an equal prior.
@@ -82,6 +82,19 @@ def proposals(
                 failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
         left_s -= time.thread_time() - begin
     return tuple(sorted(found, key=lambda p: -p.prior))
+
+
+def families(site: Site, *, failures: list[RuleFailure] | None = None) -> tuple[Family, ...]:
+    """The families of proposals that parametric rules have for the site, most promising first; failures as in `proposals`."""
+    found: list[Family] = []
+    for rule in rules():
+        if isinstance(rule, Parametric):
+            try:
+                found += rule.families(site)
+            except Exception as error:  # any defect of one rule must leave the others working
+                if failures is not None:
+                    failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
+    return tuple(sorted(found, key=lambda f: -f.prior))
 
 
 def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:
