@@ -47,7 +47,7 @@ _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
 _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's end, half a second a step
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
-_LEAST = {"measured": 1.02, "predicted": 1.2}
+LEAST = {"measured": 1.02, "predicted": 1.2}
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _run(
     insight: Insight | None = None
     part: Part | None = None
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
-    _ignore(out)
+    ignore_folder(out)
     journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
     try:
         built, original = evaluator.open(program)
@@ -199,7 +199,7 @@ def _confirmed(
 ) -> tuple[tuple[Node, Evaluation] | None, list[Refusal]]:
     """The best candidate that holds under a second look, and those that did not."""
     refused: list[Refusal] = []
-    least = _LEAST[evaluator.signals.mode]
+    least = LEAST[evaluator.signals.mode]
     for node in search.best_nodes(_CONFIRMED, least):
         built: Built = search.built.get(node.id) or evaluator.build(node.program)
         begin = time.monotonic()
@@ -352,7 +352,7 @@ def _version(package: str) -> str:
         return ""
 
 
-def _ignore(out: Path) -> None:
+def ignore_folder(out: Path) -> None:
     """Keep a default output folder out of git, as the tools of Python do with their caches."""
     try:
         out.mkdir(parents=True, exist_ok=True)
