@@ -189,6 +189,7 @@ def _count(site: Site, loop: StrideLoop) -> int | None:
     for case, config in zip(site.spec.time, site.configs, strict=True):
         step = loop.step.replace(" ", "").strip("()")
         stride = {"blockDim.x": config.block[0], "warpSize": 32}.get(step)
+        step = site.unit.macros.get(step, site.unit.constants.get(step, step))
         if stride is None and step.isdigit():
             stride = int(step)
         if stride is None and step.isidentifier():

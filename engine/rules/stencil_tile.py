@@ -42,7 +42,7 @@ from engine.source.model import Edit, Span
 # Threads along x, y, z and elements per thread along the last axis: whole warps along x.
 _SHAPES: dict[int, tuple[tuple[tuple[int, int, int], int], ...]] = {
     1: (((256, 1, 1), 1), ((512, 1, 1), 1), ((128, 1, 1), 1)),
-    2: (((32, 8, 1), 4), ((32, 8, 1), 1), ((64, 4, 1), 4), ((32, 16, 1), 2), ((32, 4, 1), 8), ((32, 16, 1), 1)),
+    2: (((32, 4, 1), 8), ((32, 8, 1), 4), ((32, 8, 1), 1), ((64, 4, 1), 4), ((64, 4, 1), 8), ((32, 16, 1), 2)),
     3: (((32, 4, 2), 4), ((32, 8, 1), 8), ((32, 4, 4), 1), ((32, 8, 1), 4)),
 }
 _LOOPS = ("for_statement", "while_statement", "do_statement")
@@ -235,6 +235,7 @@ def _load(form: Stencil, shape: _Shape, tile: str, at: str, element: str, unit: 
     zero = f"static_cast<{form.element}>(0)"
     return [
         f"__shared__ {form.element} {tile}{shown};",
+        "#pragma unroll 8",
         f"for (int {at} = {rank or '0'}; {at} < {inner}; {at} += {count}) {{",
         f"{unit}const {kind} {element} = {' + '.join(terms)};",
         f"{unit}{tile}{''.join(f'[{places[a]}]' for a in reversed(form.axes))} =",
