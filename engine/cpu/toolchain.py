@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 import platform
 import shutil
@@ -128,7 +129,7 @@ def zig_environment(folder: Path) -> dict[str, str]:
 
 
 def runtime_folder(toolchain: Toolchain, cache: Path, std: str) -> Path:
-    """Where `prepare` keeps what it builds. It is complete when the file `done` stands in it."""
+    """Where `prepare` keeps what it builds. It is complete when the file `done` stands in it, with a checksum of each other file."""
     digest = hashlib.sha256()
     for part in (*toolchain.argv, toolchain.version, *toolchain.kernel_flags, std, sys.platform):
         digest.update(part.encode() + b"\0")
@@ -140,11 +141,11 @@ def runtime_folder(toolchain: Toolchain, cache: Path, std: str) -> Path:
 def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
     """Builds, or finds in `cache`, the header and the programs for a language standard ("c++17").
 
-    The key is the compiler's version, the flags and every file of ours. Takes some seconds the first time. Raises
-    MachineError and CompileError.
+    The key is the compiler's version, the flags and every file of ours. Takes some seconds the first time. What was damaged
+    since is built anew. Raises MachineError and CompileError.
     """
     folder = runtime_folder(toolchain, cache, std)
-    if not (folder / "done").is_file():
+    if not _whole(folder):
         try:
             cache.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix="cpu-", dir=cache))
@@ -152,11 +153,16 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
             raise MachineError("the cache folder cannot be written", str(cache), str(error)) from None
         try:
             _build(toolchain, scratch, std)
+            _seal(scratch)
             try:
+                if folder.exists() and not _whole(folder):
+                    damaged = cache / f"{scratch.name}.damaged"
+                    folder.rename(damaged)
+                    shutil.rmtree(damaged, ignore_errors=True)
                 scratch.rename(folder)
-            except OSError:  # another process was faster
-                if not (folder / "done").is_file():
-                    raise
+            except OSError as error:  # another process was faster
+                if not _whole(folder):
+                    raise MachineError("the cache folder cannot be written", str(cache), str(error)) from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     missing = folder / "race.missing"
@@ -164,6 +170,22 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
         toolchain, folder, folder / "header" / "optiml_cuda.h", folder / "screen", folder / "supervise",
         None if missing.is_file() else folder / "race", missing.read_text() if missing.is_file() else "",
     )  # fmt: skip
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / "done")
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _seal(folder: Path) -> None:
+    (folder / "done").write_text(json.dumps(_checksums(folder)))
+
+
+def _whole(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "done").read_text()) == _checksums(folder))
+    except (OSError, ValueError):
+        return False
 
 
 def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
@@ -188,7 +210,6 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
         (folder / "race.missing").write_text(
             "ziglang's ThreadSanitizer gives no reports of fibres; install g++ or clang++"
         )
-        (folder / "done").write_text(toolchain.version)
         return
     # The runtime itself is not instrumented: only what is linked in is ThreadSanitizer.
     objects = []
@@ -202,4 +223,3 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
         )
     except CompileError as error:
         (folder / "race.missing").write_text(f"{toolchain.argv[0]} has no ThreadSanitizer: {error.log.strip()[-300:]}")
-    (folder / "done").write_text(toolchain.version)

@@ -1,0 +1,85 @@
+"""Caches that are cut off, scribbled over or on a full disk: built anew, or passed over; never trusted, never the end of a run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import engine.cpu.toolchain as toolchain_module
+from engine.compile.cache import DiskCache
+from engine.cpu.toolchain import Toolchain, prepare
+
+GCC = Toolchain("gcc", ("/usr/bin/g++",), "g++ 99")
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    made: list[Path] = []
+
+    def build(toolchain: Toolchain, folder: Path, std: str) -> None:
+        made.append(folder)
+        (folder / "header").mkdir()
+        (folder / "header" / "optiml_cuda.h.gch").write_bytes(b"precompiled" * 100)
+        for name in ("screen", "supervise", "race"):
+            (folder / name).write_text(name)
+
+    monkeypatch.setattr(toolchain_module, "_build", build)
+    return made
+
+
+def test_the_runtime_is_built_once(builds: list[Path], tmp_path: Path) -> None:
+    assert prepare(GCC, tmp_path, "c++17") == prepare(GCC, tmp_path, "c++17")
+    assert len(builds) == 1
+
+
+@pytest.mark.parametrize("name", ["screen", "race", "supervise", "header/optiml_cuda.h.gch", "done"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
+def test_a_damaged_runtime_is_built_anew(builds: list[Path], tmp_path: Path, name: str, damage: str) -> None:
+    folder = prepare(GCC, tmp_path, "c++17").folder
+    path = folder / name
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-3] if damage == "cut" else bytes([data[0] ^ 1]) + data[1:])
+    assert prepare(GCC, tmp_path, "c++17").folder == folder
+    assert len(builds) == 2
+    assert prepare(GCC, tmp_path, "c++17").folder == folder
+    assert len(builds) == 2
+    assert [p for p in tmp_path.iterdir() if p != folder] == []
+
+
+def test_compiled_code_that_was_scribbled_over_is_compiled_anew(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path)
+    cache.put("key", {"entries": ["k"]}, b"code" * 50)
+    (path,) = [p for p in tmp_path.rglob("*") if p.is_file()]
+    data = path.read_bytes()
+    chance = random.Random(0)
+    for _ in range(200):
+        damaged = bytearray(data)
+        for _ in range(chance.randint(1, 3)):
+            damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged[: chance.choice((len(data), chance.randrange(len(data))))])
+        assert path.read_bytes() == data or cache.get("key") is None
+    cache.put("key", {"entries": ["k"]}, b"code" * 50)
+    assert cache.get("key") == ({"entries": ["k"]}, b"code" * 50)
+
+
+def test_a_full_disk_turns_the_cache_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real answer of a full disk: what would be written goes to /dev/full."""
+    import os
+
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    cache = DiskCache(tmp_path)
+    cache.put("before", {}, b"1")
+    monkeypatch.setattr(
+        "tempfile.mkstemp", lambda dir, prefix: (os.open("/dev/full", os.O_WRONLY), str(tmp_path / "new"))
+    )
+    cache.put("key", {}, b"2" * 100_000)
+    assert "No space left on device" in cache.problem
+    cache.put("later", {}, b"3")  # does not even try
+    assert cache.get("before") == ({}, b"1")
+    assert cache.get("key") is None
