@@ -52,6 +52,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
     parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
     parser.add_argument("--llm-plan-model", default="", metavar="NAME", help="makes plans that the model writes as code")
+    parser.add_argument(
+        "--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer (default: 6000)"
+    )
+    parser.add_argument("--llm-timeout", type=float, default=180.0, metavar="S", help="for one answer (default: 180)")
     parser.add_argument("--llm-judge", default="", metavar="NAME", help="scores proposals; 'same': the model itself")
     parser.add_argument(
         "--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone"
@@ -138,6 +142,8 @@ def _llm(arguments: argparse.Namespace) -> LlmSettings:
     from engine.llm.session import LlmSettings, parse_door
 
     batch, replay = parse_door(arguments.llm)
+    if arguments.llm_answer_tokens < 1 or not 0 < arguments.llm_timeout < 86_400:
+        raise UsageError("--llm-answer-tokens and --llm-timeout must be positive", do="leave them away")
     return LlmSettings(
         model=arguments.llm_model,
         plan_model=arguments.llm_plan_model,
@@ -148,6 +154,8 @@ def _llm(arguments: argparse.Namespace) -> LlmSettings:
         batch=batch,
         replay=replay,
         prompts=arguments.llm_log == "full",
+        answer_tokens=arguments.llm_answer_tokens,
+        timeout_s=arguments.llm_timeout,
     )
 
 
