@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-_VERBS = ("optimize", "init", "doctor", "show", "selftest", "memory")
+_VERBS = ("optimize", "tune", "init", "doctor", "show", "selftest", "memory", "bench")
 
 
 def _parser() -> argparse.ArgumentParser:

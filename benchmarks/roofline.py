@@ -1,0 +1,55 @@
+"""Roofline floors of the suite: the least time that a kernel's compulsory bytes and operations take (Williams et al. 2009)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import arith
+from engine.predict.targets import Figures
+from engine.spec.data import buffer_elements
+from engine.spec.dtypes import parse_dtype
+from engine.spec.model import Case, KernelSpec
+
+TABLE = Path(__file__).parent / "suite" / "roofline.toml"
+
+
+@dataclass(frozen=True)
+class Floor:
+    """One case's floor. `bound` is "memory", "compute" or "scattered" (the suite's table says which, and why)."""
+
+    bytes_moved: int
+    flops: float
+    bound: str
+    floor_us: float
+
+
+def table() -> Mapping[str, Mapping[str, Any]]:
+    """The suite's table: by file name without ending, `bound`, `flops` and perhaps `bytes`."""
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
+
+
+def floor(spec: KernelSpec, case: Case, entry: Mapping[str, Any], bytes_per_s: float, figures: Figures) -> Floor:
+    """The floor of one case at a copy bandwidth (bytes per second, read plus written) and a target's fp32 rate.
+
+    Raises ArithmeticError_ for an expression of the table that has no value.
+    """
+    moved = compulsory_bytes(spec, case)
+    if "bytes" in entry:
+        moved = arith.evaluate_int(entry["bytes"], case.sizes)
+    flops = float(arith.evaluate(entry["flops"], case.sizes))
+    rate = figures.target.multiprocessors * figures.fp32_lanes * 2 * figures.clock_hz
+    return Floor(moved, flops, entry["bound"], max(moved / bytes_per_s, flops / rate) * 1e6)
+
+
+def compulsory_bytes(spec: KernelSpec, case: Case) -> int:
+    """Every input read once, every output written once, what is both twice."""
+    elements = buffer_elements(spec, case)
+    return sum(
+        elements[a.name] * parse_dtype(a.type).itemsize * (2 if a.role == "inout" else 1)
+        for a in spec.arguments
+        if a.role != "scalar"
+    )

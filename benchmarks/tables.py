@@ -1,0 +1,9 @@
+"""The tables of `optiml bench`, by name."""
+
+from __future__ import annotations
+
+from benchmarks import searches
+from benchmarks.bench import Table
+
+_MADE = (searches.examples_table(), searches.suite_table(), searches.controls_table())
+TABLES: dict[str, Table] = {table.name: table for table in _MADE}
