@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from engine.config import Guardrails
 from engine.errors import MachineError
-from engine.evaluate.build import Builder
+from engine.evaluate.build import Builder, Front
 from engine.evaluate.model import Evaluator
 from engine.folders import cache_folder
 from engine.guardrails import LIMITS
@@ -49,11 +49,13 @@ class Machine:
         return Path(self._scratch.name)
 
     def evaluator(
-        self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL, limits: Guardrails = LIMITS
-    ) -> Evaluator:
+        self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL, limits: Guardrails = LIMITS,
+        front: Front | None = None,
+    ) -> Evaluator:  # fmt: skip
         """The evaluator for one spec. Raises MachineError where a part cannot start."""
         builder = Builder(
-            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences, limits=limits
+            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences,
+            limits=limits, front=front,
         )  # fmt: skip
         if self.mode == "predicted":
             from engine.evaluate.cpu import CpuEvaluator
@@ -113,6 +115,20 @@ class Machine:
         from engine.search.insight import PredictedWatch
 
         return PredictedWatch(evaluator, spec, self.target) if isinstance(evaluator, CpuEvaluator) else None
+
+    def notes(self) -> tuple[str, ...]:
+        """What a result has to say of this machine: no sandbox or less of one, a cache that is not kept."""
+        said = []
+        if isinstance(self.box, NoSandbox):
+            said.append("no sandbox (--unsafe-no-sandbox): what was compiled and run could do what the user can")
+        else:
+            if not self.box.filtered:
+                said.append("the sandbox has no filter of system calls here: the kernel or the architecture takes none")
+            if not self.box.nested:
+                said.append("the sandbox cannot forbid further user namespaces inside it here")
+        if self.compiler.cache_problem:
+            said.append(self.compiler.cache_problem)
+        return tuple(said)
 
     def close(self) -> None:
         self.compiler.close()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
@@ -115,6 +116,11 @@ class ScriptedMachine:
     def __init__(self, evaluator: Any, profiles: Path | None = None) -> None:
         self._evaluator, self.target, self.cache = evaluator, target_for("sm_90"), profiles
         self.box, self.turns = NoSandbox(), Turns()
+
+        self.compiler = SimpleNamespace(cache_problem="")
+
+    def notes(self) -> tuple[str, ...]:
+        return Machine.notes(cast(Machine, self))
 
     def tool_kernels(self) -> bytes:
         return b"tools"

@@ -10,6 +10,10 @@ import pytest
 import engine.cpu.toolchain as toolchain_module
 from engine.compile.cache import DiskCache
 from engine.cpu.toolchain import Toolchain, prepare
+from engine.optimize import optimize
+from engine.sandbox import Sandbox
+
+from .scripted import ScriptedEvaluator, kernel, options, scripted
 
 GCC = Toolchain("gcc", ("/usr/bin/g++",), "g++ 99")
 
@@ -83,3 +87,16 @@ def test_a_full_disk_turns_the_cache_off(tmp_path: Path, monkeypatch: pytest.Mon
     cache.put("later", {}, b"3")  # does not even try
     assert cache.get("before") == ({}, b"1")
     assert cache.get("key") is None
+
+
+def test_the_result_says_what_the_machine_lacks(tmp_path: Path) -> None:
+    """No sandbox, less of one, a cache that is not kept: none of it is silent."""
+    with scripted(ScriptedEvaluator()) as machine:
+        result, _ = optimize(options(kernel(tmp_path), tmp_path / "out", candidates=3), machine)
+        assert "no sandbox (--unsafe-no-sandbox): what was compiled and run could do what the user can" in result.notes
+        machine.box = Sandbox(Path("/usr/bin/bwrap"), nested=False, filtered=False)
+        machine.compiler.cache_problem = "compiled code is not kept: No space left on device"  # type: ignore[misc]
+        result, _ = optimize(options(tmp_path / "k.cu", tmp_path / "out", candidates=3), machine)
+    assert not [note for note in result.notes if "--unsafe-no-sandbox" in note]
+    for said in ("no filter of system calls", "user namespaces", "No space left on device"):
+        assert [note for note in result.notes if said in note], said
