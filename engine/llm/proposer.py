@@ -28,7 +28,7 @@ _COOLEST, _WARMER, _HOTTEST = 0.2, 0.2, 1.0
 _PLANNING, _CODING = 0.9, 0.1
 _MOST_PLAN_TOKENS = 2_000
 _MOST_THREADS = 256  # conversations kept for repairs
-_MOST_ANSWER_TOKENS = 6_000
+MOST_ANSWER_TOKENS = 6_000
 # What is worth sending back: the model can see from it what to put right.
 REPAIRABLE = frozenset({
     Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED,
@@ -62,6 +62,7 @@ class LlmOptions:
     profile: Profile = "diagnosis"
     repairs: int = 2
     most_tokens: int = MOST_TOKENS
+    answer_tokens: int = MOST_ANSWER_TOKENS
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class LlmProposer:
                 f"{label}/{attempt}",
                 self._options.model,
                 temperature,
-                _MOST_ANSWER_TOKENS,
+                self._options.answer_tokens,
                 SCHEMA,
                 about,
             )
@@ -247,8 +248,8 @@ def propose_label(original: Program, program: Program, round: int) -> str:
 def _said(answer: ChatAnswer) -> Message:
     """The model's own words in a conversation that goes on, a bounded part of them."""
     text = answer.text
-    if estimated_tokens(text) > _MOST_ANSWER_TOKENS:
-        text = text[: 2 * _MOST_ANSWER_TOKENS] + "\n(cut)"
+    if estimated_tokens(text) > MOST_ANSWER_TOKENS:
+        text = text[: 2 * MOST_ANSWER_TOKENS] + "\n(cut)"
     return Message("assistant", text)
 
 

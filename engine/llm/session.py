@@ -20,7 +20,7 @@ from engine.llm.feed import LlmFeed
 from engine.llm.judge import Judge
 from engine.llm.model import ChatClient
 from engine.llm.prompt import Profile as PromptProfile
-from engine.llm.proposer import LlmOptions, LlmProposer
+from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
 from engine.profile.diagnosis import Diagnosis
 from engine.profile.model import CHEAP, FULL, Profile
 from engine.rules.model import Proposal, Target
@@ -53,6 +53,7 @@ class LlmSettings:
     repairs: int = 2
     concurrency: int = 2
     timeout_s: float = 180.0
+    answer_tokens: int = MOST_ANSWER_TOKENS
     batch: Path | None = None
     replay: Path | None = None
     prompts: bool = True
@@ -94,7 +95,9 @@ class LlmSession:
         )
         asked = self._recorder or client
         plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
-        options = LlmOptions(settings.model, plan_model, settings.profile, settings.repairs)
+        options = LlmOptions(
+            settings.model, plan_model, settings.profile, settings.repairs, answer_tokens=settings.answer_tokens
+        )
         judge_model = settings.model if settings.judge_model == SAME else settings.judge_model
         self.judge = Judge(asked, judge_model, most_tokens=options.most_tokens) if settings.judge_model else None
         self._proposer = LlmProposer(asked, options)
