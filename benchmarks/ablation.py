@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from engine.evaluate.analysis import Analysis  # noqa: E402
 from engine.machine import Machine, make_machine  # noqa: E402
 from engine.optimize import Proposals, provenance  # noqa: E402
 from engine.search.journal import Journal  # noqa: E402
@@ -86,7 +87,7 @@ def one_kernel(here: Machine, file: Path, candidates: int, seeds: int) -> tuple[
         for seed in range(seeds):
             for arm in ARMS:
                 asked = insight if arm == "mcts with diagnosis" else None
-                source = Proposals(spec, here.target)
+                source = Proposals(Analysis(spec, root, here.target, spec_path))
                 strategy = arm.split()[0]
                 weigh = asked.weigh if asked else (lambda digest, proposals: None)
                 tree = Tree(program, source, seed, strategy, weigh)  # type: ignore[arg-type]

@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.config import Guardrails
-from engine.errors import MachineError, RefusedError
+from engine.errors import MachineError, OptimlError, RefusedError
+from engine.evaluate.analysis import Analysis
 from engine.evaluate.model import Built, Evaluator
+from engine.front.client import LEAST_CORES, Front
 from engine.guardrails import LIMITS, broken
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
 from engine.result import Best, OptimizationResult, Refusal, Step, write
-from engine.rules import make_site, proposals
-from engine.rules.model import Proposal, Target
+from engine.rules import RuleFailure
+from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Progress, Search
@@ -88,17 +90,21 @@ def optimize(
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
     name = f"{options.path.stem}-{spec.kernel.replace('::', '.')}"
     out = options.out or root / ".optiml" / name
-    evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails)
+    front = Front(spec, root, machine.target, spec_path) if machine.jobs >= LEAST_CORES else None
+    evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
+    source = Proposals(Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers)
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     try:
-        return _run(options, machine, evaluator, gate, spec, program, out, on_progress), out
+        return _run(options, machine, evaluator, gate, source, spec, program, out, on_progress), out
     finally:
+        if front is not None:
+            front.close()
         evaluator.close()
 
 
 def _run(
-    options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, spec: KernelSpec, program: Program, out: Path,
-    on_progress: Callable[[Progress], None],
+    options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, source: Proposals, spec: KernelSpec,
+    program: Program, out: Path, on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
     insight: Insight | None = None
@@ -110,7 +116,6 @@ def _run(
         built, original = evaluator.open(program)
         insight = machine.insight(spec, evaluator) if options.profile else None
         predicted = machine.watch(spec, evaluator) if insight is None else None
-        source = Proposals(spec, machine.target, rules="rules" in options.proposers)
         llm = options.llm if "llm" in options.proposers else None
         if llm is not None or options.memory is not None:
             from engine.llm.part import Part
@@ -124,7 +129,7 @@ def _run(
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
-                in_flight=machine.jobs + 2, prefetch=source, on_progress=on_progress,
+                in_flight=machine.jobs + 2, prefetch=source.prefetch, on_progress=on_progress,
                 feed=part, watch=insight or predicted,
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
@@ -156,6 +161,7 @@ def _run(
         if part is not None:
             part.close()
             missing = (*missing, *part.notes)
+        missing = (*missing, *machine.notes())
         result = _result(options, search, evaluator, spec, best, refused, source, evidence, missing, part)
         patch = None
         if best is not None:
@@ -173,23 +179,31 @@ def _run(
 
 
 class Proposals:
-    """What the rules propose for a program; asked once per text, from any thread."""
+    """What the rules propose for a program; asked once per text, from any thread, and ahead of time by a front if there is one."""
 
-    def __init__(self, spec: KernelSpec, target: Target, *, rules: bool = True) -> None:
-        self._spec, self._target, self._rules = spec, target, rules
+    def __init__(self, here: Analysis, front: Front | None = None, *, rules: bool = True) -> None:
+        self._here, self._ahead, self._rules = here, front or here, rules
         self._known: dict[str, list[Proposal]] = {}
         self._lock = threading.Lock()
-        self.failures: list[Any] = []
+        self.failures: list[RuleFailure] = []
 
     def __call__(self, program: Program) -> list[Proposal]:
+        return self._of(program, self._here)
+
+    def prefetch(self, program: Program) -> None:
+        """Have them ready when they are asked for."""
+        self._of(program, self._ahead)
+
+    def _of(self, program: Program, analysis: Analysis) -> list[Proposal]:
         with self._lock:
             known = self._known.get(program.digest)
         if known is None:
-            known = []
-            for step in range(len(self._spec.steps) if self._rules else 0):
-                site = make_site(program, self._spec, step, self._target)
-                known += proposals(site, failures=self.failures)
+            try:
+                known, failures = analysis.propose(program) if self._rules else ([], [])
+            except OptimlError as error:
+                known, failures = [], [RuleFailure("all", error.what)]
             with self._lock:
+                self.failures += failures
                 self._known[program.digest] = known
         return list(known)
 

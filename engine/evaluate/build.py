@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from engine.compile.compiler import Compiler, Translation
 from engine.config import Guardrails
 from engine.errors import CompileError, OptimlError
+from engine.evaluate.analysis import Analysis, Prepared
 from engine.evaluate.model import Built, NotBuilt
 from engine.guardrails import LIMITS
-from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program
+from engine.model import Binary, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Target
-from engine.source.launch import evaluate
-from engine.source.slice import device_slice
 from engine.spec.model import KernelSpec, Step
-from engine.spec.read import specs_in
 from engine.verify.defences import ALL, Defences
-from engine.verify.screen import keeps_state, screen
-
-MAX_GRID = (2**31 - 1, 65535, 65535)
+from engine.verify.screen import keeps_state
 
 
-class Builder:
-    """Builds programs of one spec for one target. Thread-safe as far as the compiler is."""
+class Front(Protocol):
+    """Where candidates are analysed, once the original is known."""
+
+    original_program: Program | None
+
+    def prepare(self, program: Program) -> Prepared: ...
+
+
+class Builder(Analysis):
+    """Builds programs of one spec for one target. Thread-safe as far as the compiler is.
+
+    With a `front`, candidates are analysed there.
+    """
 
     def __init__(
         self, spec: KernelSpec, root: Path, compiler: Compiler, target: Target, spec_path: str | None = None,
-        *, line_info: bool = False, defences: Defences = ALL, limits: Guardrails = LIMITS,
+        *, line_info: bool = False, defences: Defences = ALL, limits: Guardrails = LIMITS, front: Front | None = None,
     ) -> None:  # fmt: skip
+        super().__init__(spec, root, target, spec_path, defences=defences)
         self.limits = limits  # of the guardrails
-        self.spec, self._root, self._compiler, self._target, self._spec_path = spec, root, compiler, target, spec_path
-        self._line_info, self.defences = line_info, defences
-        self._first: tuple[Program, Binary] | None = None
+        self._compiler, self._line_info = compiler, line_info
+        self._front: Front = front or self
+        self._original: Binary | None = None
         self.expressions = tuple(expression(step) for step in spec.steps)
 
     def original(self, program: Program) -> Built:
@@ -42,26 +50,22 @@ class Builder:
         begin = time.perf_counter()
         launches = self.launches(program)
         self.check_limits(launches)
-        text = self._slice(program)
+        text = self.slice(program)
         binary = self._compiler.compile(self.translation(text))
-        self._first = (program, binary)
+        self.original_program = self._front.original_program = program
+        self._original = binary
         return Built(program, text, self.expressions, binary, launches, {"compile": time.perf_counter() - begin})
 
     def candidate(self, program: Program) -> Built:
         """Build a candidate. Raises NotBuilt with the outcome."""
         begin = time.perf_counter()
         try:
-            reason = self._screened(program)
-            if reason:
-                raise OptimlError(reason)
-            launches = self.launches(program)
-            self.check_limits(launches)
-            text = self._slice(program)
+            prepared = self._front.prepare(program)
         except OptimlError as error:
             raise _not_built(Outcome.SCREENED_OUT, error.what, {"parse": time.perf_counter() - begin}) from None
         parsed = time.perf_counter()
         try:
-            binary = self._compiler.compile(self.translation(text))
+            binary = self._compiler.compile(self.translation(prepared.text))
         except CompileError as error:
             line = error.where.rpartition(":")[2]
             stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
@@ -71,15 +75,10 @@ class Builder:
         except OptimlError as error:
             raise _not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
-        if self._first is not None and self.defences.device_state and keeps_state(self._first[1].cubin, binary.cubin):
+        first = self._original
+        if first is not None and self.defences.device_state and keeps_state(first.cubin, binary.cubin):
             raise _not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", stages)
-        return Built(program, text, self.expressions, binary, launches, stages)
-
-    def _screened(self, program: Program) -> str | None:
-        """Why the text alone speaks against a candidate. Raises SourceError, SpecError."""
-        if self._first is None or not self.defences.screening:
-            return None
-        return screen(self._first[0], program, self.spec)
+        return Built(program, prepared.text, self.expressions, binary, prepared.launches, stages)
 
     def compile(self, text: str, expressions: Sequence[str]) -> Binary:
         """Compile other text than a program's slice with this spec's options. Raises CompileError."""
@@ -96,41 +95,6 @@ class Builder:
             std=options.std,
             line_info=self._line_info,
         )
-
-    def _slice(self, program: Program) -> str:
-        names = list(dict.fromkeys(step.kernel for step in self.spec.steps))
-        return device_slice(program, names, root=self._root, include=self.spec.compile.include).text
-
-    def launches(self, program: Program) -> tuple[tuple[LaunchConfig, ...], ...]:
-        """The launches that the program's own text evaluates to, per case. Raises SourceError."""
-        return tuple(self.launches_for(program, case.sizes) for case in (*self.spec.check, *self.spec.time))
-
-    def launches_for(self, program: Program, sizes: Mapping[str, int | float]) -> tuple[LaunchConfig, ...]:
-        """The launches, one per step, at any sizes. Raises SourceError."""
-        spec = self._with_current_launch(program)
-        return tuple(evaluate(program, spec, step, sizes) for step in range(len(spec.steps)))
-
-    def _with_current_launch(self, program: Program) -> KernelSpec:
-        """The spec as validated, but with the launch that this program's text declares: nothing else of a spec may change."""
-        if all(step.launch is None for step in self.spec.steps):
-            return self.spec
-        for current in specs_in(program, self._spec_path):
-            if [s.kernel for s in current.steps] == [s.kernel for s in self.spec.steps]:
-                steps = tuple(replace(a, launch=b.launch) for a, b in zip(self.spec.steps, current.steps, strict=True))
-                return replace(self.spec, steps=steps)
-        return self.spec
-
-    def check_limits(self, launches: Sequence[Sequence[LaunchConfig]]) -> None:
-        """Raises OptimlError where a launch is beyond the target's limits."""
-        for launch in (launch for case in launches for launch in case):
-            if not 1 <= launch.threads <= self._target.max_threads_per_block or min(launch.block) < 1:
-                raise OptimlError(
-                    f"a block of {launch.threads} threads does not fit the limit of {self._target.max_threads_per_block}"
-                )
-            if any(not 1 <= g <= most for g, most in zip(launch.grid, MAX_GRID, strict=True)) or launch.block[2] > 64:
-                raise OptimlError(f"a grid of {launch.grid} with blocks of {launch.block} cannot be launched")
-            if not 0 <= launch.shared_bytes <= self._target.shared_per_sm:
-                raise OptimlError(f"{launch.shared_bytes} bytes of dynamic shared memory do not fit")
 
 
 def expression(step: Step) -> str:

@@ -16,10 +16,10 @@ class _Session:
     """What the worker knows of the spec under work."""
 
     def __init__(self, tools: Any, header: dict[str, Any], blobs: list[bytes]) -> None:
-        from engine.gpu.buffers import as_spec
         from engine.gpu.checks import Checker
         from engine.gpu.device import Loaded
         from engine.gpu.timing import Timer
+        from engine.spec.plain import as_spec
         from engine.verify.defences import Defences
 
         self.spec = as_spec(header["spec"])

@@ -1,4 +1,5 @@
-"""The process under the profiler: warms up, takes one batch, launches every step once between start and stop, ends.
+"""The process under the profiler: warms up, profiles a launch of ours when told so, takes one batch, launches every step once
+between start and stop, ends.
 
 It gets machine code and launch figures, never host code of a candidate. The profiler speaks only when this process ends.
 """
@@ -18,8 +19,8 @@ class _Session:
     def __init__(self, header: dict[str, Any], tools: bytes) -> None:
         import cupy as cp
 
-        from engine.gpu.buffers import as_spec
         from engine.gpu.device import Tools
+        from engine.spec.plain import as_spec
 
         self.spec = as_spec(header["spec"])
         self.cases = (*self.spec.check, *self.spec.time)
@@ -42,7 +43,8 @@ class _Session:
         return self._buffers[index]
 
     def prime(self) -> None:
-        """Profile one launch of a kernel of ours: what the profiler sets up at its first kernel is not spent in the batch."""
+        """Profile one launch of a kernel of ours: what the profiler sets up at its first kernel, some half a second in which the GPU
+        idles, is not spent in the batch. From then on this process holds the counters, and no other can have them."""
         import cupy as cp
 
         scratch = cp.empty(256, cp.uint32)
@@ -84,22 +86,21 @@ def main() -> int:
         with Path(sys.argv[1]).open("rb") as file:
             header, blobs = wire.receive(file)
         session = _Session(header, blobs[0])
-        prepared = time.perf_counter()
-        if header["prime"]:
-            session.prime()
-        answer: dict[str, Any] = {
-            "ready": True,
-            "primed": bool(header["prime"]),
-            "prepare_s": prepared - begin,
-            "prime_s": time.perf_counter() - prepared,
-        }
     except Exception as error:
         wire.send(sink, {"ready": False, "error": _say(error)})
         return 0
-    wire.send(sink, answer)
+    wire.send(sink, {"ready": True, "prepare_s": time.perf_counter() - begin})
     try:
         batch, cubins = wire.receive(source)
+        if batch.get("prime"):
+            begin = time.perf_counter()
+            session.prime()
+            wire.send(sink, {"primed": True, "prime_s": time.perf_counter() - begin})
+            batch, cubins = wire.receive(source)
     except wire.WireError:
+        return 0
+    except Exception as error:
+        wire.send(sink, {"primed": False, "error": _say(error)})
         return 0
     for item, cubin in zip(batch["items"], cubins, strict=True):
         begin = time.perf_counter()
@@ -123,4 +124,6 @@ def _say(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # what the interpreter would still tidy up holds the counters for a quarter of a second

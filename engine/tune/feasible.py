@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.evaluate.build import MAX_GRID
 from engine.model import LaunchConfig, Resources
 from engine.rules.model import Target
 from engine.tune.space import Excluded, Point, empty
 from engine.tune.template import Figures, Template
+
+_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def _limit(figures: Figures, target: Target) -> str:
     for launch in (launch for case in figures.launches or () for launch in case):
         if min(launch.block) < 1 or launch.threads > target.max_threads_per_block:
             return f"1 <= threads per block <= {target.max_threads_per_block}"
-        if launch.block[2] > 64 or any(not 1 <= g <= most for g, most in zip(launch.grid, MAX_GRID, strict=True)):
+        if launch.block[2] > 64 or any(not 1 <= g <= most for g, most in zip(launch.grid, _MAX_GRID, strict=True)):
             return "the grid and the block can be launched"
         if not 0 <= launch.shared_bytes <= target.shared_per_sm:
             return f"dynamic shared memory <= {target.shared_per_sm} bytes"

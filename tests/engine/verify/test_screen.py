@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.evaluate.analysis import Analysis
 from engine.model import Outcome, Program
-from engine.optimize import Proposals
 from engine.predict.targets import target_for
 from engine.selftest.cases import SelfCase, load_cases, original_text
 from engine.source.edit import edit_program
@@ -49,7 +49,7 @@ def test_lets_honest_edits_through(case: SelfCase, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_lets_every_proposal_of_the_rules_through(path: Path) -> None:
     program, spec = _load(path)
-    proposals = Proposals(spec, target_for("sm_90"))(program)
+    proposals, _ = Analysis(spec, repository_root(path), target_for("sm_90")).propose(program)
     assert proposals
     for proposal in proposals:
         assert screen(program, edit_program(program, proposal.edits), spec) is None, proposal.summary

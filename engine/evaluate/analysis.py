@@ -1,0 +1,93 @@
+"""What can be said of a program of one spec from its text alone: what to compile and launch, and what rules would edit next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.errors import OptimlError
+from engine.model import LaunchConfig, Program
+from engine.rules import RuleFailure, make_site, proposals
+from engine.rules.model import Proposal, Target
+from engine.source.launch import evaluate
+from engine.source.slice import device_slice
+from engine.spec.model import KernelSpec
+from engine.spec.read import specs_in
+from engine.verify.defences import ALL, Defences
+from engine.verify.screen import screen
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program's device slice, and its launches: a tuple (a launch per step) for each check case, then each timing case."""
+
+    text: str
+    launches: tuple[tuple[LaunchConfig, ...], ...]
+
+
+class Analysis:
+    """Reads programs of one spec. Thread-safe. `original` is what candidates are held against once it is known."""
+
+    def __init__(
+        self, spec: KernelSpec, root: Path, target: Target, spec_path: str | None = None, *, defences: Defences = ALL
+    ) -> None:
+        self.spec, self.root, self.target, self.spec_path, self.defences = spec, root, target, spec_path, defences
+        self.original_program: Program | None = None
+
+    def prepare(self, program: Program) -> Prepared:
+        """What to compile and launch for a candidate. Raises OptimlError with the reason why there is nothing."""
+        reason = None
+        if self.original_program is not None and self.defences.screening:
+            reason = screen(self.original_program, program, self.spec)
+        if reason:
+            raise OptimlError(reason)
+        launches = self.launches(program)
+        self.check_limits(launches)
+        return Prepared(self.slice(program), launches)
+
+    def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
+        """What the rules propose for every step, and the rules that failed. Raises KeyError, SourceError (the kernel is gone)."""
+        found: list[Proposal] = []
+        failures: list[RuleFailure] = []
+        for step in range(len(self.spec.steps)):
+            found += proposals(make_site(program, self.spec, step, self.target), failures=failures)
+        return found, failures
+
+    def slice(self, program: Program) -> str:
+        """The program's device slice. Raises SourceError."""
+        names = list(dict.fromkeys(step.kernel for step in self.spec.steps))
+        return device_slice(program, names, root=self.root, include=self.spec.compile.include).text
+
+    def launches(self, program: Program) -> tuple[tuple[LaunchConfig, ...], ...]:
+        """The launches that the program's own text evaluates to, per case. Raises SourceError."""
+        return tuple(self.launches_for(program, case.sizes) for case in (*self.spec.check, *self.spec.time))
+
+    def launches_for(self, program: Program, sizes: Mapping[str, int | float]) -> tuple[LaunchConfig, ...]:
+        """The launches, one per step, at any sizes. Raises SourceError."""
+        spec = self._with_current_launch(program)
+        return tuple(evaluate(program, spec, step, sizes) for step in range(len(spec.steps)))
+
+    def _with_current_launch(self, program: Program) -> KernelSpec:
+        """The spec as validated, but with the launch that this program's text declares: nothing else of a spec may change."""
+        if all(step.launch is None for step in self.spec.steps):
+            return self.spec
+        for current in specs_in(program, self.spec_path):
+            if [s.kernel for s in current.steps] == [s.kernel for s in self.spec.steps]:
+                steps = tuple(replace(a, launch=b.launch) for a, b in zip(self.spec.steps, current.steps, strict=True))
+                return replace(self.spec, steps=steps)
+        return self.spec
+
+    def check_limits(self, launches: Sequence[Sequence[LaunchConfig]]) -> None:
+        """Raises OptimlError where a launch is beyond the target's limits."""
+        for launch in (launch for case in launches for launch in case):
+            if not 1 <= launch.threads <= self.target.max_threads_per_block or min(launch.block) < 1:
+                raise OptimlError(
+                    f"a block of {launch.threads} threads does not fit the limit of {self.target.max_threads_per_block}"
+                )
+            if any(not 1 <= g <= most for g, most in zip(launch.grid, MAX_GRID, strict=True)) or launch.block[2] > 64:
+                raise OptimlError(f"a grid of {launch.grid} with blocks of {launch.block} cannot be launched")
+            if not 0 <= launch.shared_bytes <= self.target.shared_per_sm:
+                raise OptimlError(f"{launch.shared_bytes} bytes of dynamic shared memory do not fit")

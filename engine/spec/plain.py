@@ -1,0 +1,34 @@
+"""A kernel spec as plain data, for frames between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.spec.model import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Step
+
+
+def as_spec(data: Mapping[str, Any]) -> KernelSpec:
+    """A KernelSpec from its `dataclasses.asdict` form."""
+
+    def launch(value: Mapping[str, Any] | None) -> LaunchExpr | None:
+        return None if value is None else LaunchExpr(tuple(value["grid"]), tuple(value["block"]), value["shared"])
+
+    def cases(values: Sequence[Mapping[str, Any]]) -> tuple[Case, ...]:
+        return tuple(Case(v["name"], v["sizes"], v["weight"]) for v in values)
+
+    return KernelSpec(
+        file=data["file"],
+        steps=tuple(
+            Step(s["kernel"], s["template_args"], tuple(s["arguments"]), launch(s["launch"])) for s in data["steps"]
+        ),
+        arguments=tuple(Argument(**{**a, "fill": Fill(**a["fill"])}) for a in data["arguments"]),
+        check=cases(data["check"]),
+        time=cases(data["time"]),
+        tolerance=data["tolerance"],
+        compile=CompileOptions(
+            tuple(data["compile"]["defines"]), tuple(data["compile"]["include"]), data["compile"]["std"]
+        ),
+        origin=data["origin"],
+        deterministic=data["deterministic"],
+    )

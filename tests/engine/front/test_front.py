@@ -1,0 +1,80 @@
+"""The front workers say what an analysis here says, and a bad program costs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import OptimlError
+from engine.evaluate.analysis import Analysis
+from engine.front import client
+from engine.front.client import Front
+from engine.model import Program
+from engine.predict.targets import target_for
+from engine.source.edit import edit_program
+from engine.source.load import load_program
+from engine.spec.model import KernelSpec
+from engine.spec.read import find_spec
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = ROOT / "examples" / "softmax.cu"
+TARGET = target_for("sm_90")
+
+
+@pytest.fixture(scope="module")
+def known() -> tuple[KernelSpec, str | None, Program]:
+    spec, spec_path = find_spec(ROOT, FILE, None)
+    return spec, spec_path, load_program(FILE, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+
+
+@pytest.fixture(scope="module")
+def front(known: tuple[KernelSpec, str | None, Program]) -> Iterator[Front]:
+    spec, spec_path, program = known
+    made = Front(spec, ROOT, TARGET, spec_path)
+    made.original_program = program
+    yield made
+    made.close()
+
+
+def test_says_what_an_analysis_here_says(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+    spec, spec_path, program = known
+    here = Analysis(spec, ROOT, TARGET, spec_path)
+    here.original_program = program
+    proposals, failures = front.propose(program)
+    assert proposals
+    assert (proposals, failures) == here.propose(program)
+    candidate = edit_program(program, proposals[0].edits)
+    assert front.prepare(candidate) == here.prepare(candidate)
+
+
+def test_a_refusal_comes_back_with_its_reason(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+    program = known[2]
+    hostile = program.replace({program.kernel_file: program.data.replace(b"{", b'{ asm("trap;");', 1)})
+    with pytest.raises(OptimlError, match="assembly"):
+        front.prepare(hostile)
+    with pytest.raises(OptimlError, match="cannot be analysed"):
+        front.propose(program.replace({program.kernel_file: b"int main() { return 0; }\n"}))
+
+
+def test_a_worker_that_dies_or_hangs_costs_one_program(
+    front: Front, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = known[2]
+    front.prepare(program)
+    front._own.worker.kill()
+    front.prepare(program)  # a dead one is replaced before it is asked
+    monkeypatch.setattr(client, "_TIMEOUT_S", 0.0)
+    with pytest.raises(OptimlError, match="too long to analyse"):
+        front.prepare(program)
+    monkeypatch.undo()
+    assert front.prepare(program).launches
+
+
+def test_what_is_closed_starts_nothing(known: tuple[KernelSpec, str | None, Program]) -> None:
+    spec, spec_path, program = known
+    closed = Front(spec, ROOT, TARGET, spec_path)
+    closed.close()
+    with pytest.raises(OptimlError, match="ended"):
+        closed.prepare(program)
