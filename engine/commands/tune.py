@@ -1,0 +1,104 @@
+"""`optiml tune FILE`: search a template of one kernel: the values of its named constants, or of a rule's figures."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from engine.commands.optimize import parse_budget
+from engine.errors import UsageError
+
+_STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser("tune", help="find the best values of a kernel's constants")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several with a spec")
+    parser.add_argument(
+        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is points (default: 60s)"
+    )
+    parser.add_argument(
+        "--strategy", choices=_STRATEGIES, help="how points are chosen (default: by the number of points)"
+    )
+    parser.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="e.g. BLOCK=64,128 or BLOCK='32..512 step 32'",
+    )
+    parser.add_argument("--where", action="append", default=[], metavar="COND", help="e.g. 'BLOCK * ITEMS <= 4096'")
+    parser.add_argument(
+        "--rule", metavar="NAME", help="let this rewrite rule write the template (NAME/2: its second form)"
+    )
+    parser.add_argument("--dispatch", action="store_true", help="generate code that selects the best values by shape")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choices (default: 0)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where results go (default: .optiml/<file>-<kernel>-tune/)"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
+    parser.add_argument(
+        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
+    )
+    parser.add_argument("--arch", metavar="SM", help="target without a GPU, e.g. sm_90")
+    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
+    parser.add_argument(
+        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 whether something was found or not; what is refused raises."""
+    budget = parse_budget(arguments.budget)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UsageError("--jobs must be at least 1")
+    if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
+        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+    if not arguments.file.is_file():
+        what = "is a folder" if arguments.file.is_dir() else "no such file"
+        raise UsageError(what, where=str(arguments.file), do="name one .cu file")
+    parameters: dict[str, str] = {}
+    for text in arguments.param:
+        name, equals, values = text.partition("=")
+        if not equals or name.strip() in parameters:
+            what = "names a parameter twice" if equals else "is not understood"
+            raise UsageError(f"'{text[:60]}' {what}", "--param", "write --param BLOCK=64,128,256")
+        parameters[name.strip()] = values
+
+    from engine.machine import make_machine
+    from engine.report.terminal import Live
+    from engine.report.tuning import print_tuning
+    from engine.tune import TuneOptions, output_folder, tune
+
+    options = TuneOptions(
+        path=arguments.file.resolve(),
+        kernel=arguments.kernel,
+        budget=budget,
+        strategy=arguments.strategy,
+        parameters=parameters,
+        where=tuple(arguments.where),
+        rule=arguments.rule,
+        dispatch=arguments.dispatch,
+        seed=arguments.seed,
+        out=arguments.out.resolve() if arguments.out else None,
+        resume=arguments.resume,
+        command=("optiml", *sys.argv[1:]),
+    )
+    machine = make_machine(
+        device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
+    )
+    try:
+        with Live(budget, quiet=arguments.format == "json") as live:
+            result = tune(options, machine, live.update)
+    finally:
+        machine.close()
+    if arguments.format == "json":
+        sys.stdout.write(result.to_json())
+    else:
+        print_tuning(result, output_folder(options))
+    return 0

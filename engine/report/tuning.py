@@ -1,0 +1,67 @@
+"""What a person sees of a tuning run in the terminal: verdict, the best per shape, the set, where the patch is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from engine.tune.result import TuneResult
+
+
+def print_tuning(result: TuneResult, out: Path) -> None:
+    """Verdict, how the points were chosen, the table per shape, dispatch code, notes, and where everything is."""
+    console = Console(highlight=False)
+    console.print(result.verdict, style="bold", markup=False)
+    if result.mode == "predicted":
+        arch = result.signals.get("device", {}).get("arch", "")
+        console.print(f"Speeds are predicted for {arch}, not measured.", markup=False)
+    space = result.space
+    console.print(
+        f"{result.template.summary}: {space.combinations} combinations, {space.feasible} feasible. "
+        f"Strategy: {result.strategy} ({result.strategy_reason}).", markup=False,
+    )  # fmt: skip
+    for excluded in space.excluded:
+        console.print(f"  '{excluded.condition}' excludes {excluded.points}", markup=False)
+    if result.shapes:
+        console.print(_shapes(result))
+    if result.dispatch is not None:
+        d = result.dispatch
+        ratio = f"{d.ratio:.2f}×" + ("" if result.mode == "predicted" else f" ({d.low:.2f} to {d.high:.2f})")
+        console.print(f"Dispatch by {d.key}: {ratio} over the original, over all shapes.", markup=False)
+    for refusal in result.refused:
+        reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
+        console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
+    for note in result.notes:
+        console.print(f"Note: {note}", markup=False)
+    rates = result.rates
+    console.print(
+        f"{result.elapsed_s:.0f} s; {rates['configurations_per_s']:.1f} configurations a second while searching; the search "
+        f"ended because {result.stopped}.", markup=False,
+    )  # fmt: skip
+    patches = [p.patch for p in (result.best, result.dispatch) if p is not None]
+    for patch in patches:
+        console.print(f"Patch: {out / patch}", markup=False, soft_wrap=True)
+    if patches:
+        console.print(f"Take it with: git apply {out / patches[0]}", markup=False, soft_wrap=True)
+    console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
+
+
+def _shapes(result: TuneResult) -> Table:
+    predicted = result.mode == "predicted"
+    table = Table(title="The best for each shape" + (" (predicted)" if predicted else ""))
+    for column in ("case", "values", "µs", "over the original", "over the general one"):
+        table.add_column(column, justify="left" if column in ("case", "values") else "right")
+    for shape in result.shapes:
+        speedup = f"{shape.ratio:.2f}" + ("" if predicted else f" ({shape.low:.2f} to {shape.high:.2f})")
+        gain = f"{shape.gain:.2f}" if shape.gain > 1 else "the same"
+        table.add_row(escape(shape.case), escape(said(shape.values)), f"{shape.time_us:.1f}", speedup, gain)
+    return table
+
+
+def said(values: Mapping[str, int]) -> str:
+    """A point as a person writes it."""
+    return ", ".join(f"{n} = {v}" for n, v in values.items())

@@ -1,0 +1,337 @@
+"""The tuner's public function: one template of one kernel, searched under a budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.errors import UsageError
+from engine.evaluate.model import Evaluator
+from engine.machine import Machine
+from engine.model import Evaluation, Outcome, Program
+from engine.optimize import LEAST, ignore_folder, provenance
+from engine.result import Refusal
+from engine.rules import families, make_site
+from engine.rules.model import Target
+from engine.search.journal import Journal
+from engine.search.loop import Budget, Progress
+from engine.source.load import load_program, repository_root
+from engine.source.patch import make_patch
+from engine.spec.model import KernelSpec
+from engine.spec.read import find_spec
+from engine.tune.declare import declared
+from engine.tune.feasible import Feasible, feasible
+from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.space import Condition, Parameter, Space
+from engine.tune.strategy import Known, Strategy, choose
+from engine.tune.template import RuleTemplate, Template, program_at
+from engine.tune.tuner import Tried, Tuner
+
+_RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
+_CONFIRMED = 3
+_RUN_OFF = 3  # points that are timed closely for each shape. Ours
+_GAIN = 1.01  # a shape gets a configuration of its own only where it gains so much over the general one. Ours
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What a run is asked for. `parameters` (name to values as text) and `where` come beside what the file declares.
+
+    `rule` names a rewrite rule that writes the template, "NAME" or "NAME/2" for its second form; without one the file's
+    declarations count, then the rule's form that promises most. `spec` as for `engine.optimize.Options`.
+    """
+
+    path: Path
+    kernel: str | None = None
+    budget: Budget = field(default_factory=lambda: Budget(seconds=60.0))
+    strategy: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    where: tuple[str, ...] = ()
+    rule: str | None = None
+    dispatch: bool = False
+    seed: int = 0
+    out: Path | None = None
+    resume: bool = False
+    command: tuple[str, ...] = ()
+    spec: tuple[KernelSpec, str | None] | None = None
+
+
+def tune(
+    options: TuneOptions, machine: Machine, on_progress: Callable[[Progress], None] = lambda progress: None
+) -> TuneResult:
+    """Tune one kernel; the result is written to `output_folder(options)` too.
+
+    Raises UsageError, SpecError, SourceError (wrong input), RefusedError (the spec proves nothing, an empty feasible set, a template
+    that does not reproduce the original), MachineError.
+    """
+    root = repository_root(options.path)
+    spec, spec_path = options.spec or find_spec(root, options.path, options.kernel)
+    program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+    template, notes = make_template(options, program, spec, spec_path, machine.target)
+    points = feasible(template, machine.target)
+    strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
+    evaluator = machine.evaluator(spec, root, spec_path)
+    try:
+        return _Run(
+            options, machine, evaluator, spec, spec_path, program, template, points, strategy, reason, notes
+        ).run(on_progress)
+    finally:
+        evaluator.close()
+
+
+def output_folder(options: TuneOptions) -> Path:
+    """Where journal, result and patches go: `.optiml/<file>-<kernel>-tune/` at the root, if nothing else was said."""
+    root = repository_root(options.path)
+    spec, _ = options.spec or find_spec(root, options.path, options.kernel)
+    return options.out or root / ".optiml" / f"{options.path.stem}-{spec.kernel.replace('::', '.')}-tune"
+
+
+def make_template(
+    options: TuneOptions, program: Program, spec: KernelSpec, spec_path: str | None, target: Target
+) -> tuple[Template, tuple[str, ...]]:
+    """The template that is asked for or declared, else the one of the rules that promises most; and notes. Raises UsageError."""
+    own = declared(program, spec, spec_path, parameters=options.parameters, where=options.where)
+    if own is not None and options.rule is None:
+        return own, ()
+    if own is not None and options.parameters:
+        raise UsageError("--rule and --param are both given", do="a rule has parameters of its own: leave --param out")
+    found = rule_templates(program, spec, target)
+    there = ", ".join(dict.fromkeys(t.name for t in found)) or "none"
+    if options.rule is None:
+        if not found:
+            raise UsageError(
+                "there is no template: the file declares none, and no rule can write one for this kernel", str(options.path),
+                "declare one with // optiml: tune NAME = 64, 128",
+            )  # fmt: skip
+        others = dict.fromkeys(t.summary for t in found[1:])
+        note = f"the file declares no template; the rule {found[0].name} wrote one"
+        return found[0], (f"{note}; others would be: {'; '.join(others)}" if others else note,)
+    name, _, place = options.rule.partition("/")
+    forms = [t for t in found if t.name == name]
+    if not forms:
+        raise UsageError(
+            f"the rule '{name[:40]}' writes no template for this kernel", "--rule", f"those that do: {there}"
+        )
+    number = int(place) if place.isdecimal() else 1 if not place else 0
+    if not 1 <= number <= len(forms):
+        raise UsageError(f"the rule '{name}' has {len(forms)} forms here", "--rule", f"write {name}/1")
+    return forms[number - 1], ()
+
+
+def rule_templates(program: Program, spec: KernelSpec, target: Target) -> list[RuleTemplate]:
+    """The templates that rules write for a program, the most promising first."""
+    found = []
+    for step in range(len(spec.steps)):
+        for family in families(make_site(program, spec, step, target)):
+            parameters = tuple(Parameter(name, values) for name, values in family.parameters.items())
+            space = Space(parameters, tuple(Condition(text) for text in family.conditions))
+            found.append((family.prior, RuleTemplate(program, family, space)))
+    return [template for _, template in sorted(found, key=lambda pair: -pair[0])]
+
+
+@dataclass
+class _Run:
+    options: TuneOptions
+    machine: Machine
+    evaluator: Evaluator
+    spec: KernelSpec
+    spec_path: str | None
+    program: Program
+    template: Template
+    points: Feasible
+    strategy: Strategy
+    reason: str
+    notes: tuple[str, ...]
+
+    def run(self, on_progress: Callable[[Progress], None]) -> TuneResult:
+        begin = time.monotonic()
+        options, out = self.options, output_folder(self.options)
+        ignore_folder(out)
+        journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
+        try:
+            built, original = self.evaluator.open(self.program)
+            with ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build") as executor:
+                tuner = Tuner(
+                    self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
+                    in_flight=self.machine.jobs + 2, journal=journal, on_progress=on_progress,
+                )  # fmt: skip
+                tuner.start(built, original)
+                setup_s = time.monotonic() - begin
+                tuner.spent_s(setup_s)
+                interrupted = False
+                try:
+                    tuner.run(Budget(self._limit(), options.budget.candidates))
+                except KeyboardInterrupt:
+                    tuner.progress.stopped, interrupted = "interrupted", True
+                searched_s = time.monotonic() - begin - setup_s
+                executor.shutdown(wait=False, cancel_futures=True)
+                best, refused = (None, []) if interrupted else self._confirmed(tuner)
+                shapes = () if interrupted else self._shapes(tuner, best)
+            result, patches = self._result(tuner, original, best, refused, shapes, setup_s, searched_s)
+            write(result, out, patches)
+            if interrupted:
+                raise KeyboardInterrupt
+            return result
+        finally:
+            journal.close()
+
+    def _settings(self) -> dict[str, str]:
+        space = self.template.space
+        told = repr((self.template.name, space.parameters, [c.text for c in space.conditions]))
+        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+        return {"kernel": self.spec.kernel, "arch": self.machine.arch, "mode": self.machine.mode, "template": digest}
+
+    def _limit(self) -> float | None:
+        limit = self.options.budget.seconds
+        if limit is None:
+            return None
+        return limit - min(min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit)), limit / 2)
+
+    # ---- after the search
+
+    def _confirmed(self, tuner: Tuner) -> tuple[tuple[Tried, Evaluation] | None, list[Refusal]]:
+        """The best point that holds under a second look, and those that did not."""
+        least = LEAST[self.evaluator.signals.mode]
+        refused: list[Refusal] = []
+        begin = time.monotonic()
+        for tried in tuner.best(_CONFIRMED):
+            if 2 ** (tried.value or 0.0) < least:
+                break
+            evaluation = self.evaluator.confirm(
+                self.evaluator.build(program_at(self.program, self.template, tried.point))
+            )
+            held = evaluation.measurement
+            if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least:
+                tuner.progress.stage_s["confirm"] = time.monotonic() - begin
+                return (tried, evaluation), refused
+            refused.append(Refusal(tried.id, self._said(tried), evaluation))
+        tuner.progress.stage_s["confirm"] = time.monotonic() - begin
+        return None, refused
+
+    def _said(self, tried: Tried) -> str:
+        return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
+
+    def _shapes(self, tuner: Tuner, best: tuple[Tried, Evaluation] | None) -> tuple[ShapeBest, ...]:
+        """The best point for each timing case: the fastest there are timed closely beside the general one."""
+        if best is None or best[1].measurement is None:
+            return ()
+        begin = time.monotonic()
+        general, held = best[0], best[1].measurement
+        champion = self.evaluator.build(program_at(self.program, self.template, general.point))
+        passed = tuner.best(len(tuner.tried))
+        timed: dict[tuple[int, ...], Evaluation] = {}
+        found = []
+        for index, case in enumerate(self.spec.time):
+            own = held.cases[index]
+            chosen = (general.point, own.candidate_us, own.ratio, own.low, own.high, 1.0)
+            rivals = [t for t in passed if t.point != general.point and t.evaluation.measurement is not None]
+            rivals.sort(key=lambda t: _case_us(t, index))
+            for rival in rivals[:_RUN_OFF] if len(self.spec.time) > 1 else ():
+                if rival.point not in timed:
+                    built = self.evaluator.build(program_at(self.program, self.template, rival.point))
+                    timed[rival.point], _ = self.evaluator.retime(built, champion, 2)
+                measured = timed[rival.point].measurement
+                if measured is None or timed[rival.point].outcome not in (
+                    Outcome.ACCEPTED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.SCREENED,
+                ):  # fmt: skip
+                    continue
+                there = measured.cases[index]
+                gain = there.ratio / own.ratio
+                if gain > max(_GAIN, chosen[5]):
+                    chosen = (rival.point, there.candidate_us, there.ratio, there.low, there.high, gain)
+            values = self.template.space.named(chosen[0])
+            found.append(ShapeBest(case.name, dict(case.sizes), case.weight, values, *chosen[1:]))
+        tuner.progress.stage_s["shapes"] = time.monotonic() - begin
+        return tuple(found)
+
+    def _result(
+        self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],
+        shapes: tuple[ShapeBest, ...], setup_s: float, searched_s: float,
+    ) -> tuple[TuneResult, dict[str, bytes]]:  # fmt: skip
+        options, progress, signals = self.options, tuner.progress, self.evaluator.signals
+        patches: dict[str, bytes] = {}
+        general = None
+        if best is not None:
+            tried, evaluation = best
+            changed = program_at(self.program, self.template, tried.point)
+            patches["best.patch"] = make_patch(self.program, changed)
+            files = tuple(sorted(k for k, v in changed.files.items() if self.program.files.get(k) != v))
+            general = General(tried.id, self.template.space.named(tried.point), evaluation, "best.patch", files)
+        space, default = self.template.space, self.template.default
+        info = TemplateInfo(
+            self.template.name, self.template.summary, {p.name: p.values for p in space.parameters},
+            tuple(c.text for c in space.conditions), None if default is None else space.named(default),
+            tuple(space.named(p) for p in tuner.checked),
+        )  # fmt: skip
+        decided = len(tuner.tried)
+        duplicates = progress.outcomes.get(Outcome.DUPLICATE, 0)
+        counts = {
+            "configurations": decided, "evaluations": tuner.evaluations, "verified": progress.verified,
+            **{outcome.value: n for outcome, n in sorted(progress.outcomes.items())},
+        }  # fmt: skip
+        whole_s = max(searched_s, 1e-9)
+        rates = {
+            "configurations_per_s": decided / whole_s,
+            "evaluations_per_s": tuner.evaluations / whole_s,
+            "searched_s": searched_s,
+            "setup_s": setup_s,
+        }
+        strategy = self.strategy.name
+        result = TuneResult(
+            file=self.spec.file,
+            kernel=self.spec.kernel,
+            mode=signals.mode,
+            verdict=self._verdict(general, tuner, duplicates),
+            template=info,
+            space=SpaceInfo(space.size, len(self.points.points), self.points.excluded, dict(tuner.impossible)),
+            strategy=strategy,
+            strategy_reason=self.reason,
+            best=general,
+            shapes=shapes,
+            dispatch=None,
+            refused=tuple(refused),
+            original=original,
+            counts=counts,
+            rates=rates,
+            trace=tuple(tuner.trace),
+            budget=dataclasses.asdict(options.budget),
+            seed=options.seed,
+            stopped=progress.stopped,
+            elapsed_s=tuner.elapsed_s,
+            stages=dict(sorted(progress.stage_s.items())),
+            signals=dataclasses.asdict(signals),
+            spec=dataclasses.asdict(self.spec),
+            notes=(*self.notes, *signals.missing),
+            provenance=provenance(options.command),
+        )
+        return result, patches
+
+    def _verdict(self, general: General | None, tuner: Tuner, duplicates: int) -> str:
+        said = f"{len(tuner.tried)} of {len(self.points.points)} feasible points tried, {tuner.evaluations} of them on the device"
+        if self.evaluator.signals.mode == "predicted":
+            said = f"{len(tuner.tried)} of {len(self.points.points)} feasible points tried"
+        if general is None:
+            return f"No point of the template is faster than {self.spec.kernel} as it is: {said}."
+        values = ", ".join(f"{n} = {v}" for n, v in general.values.items())
+        measurement = general.evaluation.measurement
+        assert measurement is not None
+        if measurement.predicted:
+            return (
+                f"{self.spec.kernel} with {values}: {measurement.ratio:.2f}× predicted for {self.machine.arch}, not measured; "
+                f"screened on the CPU, not verified ({said})."
+            )
+        return (
+            f"{self.spec.kernel} with {values} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to "
+            f"{measurement.high:.2f}), verified ({said})."
+        )
+
+
+def _case_us(tried: Tried, index: int) -> float:
+    measurement = tried.evaluation.measurement
+    return measurement.cases[index].candidate_us if measurement is not None and measurement.cases else math.inf

@@ -1,0 +1,381 @@
+"""The tuner's loop: points are compiled ahead in parallel, each is verified and timed once, clear losers stop early."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, replace
+
+from engine.errors import OptimlError, RefusedError
+from engine.evaluate.model import Built, Evaluator, NotBuilt
+from engine.model import Evaluation, Failure, Outcome, Program
+from engine.predict.occupancy import occupancy
+from engine.predict.targets import Figures, figures_for
+from engine.rules.model import Target
+from engine.search.journal import Entry, Journal
+from engine.search.loop import Budget, Progress
+from engine.tune.feasible import Feasible, fits
+from engine.tune.space import Point
+from engine.tune.strategy import Strategy, Trial
+from engine.tune.template import Template, program_at
+
+_WIN = 1.003  # a point replaces the best only by more than the noise of a close look; as in the tree search
+_CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original. Ours
+_MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
+_PATIENCE_S = 0.05  # how long the device waits for the most wanted point before it takes the next
+_WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED)
+_PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One evaluated point. `value` is log2 of its speedup over the original, None where it failed."""
+
+    id: int
+    point: Point
+    evaluation: Evaluation
+    value: float | None
+    effort: int = 0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How good the best was after so many evaluations on the device (and configurations decided in all)."""
+
+    evaluations: int
+    configurations: int
+    elapsed_s: float
+    ratio: float  # of the best so far, over the original
+    time_us: float  # of the best so far: weighted geometric mean over the timing cases
+
+
+class Tuner:
+    """Searches one template. Use `start`, `run`, then `best`."""
+
+    def __init__(
+        self, original: Program, template: Template, feasible: Feasible, strategy: Strategy, evaluator: Evaluator, target: Target,
+        executor: Executor, *, in_flight: int, journal: Journal | None = None,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:  # fmt: skip
+        self._original, self.template, self.feasible, self.strategy = original, template, feasible, strategy
+        self._evaluator, self._target, self._executor, self._in_flight = evaluator, target, executor, in_flight
+        self._journal, self._on_progress = journal, on_progress
+        self.progress = Progress()
+        self.tried: list[Tried] = []
+        self.trace: list[Mark] = []
+        self.evaluations = 0  # that ran on the device: without duplicates and what did not compile
+        self.impossible: dict[str, int] = {}  # limits that only compiled code told of, and how many points they took
+        self.checked: list[Point] = []
+        self.built: dict[Point, Built] = {}  # the incumbent's
+        self._figures = _figures(target.arch)
+        self._pending: dict[Point, Future[Built]] = {}
+        self._codes: dict[tuple[object, ...], Tried] = {}
+        self._incumbent: Tried | None = None
+        self._original_us = 0.0
+        self._next_id = 1
+        self._earlier_s = 0.0
+        self._begin = time.monotonic()
+
+    # ---- start
+
+    def start(self, built: Built, evaluation: Evaluation) -> None:
+        """Take the original as point of comparison, and what the journal holds as evaluated."""
+        self._original_us = _mean_us(evaluation, original=True)
+        default = self.template.default
+        first = Tried(0, default or (), evaluation, 0.0)
+        self._codes[built.identity] = first
+        for point in self.feasible.points:
+            found = self._launched(point)
+            if found:
+                self.strategy.describe(point, found)
+        if default is not None and default in self.feasible.points:
+            self.strategy.tell(Trial(default), 0.0)
+        for entry in self._journal.entries() if self._journal is not None else ():
+            self._take_over(entry)
+        if self._journal is not None and self._next_id == 1:
+            text = "the original"
+            self._journal.book(
+                Entry(0, None, "", "", {}, text, self._original.digest, built.launches, evaluation, {}, 0.0)
+            )
+        self._begin = time.monotonic()
+
+    def spent_s(self, seconds: float) -> None:
+        """Count time that went before the search against its budget."""
+        self._begin -= seconds
+
+    def _launched(self, point: Point) -> Mapping[str, float]:
+        launches = self.template.figures(point).launches
+        if not launches:
+            return {}
+        launch = launches[0][0]
+        return {"threads": math.log2(launch.threads), "blocks": math.log2(launch.blocks)}
+
+    def _take_over(self, entry: Entry) -> None:
+        self._earlier_s = max(self._earlier_s, entry.elapsed_s)
+        self._next_id = max(self._next_id, entry.id + 1)
+        if entry.parent is None:
+            return
+        names = self.template.space.names
+        point = tuple(int(entry.parameters[n]) for n in names)
+        effort = next((int(n.removeprefix(_EFFORT)) for n in entry.evaluation.notes if n.startswith(_EFFORT)), 0)
+        tried = Tried(entry.id, point, entry.evaluation, _value(entry.evaluation), effort)
+        self._note(tried, ran=entry.evaluation.outcome is not Outcome.DUPLICATE)
+        if entry.evaluation.code_hash:
+            self._codes.setdefault((entry.evaluation.code_hash, entry.launches), tried)
+        self._crown(tried, None, None)
+
+    # ---- run
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._earlier_s + time.monotonic() - self._begin
+
+    def run(self, budget: Budget) -> None:
+        """Evaluate points until the budget is spent or none is left. An interrupt leaves everything booked.
+
+        Raises RefusedError where the template does not reproduce the original at one of the first points.
+        """
+        try:
+            while True:
+                if self._spent(budget):
+                    self.progress.stopped = "the budget is spent"
+                    return
+                trials = self.strategy.ask(self._ahead(budget))
+                if not trials:
+                    self.progress.stopped = "every point was tried"
+                    return
+                self._submit(trials)
+                trial = self._next(trials, budget)
+                if trial is not None:
+                    self._decide(trial)
+        finally:
+            for future in self._pending.values():
+                future.cancel()
+
+    def _spent(self, budget: Budget) -> bool:
+        if budget.seconds is not None and self.elapsed_s >= budget.seconds:
+            return True
+        return budget.candidates is not None and self.progress.evaluated >= budget.candidates
+
+    def _ahead(self, budget: Budget) -> int:
+        """How many points to ask for: enough to keep every compiler busy beside what is compiled and waits."""
+        waiting = sum(f.done() for f in self._pending.values())
+        ahead = min(_MOST_AHEAD, self._in_flight + waiting)
+        if budget.candidates is not None:
+            left = budget.candidates - self.progress.evaluated
+            ahead = min(ahead, 2 * left + 4 if self.strategy.patient else left)
+        return max(1, ahead)
+
+    def _submit(self, trials: Sequence[Trial]) -> None:
+        running = sum(not f.done() for f in self._pending.values())
+        for trial in trials:
+            if running >= self._in_flight:
+                break
+            if trial.point not in self._pending:
+                self._pending[trial.point] = self._executor.submit(self._build, trial.point)
+                running += 1
+
+    def _build(self, point: Point) -> Built:
+        built = self._evaluator.build(program_at(self._original, self.template, point))
+        reason = fits(built.binary.resources, built.launches, self._target)
+        if reason:
+            raise _Impossible(reason)
+        return built
+
+    def _next(self, trials: Sequence[Trial], budget: Budget) -> Trial | None:
+        """The trial to evaluate now; None where the budget ended while nothing was compiled."""
+        for trial in trials:
+            if trial.point not in self._pending:
+                self._pending[trial.point] = self._executor.submit(self._build, trial.point)
+                break
+        left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
+        waiting = time.monotonic()
+        mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
+        first = next(iter(mine))
+        if self.strategy.patient and not first.done():
+            wait([first], timeout=_PATIENCE_S if left is None else min(_PATIENCE_S, left))
+        if not any(f.done() for f in mine):
+            wait(mine, timeout=left, return_when=FIRST_COMPLETED)
+        self._stage("wait", time.monotonic() - waiting)
+        return next((t for f, t in mine.items() if f.done()), None)
+
+    def _decide(self, trial: Trial) -> None:
+        """Evaluate one compiled point, book it, tell the strategy."""
+        built: Built | None = None
+        against: float | None = None
+        ran = False
+        try:
+            built = self._pending[trial.point].result()
+        except _Impossible as error:
+            # Not a failure of the point: what the compiler used showed that it is not feasible.
+            self.impossible[error.what] = self.impossible.get(error.what, 0) + 1
+            del self._pending[trial.point]
+            self.strategy.tell(trial, None)
+            return
+        except NotBuilt as error:
+            evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
+        except OptimlError as error:
+            evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what))
+        else:
+            self.strategy.describe(trial.point, self._compiled(built))
+            champion = self.built.get(self._incumbent.point) if self._incumbent is not None else None
+            twin = self._codes.get(built.identity)
+            if twin is not None and trial.effort == 0:
+                evaluation = Evaluation(
+                    Outcome.DUPLICATE, twin.evaluation.measurement,
+                    Failure(f"same machine code and launch as candidate {twin.id}"), built.binary.resources,
+                    built.binary.code_hash, built.stage_s,
+                )  # fmt: skip
+            elif trial.effort:
+                ran = True
+                rival = champion if self._incumbent is not None and self._incumbent.point != trial.point else None
+                evaluation, against = self._evaluator.retime(built, rival, trial.effort)
+            else:
+                ran = True
+                evaluation, against = self._evaluator.evaluate(built, champion)
+        if trial.effort:
+            evaluation = replace(evaluation, notes=(*evaluation.notes, f"{_EFFORT}{trial.effort}"))
+        tried = Tried(self._next_id, trial.point, evaluation, _value(evaluation), trial.effort)
+        self._next_id += 1
+        if not self._later(trial):
+            del self._pending[trial.point]
+        self._book(tried, built)
+        self._note(tried, ran=ran)
+        if ran and built is not None:
+            self._codes.setdefault(built.identity, tried)
+            self._crown(tried, built, against)
+        self._check(tried, ran=ran)
+        if self.trace:
+            self._on_progress(self.progress)
+
+    def _later(self, trial: Trial) -> bool:
+        """Whether the strategy may want the point again, timed for longer: then its machine code is kept."""
+        return self.strategy.name == "halving" and len(self._pending) < _MOST_AHEAD
+
+    def _check(self, tried: Tried, *, ran: bool) -> None:
+        """Refuse a template that does not reproduce the original at its first points."""
+        outcome = tried.evaluation.outcome
+        at = ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
+        reason = tried.evaluation.failure.reason if tried.evaluation.failure else outcome.value
+        if len(self.checked) >= _CHECKED:
+            return
+        if outcome in _WRONG:
+            raise RefusedError(
+                f"the template does not reproduce the original at {at}: {reason}",
+                do="exclude such points with a where condition, or mend the code"
+                if self.template.name == "constants"
+                else f"leave the rule {self.template.name} out, and please report it",
+            )
+        if ran or outcome is Outcome.DUPLICATE:
+            self.checked.append(tried.point)
+        elif not self.checked and len(self.tried) >= 2 * _CHECKED:
+            raise RefusedError(
+                f"no point of the template could be built; the last, {at}: {reason}",
+                do="mend the code, or the conditions",
+            )
+
+    def _compiled(self, built: Built) -> Mapping[str, float]:
+        if self._figures is None or not built.binary.resources:
+            return {}
+        used, launch = built.binary.resources[0], built.launches[-1][0]
+        found = {"occupancy": occupancy(used, launch, self._figures).fraction}
+        return {**found, "threads": math.log2(launch.threads), "blocks": math.log2(max(1, launch.blocks))}
+
+    # ---- booking
+
+    def _book(self, tried: Tried, built: Built | None) -> None:
+        if self._journal is None:
+            return
+        begin = time.monotonic()
+        values = self.template.space.named(tried.point)
+        files = built.program.files if built is not None else self._original.files
+        changed = {k: v for k, v in files.items() if self._original.files.get(k) != v}
+        summary = "Set " + ", ".join(f"{n} = {v}" for n, v in values.items())
+        digest = built.program.digest if built is not None else ""
+        self._journal.book(
+            Entry(
+                tried.id, 0, "tuner", self.template.name, dict(values), summary, digest, built.launches if built else (),
+                tried.evaluation, changed, self.elapsed_s,
+            )
+        )  # fmt: skip
+        self._stage("journal", time.monotonic() - begin)
+
+    def _note(self, tried: Tried, *, ran: bool) -> None:
+        """Count an evaluated point and tell the strategy of it."""
+        self.tried.append(tried)
+        progress, evaluation = self.progress, tried.evaluation
+        progress.evaluated += 1
+        progress.elapsed_s = self.elapsed_s
+        progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
+        progress.verified += evaluation.outcome in _PASSED
+        self.evaluations += ran
+        for stage, seconds in evaluation.stage_s.items():
+            self._stage(stage, seconds)
+        begin = time.monotonic()
+        self.strategy.tell(Trial(tried.point, tried.effort), tried.value)
+        self._stage("select", time.monotonic() - begin)
+
+    def _crown(self, tried: Tried, built: Built | None, against: float | None) -> None:
+        """Make a point the best if it beat the best side by side."""
+        value, held = tried.value, self._incumbent
+        # What is slower than the original is no yardstick: the original is.
+        better = value is not None and value > 0 and tried.evaluation.outcome in _PASSED
+        if better and held is not None and held.value is not None:
+            again = held.point == tried.point  # the best itself, timed for longer
+            better = again or (against > _WIN if against is not None else (value or 0.0) > held.value + math.log2(_WIN))
+        if better:
+            self._incumbent = tried
+            if built is not None:
+                self.built = {tried.point: built}
+            values = self.template.space.named(tried.point)
+            self.progress.best_ratio = 2 ** (value or 0.0)
+            self.progress.best_summary = ", ".join(f"{n} = {v}" for n, v in values.items())
+        ratio = max(1.0, 2 ** (self._incumbent.value or 0.0)) if self._incumbent is not None else 1.0
+        self.trace.append(
+            Mark(self.evaluations, self.progress.evaluated, self.elapsed_s, ratio, self._original_us / ratio)
+        )
+
+    def _stage(self, name: str, seconds: float) -> None:
+        self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
+
+    # ---- what came out
+
+    def best(self, count: int) -> list[Tried]:
+        """The fastest points that passed, each once, the incumbent first."""
+        passed = {t.point: t for t in self.tried if t.value is not None and t.evaluation.outcome in _PASSED}
+        ordered = sorted(passed.values(), key=lambda t: -(t.value or 0.0))
+        if self._incumbent is not None:
+            ordered = [self._incumbent, *(t for t in ordered if t.point != self._incumbent.point)]
+        return ordered[:count]
+
+
+class _Impossible(OptimlError):
+    """What a point's compiled code uses does not fit the target."""
+
+
+_EFFORT = "timed again, effort "
+
+
+def _value(evaluation: Evaluation) -> float | None:
+    measurement = evaluation.measurement
+    if measurement is None or evaluation.outcome not in (*_PASSED, Outcome.DUPLICATE, Outcome.UNSTABLE):
+        return None
+    return math.log2(max(measurement.ratio, 1e-9))
+
+
+def _mean_us(evaluation: Evaluation, *, original: bool) -> float:
+    """The weighted geometric mean of the cases' times in microseconds; 0 where nothing was measured."""
+    cases = evaluation.measurement.cases if evaluation.measurement is not None else ()
+    total = sum(c.weight for c in cases)
+    if not total:
+        return 0.0
+    return math.exp(sum(c.weight * math.log(c.original_us if original else c.candidate_us) for c in cases) / total)
+
+
+def _figures(arch: str) -> Figures | None:
+    try:
+        return figures_for(arch)
+    except OptimlError:
+        return None
