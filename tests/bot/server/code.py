@@ -219,6 +219,7 @@ class CodeSide:
     def _permission(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
         role = self.roles.get(names["username"], "read")
         data = example(f"{_R}/collaborators/{{username}}/permission", "get", "200")
+        data["user"] = {**data.get("user", {}), "role_name": role}
         return 200, data | {"permission": role, "role_name": role}
 
 

@@ -1,0 +1,27 @@
+"""The whole way without a GPU: a push, two pull requests and a command, each job a process, GitHub over real HTTP."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.github_end_to_end import run, wrong
+from tests.bot.server.schema import validator
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+@pytest.mark.timeout(280)
+def test_one_pull_request_is_slower_and_another_could_be_faster(tmp_path: Path) -> None:
+    validator()
+    found = run("cpu", "20s", tmp_path)
+    assert wrong(found) == []
+    assert found["validated"]
+    (slower,), (faster,) = found["slower"]["bundle"], found["faster"]["bundle"]
+    assert (slower["spec_from"], slower["comparison"]["standing"]) == ("base", "slower")
+    assert faster["mode"] == "predicted"
+    assert faster["comparison"]["standing"] == "no difference"
+    assert all(job["api_calls"] <= 12 for job in found["jobs"] if job["event"] == "pull_request")
+    assert found["applied"]["answer"][1:] == ["eyes", "rocket"]
+    assert found["applied"]["message"][-1] == "Co-authored-by: ann <12+ann@users.noreply.github.com>"
