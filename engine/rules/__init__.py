@@ -27,6 +27,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("transpose_tile", "TransposeTile"),
     ("atomic_aggregate", "AtomicAggregate"),
     ("stencil_tile", "StencilTile"),
+    ("tile_ahead", "TileAhead"),
     ("vectorize", "Vectorize"),
     ("row_vectorize", "RowVectorize"),
     ("block_size", "BlockSize"),
