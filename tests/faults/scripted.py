@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-import engine.optimize
+import engine.evaluate.analysis
 from engine.evaluate.model import Built, NotBuilt, Signals
 from engine.machine import Machine
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
@@ -138,7 +138,7 @@ class ScriptedMachine:
 @contextmanager
 def scripted(evaluator: Any, profiles: Path | None = None) -> Iterator[Machine]:
     """The machine, with the scripted proposals in the place of the rules."""
-    with mock.patch.object(engine.optimize, "proposals", proposals):
+    with mock.patch.object(engine.evaluate.analysis, "proposals", proposals):
         yield cast(Machine, ScriptedMachine(evaluator, profiles))
 
 
