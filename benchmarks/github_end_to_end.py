@@ -86,11 +86,8 @@ class Story:
         if artifact is not None:
             shutil.copytree(artifact, temp / "optiml-bundle")
         (temp / "event.json").write_text(json.dumps(event))
-        kept = {
-            k: v
-            for k, v in os.environ.items()
-            if k in ("PATH", "HOME", "LANG", "OPTIML_CACHE", "LD_LIBRARY_PATH", "CUDA_PATH")
-        }
+        # A runner's own variables, and those of a job around this one, are replaced.
+        kept = {k: v for k, v in os.environ.items() if k == "OPTIML_CACHE" or not k.startswith(("GITHUB_", "OPTIML_"))}
         environment = kept | {
             "OPTIML_MODE": mode, "GITHUB_EVENT_NAME": event_name, "GITHUB_EVENT_PATH": str(temp / "event.json"),
             "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_API_URL": server.url, "GITHUB_SERVER_URL": "https://github.com",
@@ -246,11 +243,13 @@ def run(device: str, budget: str, folder: Path) -> dict[str, Any]:
 
 
 def _patched(folder: Path, head: str, repo: Repo, run: int) -> str:
-    """What git makes of the patch that the search left."""
-    (patch,) = (folder / f"{run}-optimize").glob("optiml-bundle/runs/*/best.patch")
+    """What git makes of the patch that the search left; "" where it left none."""
+    patches = list((folder / f"{run}-optimize").glob("optiml-bundle/runs/*/best.patch"))
+    if len(patches) != 1:
+        return ""
     tree = folder / "check"
     repo.git("worktree", "add", "-q", "--detach", str(tree), head)
-    subprocess.run(["git", "apply", str(patch)], cwd=tree, check=True)
+    subprocess.run(["git", "apply", str(patches[0])], cwd=tree, check=True)
     return (tree / "src" / "softmax.cu").read_text().rstrip("\n")
 
 
