@@ -1,0 +1,81 @@
+"""A compiler that crashes, hangs or prints what it likes: it costs the candidate at hand, with a reason, and is replaced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import engine.sandbox
+from engine.compile.nvrtc import NvrtcCompiler
+from engine.evaluate.build import Builder
+from engine.evaluate.model import NotBuilt
+from engine.model import Evaluation, Outcome, Program
+from engine.predict.targets import target_for
+from engine.sandbox import NoSandbox
+from engine.source.load import load_program
+from engine.spec.read import find_spec
+
+from .scripted import kernel
+
+_WORKER = """
+import os, signal, sys, time
+sys.path.insert(0, {root!r})
+from engine import wire
+source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+while True:
+    try:
+        header, _ = wire.receive(source)
+    except wire.WireError:
+        sys.exit(0)
+    text = header["text"]
+    if "crash_here" in text:
+        print("Segmentation fault in /home/someone/secret/libnvrtc.so \\x1b[31m", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if "hang_here" in text:
+        time.sleep(60)
+    if "garbage_here" in text:
+        os.write(1, b"no frame at all" * 100)
+        time.sleep(60)
+    wire.send(sink, {{"ok": False, "log": "k.cu(7): error: identifier \\"z\\" is undefined"}})
+"""
+
+
+@pytest.fixture
+def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Builder, Program]]:
+    path = kernel(tmp_path)
+    script = tmp_path / "worker.py"
+    script.write_text(_WORKER.format(root=str(Path(__file__).parents[2])))
+    monkeypatch.setattr(engine.sandbox, "python_command", lambda module, *arguments: [sys.executable, str(script)])
+    spec, spec_path = find_spec(tmp_path, path)
+    compiler = NvrtcCompiler("sm_90", cache=None, sandbox=NoSandbox(), jobs=1, timeout_s=2.0)
+    yield Builder(spec, tmp_path, compiler, target_for("sm_90"), spec_path), load_program(path, kernels=["k"])
+    compiler.close()
+
+
+def _built(builder: Builder, original: Program, name: str) -> Evaluation:
+    data = original.data.replace(b"int i =", f"int {name} = 0; int i = {name} +".encode())
+    with pytest.raises(NotBuilt) as caught:
+        builder.candidate(original.replace({"k.cu": data}))
+    assert caught.value.evaluation is not None
+    assert caught.value.evaluation.failure is not None
+    return caught.value.evaluation
+
+
+def test_each_costs_one_candidate_and_the_compiler_is_replaced(builder: tuple[Builder, Program]) -> None:
+    plain = _built(*builder, "nothing")
+    assert plain.failure is not None
+    assert (plain.outcome, plain.failure.line) == (Outcome.COMPILE_ERROR, 7)
+    for name, says in (
+        ("crash_here", "died over this code"),
+        ("hang_here", "did not finish within 2 s"),
+        ("garbage_here", "the compiler"),
+    ):
+        evaluation = _built(*builder, name)
+        assert evaluation.outcome is Outcome.COMPILE_ERROR
+        assert evaluation.failure is not None
+        assert says in evaluation.failure.reason
+        assert "/home" not in evaluation.failure.reason
+        assert _built(*builder, "nothing").failure == plain.failure
