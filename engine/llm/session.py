@@ -138,11 +138,14 @@ class LlmSession:
     def arrivals(self) -> Sequence[tuple[Node, Sequence[Proposal]]]:
         """Proposals that came since the last call."""
         self._running = True  # what came before was read from the journal
+        self._charge()
+        return self._feed.arrivals()
+
+    def _charge(self) -> None:
         usd = self.budget.spent.usd or 0.0
         if self.mixture is not None and usd > self._charged_usd:
             self.mixture.charge("llm", usd - self._charged_usd)
             self._charged_usd = usd
-        return self._feed.arrivals()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for proposals; whether any are there."""
@@ -155,6 +158,7 @@ class LlmSession:
 
     def observe(self) -> None:
         """Hold what the model expected of its edits against the counters, while the profiler still answers."""
+        self._charge()
         self._expectations = [self._expected(node) for node in self._edits]
 
     def _expected(self, node: Node) -> dict[str, Any]:
