@@ -3,10 +3,12 @@
     python benchmarks/profile_rate.py --record benchmarks/results/profile_rate.json
 
 For each kernel: the original and candidates that the rules propose and that pass their checks are profiled in batches of
-16, in turn with one set and the other. The rate counts everything from asking for the first batch, the profiler's starts
-included; the record also says how long the GPU was held and where the rest went. `--probe` profiles the original with
-each counter alone and says what it costs; `--logs DIR` keeps what the profiler wrote. Exit code 0 when every batch gave
-every profile, 1 when one did not, 2 on wrong use.
+16, with one set and then the other. The rate counts everything from asking for the first batch, the profiler's starts
+included; the record also says how long the GPU was held and where the rest went. Then each kernel is searched for
+`--search` seconds with the profiler beside it: for how long the GPU was held for the profiler, for how long timing waited for that,
+and how many of the candidates that passed were counted. `--probe` profiles the original with each counter alone and says what it
+costs; `--logs DIR` keeps what the profiler wrote. Exit code 0 when every batch gave every profile, 1 when one did not, 2 on wrong
+use.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ import argparse
 import dataclasses
 import datetime
 import json
+import sqlite3
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +34,12 @@ from engine.errors import OptimlError  # noqa: E402
 from engine.evaluate.model import Built, Evaluator, NotBuilt  # noqa: E402
 from engine.machine import Machine, make_machine  # noqa: E402
 from engine.model import Outcome  # noqa: E402
+from engine.optimize import Options, optimize  # noqa: E402
 from engine.profile.model import CHEAP, FULL, LINES, MetricSet, Profile, ProfileRequest  # noqa: E402
 from engine.profile.ncu import BATCH, make_profiler  # noqa: E402
 from engine.rules import make_site, proposals  # noqa: E402
+from engine.search.insight import HELD, WAITED  # noqa: E402
+from engine.search.loop import Budget  # noqa: E402
 from engine.source.edit import edit_program  # noqa: E402
 from engine.source.load import load_program, repository_root  # noqa: E402
 from engine.spec.model import KernelSpec  # noqa: E402
@@ -46,7 +54,13 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run; see the module's docstring."""
     parser = argparse.ArgumentParser(description="Measure the profiler's rate on the example kernels.")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=f"kernels (default: {', '.join(_DEFAULT)})")
-    parser.add_argument("--batches", type=int, default=3, help="of each set for each kernel (default: 3)")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        default=6,
+        help="of each set for each kernel; a search of half a minute has about six (default: 6)",
+    )
+    parser.add_argument("--search", type=float, default=30.0, help="seconds of each search (default: 30; 0: none)")
     parser.add_argument("--sets", default="cheap,full", help="which sets: cheap, full, lines (default: cheap,full)")
     parser.add_argument("--probe", action="store_true", help="what each counter costs alone, on the first kernel")
     parser.add_argument("--no-prime", action="store_true", help="let each batch pay for the profiler's first kernel")
@@ -67,6 +81,8 @@ def main(given: Sequence[str] | None = None) -> int:
             for number, file in enumerate(files):
                 probed = options.probe and number == 0
                 runs.append(_run(gpu, file, [known[n] for n in names], options, probed))
+                if options.search:
+                    runs[-1]["search"] = _searched(gpu, file, options.search)
         finally:
             gpu.close()
     except OptimlError as error:
@@ -142,10 +158,14 @@ def _batches(
     profiler = make_profiler(gpu, spec, prime=not options.no_prime, spares=options.spares)
     results: list[dict[str, Any]] = []
     try:
+        begin = time.perf_counter()
+        pending = profiler.begin(batch, metrics)
         for number in range(options.batches):
-            begin = time.perf_counter()
-            answers = profiler.profile(batch, metrics)
-            wall = time.perf_counter() - begin
+            # As the search's own thread does it: the next batch begins while the last one's report is written.
+            later = profiler.begin(batch, metrics) if number + 1 < options.batches else None
+            answers = profiler.finish(pending)
+            wall, begin = time.perf_counter() - begin, time.perf_counter()
+            pending = later or pending
             profiles = [a for a in answers if isinstance(a, Profile)]
             results.append(
                 {
@@ -154,7 +174,7 @@ def _batches(
                     "sessions": [dataclasses.asdict(c) for c in profiler.costs],
                     "passes": sorted({s.passes for p in profiles for s in p.steps}),
                     "missing": sorted({m for p in profiles for s in p.steps for m in s.missing}),
-                    "first": dataclasses.asdict(profiles[0]) if profiles and number == 0 else None,
+                    "first": _asked_for(profiles[0], metrics) if profiles and number == 0 else None,
                     "profiler": {"version": profiler.version, "unusable": profiler.unusable, "dropped": sorted(profiler.dropped)},
                 }
             )  # fmt: skip
@@ -167,6 +187,29 @@ def _batches(
     for result in results[:-1]:
         result.pop("profiler")
     return results
+
+
+def _asked_for(profile: Profile, metrics: MetricSet) -> dict[str, Any]:
+    """A profile without what the profiler says of the machine and its own settings."""
+    steps = tuple(
+        dataclasses.replace(s, counters={n: c for n, c in s.counters.items() if n in metrics.metrics})
+        for s in profile.steps
+    )
+    return dataclasses.asdict(dataclasses.replace(profile, steps=steps))
+
+
+def _searched(gpu: Machine, file: Path, seconds: float) -> dict[str, Any]:
+    """One search with the profiler beside it: what it cost, and what it counted."""
+    with tempfile.TemporaryDirectory() as folder:
+        result, out = optimize(Options(file, budget=Budget(seconds=seconds), out=Path(folder)), gpu)
+        with closing(sqlite3.connect(out / "journal.sqlite")) as db:
+            counted = dict(db.execute("SELECT metrics, count(*) FROM profiles GROUP BY metrics"))
+    held, waited = result.stages.get(HELD, 0.0), result.stages.get(WAITED, 0.0)
+    return {
+        "elapsed_s": result.elapsed_s, "verified": result.counts["verified"], "counted": counted, "held_s": held, "waited_s": waited,
+        "trajectory_s": result.stages.get("profile", 0.0), "held_share": held / result.elapsed_s,
+        "waited_share": (waited + result.stages.get("profile", 0.0)) / result.elapsed_s, "notes": list(result.notes),
+    }  # fmt: skip
 
 
 def _probe(
@@ -231,6 +274,13 @@ def table(record: dict[str, Any]) -> str:
             cost = "no answer" if p["seconds"] is None else f"{p['seconds']:.3f} s"
             lines.append(f"| {run['kernel']} | {p['counter']} | alone | | {cost} | | | | {p['passes']} |")
     lines.append("")
+    for run in record["runs"]:
+        if s := run.get("search"):
+            lines.append(
+                f"{run['kernel']}: a search of {s['elapsed_s']:.0f} s waited {s['waited_s']:.2f} s for the profiler and "
+                f"{s['trajectory_s']:.2f} s for the trajectory, {100 * s['waited_share']:.1f} % of its time; {s['verified']} passed, "
+                f"counted: {', '.join(f'{n} {c}' for n, c in s['counted'].items()) or 'none'}."
+            )
     for name, total in record["summary"].items():
         lines.append(
             f"{name}: {total['per_s']:.1f} kernels/s with the starts, {total['per_held_s']:.1f} while the GPU was held."

@@ -37,7 +37,11 @@ def test_every_profile_counts_once_and_the_logs_are_kept(tmp_path: Path, monkeyp
     assert summary["cheap"]["per_s"] == pytest.approx(6 / wall)
     assert [b["passes"] for b in run["batches"]] == [[2], [2]]
     assert "gpu__time_duration.sum" in (tmp_path / "logs" / "k-cheap-1.log").read_text()
+    run["search"] = {
+        "elapsed_s": 30.0, "waited_s": 1.5, "trajectory_s": 0.6, "waited_share": 0.07, "verified": 90, "counted": {"cheap": 80},
+    }  # fmt: skip
     text = profile_rate.table({"runs": [run], "summary": summary})
+    assert "7.0 % of its time; 90 passed, counted: cheap 80." in text
     assert "| k | cheap | 1 | 3/3 |" in text
 
 

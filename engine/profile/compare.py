@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from engine.profile.model import (
     ACTIVE_LANES,
     BANK_CONFLICTS,
+    CACHES,
     DRAM_PCT,
     ISSUE_PCT,
     L1_HIT_PCT,
-    L2_HIT_PCT,
     LOAD_REQUESTS,
     LOAD_SECTORS,
     OCCUPANCY_PCT,
+    PIPES,
     REGISTERS,
-    SM_PCT,
     STALLS,
     STORE_REQUESTS,
     STORE_SECTORS,
@@ -67,14 +67,14 @@ def moved(before: Profile, after: Profile, most: int = 6) -> tuple[Change, ...]:
     return tuple(sorted(told, key=lambda c: (c.what != "time", -c.weight, c.what))[:most])
 
 
-def _mean(metric: str) -> _Read:
-    """A percentage over all steps, weighted by their times."""
+def _mean(*metrics: str) -> _Read:
+    """A percentage (the largest of several) over all steps, weighted by their times."""
 
     def read(profile: Profile) -> float | None:
         total = 0.0
         weights = 0.0
         for step in profile.steps:
-            value, time = step.get(metric), step.duration_us
+            value, time = step.most(metrics), step.duration_us
             if value is None or time is None:
                 return None
             total += value * time
@@ -122,11 +122,11 @@ _READ: Mapping[str, tuple[_Read, str]] = {
     "registers per thread": (_largest(REGISTERS), ""),
     "lanes at work": (_mean(ACTIVE_LANES), ""),
     "device memory used": (_mean(DRAM_PCT), "%"),
-    "multiprocessors used": (_mean(SM_PCT), "%"),
+    "caches used": (_mean(*CACHES), "%"),
+    "arithmetic pipes used": (_mean(*PIPES), "%"),
     "issue slots used": (_mean(ISSUE_PCT), "%"),
     "active warps": (_mean(OCCUPANCY_PCT), "%"),
     "L1 hits": (_mean(L1_HIT_PCT), "%"),
-    "L2 hits": (_mean(L2_HIT_PCT), "%"),
     **{f"warps {meaning}": (_mean(stall_metric(reason)), "%") for reason, meaning in STALLS.items()},
 }
 

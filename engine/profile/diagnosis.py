@@ -17,17 +17,17 @@ from engine.profile.lines import Site
 from engine.profile.model import (
     ACTIVE_LANES,
     BANK_CONFLICTS,
+    CACHES,
     DRAM_PCT,
     INSTRUCTIONS,
     ISSUE_PCT,
     L1_HIT_PCT,
     LOAD_REQUESTS,
     LOAD_SECTORS,
-    MEMORY_PCT,
     OCCUPANCY_PCT,
+    PIPES,
     SITE_IDEAL,
     SITE_SECTORS,
-    SM_PCT,
     STALLS,
     STORE_REQUESTS,
     STORE_SECTORS,
@@ -197,15 +197,15 @@ def _bound(
         f"({_rate(bandwidth)})"
     )  # fmt: skip
     dram = step.get(DRAM_PCT)
-    memory = [v for v in (dram, step.get(MEMORY_PCT), None if share is None else 100 * share) if v is not None]
-    compute = [v for v in (step.get(SM_PCT), step.get(ISSUE_PCT)) if v is not None]
+    caches = step.most(CACHES)
+    memory = [v for v in (dram, caches, None if share is None else 100 * share) if v is not None]
+    compute = [v for v in (step.most(PIPES), step.get(ISSUE_PCT)) if v is not None]
     if memory and max(memory) >= max(compute, default=0.0) and max(memory) >= _BUSY_PCT:
         outside = max(v for v in (dram, None if share is None else 100 * share, 0.0) if v is not None)
-        if outside >= _BUSY_PCT or step.get(MEMORY_PCT) is None:
+        if outside >= _BUSY_PCT or caches is None:
             return "memory", f"memory-bound: {copy or f'device memory is busy for {outside:.0f} % of the time'}"
         return "memory", (
-            f"memory-bound in the caches: the path to L1 and L2 is used at {step.get(MEMORY_PCT):.0f} % of its peak"
-            + _and(copy)
+            f"memory-bound in the caches: the path to L1 and L2 is used at {caches:.0f} % of its peak" + _and(copy)
         )
     if compute and max(compute) >= _BUSY_PCT:
         return "compute", f"compute-bound: the multiprocessors are used at {max(compute):.0f} % of their peak" + _and(

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ _KERNEL_S = 20.0  # one candidate: some 30 passes over what takes a second
 _END_S = 30.0
 _MAX_FRAME = 1 << 20  # the worker answers with a few hundred bytes
 _SESSIONS = 4  # for one call: what metrics and crashing candidates may cost before the rest is given up
+_PATIENCE, _PAUSE_S = 2, 0.5  # tries when another holds the counters, and how long it is waited before the next one
 _TOO_LONG = "did not finish in time"
 _NO_NCU = (
     "Nsight Compute (ncu) is not installed here: it comes with the CUDA toolkit, or as a package of its own from NVIDIA"
@@ -62,7 +63,7 @@ def ncu_version(ncu: Path, box: Sandbox | NoSandbox) -> str:
     """What `ncu --version` says ("2025.3.1.0"), "" where it says nothing that can be read."""
     try:
         done = subprocess.run(
-            box.command([str(ncu), "--version"], readable=_readable(ncu)),
+            box.command([str(ncu), "--version"], readable=_readable(ncu), gpu=True),  # it may be a script that looks in /opt
             capture_output=True, timeout=_END_S, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
@@ -85,7 +86,10 @@ def refused_by_driver(box: Sandbox | NoSandbox) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one batch took, in seconds: waiting until the worker was ready, the GPU held, and ncu's end."""
+    """What one batch took, in seconds: until the worker was ready and primed, the GPU held, and from there to ncu's end.
+
+    `prepare_s` the worker spent before, and `prime_s` is a part of `ready_s`.
+    """
 
     metrics: str
     candidates: int
@@ -93,8 +97,26 @@ class Cost:
     ready_s: float
     held_s: float
     end_s: float
-    prepare_s: float  # within the worker, before the batch
+    prepare_s: float
     prime_s: float
+
+
+@dataclass
+class Pending:
+    """A batch that was begun. `asked` are the positions in it that the current session was given, `times` in seconds."""
+
+    batch: tuple[ProfileRequest, ...]
+    metrics: MetricSet
+    gpu: AbstractContextManager[object]
+    session: _Session | None = None
+    errors: list[str | None] = field(default_factory=list)
+    problem: str = ""
+    times: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    answers: dict[int, Profile | ProfileFailure] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.asked = list(range(len(self.batch)))
 
 
 class Profiler:
@@ -121,6 +143,7 @@ class Profiler:
         self._spares = max(1, spares)
         self._warm: dict[str, deque[_Session]] = {}
         self._silent = 0  # batches in a row of which nothing was said
+        self._busy = 0  # and for which another held the counters
         self.dropped: frozenset[str] = frozenset()
         self.costs: list[Cost] = []
         self.unusable = _NO_NCU if ncu is None else refused_by_driver(box)
@@ -139,26 +162,44 @@ class Profiler:
             except OSError as error:
                 self.unusable = f"the profiler cannot be started: {error.strerror or error}"
 
+    def begin(
+        self, batch: Sequence[ProfileRequest], metrics: MetricSet,
+        gpu: AbstractContextManager[object] | None = None,
+    ) -> Pending:  # fmt: skip
+        """Have a batch run; `gpu` is entered for as long as the GPU is used. `finish` has the answers.
+
+        While one batch is pending another may be begun: its profiler sets up while the first one's writes its report.
+        """
+        pending = Pending(tuple(batch), metrics, gpu or contextlib.nullcontext())
+        if not self.unusable and batch:
+            self._run(pending)
+        return pending
+
+    def finish(self, pending: Pending) -> list[Profile | ProfileFailure]:
+        """The answers to a batch, in order.
+
+        A candidate that faults costs its worker: what came before it and after it is profiled once more.
+        """
+        batch, answers = pending.batch, pending.answers
+        for number in range(_SESSIONS):
+            if number:
+                self._run(pending)
+            done = self._end(pending)
+            answers.update({pending.asked[i]: answer for i, answer in done.items()})
+            pending.asked = [i for i in range(len(batch)) if i not in answers]
+            if not pending.asked or self.unusable:
+                break
+        for i in pending.asked:
+            reason = self.unusable or "the profiler ended too often before this candidate's turn"
+            answers[i] = ProfileFailure(batch[i].key, "no profiler" if self.unusable else "lost", reason)
+        return [answers[i] for i in range(len(batch))]
+
     def profile(
         self, batch: Sequence[ProfileRequest], metrics: MetricSet,
         gpu: AbstractContextManager[object] | None = None,
     ) -> list[Profile | ProfileFailure]:  # fmt: skip
-        """Profile each request, in order; `gpu` is entered for as long as the GPU is used.
-
-        A candidate that faults costs its worker: what came before it and after it is profiled once more.
-        """
-        answers: dict[int, Profile | ProfileFailure] = {}
-        left = list(range(len(batch)))
-        for _ in range(_SESSIONS):
-            if not left or self.unusable:
-                break
-            done = self._one_session([batch[i] for i in left], metrics, gpu or contextlib.nullcontext())
-            answers.update({left[i]: answer for i, answer in done.items()})
-            left = [i for i in left if i not in answers]
-        for i in left:
-            reason = self.unusable or "the profiler ended too often before this candidate's turn"
-            answers[i] = ProfileFailure(batch[i].key, "no profiler" if self.unusable else "lost", reason)
-        return [answers[i] for i in range(len(batch))]
+        """Profile each request, in order: `begin` and `finish`."""
+        return self.finish(self.begin(batch, metrics, gpu))
 
     def close(self) -> None:
         """End what was warmed up."""
@@ -166,45 +207,51 @@ class Profiler:
             while waiting:
                 waiting.popleft().close()
 
-    def _one_session(
-        self, batch: Sequence[ProfileRequest], metrics: MetricSet, gpu: AbstractContextManager[object]
-    ) -> dict[int, Profile | ProfileFailure]:
-        """What one process under the profiler gave, by position in the batch. What is not in it may be asked again."""
+    def _run(self, pending: Pending) -> None:
+        """Have what is still asked of a batch launched by a worker that waits."""
         begin = time.perf_counter()
-        self.warm_up(metrics)
-        waiting = self._warm[metrics.name]
+        pending.session, pending.errors, pending.problem = None, [], ""
+        self.warm_up(pending.metrics)
+        waiting = self._warm[pending.metrics.name]
         if not waiting:
+            return
+        session = pending.session = waiting.popleft()
+        problem = session.wait_ready() or (session.prime() if self._prime else "")
+        ready = held = released = time.perf_counter()
+        if not problem:
+            with pending.gpu:
+                held = time.perf_counter()
+                pending.errors = session.run([pending.batch[i] for i in pending.asked])
+                released = time.perf_counter()
+            self.warm_up(pending.metrics)  # beside this one's end, when the GPU is free again
+        pending.problem = problem
+        pending.times = (ready - begin, released - held, released)
+
+    def _end(self, pending: Pending) -> dict[int, Profile | ProfileFailure]:
+        """What one process under the profiler gave, by position in what was asked. What is not in it may be asked again."""
+        session, metrics = pending.session, pending.metrics
+        if session is None:
             return {}
-        session = waiting.popleft()
+        pending.session = None
         try:
-            problem = session.wait_ready()
-            ready = time.perf_counter()
-            errors: list[str | None] = []
-            held = ready
-            if not problem:
-                with gpu:
-                    held = time.perf_counter()
-                    errors = session.run(batch)
-                    released = time.perf_counter()
-                self.warm_up(metrics)  # beside this one's end, when the GPU is free again
-            else:
-                released = held
             text = session.end()
         finally:
             session.close()
+        batch = [pending.batch[i] for i in pending.asked]
         self.said, self.seconds = text, session.seconds
         rows = output.parse(text)
         found = output.complaint(text, session.metrics.metrics)
-        answers = _answers(batch, session.metrics, rows[session.primed_rows(rows) :], errors, self.version)
+        answers = _answers(batch, session.metrics, rows[session.primed_rows(rows) :], pending.errors, self.version)
         answers = {i: _with_missing(a, metrics) for i, a in answers.items()}
         count = sum(isinstance(a, Profile) for a in answers.values())
+        ready_s, held_s, released = pending.times
         self.costs.append(
             Cost(
-                metrics.name, len(batch), count, ready - begin, released - held, time.perf_counter() - released,
-                session.prepare_s, session.prime_s,
+                metrics.name, len(batch), count, ready_s, held_s, time.perf_counter() - released, session.prepare_s,
+                session.prime_s,
             )
         )  # fmt: skip
-        return self._judged(batch, answers, found, problem, errors)
+        return self._judged(batch, answers, found, pending.problem, pending.errors)
 
     def _judged(
         self, batch: Sequence[ProfileRequest], answers: dict[int, Profile | ProfileFailure],
@@ -213,14 +260,14 @@ class Profiler:
         """Learn from what went wrong; returns the answers that stand."""
         profiled = {i: a for i, a in answers.items() if isinstance(a, Profile)}
         if profiled:
-            self._silent = 0
+            self._silent = self._busy = 0
         if found is not None and found.kind == "missing":
             self.dropped |= found.metrics
             self.close()  # what waits was started with counters that are not there
             return dict(profiled)
-        if found is not None and found.kind == "busy" and self._prime:
-            self._prime = False  # perhaps two workers of ours: let the counters go between batches
-            self.close()
+        if found is not None and found.kind == "busy" and self._busy < _PATIENCE:
+            self._busy += 1  # perhaps the batch before this one had not let the counters go
+            time.sleep(_PAUSE_S)
             return dict(profiled)
         if found is not None and found.kind in ("permission", "busy"):
             self.unusable = found.reason
@@ -277,7 +324,6 @@ class _Session:
         with setup.open("wb") as file:
             header = {
                 "spec": dataclasses.asdict(profiler._spec), "case": profiler._case, "seed": profiler._seed,
-                "prime": profiler._prime,
             }  # fmt: skip
             wire.send(file, header, [profiler._tools])
         setup.chmod(0o644)
@@ -321,9 +367,18 @@ class _Session:
             return said[-1][:300] if said else "it does not answer" if lost.kind == "timeout" else "it ended at once"
         if answer.get("ready") is not True:
             return str(answer.get("error", "it is not ready"))[:300]
-        self._primed = answer.get("primed") is True
-        self.prepare_s, self.prime_s = _seconds(answer.get("prepare_s")), _seconds(answer.get("prime_s"))
+        self.prepare_s = _seconds(answer.get("prepare_s"))
         return ""
+
+    def prime(self) -> str:
+        """Have the profiler set itself up; what is wrong, or ""."""
+        try:
+            answer, _ = self._worker.call({"prime": True}, timeout_s=_READY_S)
+        except WorkerLost as lost:
+            return "it does not answer" if lost.kind == "timeout" else "it ended when it was to begin"
+        self._primed = answer.get("primed") is True
+        self.prime_s = _seconds(answer.get("prime_s"))
+        return "" if self._primed else str(answer.get("error", "it did not begin"))[:300]
 
     def run(self, batch: Sequence[ProfileRequest]) -> list[str | None]:
         """Have the batch launched: one entry for each candidate that was reached, None where it ran."""
@@ -401,7 +456,7 @@ def _answers(
             request.key, metrics.name, request.case,
             tuple(
                 StepProfile(
-                    request.binary.entries[s], request.launches[s], row.counters, passes=row.passes
+                    request.binary.entries[s], request.launches[s], row.counters, passes=row.passes_known
                 )
                 for s, row in enumerate(steps)
                 if row is not None

@@ -22,6 +22,7 @@ _IDENTITY = frozenset(
     }
 )  # fmt: skip
 _PASSES = re.compile(r'==PROF== Profiling "[^"]*" - (\d+)[^\n]*? - (\d+) pass(?:es)?')
+_REPLAYED = "profiler__replayer_passes"
 _NO_METRIC = re.compile(r"Failed to find metric (?:regex:\^)?([A-Za-z0-9_\\.:]+)")
 _VALUE = re.compile(r"\s*(?P<value>[-+0-9.,eE]+)(?:\s*\((?P<instances>.*)\))?\s*\Z", re.DOTALL)
 _ERROR = re.compile(r"==ERROR== (?P<what>[^\n]+)")
@@ -38,6 +39,12 @@ class Row:
     block: tuple[int, ...]
     counters: dict[str, Counter] = field(default_factory=dict)
     passes: int = 0
+
+    @property
+    def passes_known(self) -> int:
+        """Passes over the kernel, from the progress lines or from a counter of the profiler's own; 0 where neither says it."""
+        told = self.counters.get(_REPLAYED)
+        return self.passes or (int(told.value) if told is not None and 0 <= told.value < 1e6 else 0)
 
     def is_of(self, kernel: str, launch: LaunchConfig) -> bool:
         """Whether this row can be the launch asked for. A layout without grid and block is believed by name alone."""

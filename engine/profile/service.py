@@ -6,22 +6,26 @@ import heapq
 import itertools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.profile.model import MetricSet, Profile, ProfileFailure, ProfileRequest
 
 BATCH = 16
-SHARE = 0.1  # of a search's time that the GPU may spend under the profiler
-_LINGER_S = 0.3  # how long a batch waits to fill up; a search makes some 5 to 20 candidates a second
+# Of a search's time that the GPU may spend under the profiler, half of it for each set: below a tenth, with room for the trajectory.
+SHARE = 0.08
+# How long a batch waits to fill up, in seconds; a search makes some 5 to 20 candidates a second.
+_LINGER_S = 0.3
+_LINGER_BACKGROUND_S = 1.5
 _TICK_S = 0.05
 _LEAST = 4  # kernels of a batch that nobody waits for: each batch costs a process of some two seconds beside the search
 # What one kernel holds the GPU for, until it was measured here: one pass, and some thirty.
-_FIRST_GUESS_S = {"cheap": 0.03, "full": 0.3}
+_FIRST_GUESS_S = {"cheap": 0.03, "full": 0.2}
 
 Answer = Profile | ProfileFailure
 
@@ -41,9 +45,11 @@ class Source(Protocol):
 
     def warm_up(self, metrics: MetricSet) -> None: ...
 
-    def profile(
+    def begin(
         self, batch: Sequence[ProfileRequest], metrics: MetricSet, gpu: AbstractContextManager[object] | None = None
-    ) -> list[Answer]: ...
+    ) -> Any: ...
+
+    def finish(self, pending: Any) -> list[Answer]: ...
 
     def close(self) -> None: ...
 
@@ -51,6 +57,7 @@ class Source(Protocol):
 @dataclass(order=True)
 class _Job:
     priority: int
+    worth: float  # the negative of how much it is worth: a heap gives the smallest first
     number: int
     request: ProfileRequest = field(compare=False)
     metrics: MetricSet = field(compare=False)
@@ -65,7 +72,7 @@ class ProfileService:
     the thread that started them). `gpu` is the lock that timing holds too (`engine.profile.turns.Turns`, or one as fair): it
     is held while kernels run under the profiler, and not while `ncu` starts or writes. `share` bounds the part of the time
     since the service was made that the GPU is held for requests that are not required. `prepare` names the sets to warm up
-    for at once.
+    for at once. While one batch's profiler writes its report the next one sets up.
     """
 
     def __init__(
@@ -80,15 +87,17 @@ class ProfileService:
         self._begin = time.monotonic()
         self._each_s = dict(_FIRST_GUESS_S)
         self.held_s = 0.0
+        self._held_by: defaultdict[str, float] = defaultdict(float)  # set of counters
         self.profiled = 0
         self.unusable = ""  # why no profile can be had, once that is known
         self._thread = threading.Thread(target=self._serve, name="profiler", daemon=True)
         self._thread.start()
 
     def submit(
-        self, request: ProfileRequest, metrics: MetricSet, priority: Priority = Priority.BACKGROUND
+        self, request: ProfileRequest, metrics: MetricSet, priority: Priority = Priority.BACKGROUND, worth: float = 0.0
     ) -> Future[Answer]:
-        """Ask for one profile. A future that is cancelled before its turn costs nothing."""
+        """Ask for one profile; of equal priority what is worth most goes first. A future that is cancelled before its turn costs
+        nothing."""
         future: Future[Answer] = Future()
         with self._changed:
             if self._closing or self.unusable:
@@ -97,7 +106,7 @@ class ProfileService:
                     closed if self._closing else ProfileFailure(request.key, "no profiler", self.unusable)
                 )
                 return future
-            job = _Job(int(priority), next(self._numbers), request, metrics, future, time.monotonic())
+            job = _Job(int(priority), -worth, next(self._numbers), request, metrics, future, time.monotonic())
             heapq.heappush(self._jobs, job)
             self._changed.notify()
         return future
@@ -122,12 +131,19 @@ class ProfileService:
                 return
             for metrics in self._prepare:
                 source.warm_up(metrics)
-            while (jobs := self._next()) is not None:
-                if jobs:
-                    self._run(source, jobs)
+            running: _Batch | None = None
+            while (jobs := self._next(wait=running is None)) is not None:
+                begun = self._begin_batch(source, jobs) if jobs else None
+                if running is not None:
+                    self._finish(source, running)
+                running = begun
                 if source.unusable:
+                    if running is not None:
+                        self._finish(source, running)
                     self._give_up(source.unusable)
                     return
+            if running is not None:
+                self._finish(source, running)
         except Exception as error:  # a defect of the profiler costs the search a signal, never its life
             self._give_up(f"the profiler failed: {error}")
         finally:
@@ -140,10 +156,12 @@ class ProfileService:
         for job in waiting:
             _answer(job, ProfileFailure(job.request.key, "no profiler", why))
 
-    def _next(self) -> list[_Job] | None:
+    def _next(self, *, wait: bool) -> list[_Job] | None:
         """The next batch, all of one set of counters; [] where none is due yet, None at the end."""
         with self._changed:
             while not self._jobs and not self._closing:
+                if not wait:
+                    return []
                 self._changed.wait()
             if self._closing:
                 return None
@@ -153,40 +171,75 @@ class ProfileService:
                 return []
             first = self._jobs[0]
             alike = sorted(job for job in self._jobs if job.metrics.name == first.metrics.name)[: self._batch]
-            waited = time.monotonic() - first.since
             if first.priority != Priority.REQUIRED:
-                if len(alike) < self._batch and waited < _LINGER_S:
-                    self._changed.wait(_LINGER_S - waited)
+                others = sorted(j for j in self._jobs if j.metrics.name != first.metrics.name)[: self._batch]
+                alike, pause_s = self._due(alike)
+                if not alike and others and not self._affordable(first.metrics):
+                    alike, pause_s = self._due(others)  # another set has time of its own left
+                if not alike:
+                    if wait:
+                        self._changed.wait(pause_s)
                     return []
-                affordable = self._affordable(first.metrics)
-                least = _LEAST if first.priority == Priority.BACKGROUND else 1
-                if affordable < min(len(alike), least):
-                    self._changed.wait(_TICK_S)
-                    return []
-                alike = alike[:affordable]
             chosen = {job.number for job in alike}
             self._jobs = [job for job in self._jobs if job.number not in chosen]
             heapq.heapify(self._jobs)
         return [job for job in alike if job.future.set_running_or_notify_cancel()]
 
+    def _due(self, alike: list[_Job]) -> tuple[list[_Job], float]:
+        """What of a batch may run now; where nothing may, for how long to wait in seconds."""
+        first = alike[0]
+        linger_s = _LINGER_BACKGROUND_S if first.priority == Priority.BACKGROUND else _LINGER_S
+        waited = time.monotonic() - min(job.since for job in alike)
+        if len(alike) < self._batch and waited < linger_s:
+            return [], linger_s - waited
+        affordable = self._affordable(first.metrics)
+        least = _LEAST if first.priority == Priority.BACKGROUND else 1
+        return ([], _TICK_S) if affordable < min(len(alike), least) else (alike[:affordable], 0.0)
+
     def _affordable(self, metrics: MetricSet) -> int:
         """How many kernels the share still has time for."""
-        left = self._share * (time.monotonic() - self._begin) - self.held_s
+        left = self._share / 2 * (time.monotonic() - self._begin) - self._held_by[metrics.name]
         return max(0, int(left / self._each_s.get(metrics.name, _FIRST_GUESS_S["full"])))
 
-    def _run(self, source: Source, jobs: list[_Job]) -> None:
-        watch = _Watch(self._gpu)
-        metrics = jobs[0].metrics
+    def _begin_batch(self, source: Source, jobs: list[_Job]) -> _Batch:
+        batch = _Batch(jobs, _Watch(self._gpu))
         try:
-            answers = source.profile([job.request for job in jobs], metrics, watch)
+            batch.pending = source.begin([job.request for job in jobs], jobs[0].metrics, batch.watch)
+        except Exception as error:  # a defect of the profiler costs the search a signal, never its life
+            batch.problem = f"the profiler failed: {error}"
+        self._count(batch)
+        return batch
+
+    def _finish(self, source: Source, batch: _Batch) -> None:
+        jobs = batch.jobs
+        answers: list[Answer]
+        try:
+            answers = [] if batch.problem else source.finish(batch.pending)
         except Exception as error:  # as above
-            answers = [ProfileFailure(job.request.key, "lost", f"the profiler failed: {error}") for job in jobs]
-        self.held_s += watch.held_s
+            batch.problem = f"the profiler failed: {error}"
+        if batch.problem:
+            answers = [ProfileFailure(job.request.key, "lost", batch.problem) for job in jobs]
+        self._count(batch)
         self.profiled += sum(isinstance(a, Profile) for a in answers)
-        if watch.held_s:
-            self._each_s[metrics.name] = watch.held_s / len(jobs)
+        if batch.watch.held_s:
+            self._each_s[jobs[0].metrics.name] = batch.watch.held_s / len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             job.future.set_result(answer)
+
+    def _count(self, batch: _Batch) -> None:
+        held_s, batch.counted_s = batch.watch.held_s - batch.counted_s, batch.watch.held_s
+        self.held_s += held_s
+        if batch.jobs[0].priority != Priority.REQUIRED:
+            self._held_by[batch.jobs[0].metrics.name] += held_s
+
+
+@dataclass
+class _Batch:
+    jobs: list[_Job]
+    watch: _Watch
+    pending: Any = None
+    problem: str = ""
+    counted_s: float = 0.0
 
 
 class _Watch:

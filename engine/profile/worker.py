@@ -104,7 +104,7 @@ def main() -> int:
         return 0
     for item, cubin in zip(batch["items"], cubins, strict=True):
         begin = time.perf_counter()
-        answer = {"error": None}
+        answer: dict[str, Any] = {"error": None}
         try:
             session.run(item, cubin)
         except Exception as error:

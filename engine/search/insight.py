@@ -28,6 +28,8 @@ from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
 _TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
+# Names of stages in the result: what the profiler cost.
+HELD, WAITED = "profiler held the GPU", "waited for the profiler"
 _REMEMBERED = 512  # built programs, of some 20 KB each, that may still be expanded
 
 
@@ -93,6 +95,8 @@ class ProfilerInsight:
         self._arrived: deque[Observation] = deque()
         self._lock = threading.Lock()
         self._failures: dict[str, None] = {}
+        self._seen: set[int] = set()
+        self._passed = 0
 
     def look(self, built: Built, evaluation: Evaluation) -> None:
         digest = built.program.digest
@@ -100,7 +104,9 @@ class ProfilerInsight:
             if digest in self._asked:
                 return
             self._asked.add(digest)
-        future = self._service.submit(request_for(built, self._spec, self._case), FULL, Priority.EXPANSION)
+        future = self._service.submit(
+            request_for(built, self._spec, self._case), FULL, Priority.EXPANSION, _worth(evaluation)
+        )
 
         def book(done: Future[Answer]) -> None:
             if done.cancelled():
@@ -122,9 +128,12 @@ class ProfilerInsight:
             self._built[digest] = built, node.evaluation
             while len(self._built) > _REMEMBERED:
                 self._built.popitem(last=False)
+            self._passed += 1
         if node.id == 0:
             return  # the original is looked at in full
-        future = self._service.submit(request_for(built, self._spec, self._case), CHEAP, Priority.BACKGROUND)
+        future = self._service.submit(
+            request_for(built, self._spec, self._case), CHEAP, Priority.BACKGROUND, _worth(node.evaluation)
+        )
 
         def book(done: Future[Answer]) -> None:
             answer = None if done.cancelled() else done.result()
@@ -141,6 +150,7 @@ class ProfilerInsight:
         with self._lock:
             node = self._nodes.get(built.program.digest)
             if node is not None:
+                self._seen.add(node)
                 self._arrived.append(Observation(node, profile.metrics, _counters(profile), proxies))
 
     def arrivals(self) -> Sequence[Observation]:
@@ -192,12 +202,18 @@ class ProfilerInsight:
         return found
 
     def stages(self) -> Mapping[str, float]:
-        return {"profiler held the GPU": self._service.held_s, "waited for the profiler": self._waited_s()}
+        return {HELD: self._service.held_s, WAITED: self._waited_s()}
 
     def close(self) -> tuple[str, ...]:
         self._service.close()
         reasons = [self._service.unusable] if self._service.unusable else list(self._failures)
-        return tuple(f"no counters for some programs: {why}" for why in reasons[:2])
+        notes = [f"no counters for some programs: {why}" for why in reasons[:2]]
+        if not self._service.unusable and len(self._seen) < self._passed:
+            notes.append(
+                f"Nsight Compute counted {len(self._seen)} of {self._passed} programs that passed: its share of the GPU's time, or the "
+                "search's, was spent"
+            )
+        return tuple(notes)
 
     def _time_us(self, evaluation: Evaluation) -> float | None:
         if evaluation.measurement is None or not evaluation.measurement.cases:
@@ -276,6 +292,10 @@ def _bandwidth(arch: str) -> float:
         return figures_for(arch).dram_bytes_s
     except OptimlError:
         return 0.0  # an architecture whose figures are not known
+
+
+def _worth(evaluation: Evaluation) -> float:
+    return evaluation.measurement.ratio if evaluation.measurement is not None else 0.0
 
 
 def _occupancy(built: Built, spec: KernelSpec, case: int) -> float | None:

@@ -45,13 +45,21 @@ if bad:
 if MODE == "cannot start":
     sys.stderr.write("libcuda.so.1 is missing\\n")
     sys.exit(127)
-if MODE == "busy when primed" and header["prime"]:
-    write("==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool "
-          "(like DCGM) is concurrently collecting profiling data.\\n==ERROR== Failed to profile \\"fill_words\\"\\n")
-    sys.exit(9)
-wire.send(sink, {{"ready": True, "primed": header["prime"], "prepare_s": 0.1, "prime_s": 0.2}})
+wire.send(sink, {{"ready": True, "prepare_s": 0.1}})
+primed = False
 try:
     batch, cubins = wire.receive(sys.stdin.buffer)
+    if "prime" in batch:
+        tries = os.path.join({counts!r}, "..", "tries")
+        before = os.path.getsize(tries) if os.path.exists(tries) else 0
+        if MODE == "busy" or MODE == "busy once" and not before:
+            open(tries, "a").write("x")
+            write("==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool "
+                  "(like DCGM) is concurrently collecting profiling data.\\n==ERROR== Failed to profile \\"fill_words\\"\\n")
+            sys.exit(9)
+        primed = True
+        wire.send(sink, {{"primed": True, "prime_s": 0.2}})
+        batch, cubins = wire.receive(sys.stdin.buffer)
 except wire.WireError:
     sys.exit(0)
 rows = []
@@ -63,7 +71,7 @@ def row(kernel, grid, block, scale):
         values.append("n/a" if MODE == "not on this chip" and name == "dram__bytes.sum" else value)
     cells = [str(number), "7", "python3", "127.0.0.1", kernel, "1", "7", str(tuple(block)), str(tuple(grid)), "0", "9.0", *values]
     rows.append(",".join('"%s"' % c for c in cells))
-if header["prime"]:
+if primed:
     row("fill_words", (1, 1, 1), (256, 1, 1), 1)
 for item, cubin in zip(batch["items"], cubins):
     if cubin == b"hangs":

@@ -39,10 +39,10 @@ def test_the_measured_time_goes_before_the_profilers_own():
 @pytest.mark.parametrize(
     ("counters", "bound", "words"),
     [
-        ({"DRAM_PCT": 10, "MEMORY_PCT": 30, "SM_PCT": 85, "DRAM_BYTES": 4e6}, "compute", "at 85 % of their peak"),
-        ({"DRAM_PCT": 10, "MEMORY_PCT": 90, "SM_PCT": 30, "DRAM_BYTES": 4e6}, "memory", "in the caches"),
+        ({"DRAM_PCT": 10, "L2_PCT": 30, "FMA_PCT": 85, "DRAM_BYTES": 4e6}, "compute", "at 85 % of their peak"),
+        ({"DRAM_PCT": 10, "L2_PCT": 90, "FMA_PCT": 30, "DRAM_BYTES": 4e6}, "memory", "in the caches"),
         (
-            {"DRAM_PCT": 10, "MEMORY_PCT": 20, "SM_PCT": 15, "DRAM_BYTES": 4e6, "long_scoreboard": 70},
+            {"DRAM_PCT": 10, "L2_PCT": 20, "FMA_PCT": 15, "DRAM_BYTES": 4e6, "long_scoreboard": 70},
             "latency",
             "warps spend 70 % of their cycles waiting for global or local memory",
         ),
@@ -145,9 +145,9 @@ def test_steps_count_by_their_time_and_are_named():
 
 
 def test_missing_counters_are_named_and_nothing_is_made_up():
-    from engine.profile.model import DRAM_BYTES, DRAM_PCT, MEMORY_PCT
+    from engine.profile.model import DRAM_BYTES, DRAM_PCT, L2_PCT
 
-    diagnosis = of(step(missing=(DRAM_BYTES, DRAM_PCT, MEMORY_PCT)))
+    diagnosis = of(step(missing=(DRAM_BYTES, DRAM_PCT, L2_PCT)))
     assert diagnosis.copy_share is None
     assert diagnosis.bound == "unknown"
     assert DRAM_PCT in diagnosis.sentences()[-1]
@@ -159,8 +159,8 @@ def test_the_cheap_set_alone_tells_memory_bound():
 
     others = tuple(name for name in _CALM if name not in CHEAP.metrics)
     assert of(step(missing=others)).bound == "memory"
-    slow = of(step(missing=others, DURATION=400_000))
-    assert slow.bound == "unknown"
+    slow = of(step(missing=others, DURATION=400_000, DRAM_PCT=7.5))
+    assert slow.bound == "latency"
     assert "8 % of what a copy reaches" in slow.text
 
 

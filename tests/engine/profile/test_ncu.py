@@ -154,11 +154,38 @@ def test_a_profiler_killed_midway(tmp_path):
     assert made.unusable == "the profiler ended without a report"  # twice in a row: given up
 
 
-def test_two_workers_in_each_others_way_let_the_counters_go(tmp_path):
-    made = profiler(tmp_path, "busy when primed")
+def test_counters_that_another_holds_for_a_moment_are_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(ncu, "_PAUSE_S", 0.01)
+    made = profiler(tmp_path, "busy once")
     (answer,) = run(made, [request("a")])
     assert isinstance(answer, Profile)
     assert made.unusable == ""
+
+
+def test_counters_that_another_keeps_end_profiling(tmp_path, monkeypatch):
+    monkeypatch.setattr(ncu, "_PAUSE_S", 0.01)
+    made = profiler(tmp_path, "busy")
+    (answer,) = run(made, [request("a")])
+    assert answer.kind in ("busy", "no profiler")
+    assert "another tool holds the performance counters" in made.unusable
+
+
+def test_a_batch_may_begin_before_the_last_one_has_ended(tmp_path):
+    made = profiler(tmp_path)
+    try:
+        first = made.begin([request("a", b"x"), request("b", b"faults"), request("c", b"xx")], CHEAP)
+        second = made.begin([request("d", b"xxx")], CHEAP)
+        answers = made.finish(first)  # what the fault cost is asked for again now
+        assert [getattr(a, "duration_us", None) for a in answers] == [1.0, None, 2.0]
+        assert [a.duration_us for a in made.finish(second)] == [3.0]
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("prime", [True, False])
+def test_what_the_profiler_sets_up_first_counts_for_nobody(tmp_path, prime):
+    (answer,) = run(profiler(tmp_path, prime=prime), [request("a", b"xx")])
+    assert answer.duration_us == 2.0
 
 
 def test_a_worker_that_cannot_start(tmp_path):

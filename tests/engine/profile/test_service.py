@@ -26,7 +26,10 @@ class Source:
     def warm_up(self, metrics):
         self.threads.add(threading.current_thread())
 
-    def profile(self, batch, metrics, gpu=None):
+    def finish(self, answers):
+        return answers
+
+    def begin(self, batch, metrics, gpu=None):
         self.gate.wait(10)
         self.threads.add(threading.current_thread())
         if self.raises:
@@ -44,6 +47,7 @@ class Source:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(service, "_LINGER_S", 0.05)
+    monkeypatch.setattr(service, "_LINGER_BACKGROUND_S", 0.05)
 
 
 def start(source, gpu, **options):
@@ -94,6 +98,54 @@ def test_the_gpu_is_held_no_longer_than_its_share():
     assert 4 <= sum(f.done() for f in futures) < 40
     running.close()
     assert all(f.done() for f in futures)
+
+
+def test_what_is_worth_most_goes_first():
+    gpu = Turns()
+    source = Source(gpu)
+    source.gate.clear()
+    running = start(source, gpu, batch=2)
+    running.submit(request("first"), FULL, Priority.REQUIRED)
+    time.sleep(0.1)
+    futures = [running.submit(request(str(worth)), CHEAP, worth=worth) for worth in (1.0, 3.0, 0.5, 2.0)]
+    source.gate.set()
+    assert all(f.result(5) for f in futures)
+    running.close()
+    assert [keys for name, keys in source.batches if name == "cheap"] == [["3.0", "2.0"], ["1.0", "0.5"]]
+
+
+def test_one_sets_empty_purse_does_not_stop_the_other():
+    gpu = Turns()
+    source = Source(gpu, each_s=0.05)
+    running = start(source, gpu, share=0.2)
+    running._held_by["full"] = 1e9
+    wanted = running.submit(request("node"), FULL, Priority.EXPANSION)
+    assert running.submit(request("a"), CHEAP).result(5).key == "a"
+    assert not wanted.done()
+    running.close()
+
+
+def test_the_next_batch_begins_before_the_last_one_has_its_report():
+    gpu, order = Turns(), []
+
+    class Slow(Source):
+        def begin(self, batch, metrics, gpu=None):
+            order.append(f"begin {batch[0].key}")
+            return super().begin(batch, metrics, gpu)
+
+        def finish(self, answers):
+            order.append(f"finish {answers[0].key}")
+            return answers
+
+    source = Slow(gpu)
+    source.gate.clear()
+    running = start(source, gpu, batch=1)
+    futures = [running.submit(request(key), CHEAP, Priority.REQUIRED) for key in "abc"]
+    time.sleep(0.1)
+    source.gate.set()
+    assert [f.result(5).key for f in futures] == ["a", "b", "c"]
+    running.close()
+    assert order == ["begin a", "begin b", "finish a", "begin c", "finish b", "finish c"]
 
 
 def test_what_is_required_is_not_held_to_the_share():
