@@ -8,6 +8,7 @@ pytest.importorskip("jinja2")
 
 from engine.errors import UsageError
 from engine.llm.batch import BatchClient
+from engine.llm.context import node_key
 from engine.llm.feed import LlmFeed
 from engine.llm.model import ChatError, ChatRequest, Fault, Message
 from engine.llm.proposer import LlmProposer
@@ -16,6 +17,7 @@ from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Search
 from engine.search.tree import Tree
+from engine.source.edit import edit_program
 from engine.spec.read import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator
 
@@ -86,6 +88,87 @@ def test_what_is_no_output_file_is_named_with_its_line(tmp_path, text):
 def test_a_batch_needs_a_model(tmp_path):
     with pytest.raises(UsageError, match="--llm-model"):
         BatchClient(tmp_path, "")
+
+
+def published(line):
+    """Whether a line is one of the Batch API's input format: `BatchRequestInput` of OpenAI's API description for the line, and for
+    its body the parameters as the `openai` package has them, which is generated from that description."""
+    import typing
+
+    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+    from pydantic import TypeAdapter, ValidationError
+
+    body, name = line.get("body"), line.get("custom_id")
+    if set(line) != {"custom_id", "method", "url", "body"} or not isinstance(name, str) or not 0 < len(name) <= 64:
+        return False
+    if line["method"] != "POST" or line["url"] != "/v1/chat/completions":
+        return False
+    if not set(body) <= set(typing.get_type_hints(CompletionCreateParamsNonStreaming)) - {"stream"}:
+        return False
+    try:
+        read = TypeAdapter(CompletionCreateParamsNonStreaming).validate_python(body, strict=True)
+        return len(list(read["messages"])) == len(body["messages"])
+    except ValidationError:
+        return False
+
+
+def test_every_line_of_a_run_is_of_the_published_format(tmp_path):
+    run(tmp_path, resume=False)
+    respond(tmp_path / "batch", answer(("not there", "x")))
+    run(tmp_path, resume=True)  # with conversations that go on
+    text = (tmp_path / "batch" / "requests.jsonl").read_text()
+    assert text.endswith("\n")
+    lines = [json.loads(t) for t in text.splitlines()]
+    assert any(len(line["body"]["messages"]) > 2 for line in lines)
+    assert all(published(line) for line in lines)
+    assert len({line["custom_id"] for line in lines}) == len(lines)
+    index = [json.loads(t) for t in (tmp_path / "batch" / "index.jsonl").read_text().splitlines()]
+    assert [i["custom_id"] for i in index] == [line["custom_id"] for line in lines]
+    assert {i["about"] for i in index} & {"original"}
+
+
+def test_the_check_of_the_format_refuses_what_is_not_of_it():
+    client = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
+              "body": {"model": "m", "messages": [{"role": "user", "content": "x"}], "temperature": 0.2}}  # fmt: skip
+    assert published(client)
+    for wrong in ({"method": "GET"}, {"url": "/chat"}, {"extra": 1}, {"custom_id": 3}, {"custom_id": "x" * 65},
+                  {"body": {**client["body"], "temperature": "hot"}}, {"body": {**client["body"], "retries": 3}},
+                  {"body": {**client["body"], "messages": [{"role": "user"}]}}, {"body": {"model": "m", "messages": "x"}}):  # fmt: skip
+        assert not published({**client, **wrong}), wrong
+
+
+def test_a_question_keeps_its_name_while_the_code_stays_the_same(tmp_path):
+    """Adding a spec for another kernel to the file of specs, or another prompt, must not lose recorded answers."""
+    text, key = b"[[kernel]]\nname = 'a'\n", {}
+    for name, specs in (("one", text), ("two", text + b"[[kernel]]\nname = 'b'\n")):
+        original = Program({"k.cu": b"code", "optiml.toml": specs}, "k.cu")
+        edited = original.replace({"k.cu": b"other code", "optiml.toml": specs.replace(b"'a'", b"'c'")})
+        key[name] = (node_key(original, original), node_key(original, edited))
+    assert key["one"] == key["two"]
+    assert key["one"][0] != key["one"][1]
+    launch = original.replace({"optiml.toml": text.replace(b"'a'", b"'d'")})
+    assert node_key(original, launch) not in key["two"]
+
+
+def test_an_answer_at_hand_is_asked_for_though_the_node_is_no_better(tmp_path):
+    """A repeated run does not measure quite the same: what was a better version once may not be one now."""
+    spec_file = tmp_path / "k.cu"
+    spec_file.write_bytes(SOFTMAX.read_bytes())
+    spec, _ = find_spec(tmp_path, spec_file, "softmax_kernel")
+    program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
+    for held in (False, True):
+        tree = Tree(program, Factors(("0.5",)), 0)
+        evaluator = FakeEvaluator()
+        tree.root.evaluation = evaluator.open(program)[1]
+        proposal = tree._proposals(tree.root)[0]
+        slower = edit_program(program, proposal.edits)
+        node = tree.add(1, tree.root, proposal, slower, evaluator.evaluate(evaluator.build(slower), None)[0])
+        wanted = f"propose/{node_key(program, slower)}/0"
+        feed = LlmFeed(LlmProposer(BatchClient(tmp_path / str(held), "m")), spec, Target(),
+                       holds=lambda label, held=held, wanted=wanted: held and label == wanted)  # fmt: skip
+        feed.booked(node)
+        assert feed.settle(10)
+        assert feed.report.requests == held
 
 
 def run(tmp_path, *, resume):
