@@ -18,6 +18,7 @@ _VECTORS = {
     "float": ("float4", 4), "int": ("int4", 4), "unsigned": ("uint4", 4), "unsigned int": ("uint4", 4),
     "double": ("double2", 2),
 }  # fmt: skip
+_COPIED = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}  # bytes of an asynchronous copy
 _ZEROS = {"float": "0.0f", "double": "0.0", "int": "0", "unsigned": "0u", "unsigned int": "0u"}
 _PARTS = "xyzw"
 
@@ -26,7 +27,9 @@ _PARTS = "xyzw"
 class Tiling:
     """Sizes in elements: a block computes bm x bn results in steps of bk, a thread tm x tn of them.
 
-    `buffers` is 1, or 2 to load the next tiles into registers while the present ones are multiplied.
+    `buffers` is 1, or 2 to load the next tiles into registers while the present ones are multiplied; with `copies` the
+    tiles come by asynchronous copies, `buffers` - 1 of them ahead. With `square`, a warp's threads are 4 x 8 of the
+    tile's, so that each of its loads from shared memory touches every bank once.
     """
 
     bm: int
@@ -34,7 +37,9 @@ class Tiling:
     bk: int
     tm: int
     tn: int
-    buffers: Literal[1, 2]
+    buffers: int
+    copies: bool = False
+    square: bool = False
 
     @property
     def threads(self) -> int:
@@ -59,6 +64,11 @@ def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | N
     outer = tiling.bm if which == "a" else tiling.bn
     run = tiling.bk if operand.along == "k" else outer
     vector, width = _VECTORS.get(operand.element, ("", 1))
+    if tiling.copies:
+        if operand.conversion != "@" or operand.element not in _COPIED:
+            return None
+        if operand.along == "k":  # turned on its way: element by element
+            vector, width = "", 1
     if run % width or outer * tiling.bk % (tiling.threads * width):
         vector, width = "", 1
     if outer * tiling.bk % (tiling.threads * width):
@@ -89,8 +99,7 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
         )
     lines += [
         f"const int {name('tid')} = threadIdx.x;",
-        f"const int {name('thread_row')} = {name('tid')} / ({name('tile_n')} / {name('thread_n')});",
-        f"const int {name('thread_col')} = {name('tid')} % ({name('tile_n')} / {name('thread_n')});",
+        *_thread_place(t, name),
         f"const int {name('first_row')} = blockIdx.y * {name('tile_m')};",
         f"const int {name('first_col')} = blockIdx.x * {name('tile_n')};",
     ]
@@ -103,8 +112,25 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
                 f"reinterpret_cast<size_t>({base}) % ({size}) == 0;"
             )
     lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
-    lines += _pipelined(form, t, parts, name, unit) if t.buffers > 1 else _plain(form, t, parts, name, unit)
+    write = _copied if t.copies else _pipelined if t.buffers > 1 else _plain
+    lines += write(form, t, parts, name, unit)
     return "\n".join(lines)
+
+
+def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
+    """The thread's row and column among the threads of the tile."""
+    tid, row, column = name("tid"), name("thread_row"), name("thread_col")
+    across = t.bn // t.tn
+    if t.square and across % 8 == 0 and (t.bm // t.tm) % 4 == 0:
+        warps = across // 8
+        return [
+            f"const int {row} = {tid} / {32 * warps} * 4 + {tid} % 32 / 8;",
+            f"const int {column} = {tid} / 32 % {warps} * 8 + {tid} % 8;",
+        ]
+    return [
+        f"const int {row} = {tid} / ({name('tile_n')} / {name('thread_n')});",
+        f"const int {column} = {tid} % ({name('tile_n')} / {name('thread_n')});",
+    ]
 
 
 def _grouped(expression: str) -> str:
@@ -130,6 +156,63 @@ def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callabl
         body += _indented(_store(p, f"[{tile} % 2]", name, unit), unit)
     body += ["}", "__syncthreads();"]
     return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *_indented(body, unit), "}"]
+
+
+def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+    tiles, tile, ahead = name("tiles"), name("tile"), name("ahead")
+
+    def copy(at: str) -> list[str]:
+        lines = [f"if ({at} < {tiles}) {{"]
+        for p in parts:
+            lines += _indented(_copy(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit), unit)
+        return [*lines, "}", "__pipeline_commit();"]
+
+    body = [
+        f"__pipeline_wait_prior({t.buffers - 2});",
+        "__syncthreads();  // these tiles are there, and those before are no longer needed",
+        f"const int {ahead} = {tile} + {t.buffers - 1};",
+        *copy(ahead),
+        *_multiply(t, parts, f"[{tile} % {t.buffers}]", name, unit),
+    ]
+    return [
+        f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};",
+        f"for (int {tile} = 0; {tile} < {t.buffers - 1}; ++{tile}) {{",
+        *_indented(copy(tile), unit),
+        "}",
+        f"for (int {tile} = 0; {tile} < {tiles}; ++{tile}) {{",
+        *_indented(body, unit),
+        "}",
+    ]
+
+
+def _copy(form: Product, p: Part, first_k: str, buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+    """Asynchronous copies of one operand's tile; what lies outside of the matrix becomes zero."""
+    outer, k = _place(p, name)
+    (far, near), (far_end, near_end) = _ranges(form, p, name)
+    source, tile, e = name("source"), name(p.which + "_tile"), name("e")
+    size = _COPIED[p.operand.element]
+    inside = f"{far} < {far_end} && {near} < {near_end}"
+    body = _source(form, p, first_k, outer, k, name)
+    if p.width == 1:
+        place = f"&{tile}{buffer}[{k}][{outer}]"
+        body.append(
+            f"__pipeline_memcpy_async({place}, {inside} ? {source} : {p.operand.array}, {size}, {inside} ? 0 : {size});"
+        )
+        return _loop(p, body, name, unit)
+    place = f"&{tile}{buffer}[{k}][{outer}"
+    within = f"{far} < {far_end} && {near} + {e} < {near_end}"
+    body += [
+        f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
+        f"{unit}__pipeline_memcpy_async({place}], {source}, {p.width * size});",
+        "} else {",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
+        f"{unit}{unit}__pipeline_memcpy_async({place} + {e}], {within} ? {source} + {e} : {p.operand.array}, {size}, "
+        f"{within} ? 0 : {size});",
+        f"{unit}}}",
+        "}",
+    ]
+    return _loop(p, body, name, unit)
 
 
 def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
@@ -167,19 +250,30 @@ def _loop(p: Part, body: list[str], name: Callable[[str], str], unit: str) -> li
     ]
 
 
-def _load(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
-    outer, k = _place(p, name)
-    first = name("first_row" if p.which == "a" else "first_col")
+def _ranges(form: Product, p: Part, name: Callable[[str], str]) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Names of the far and the near index of an element in memory, and their ends."""
     extent = form.rows if p.which == "a" else form.columns
-    x, y, v, source, held = name("outer_at"), name("k_at"), name("v"), name("source"), name(p.which + "_next")
-    far, near = (x, y) if p.operand.along == "k" else (y, x)
-    far_end, near_end = (extent, form.depth) if p.operand.along == "k" else (form.depth, extent)
-    body = [
-        f"const int {x} = {first} + {outer};",
-        f"const int {y} = {first_k} + {k};",
-        f"const {p.operand.element}* {source} = "
+    x, y = name("outer_at"), name("k_at")
+    return ((x, y), (extent, form.depth)) if p.operand.along == "k" else ((y, x), (form.depth, extent))
+
+
+def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Callable[[str], str]) -> list[str]:
+    """Declarations of an element's two indices and of the pointer to it."""
+    first = name("first_row" if p.which == "a" else "first_col")
+    (far, near), _ = _ranges(form, p, name)
+    return [
+        f"const int {name('outer_at')} = {first} + {outer};",
+        f"const int {name('k_at')} = {first_k} + {k};",
+        f"const {p.operand.element}* {name('source')} = "
         f"{_base(p)} + static_cast<size_t>({far}) * {_grouped(p.operand.stride)} + {near};",
     ]
+
+
+def _load(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+    outer, k = _place(p, name)
+    v, source, held = name("v"), name("source"), name(p.which + "_next")
+    (far, near), (far_end, near_end) = _ranges(form, p, name)
+    body = _source(form, p, first_k, outer, k, name)
     zero = _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>(0)")
     if p.width == 1:
         body.append(f"{held}[{v}] = {far} < {far_end} && {near} < {near_end} ? *{source} : {zero};")

@@ -38,6 +38,7 @@ from engine.rules.threads import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_BATCH = "blockIdx.z"  # which of several products a block works on
 _FUSED = ("fmaf", "fma", "__fmaf_rn", "__fma_rn")
 _CONVERSIONS = {"__half2float": "float", "__bfloat162float": "float"}
 _ARITHMETIC = frozenset({
@@ -94,7 +95,7 @@ def product(site: Site) -> Product | None:
         return None
     loops = [n for n in walk(body_node(site)) if n.type in ("for_statement", "while_statement", "do_statement")]
     loop = stride_loop(loops[0]) if len(loops) == 1 else None
-    if loop is None or loop.step != "1" or text(loop.start) not in ("0", "0u", "0U") or loop.node not in form.work:
+    if loop is None or loop.step != "1" or text(loop.start) not in ("0", "0u", "0U") or not _unlooped(form, loop):
         return None
     if any(n.type in ("goto_statement", "switch_statement") for n in walk(body_node(site))):
         return None
@@ -144,7 +145,17 @@ def _threads(site: Site) -> ThreadMap | None:
     for index in form.indices:
         if not {name for name, _ in declarators(index.declaration)} <= own:
             return None
-    return None if thread_uses_outside(site, form.indices) else form
+    return None if thread_uses_outside(site, form.indices, frozenset({_BATCH})) else form
+
+
+def _unlooped(form: ThreadMap, loop: StrideLoop) -> bool:
+    """Whether the loop is a statement of the work, or stands under its conditions alone."""
+    node: Node | None = loop.node
+    while node is not None and node not in form.work:
+        if node != loop.node and node.type not in ("compound_statement", "if_statement", "else_clause"):
+            return False
+        node = node.parent
+    return node is not None
 
 
 def _leaves(statement: Node) -> bool:
@@ -291,7 +302,8 @@ def is_fixed(site: Site, value: Polynomial) -> bool:
         | set(site.unit.constants)
         | {p.replace("=", " ").split()[1] for p in site.kernel.template_parameters if " " in p}
     )
-    return value.names() <= known and "[" not in value.render()
+    batch = {"blockIdx", "z"} if any(_BATCH in product for product in value.terms) else set()
+    return value.names() <= known | batch and "[" not in value.render()
 
 
 def _conversion(factor: Node, access: Node, element: str) -> tuple[str, str] | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
+from math import prod
 from typing import TYPE_CHECKING
 
 from engine.rules.common import (
+    all_cases,
     body_node,
+    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -16,9 +20,11 @@ from engine.rules.common import (
     proposal,
     reindent,
     render,
+    scalar_values,
     visible,
     walk,
 )
+from engine.rules.headers import include
 from engine.rules.matmul_code import Part, Tiling, local_place, part, tile_body
 from engine.rules.matmul_form import Product, product
 from engine.rules.model import Proposal, Site
@@ -31,7 +37,10 @@ if TYPE_CHECKING:
 
 # The first is for large matrices; smaller tiles fill the GPU where there are few results.
 _TILINGS = (
-    Tiling(128, 128, 8, 8, 8, 2),
+    Tiling(128, 128, 16, 8, 8, 2, square=True),
+    Tiling(128, 128, 8, 8, 8, 3, copies=True, square=True),
+    Tiling(128, 128, 8, 8, 8, 2, square=True),
+    Tiling(128, 128, 16, 8, 8, 2, copies=True, square=True),
     Tiling(128, 128, 16, 8, 8, 2),
     Tiling(128, 64, 16, 8, 4, 2),
     Tiling(64, 64, 16, 4, 4, 2),
@@ -52,10 +61,11 @@ class MatmulTile:
     summary = "Multiply tiles in shared memory, several results per thread"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not visible(site) or any(c.grid[2] != 1 or c.block[2] != 1 for c in site.configs):
+        if not visible(site) or any(c.block[2] != 1 for c in site.configs):
             return
         form = product(site)
-        if form is None:
+        batches = _batches(site)
+        if form is None or batches is None:
             return
         for order, tiling in enumerate(_TILINGS):
             if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
@@ -64,22 +74,43 @@ class MatmulTile:
             if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
                 continue
             edits = _rewrite(site, form, tiling, (a, b))
-            grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm))
+            grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches)
             launch = launch_edits(site, grid=grid, block=(str(tiling.threads),))
-            staged = ", the next tiles loaded ahead" if tiling.buffers == 2 else ""
+            staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
+            staged = ", copied asynchronously" if tiling.copies else staged
+            header = include(site, "cuda_pipeline.h") if tiling.copies else []
             yield from proposal(
                 self.name,
                 f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
                 f"{tiling.tm}x{tiling.tn} results per thread{staged}",
-                merge(in_file(site, *edits), launch),
-                0.95 - 0.04 * order,
+                merge(in_file(site, *header, *edits), launch),
+                0.95 - 0.03 * order,
                 bm=tiling.bm,
                 bn=tiling.bn,
                 bk=tiling.bk,
                 tm=tiling.tm,
                 tn=tiling.tn,
                 buffers=tiling.buffers,
+                copies=int(tiling.copies),
+                square=int(tiling.square),
             )
+
+
+def _batches(site: Site) -> tuple[str, ...] | None:
+    """The grid's third extent over the kernel's parameters, () where it is 1; None where it cannot be told."""
+    before = configs_of(site, {})
+    if before is None:
+        return None
+    wanted = [c.grid[2] for c in before]
+    if set(wanted) == {1}:
+        return ()
+    values = [scalar_values(site, case) for case in all_cases(site)]
+    known = [p.name for p in site.kernel.parameters if all(isinstance(v.get(p.name), int) for v in values)]
+    single = [(name,) for name in known]
+    for names in (*single, *combinations(known, 2)):
+        if [prod(int(v[n]) for n in names) for v in values] == wanted:
+            return (" * ".join(names),)
+    return None
 
 
 def _shared_bytes(tiling: Tiling, parts: tuple[Part, Part]) -> int:

@@ -242,12 +242,17 @@ def _returns(statement: Node) -> bool:
     return inner is not None and inner.type == "return_statement"
 
 
-def thread_uses_outside(site: Site, indices: tuple[Index, ...]) -> bool:
-    """Whether the kernel uses threadIdx, blockIdx, blockDim or gridDim anywhere but to declare its global indices."""
+def thread_uses_outside(site: Site, indices: tuple[Index, ...], allowed: frozenset[str] = frozenset()) -> bool:
+    """Whether the kernel uses threadIdx, blockIdx, blockDim or gridDim anywhere but to declare its global indices.
+
+    `allowed` are uses that do not count, such as "blockIdx.z".
+    """
     ranges = [(i.declaration.start_byte, i.declaration.end_byte) for i in indices]
     for node in walk(body_node(site)):
         inside = any(low <= node.start_byte < high for low, high in ranges)
         if not inside and node.type == "identifier" and text(node) in THREAD_NAMES:
+            if node.parent is not None and "".join(text(node.parent).split()) in allowed:
+                continue
             return True
     return False
 

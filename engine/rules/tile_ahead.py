@@ -30,6 +30,7 @@ from engine.rules.common import (
     text,
     walk,
 )
+from engine.rules.headers import include
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import element_size
 from engine.rules.reduction import pure_value
@@ -40,7 +41,6 @@ from engine.source.model import Edit, SharedArray, Span
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_HEADER = "#include <cuda_pipeline.h>"
 _COPIED = (4, 8, 16)  # bytes that an asynchronous copy can move
 _ZEROS = frozenset({"0", "0.0", "0.", "0.0f", "0.f", "0u", "{}"})
 
@@ -86,7 +86,7 @@ class TileAhead:
                 continue
             line = site.unit.line_of(node.start_byte)
             if all(_copyable(site, scope, s) for s in found.stores) and any(s.read for s in found.stores):
-                edits = in_file(site, *_header(site), *_asynchronous(site, found))
+                edits = in_file(site, *include(site, "cuda_pipeline.h"), *_asynchronous(site, found))
                 summary = "Copy the next tiles to shared memory asynchronously while the present ones are used"
                 yield from proposal(self.name, summary, edits, 0.5, form="async", line=line)
             if all(s.node in found.load for s in found.stores):
@@ -225,13 +225,6 @@ def _copyable(site: Site, scope: Scope, store: _Store) -> bool:
         return False
     # Not where the read is a conversion to another type by a cast pointer: its alignment is not known.
     return (element_size(site, tile.type) or 0) in _COPIED and "reinterpret_cast" not in text(store.read)
-
-
-def _header(site: Site) -> list[Edit]:
-    if any(name == "cuda_pipeline.h" for name, _, _ in site.unit.includes):
-        return []
-    at = min((span.start for _, _, span in site.unit.includes), default=3 if site.unit.bom else 0)
-    return [Edit(Span(at, at), f"{_HEADER}\n")]
 
 
 class _Writer:

@@ -56,7 +56,7 @@ def test_every_tiling_compiles() -> None:
     found = propose(site, "matmul_tile")
     assert len(found) >= 8
     for proposal in found:
-        assert set(proposal.parameters) == {"bm", "bn", "bk", "tm", "tn", "buffers"}
+        assert set(proposal.parameters) == {"bm", "bn", "bk", "tm", "tn", "buffers", "copies", "square"}
         compiles(after(site, proposal))
 
 
@@ -77,8 +77,50 @@ def test_gives_the_same_results(sizes: dict[str, int]) -> None:
 
 def test_large_tiles_give_the_same_results_without_races() -> None:
     site = site_of(PLAIN)
-    large = one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=2)
-    assert_equal(site, [large], ({"m": 130, "n": 132, "k": 20},), tolerance=1e-5, races=True)
+    large = [one(site, "matmul_tile", bm=128, bn=128, bk=8, buffers=buffers) for buffers in (2, 3)]
+    assert_equal(site, large, ({"m": 130, "n": 132, "k": 20},), tolerance=1e-5, races=True)
+
+
+BATCHED = """
+__global__ void gemms(const float* q, const float* k, float* out, float scale, int heads, int n, int dim) {
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    int head = blockIdx.z;
+    if (row >= n || col >= n) {
+        return;
+    }
+    float score = -10000.0f;
+    if (col <= row) {
+        float sum = 0.0f;
+        for (int d = 0; d < dim; ++d) {
+            sum += q[(head * n + row) * dim + d] * k[(head * n + col) * dim + d];
+        }
+        score = sum * scale;
+    }
+    out[(head * n + row) * n + col] = score;
+}
+"""
+BATCHED_LAUNCH = """
+    dim3 block(16, 16);
+    dim3 grid((n + 15) / 16, (n + 15) / 16, heads);
+    gemms<<<grid, block>>>(q, k, out, scale, heads, n, dim);
+"""
+
+
+def test_a_product_for_each_block_of_the_third_axis_under_a_mask() -> None:
+    size = "heads*n*n"
+    site = make(
+        BATCHED,
+        BATCHED_LAUNCH,
+        sizes=({"heads": 16, "n": 1024, "dim": 64},),
+        check=({"heads": 3, "n": 20, "dim": 7},),
+        elements={"q": "heads*n*dim", "k": "heads*n*dim", "out": size},
+    )
+    edited = one(site, "matmul_tile", bm=64, tm=4, buffers=2)
+    assert edited.configs[0].grid == (16, 16, 16)
+    assert "q + (blockIdx.z * dim * n)" in device(edited)
+    compiles(edited)
+    assert_equal(site, [edited], ({"heads": 3, "n": 20, "dim": 7},))
 
 
 GOOD = {
