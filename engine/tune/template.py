@@ -90,6 +90,7 @@ class ConstantTemplate:
             now[parameter.name] = value
         self.default: Point | None = tuple(now[name] for name in self.space.names)
         self._relevant = self._launch_names()
+        self._launches(now)  # what is wrong with the launch as it stands is the user's to see
 
     @property
     def summary(self) -> str:
@@ -112,11 +113,14 @@ class ConstantTemplate:
         values = self.space.named(point)
         key = tuple(v for n, v in values.items() if n in self._relevant)
         if key not in self._known:
-            self._known[key] = self._launches(values)
+            try:
+                self._known[key] = self._launches(values)
+            except OptimlError:
+                self._known[key] = None
         launches = self._known[key]
         return Figures(launches, self._shared(values), "" if launches else "the launch can be evaluated")
 
-    def _launches(self, values: Mapping[str, int]) -> tuple[tuple[LaunchConfig, ...], ...] | None:
+    def _launches(self, values: Mapping[str, int]) -> tuple[tuple[LaunchConfig, ...], ...]:
         # The values go in as the compiler's defines would: the parsed text is then the same for every point.
         defines = (*self.spec.compile.defines, *(f"{n}={v}" for n, v in values.items()))
         unit = self._unit
@@ -132,13 +136,9 @@ class ConstantTemplate:
                 launch = replace(launch, constants=tuple(named.items()))
             steps.append(replace(step, launch=launch))
         spec = replace(self.spec, steps=tuple(steps), compile=replace(self.spec.compile, defines=defines))
-        try:
-            return tuple(
-                tuple(evaluate(self.original, spec, step, case.sizes) for step in range(len(steps)))
-                for case in spec.time
-            )
-        except OptimlError:
-            return None
+        return tuple(
+            tuple(evaluate(self.original, spec, step, case.sizes) for step in range(len(steps))) for case in spec.time
+        )
 
     def _shared(self, values: Mapping[str, int]) -> int | None:
         """Static shared memory of the step that needs most, in bytes, as far as the declarations are plain arithmetic."""
