@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from engine.folders import cache_folder
+from tests.npm import package
 
-PACKAGE = "@actions/expressions@0.3.61"
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.S)
 Evaluate = Callable[[str, Mapping[str, Any]], str]
 
@@ -22,27 +21,10 @@ Evaluate = Callable[[str, Mapping[str, Any]], str]
 @pytest.fixture(scope="session")
 def evaluate() -> Evaluate:
     """The text with its `${{ … }}` replaced by their values, as the runner does."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("npm is missing: expressions cannot be evaluated as GitHub does")
-    folder = cache_folder() / "test-npm" / PACKAGE.rpartition("@")[2]
-    entry = folder / "node_modules" / "@actions" / "expressions" / "dist" / "index.js"
-    if not entry.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            npm,
-            "install",
-            "--silent",
-            "--no-audit",
-            "--no-fund",
-            "--ignore-scripts",
-            "--prefix",
-            str(folder),
-            PACKAGE,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-        if done.returncode != 0 or not entry.is_file():
-            pytest.skip(f"npm cannot fetch {PACKAGE}: {done.stderr[-200:]}")
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node: expressions cannot be evaluated as GitHub does")
+    entry = package("@actions/expressions", "0.3.61") / "dist" / "index.js"
     script = Path(__file__).with_name("evaluate.mjs")
 
     def run(text: str, contexts: Mapping[str, Any]) -> str:

@@ -316,7 +316,34 @@ LASTING = [
 ]
 
 
-@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda f: f"{f.verb} {f.path} {f.kind} {f.times} {f.after}")
+WORDS = {
+    "drop": "the connection is dropped", "slow": "no answer in time", "garbage": "no whole JSON", "html": "a page instead of JSON",
+    "short": "an answer cut off", "empty": "an empty answer", "200": "JSON of another shape", "401": "a wrong token",
+    "404": "not found", "422": "refused as invalid", "429": "too many requests", "500": "an internal error", "502": "a bad gateway",
+    "503": "no service", "504": "a gateway's time-out", "301": "moved for good", "302": "moved for now", "307": "moved, same verb",
+}  # fmt: skip
+
+
+def kind(fault: Fault) -> str:
+    """What goes wrong, in words."""
+    word = WORDS.get(fault.kind, "")
+    if fault.kind == "403":
+        headers = fault.headers
+        word = (
+            "limited, wait told" if "Retry-After" in headers else "limit spent" if headers else "a token that may not"
+        )
+    if fault.headers.get("Retry-After", "0") > "1000" and len(fault.headers["Retry-After"]) > 3:
+        word = "limited for longer than is waited"
+    return f"{word}, after it took effect" if fault.after else word
+
+
+def test_at_least_fifteen_kinds_of_fault_are_injected() -> None:
+    kinds = {kind(fault) for fault in TRANSIENT + LASTING}
+    assert "" not in kinds
+    assert len(kinds) >= 15, sorted(kinds)
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda f: f"{kind(f)}: {f.verb} {f.path} {f.times}")
 def test_what_passes_ends_in_exactly_one_review(server: Server, fault: Fault) -> None:
     server.faults = [Fault(**vars(fault))]
     slept: list[float] = []
@@ -331,7 +358,7 @@ def test_what_passes_ends_in_exactly_one_review(server: Server, fault: Fault) ->
         assert max(slept) >= float(fault.headers["Retry-After"])
 
 
-@pytest.mark.parametrize("fault", LASTING, ids=lambda f: f"{f.verb} {f.path} {f.kind} {sorted(f.headers)}")
+@pytest.mark.parametrize("fault", LASTING, ids=lambda f: f"{kind(f)}: {f.verb} {f.path}")
 def test_what_lasts_ends_in_one_clear_failure(server: Server, fault: Fault) -> None:
     server.faults = [Fault(**vars(fault))]
     slept: list[float] = []
@@ -347,6 +374,19 @@ def test_what_lasts_ends_in_one_clear_failure(server: Server, fault: Fault) -> N
     assert post(server).ending == "posted"
     assert len(server.submitted()) == len(server.reviews) == 1
     assert len(server.comments) == 1
+
+
+def test_what_did_not_change_is_not_sent_again_and_costs_no_quota(server: Server) -> None:
+    answers = Client("token", api_url=server.url, timeout_s=5)
+    forge = GitHub("octocat/Hello-World", answers)
+    publish(two(), forge, TARGET, Settings())
+    before = len(server.requests)
+    assert publish(two(), forge, TARGET, Settings()).ending == "already posted"
+    asked = [verb for verb, _ in server.requests[before:]].count("GET")
+    assert answers.unchanged == server.unchanged
+    # The head, the files, the reviews, the comments; what the first run changed last was not yet known.
+    assert asked - server.unchanged <= 2
+    assert server.unchanged >= 3
 
 
 def test_a_wait_over_the_cap_is_refused_at_once(server: Server) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-import subprocess
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import pytest
+from engine.folders import cache_folder
+from tests.npm import package
 
-PACKAGE = "@octokit/openapi@23.0.2"
+PACKAGE, VERSION = "@octokit/openapi", "23.0.2"
 _R = "/repos/{owner}/{repo}"
 PATHS = (
     f"{_R}/pulls/{{pull_number}}", f"{_R}/pulls/{{pull_number}}/files", f"{_R}/pulls/{{pull_number}}/reviews",
@@ -28,32 +28,17 @@ PATHS = (
 )  # fmt: skip
 
 
-def _folder() -> Path:
-    root = os.environ.get("OPTIML_TEST_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "optiml-tests"
-    )
-    return Path(root) / PACKAGE.replace("/", "-")
-
-
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
     """The cut description. Skips the test where npm is not there or cannot fetch the package."""
-    folder = _folder()
-    cut = folder / "cut-3.json"
+    # Named by what it was cut to: another list of paths makes another file.
+    paths = hashlib.sha256(repr((PATHS, VERSION)).encode()).hexdigest()[:16]
+    cut = cache_folder() / "test-npm" / f"openapi-{paths}.json"
     if not cut.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("GitHub's OpenAPI description comes through npm, and there is no npm")
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), PACKAGE]
-        done = subprocess.run(command, capture_output=True, timeout=240, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"npm cannot fetch {PACKAGE}")
-        whole = json.loads((folder / "node_modules/@octokit/openapi/generated/api.github.com.json").read_bytes())
+        whole = json.loads((package(PACKAGE, VERSION) / "generated" / "api.github.com.json").read_bytes())
         part = cut.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(_cut(whole)))
         part.replace(cut)
-        shutil.rmtree(folder / "node_modules", ignore_errors=True)
     loaded: dict[str, Any] = json.loads(cut.read_bytes())
     return loaded
 

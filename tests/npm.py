@@ -1,0 +1,30 @@
+"""Packages of npm that tests read: fetched once into the cache, with a reason to skip where that cannot be."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine.folders import cache_folder
+
+
+def package(name: str, version: str) -> Path:
+    """The folder of a package. Skips the test where there is no npm, or it cannot fetch the package."""
+    home = cache_folder() / "test-npm" / f"{name.replace('/', '-')}-{version}"
+    folder = home / "node_modules" / name
+    if not (home / "ready").exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip(f"{name} comes through npm, and there is no npm")
+        home.mkdir(parents=True, exist_ok=True)
+        options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional", "--prefix", str(home)]
+        done = subprocess.run(
+            [npm, "install", *options, f"{name}@{version}"], capture_output=True, text=True, timeout=240
+        )
+        if done.returncode != 0:
+            pytest.skip(f"npm cannot fetch {name}@{version}: {done.stderr[-200:]}")
+        (home / "ready").touch()
+    return folder
