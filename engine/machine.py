@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Literal
 from engine.config import Guardrails
 from engine.errors import MachineError
 from engine.evaluate.build import Builder, Front
-from engine.evaluate.model import Evaluator
+from engine.evaluate.model import Built, Evaluator
 from engine.folders import cache_folder
 from engine.guardrails import LIMITS
+from engine.model import Binary
 from engine.profile.turns import Turns
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox, sandbox
@@ -99,6 +100,8 @@ class Machine:
         """What a profiler can say of programs of this spec; None without a GPU. Without Nsight Compute it says what is missing."""
         if self.mode == "predicted":
             return None
+        from engine.compile.compiler import Translation
+        from engine.compile.cubin import disassemble
         from engine.profile.model import CHEAP, FULL
         from engine.profile.ncu import make_profiler
         from engine.profile.service import ProfileService
@@ -107,7 +110,16 @@ class Machine:
         bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
         service = ProfileService(make_profiler(self, spec), self.turns.guest(), prepare=(FULL, CHEAP))
         before_s = self.turns.waited_s
-        return ProfilerInsight(service, spec, self.target, bandwidth, lambda: self.turns.waited_s - before_s)
+
+        def lined(built: Built) -> tuple[Binary, str]:
+            options = spec.compile
+            translation = Translation(
+                built.text, spec.file, built.expressions, defines=options.defines, std=options.std, line_info=True
+            )
+            binary = self.compiler.compile(translation)
+            return binary, disassemble(binary.cubin, sandbox=self.box, line_info=True)
+
+        return ProfilerInsight(service, spec, self.target, bandwidth, lambda: self.turns.waited_s - before_s, lined)
 
     def watch(self, spec: KernelSpec, evaluator: Evaluator) -> PredictedWatch | None:
         """Who says what programs move and execute where no profiler does: on the CPU path, the model's counts."""

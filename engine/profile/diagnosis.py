@@ -13,7 +13,7 @@ from typing import Literal
 
 from engine.model import LaunchConfig, Resources
 from engine.predict.occupancy import Occupancy
-from engine.profile.lines import Site
+from engine.profile.lines import Site, SourceLines
 from engine.profile.model import (
     ACTIVE_LANES,
     BANK_CONFLICTS,
@@ -53,6 +53,7 @@ _CONFLICTS = (
 )
 _LANES = 24.0  # [O] of 32: a guard at the edge of a grid costs less
 _WAVE_USE = 0.8  # [O] share of the multiprocessors' time that whole waves fill; the last wave's tail is the rest
+_HOT = 0.3  # [O] share of the instructions from which on a single line is worth naming
 _LAUNCH_US = 4.0  # [O] twice what an empty kernel takes between two events: launching is then half of it
 _SECTOR = 32
 _WIDEST = 16.0  # bytes that one lane can load at once
@@ -109,24 +110,25 @@ class Evidence:
 
 def diagnose(
     profile: Profile, evidence: Sequence[Evidence], *, target: Target, bandwidth: float, time_us: float | None = None,
-    array_bytes: float | None = None, site: Site | None = None,
+    array_bytes: float | None = None, lines: Sequence[SourceLines] = (),
 ) -> Diagnosis:  # fmt: skip
     """Diagnose a program from its counters, `evidence` being that of the same steps in order.
 
     `bandwidth` is the measured copy bandwidth in bytes per second (read plus written), `time_us` the measured time of the
     profiled case (the profiler's own where None), `array_bytes` the size of all arrays that must be read or written,
-    `site` the worst access by source line.
+    `lines` what counters of single instructions say of the source lines, for the same steps, where they were taken.
     """
     steps = list(zip(profile.steps, evidence, strict=True))
+    lines = lines or [SourceLines() for _ in steps]
     several = len(steps) > 1
     findings: list[Finding] = []
     total = profile.duration_us
-    for step, known in steps:
+    for (step, known), seen in zip(steps, lines, strict=True):
         share = 1.0
         if several and total and step.duration_us is not None:
             share = step.duration_us / total
         name = f"{step.kernel}: " if several else ""
-        found = [*_counted(step, known, site), *_static(known, target)]
+        found = [*_counted(step, known, seen.worst), *_static(known, target)]
         findings += [_scaled(f, share, name) for f in _merged(found)]
     time = time_us if time_us is not None else total
     moved = profile.dram_bytes
@@ -140,8 +142,11 @@ def diagnose(
             )
         )  # fmt: skip
     copy_share = moved / (time * 1e-6) / bandwidth if moved is not None and time and bandwidth > 0 else None
-    longest = max(steps, key=lambda pair: pair[0].duration_us or 0.0)
-    bound, text = _bound(longest[0], longest[1], time, moved, copy_share, bandwidth)
+    longest = max(range(len(steps)), key=lambda i: steps[i][0].duration_us or 0.0)
+    bound, text = _bound(*steps[longest], time, moved, copy_share, bandwidth)
+    hot = lines[longest]
+    if hot.hottest is not None and hot.share >= _HOT and bound != "launch":
+        text += f"; line {hot.hottest} executes {100 * hot.share:.0f} % of the instructions"
     missing = sorted({m for step in profile.steps for m in step.missing})
     said = (f"not seen: {', '.join(missing)}",) if missing else ()
     return Diagnosis(bound, text, _ordered(findings), copy_share, said)

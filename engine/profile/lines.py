@@ -26,6 +26,33 @@ class Site:
     executed: float
 
 
+@dataclass(frozen=True)
+class SourceLines:
+    """What counters of single instructions say of a kernel's lines: the access that wastes most, if any does, and the line that
+    executes most warp instructions (1-based; None where no line is known) with its share of them."""
+
+    worst: Site | None = None
+    hottest: int | None = None
+    share: float = 0.0
+
+
+def source_lines(step: StepProfile, listing: str, file: str) -> SourceLines:
+    """Both, from a profile with the counters of `engine.profile.model.LINES`; see `worst_site` for the arguments."""
+    executed = step.counters[SITE_EXECUTED].instances if SITE_EXECUTED in step.counters else {}
+    total = sum(executed.values())
+    worst = worst_site(step, listing, file)
+    if total <= 0:
+        return SourceLines(worst)
+    lines = lines_of(listing, step.kernel, file)
+    base = min(executed)
+    sums: dict[int, float] = defaultdict(float)
+    for address, count in executed.items():
+        if line := lines.get(address - base):
+            sums[line] += count
+    hottest = max(sums, key=lambda line: (sums[line], -line), default=None)
+    return SourceLines(worst, hottest, sums[hottest] / total if hottest is not None else 0.0)
+
+
 def worst_site(step: StepProfile, listing: str, file: str) -> Site | None:
     """The line of `file` with the most sectors beyond what its accesses need; None where there is none, or no line is known.
 

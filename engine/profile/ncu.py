@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from engine import wire
 from engine.compile.cubin import find_tool
 from engine.profile import output
-from engine.profile.model import FailureKind, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
+from engine.profile.model import CHEAP, FailureKind, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
 from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.spec.model import KernelSpec
 from engine.worker import Worker, WorkerLost
@@ -123,15 +123,14 @@ class Profiler:
     """Profiles candidates of one spec on one GPU. Not thread-safe, and to be used from one thread that lives long.
 
     `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder, `case` what is warmed
-    up for (the index that requests will name); `spares` workers are kept waiting for each set of counters. Nothing is
+    up for (the index that requests will name); `spares` workers wait for the cheap set, one for each other used. Nothing is
     started before the first call, and nothing raises for what the profiler does: `unusable` says why it is given up,
     `dropped` which counters it does not have, and each request gets a profile or a declared failure.
     """
 
     def __init__(
         self, box: Sandbox | NoSandbox, ncu: Path | None, tools: bytes, scratch: Path, spec: KernelSpec, *, case: int | None = None,
-        device: int = 0, prime: bool = True,
-        spares: int = 2, options: Sequence[str] = _OPTIONS,
+        device: int = 0, prime: bool = True, spares: int = 2, options: Sequence[str] = _OPTIONS,
     ) -> None:  # fmt: skip
         self._options = tuple(options)
         self.seconds: list[float] = []  # of the last session, for each candidate that ran
@@ -156,7 +155,10 @@ class Profiler:
             self.version = ncu_version(self._ncu, self._box) or "unknown"
         while waiting and not waiting[0].alive:
             waiting.popleft().close()
-        while not self.unusable and self._ncu is not None and len(waiting) < self._spares:
+        spares = (
+            self._spares if metrics.name == CHEAP.name else 1
+        )  # the others take their time, and each spare holds memory
+        while not self.unusable and self._ncu is not None and len(waiting) < spares:
             try:
                 waiting.append(_Session(self, self._ncu, metrics.without(self.dropped)))
             except OSError as error:
@@ -298,11 +300,8 @@ def make_profiler(
         machine.tool_kernels(),
         machine.cache / "worker",
         spec,
-        case=case,
-        device=machine.device,
-        prime=prime,
-        spares=spares,
-    )
+        case=case, device=machine.device, prime=prime, spares=spares,
+    )  # fmt: skip
 
 
 class _Session:

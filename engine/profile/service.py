@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from engine.profile.model import MetricSet, Profile, ProfileFailure, ProfileRequest
 
 BATCH = 16
-# Of a search's time that the GPU may spend under the profiler, half of it for each set: below a tenth, with room for the trajectory.
-SHARE = 0.08
+# Of a search's time that the GPU may spend under the profiler, half of it for each set: below a tenth, with room for source lines and
+# the trajectory.
+SHARE = 0.07
 # How long a batch waits to fill up, in seconds; a search makes some 5 to 20 candidates a second.
 _LINGER_S = 0.3
 _LINGER_BACKGROUND_S = 1.5

@@ -3,22 +3,24 @@ trajectory's evidence."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from engine.errors import OptimlError
 from engine.evaluate.model import Built
-from engine.model import Evaluation
+from engine.model import Binary, Evaluation
 from engine.predict.targets import figures_for
 from engine.profile.compare import moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
-from engine.profile.model import CHEAP, FULL, STALLS, Counter, Profile, StepProfile, stall_metric
+from engine.profile.lines import SourceLines, source_lines
+from engine.profile.model import CHEAP, FULL, LINES, STALLS, Counter, Profile, StepProfile, stall_metric
 from engine.profile.priors import reweighted
 from engine.profile.service import Answer, Priority, ProfileService
 from engine.rules.model import Proposal, Target
@@ -27,6 +29,8 @@ from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
+Lined = tuple[Binary, str]  # machine code with line information, and its listing
+_LINES_S = 12.0  # a profiler's start, a launch of a second, and its report
 _TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
 # Names of stages in the result: what the profiler cost.
 HELD, WAITED = "profiler held the GPU", "waited for the profiler"
@@ -83,8 +87,11 @@ class ProfilerInsight:
 
     def __init__(
         self, service: ProfileService, spec: KernelSpec, target: Target, bandwidth: float,
-        waited_s: Callable[[], float] = lambda: 0.0,
+        waited_s: Callable[[], float] = lambda: 0.0, lined: Callable[[Built], Lined] | None = None,
     ) -> None:  # fmt: skip
+        self._lined = lined
+        self._lines: dict[str, tuple[SourceLines, ...]] = {}
+        self._lines_missing = ""
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
         self._waited_s = waited_s
         self._case = heaviest_case(spec)
@@ -129,8 +136,9 @@ class ProfilerInsight:
             while len(self._built) > _REMEMBERED:
                 self._built.popitem(last=False)
             self._passed += 1
-        if node.id == 0:
-            return  # the original is looked at in full
+        if node.id == 0:  # the original is looked at in full
+            self._ask_for_lines(built, node.evaluation, Priority.EXPANSION)
+            return
         future = self._service.submit(
             request_for(built, self._spec, self._case), CHEAP, Priority.BACKGROUND, _worth(node.evaluation)
         )
@@ -141,6 +149,39 @@ class ProfilerInsight:
                 self._observe(built, answer)
 
         future.add_done_callback(book)
+
+    def _ask_for_lines(self, built: Built, evaluation: Evaluation, priority: Priority) -> Future[Answer] | None:
+        """Have single instructions counted, of the same machine code built once more with its lines; None where that cannot be."""
+        if self._lined is None or self._lines_missing:
+            return None
+        try:
+            binary, listing = self._lined(built)
+        except OptimlError as error:
+            self._lines_missing = error.what
+            return None
+        if binary.code_hash != built.binary.code_hash:
+            self._lines_missing = "with line information the compiler makes other code"
+            return None
+        request = replace(request_for(built, self._spec, self._case), binary=binary)
+        future = self._service.submit(request, LINES, priority)
+
+        def book(done: Future[Answer]) -> None:
+            answer = None if done.cancelled() else done.result()
+            if isinstance(answer, Profile):
+                found = tuple(source_lines(step, listing, self._spec.file) for step in answer.steps)
+                digest = built.program.digest
+                with self._lock:
+                    self._lines[digest] = found
+                    known = self._known.get(digest)
+                if known is not None:
+                    diagnosis = self._diagnosed(built, evaluation, known[1])
+                    with self._lock:
+                        self._known[digest] = diagnosis, known[1]
+            elif answer is not None and answer.kind != "closed":
+                self._lines_missing = answer.reason
+
+        future.add_done_callback(book)
+        return future
 
     def _observe(self, built: Built, profile: Profile) -> None:
         """Counters for the reward. The occupancy is what the resources allow, for every program alike; stalls need the full set."""
@@ -173,6 +214,10 @@ class ProfilerInsight:
             return self._known.get(digest)
 
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
+        if path and path[-1][0].program.digest not in self._lines:
+            asked = self._ask_for_lines(*path[-1], Priority.REQUIRED)
+            if asked is not None:
+                concurrent.futures.wait([asked], timeout=_LINES_S)
         futures: list[Future[Answer]] = []
         for built, _ in path:
             known = self.known(built.program.digest)
@@ -213,6 +258,8 @@ class ProfilerInsight:
                 f"Nsight Compute counted {len(self._seen)} of {self._passed} programs that passed: its share of the GPU's time, or the "
                 "search's, was spent"
             )
+        if self._lines_missing and not self._service.unusable:
+            notes.append(f"no source lines in the diagnosis: {self._lines_missing}")
         return tuple(notes)
 
     def _time_us(self, evaluation: Evaluation) -> float | None:
@@ -224,6 +271,7 @@ class ProfilerInsight:
         return diagnose(
             profile, evidence_for(built, self._spec, self._case), target=self._target, bandwidth=self._bandwidth,
             time_us=self._time_us(evaluation), array_bytes=array_bytes(self._spec, self._case),
+            lines=self._lines.get(built.program.digest, ()),
         )  # fmt: skip
 
     def _undiagnosed(self, built: Built, evaluation: Evaluation, why: str) -> Diagnosis:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.model import LaunchConfig
-from engine.profile.lines import Site, lines_of, sites, worst_site
+from engine.profile.lines import Site, SourceLines, lines_of, sites, source_lines, worst_site
 from engine.profile.model import SITE_EXECUTED, SITE_IDEAL, SITE_SECTORS, Counter, StepProfile
 
 LISTING = """
@@ -52,6 +52,13 @@ def test_the_worst_line_wastes_most():
     assert worst_site(STEP, LISTING, "src/k.cu") == Site(12, 320, 40, 10)
     even = replace(STEP, counters={**STEP.counters, SITE_SECTORS: counter(0, 40, 40, 1)})
     assert worst_site(even, LISTING, "src/k.cu") is None
+
+
+def test_the_line_that_executes_most():
+    busy = replace(STEP, counters={**STEP.counters, SITE_EXECUTED: counter(10, 60, 10, 20)})
+    assert source_lines(busy, LISTING, "src/k.cu") == SourceLines(Site(12, 320, 40, 60), 12, 0.6)
+    assert source_lines(busy, "", "src/k.cu") == SourceLines(None, None, 0.0)
+    assert source_lines(replace(STEP, counters={}), LISTING, "src/k.cu") == SourceLines()
 
 
 def test_without_counts_or_lines_there_is_no_site():

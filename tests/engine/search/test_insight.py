@@ -1,0 +1,161 @@
+"""What is asked of a profiler while a search runs, with a service that answers when it is told to."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import Future
+
+import pytest
+
+from engine.errors import MachineError
+from engine.model import Evaluation, Measurement, Outcome
+from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
+from engine.profile.service import Priority
+from engine.rules.model import Proposal
+from engine.search.insight import HELD, WAITED, ProfilerInsight
+from engine.search.tree import Node
+from tests.engine.profile.fake_ncu import spec
+from tests.engine.profile.samples import step
+from tests.engine.profile.test_diagnosis import TARGET
+from tests.engine.profile.test_lines import LISTING, STEP
+
+from .fakes import FakeEvaluator, program
+
+SPEC = spec()
+
+
+class Service:
+    """Collects requests; `answer` answers those of one set."""
+
+    unusable, held_s = "", 1.25
+
+    def __init__(self):
+        self.asked = []
+
+    def submit(self, request, metrics, priority=Priority.BACKGROUND, worth=0.0):
+        future = Future()
+        self.asked.append((request, metrics, priority, worth, future))
+        return future
+
+    def answer(self, metrics, make):
+        for request, asked, _, _, future in self.asked:
+            if asked is metrics and not future.done():
+                future.set_result(make(request))
+
+    def names(self):
+        return [(metrics.name, priority.name) for _, metrics, priority, _, _ in self.asked]
+
+    def close(self):
+        pass
+
+
+def built(text):
+    made = FakeEvaluator().build(program(text))
+    return dataclasses.replace(made, launches=made.launches * 2)  # a check case and a timing case
+
+
+def node(number, made, ratio=1.5):
+    evaluation = Evaluation(Outcome.ACCEPTED, Measurement((), ratio, ratio, ratio))
+    return Node(number, made.program, None, None, evaluation)
+
+
+def profile(name, **changed):
+    return lambda request: Profile(request.key, name, request.case, (step(**changed),))
+
+
+def insight(lined=None):
+    service = Service()
+    return ProfilerInsight(service, SPEC, TARGET, 4e12, lambda: 0.5, lined), service
+
+
+def test_what_passed_is_counted_and_the_best_first():
+    made, service = insight()
+    made.passed(node(0, built("kernel\n")), built("kernel\n"))
+    assert service.names() == []  # the original is looked at in full, by whoever starts the search
+    made.passed(node(4, built("a\n"), 1.5), built("a\n"))
+    assert service.names() == [("cheap", "BACKGROUND")]
+    assert service.asked[0][3] == 1.5
+    assert made.arrivals() == []
+    service.answer(CHEAP, profile("cheap", DRAM_BYTES=64e6, INSTRUCTIONS=2e6))
+    (seen,) = made.arrivals()
+    assert (seen.node, seen.metrics) == (4, "cheap")
+    assert (seen.proxies.bytes_moved, seen.proxies.instructions) == (64e6, 2e6)
+    assert set(seen.counters[0]) == set(CHEAP.metrics)
+    assert made.arrivals() == []
+    assert made.stages() == {HELD: 1.25, WAITED: 0.5}
+    assert "counted 1 of 2 programs" in made.close()[0]
+
+
+def test_the_full_set_is_for_what_is_about_to_be_built_upon():
+    made, service = insight()
+    a = built("a\n")
+    made.passed(node(1, a), a)
+    proposals = [Proposal("rules", "block_size", "x", {}, {}, 0.5)]
+    assert made.weigh("unknown", proposals) is None
+    assert made.weigh(a.program.digest, proposals) is None
+    assert made.weigh(a.program.digest, proposals) is None
+    assert service.names() == [("cheap", "BACKGROUND"), ("full", "EXPANSION")]  # asked once
+    service.answer(FULL, profile("full", long_scoreboard=70))
+    assert [p.rule for p in made.weigh(a.program.digest, proposals)] == ["block_size"]
+    (seen,) = made.arrivals()
+    assert seen.proxies.stalled == pytest.approx(0.7)
+    assert made.known(a.program.digest)[0].codes
+
+
+def test_the_trajectory_asks_for_what_is_not_known_alone():
+    made, service = insight()
+    a, b = built("a\n"), built("b\n")
+    for number, one in enumerate((a, b)):
+        made.passed(node(number, one), one)
+    made.look(a, node(0, a).evaluation)
+    service.answer(FULL, profile("full"))
+
+    def submit(request, metrics, priority=Priority.BACKGROUND, worth=0.0):
+        future = Future()
+        future.set_result(profile("full", DRAM_BYTES=32e6)(request))
+        service.asked.append((request, metrics, priority, worth, future))
+        return future
+
+    service.submit = submit
+    before = len(service.asked)
+    evidence = made.trajectory([(a, node(0, a).evaluation), (b, node(1, b).evaluation)])
+    assert service.names()[before:] == [("full", "REQUIRED")]
+    assert "device memory traffic 128 MB → 32 MB" in evidence[1].moved
+
+
+def test_source_lines_of_the_original_come_into_its_diagnosis():
+    listing = LISTING.replace("/tmp/src/k.cu", SPEC.file)
+
+    def lined(made):
+        return dataclasses.replace(made.binary, cubin=b"with lines"), listing
+
+    made, service = insight(lined)
+    a = built("a\n")
+    evaluation = node(0, a).evaluation
+    made.passed(node(0, a), a)
+    made.look(a, evaluation)
+    assert service.names() == [("lines", "EXPANSION"), ("full", "EXPANSION")]
+    assert service.asked[0][0].binary.cubin == b"with lines"
+    service.answer(FULL, profile("full"))
+    assert not any(f.line for f in made.known(a.program.digest)[0].findings)
+    service.answer(LINES, lambda r: Profile(r.key, "lines", r.case, (STEP,)))
+    diagnosis = made.known(a.program.digest)[0]
+    assert [f.line for f in diagnosis.findings if f.code == "uncoalesced"] == [12]
+    assert made.close() == ()
+
+
+@pytest.mark.parametrize("how", ["no tool", "other code", "no counters"])
+def test_without_source_lines_the_rest_goes_on_and_it_is_said(how):
+    def lined(made):
+        if how == "no tool":
+            raise MachineError("nvdisasm is not here")
+        return dataclasses.replace(made.binary, code_hash="x" if how == "other code" else made.binary.code_hash), ""
+
+    made, service = insight(lined)
+    a = built("a\n")
+    made.passed(node(0, a), a)
+    made.look(a, node(0, a).evaluation)
+    service.answer(LINES, lambda r: ProfileFailure(r.key, "missing", "the profiler does not know inst_executed"))
+    service.answer(FULL, profile("full"))
+    assert made.known(a.program.digest) is not None
+    assert len([n for n in made.close() if n.startswith("no source lines in the diagnosis: ")]) == 1
