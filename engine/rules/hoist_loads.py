@@ -68,6 +68,9 @@ class HoistLoads:
         reads = [u for u in uses if u.reads and u.array not in written and _loadable(scope, u)]
         yield from self._before_loops(site, scope, reads)
         yield from self._repeated(site, scope, reads)
+        stored = [u for u in uses if u.array in written and _loadable(scope, u)]
+        if not any(u.array in written and u.index is None for u in uses):
+            yield from self._forwarded(site, scope, stored)
 
     def _before_loops(self, site: Site, scope: Scope, reads: list[Use]) -> Iterator[Proposal]:
         moved: list[Node] = []
@@ -132,6 +135,79 @@ class HoistLoads:
                 form="repeat",
                 loads=count,
             )
+
+    def _forwarded(self, site: Site, scope: Scope, uses: list[Use]) -> Iterator[Proposal]:
+        """`m[i] = value;` and a load of `m[i]` after another store: the value is in a register still."""
+        edits: list[Edit] = []
+        taken, listed, loads = list[str](), list[str](), 0
+        for block in walk(body_node(site)):
+            if block.type != "compound_statement":
+                continue
+            statements = children(block)
+            for place, statement in enumerate(statements):
+                stored = _plain_store(statement)
+                mine = [u for u in uses if stored is not None and u.node == stored.child_by_field_name("left")]
+                if stored is None or not mine or len(listed) >= _MOST:
+                    continue
+                found = _reads_after(scope, uses, mine[0], statements[place + 1 :])
+                left, right = stored.child_by_field_name("left"), stored.child_by_field_name("right")
+                if not found or left is None or right is None:
+                    continue
+                name, indent = fresh(site, f"{mine[0].array}_value", taken), indent_at(site, statement.start_byte)
+                kind = scope.parameters[mine[0].array].base
+                taken.append(name)
+                listed.append(text(left))
+                loads += len(found)
+                # The element's type: what is read back is what was stored, rounded as it was.
+                edits.append(Edit(Span(left.start_byte, left.end_byte), f"const {kind} {name}"))
+                end = statement.end_byte
+                edits.append(Edit(Span(end, end), f"\n{indent}{text(left)} = {name};"))
+                edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in found]
+        if edits:
+            yield from proposal(
+                self.name,
+                f"Keep {' and '.join(dict.fromkeys(listed))} in registers after storing",
+                in_file(site, *edits),
+                0.3,
+                form="stored",
+                loads=loads,
+            )
+
+
+def _plain_store(statement: Node) -> Node | None:
+    """The assignment of `a[i] = value;`."""
+    inner = children(statement)
+    if statement.type != "expression_statement" or len(inner) != 1 or inner[0].type != "assignment_expression":
+        return None
+    sign, left = inner[0].child_by_field_name("operator"), inner[0].child_by_field_name("left")
+    plain = sign is not None and text(sign) == "=" and left is not None and left.type == "subscript_expression"
+    return inner[0] if plain else None
+
+
+def _reads_after(scope: Scope, uses: list[Use], stored: Use, rest: list[Node]) -> list[Node]:
+    """The loads of the stored element up to the next statement that may change it, where a store comes in between."""
+    found: list[Node] = []
+    fenced = False
+    moving = names(stored.node)
+    for statement in rest:
+        here = [u for u in uses if u.array == stored.array and inside(u.node, statement)]
+        if moving & changed_names(statement) or any(_orders(n) for n in walk(statement)):
+            break
+        if any(u.writes for u in here):
+            # `m[i] = b * m[i] + …` still reads the old value first, in the plain form.
+            break
+        same = [u.node for u in here if u.index == stored.index and u.reads]
+        if any(scope.lookup(n, node) != scope.lookup(n, stored.node) for node in same for n in names(node)):
+            break
+        if fenced:
+            found += same
+        fenced = fenced or any(_fence(n) for n in walk(statement))
+    return found
+
+
+def _orders(node: Node) -> bool:
+    """Whether other threads may change the element here."""
+    return node.type == "call_expression" and called(node).startswith(("__sync", "atomic", "__threadfence"))
 
 
 def _joined(edits: list[Edit]) -> list[Edit]:

@@ -26,6 +26,7 @@ from engine.rules.common import (
     walk,
 )
 from engine.rules.model import Proposal, Site
+from engine.rules.packs import is_target
 from engine.rules.polynomial import Polynomial
 from engine.rules.scope import Scope, manageable
 from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
@@ -34,8 +35,10 @@ from engine.source.model import Edit, Span
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# 32-byte sectors that a warp's access to 4-byte elements touches: one element for all, neighbours, strided.
+# 32-byte sectors that a warp's access to 4-byte elements touches: one element for all, neighbours, strided. What a strided
+# load brings besides stays in L1 for the next warps; a strided store sends each of its sectors on by itself.
 _BROADCAST, _COALESCED, _STRIDED = 1, 4, 32
+_STRIDED_LOAD = 24
 _LOOP = 8  # an access in a loop counts as so many outside
 _MAX_GRID_Y = 65535
 _SHAPES = ((32, 8), (64, 4), (32, 4))
@@ -96,19 +99,20 @@ def _sectors(site: Site, x: Index, y: Index) -> tuple[int, int] | None:
         if index is None:
             return None
         weight = _LOOP ** min(2, _depth(node, site))
-        before += weight * _touched(index, x.name)
-        after += weight * _touched(index, y.name)
+        strided = _STRIDED if is_target(node) else _STRIDED_LOAD
+        before += weight * _touched(index, x.name, strided)
+        after += weight * _touched(index, y.name, strided)
     return (before, after) if before else None
 
 
-def _touched(index: Polynomial, lane: str) -> int:
+def _touched(index: Polynomial, lane: str, strided: int) -> int:
     parts = index.split(lane)
     if parts is None:
-        return _STRIDED
+        return strided
     factor = parts[0].constant
     if factor == 0:
         return _BROADCAST
-    return _COALESCED if factor in (1, -1) else _STRIDED
+    return _COALESCED if factor in (1, -1) else strided
 
 
 def _depth(node: Node, site: Site) -> int:

@@ -62,6 +62,48 @@ def test_out_of_the_outer_loop_across_a_barrier() -> None:
     compiles(edited)
 
 
+MOMENTS = """
+__global__ void outer(const float* x, float* w, float* y, int n, int m) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    w[i] = 0.9f * w[i] + 0.1f * x[i];
+    y[i] = 0.99f * y[i] + 0.01f * x[i];
+    y[i + n] = y[i + n] - w[i] / (1.0f + w[i]);
+}
+"""
+
+
+def test_what_was_stored_stays_in_its_register() -> None:
+    elements = {"x": "n", "w": "n", "y": "2*n"}
+    before = make(MOMENTS, LAUNCH, sizes=[{"n": 4096, "m": 1}], check=[{"n": 5, "m": 1}], elements=elements)
+    edited = one(before, "hoist_loads", form="stored", loads=2)
+    text = device(edited)
+    assert "    const float w_value = 0.9f * w[i] + 0.1f * x[i];\n    w[i] = w_value;\n" in text
+    assert "y[i + n] - w_value / (1.0f + w_value);" in text
+    compiles(edited)
+    assert not propose(edited, "hoist_loads", form="stored")
+    assert_equal(before, [edited], [{"n": 70, "m": 1}])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("w[i] / (1.0f + w[i])", "1.0f"),
+        ("    y[i + n] =", "    w[0] = 1.0f;\n    y[i + n] ="),
+        ("    y[i + n] =", "    i += 1;\n    y[i + n] ="),
+        ("    y[i + n] =", "    __syncthreads();\n    y[i + n] ="),
+        ("w[i] / (1.0f + w[i])", "w[i + 1]"),
+        ("    w[i] = 0.9f * w[i] + 0.1f * x[i];", "    if (n > 2) w[i] = 0.9f;"),
+    ],
+)
+def test_nothing_where_the_element_may_have_changed(old: str, new: str) -> None:
+    assert old in MOMENTS
+    elements = {"x": "n", "w": "n", "y": "2*n"}
+    changed = make(MOMENTS.replace(old, new), LAUNCH, sizes=[{"n": 4096, "m": 1}], elements=elements,
+                   check=[{"n": 5, "m": 1}])  # fmt: skip
+    assert not propose(changed, "hoist_loads", form="stored")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -94,7 +136,7 @@ def test_nothing_for_what_changes_or_may_not_happen(old: str, new: str) -> None:
 )
 def test_nothing_where_a_second_load_may_differ(old: str, new: str) -> None:
     assert old in STEP
-    assert not propose(site(STEP.replace(old, new)), "hoist_loads")
+    assert not propose(site(STEP.replace(old, new)), "hoist_loads", form="repeat")
 
 
 def test_nothing_where_buffers_may_be_one() -> None:
