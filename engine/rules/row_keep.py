@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.rules.common import (
@@ -36,7 +36,7 @@ from engine.rules.common import (
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import size_of
 from engine.rules.reduction import tokens
-from engine.rules.scope import Scope, assigned, manageable
+from engine.rules.scope import Scope, assigned, inside, manageable
 from engine.rules.threads import StrideLoop, definition, stride_loop
 from engine.source.model import Edit, Span
 
@@ -54,11 +54,21 @@ _CAST = re.compile(r"reinterpret_cast\s*<\s*const\s+(\w+)\s*\*\s*>\s*\(")
 
 @dataclass(frozen=True)
 class _Kept:
-    """One element that several loops read: its type, bytes, and its place in each of them."""
+    """One element that several loops use: its type, bytes, and where each loop reads it.
+
+    `first` is the assignment from which it is known, where a loop computes it (else it is loaded); `last` the one that
+    gives the array's element its final value, where a later loop has one.
+    """
 
     type: str
     size: int
     reads: dict[int, list[Node]]  # by the loop's number
+    first: Node | None = None
+    last: Node | None = None
+
+    def begins(self) -> int:
+        """The number of the first loop that uses it."""
+        return min(self.reads)
 
 
 class RowKeep:
@@ -76,6 +86,7 @@ class RowKeep:
             return
         for order, loops in enumerate(_groups(site)):
             kept = _kept(site, scope, loops, changed)
+            kept += [k for a in sorted(changed) if (k := _computed(site, scope, loops, a)) is not None]
             count = _count(site, loops[0])
             if not kept or count is None or count < _FEWEST or count * sum(k.size for k in kept) > _MOST_BYTES:
                 continue
@@ -151,10 +162,78 @@ def _kept(site: Site, scope: Scope, loops: list[StrideLoop], changed: set[str]) 
     return [k for k in found.values() if len(k.reads) > 1]
 
 
-def _element(site: Site, scope: Scope, loop: StrideLoop, node: Node, changed: set[str]) -> tuple[str, str, int] | None:
+def _computed(site: Site, scope: Scope, loops: list[StrideLoop], array: str) -> _Kept | None:
+    """The element of an array that one loop stores and later ones use; None where other elements may be meant."""
+    accesses: list[tuple[int, Node, int, Node | None]] = []
+    keys = set()
+    for node in walk(body_node(site)):
+        origin = scope.element(node) if node.type == "subscript_expression" else None
+        star = node.type == "pointer_expression" and text(node).startswith("*")
+        if (star and (scope.element(node) or (array, None))[0] == array) or (
+            node.type == "argument_list" and any(_pointer_to(scope, a, array) for a in children(node))
+        ):
+            return None
+        if origin is None or origin[0] != array:
+            continue
+        number = next((k for k, x in enumerate(loops) if inside(node, x.body)), None)
+        use = _element(site, scope, loops[number], node, set(), stored=True) if number is not None else None
+        if number is None or use is None or "reinterpret_cast" in text(node):
+            return None
+        keys.add(use)
+        change = _change(node, loops[number])
+        # What an assignment changes, it changes last.
+        accesses.append((change.end_byte if change is not None else node.start_byte, node, number, change))
+    accesses.sort(key=lambda a: a[0])
+    if len(keys) != 1:
+        return None
+    found: _Kept | None = None
+    (_, kind, size), begins = keys.pop(), accesses[0][2]
+    for _, node, number, change in accesses:
+        writes = node.parent is not None and assigned(node.parent) == node
+        if writes and change is None:
+            return None
+        if found is None:
+            if number != begins or (
+                change is not None and text(change.child_by_field_name("operator") or change) != "="
+            ):
+                return None
+            found = _Kept(kind, size, {number: []}, change) if change is not None else None
+        elif found.last is not None or (change is not None and number == begins):
+            return None
+        else:
+            found.reads.setdefault(number, [])
+            if change is not None:
+                found = replace(found, last=change)
+            else:
+                found.reads[number].append(node)
+    return found if found is not None and len(found.reads) > 1 else None
+
+
+def _pointer_to(scope: Scope, argument: Node, array: str) -> bool:
+    """Whether a call's argument is a pointer into the array."""
+    node = strip(argument)
+    if node.type not in ("identifier", "binary_expression", "pointer_expression"):
+        return False
+    origin = scope.base(node)
+    return origin is not None and origin[0] == array
+
+
+def _change(access: Node, loop: StrideLoop) -> Node | None:
+    """The assignment to the element, where it is a statement of the loop's body itself."""
+    change = access.parent
+    statement = change.parent if change is not None else None
+    if change is None or statement is None or change.child_by_field_name("left") != access:
+        return None
+    direct = statement == loop.body or statement.parent == loop.body
+    return change if change.type == "assignment_expression" and direct else None
+
+
+def _element(
+    site: Site, scope: Scope, loop: StrideLoop, node: Node, changed: set[str], *, stored: bool = False
+) -> tuple[str, str, int] | None:
     """(key, type, bytes) of a read of the row by the loop's counter; None for other accesses."""
     above = node.parent
-    if above is not None and (above.type == "pointer_expression" or assigned(above) == node):
+    if above is not None and (above.type == "pointer_expression" or (assigned(above) == node and not stored)):
         return None
     origin = scope.element(node)
     if origin is None or origin[0] in changed or loop.variable not in names(node):
@@ -279,13 +358,16 @@ def _rewrite(site: Site, loops: list[StrideLoop], kept: list[_Kept], count: int)
             f"{unit}if ({loop.variable} < {text(loop.bound)}) {{",
         ]
         lines: list[str] = []
-        first = [(k, h) for k, h in mine if min(k.reads) == number]
+        first = [(k, h) for k, h in mine if k.begins() == number]
         lines += [f"{outer}{k.type} {h}[{count}];" for k, h in first]
+        first = [(k, h) for k, h in first if k.first is None]
         if first:
             lines += [outer + line for line in head]
             lines += [f"{deep}{h}[{at}] = {text(k.reads[number][0])};" for k, h in first]
             lines += [f"{inner}}}", f"{outer}}}"]
         changes = [(n.start_byte, n.end_byte, f"{h}[{at}]") for k, h in mine for n in k.reads[number]]
+        for k, h in mine:
+            changes += _assigned(k, loop, f"{h}[{at}]")
         lines += [outer + line for line in head]
         lines.append(_body(site, loop, deep, changes))
         lines += [f"{inner}}}", f"{outer}}}"]
@@ -300,6 +382,23 @@ def _rewrite(site: Site, loops: list[StrideLoop], kept: list[_Kept], count: int)
             begin = pragma.start_byte
         edits.append(Edit(Span(begin, loop.node.end_byte), "\n".join(lines).strip()))
     return edits
+
+
+def _assigned(kept: _Kept, loop: StrideLoop, held: str) -> list[tuple[int, int, str]]:
+    """Changes of the assignments that begin and end the element's life in registers."""
+    changes = []
+    if kept.first is not None and inside(kept.first, loop.body):
+        left: Node | None = kept.first.child_by_field_name("left") or kept.first
+        assert left is not None
+        # A value that a later loop replaces need not be stored.
+        changes.append((left.start_byte, left.end_byte, held if kept.last is not None else f"{text(left)} = {held}"))
+    if kept.last is not None and inside(kept.last, loop.body):
+        left, sign, right = (kept.last.child_by_field_name(f) for f in ("left", "operator", "right"))
+        if left is not None and sign is not None and right is not None and text(sign) != "=":
+            changes.append((sign.start_byte, sign.end_byte, f"= {held} {text(sign)[:-1]}"))
+            if right.type == "binary_expression":
+                changes += [(right.start_byte, right.start_byte, "("), (right.end_byte, right.end_byte, ")")]
+    return changes
 
 
 def _body(site: Site, loop: StrideLoop, indent: str, changes: list[tuple[int, int, str]]) -> str:

@@ -89,3 +89,64 @@ def test_nothing_where_registers_do_not_hold_a_row_or_buffers_may_be_one() -> No
 def test_a_maximum_that_starts_from_another_element_keeps_its_start() -> None:
     other = softmax(SOFTMAX.replace("x[row * cols];", "x[row * cols + cols - 1];"))
     assert "c = 1 + threadIdx.x" in device(one(other, "row_parallel", team="block", block=256))
+
+
+STORED = """
+__global__ void softmax_rows(const float* in, float* out, int rows, int cols) {
+    const float* x = in + blockIdx.x * cols;
+    float* y = out + blockIdx.x * cols;
+    const int lane = threadIdx.x;
+    float top = 0.0f;
+    for (int c = lane; c < cols; c += 32) top = fmaxf(top, x[c]);
+    for (int o = 16; o > 0; o /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
+    float sum = 0.0f;
+    for (int c = lane; c < cols; c += 32) {
+        y[c] = expf(x[c] - top);
+        sum += y[c];
+    }
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    for (int c = lane; c < cols; c += 32) {
+        y[c] /= sum + 1.0f;
+    }
+}
+"""
+
+
+def stored(source: str = STORED) -> Site:
+    return make(
+        source,
+        "    softmax_rows<<<rows, 32>>>(in, out, rows, cols);",
+        sizes=[{"rows": 4096, "cols": 256}],
+        check=[{"rows": 7, "cols": 129}],
+        elements={"in": "rows*cols", "out": "rows*cols"},
+    )
+
+
+def test_what_a_loop_computes_for_a_later_one_is_kept_too() -> None:
+    site = stored()
+    edited = one(site, "row_keep")
+    text = device(edited)
+    assert "kept2[slot] = expf(kept[slot] - top);\n            sum += kept2[slot];" in text
+    assert "y[c] = kept2[slot] / (sum + 1.0f);" in text
+    # A result that nothing replaces is stored all the same.
+    both = one(stored(STORED.replace("y[c] /= sum + 1.0f", "if (y[c] > sum) { top = y[c]; }")), "row_keep")
+    assert "y[c] = kept2[slot] = expf(kept[slot] - top);" in device(both)
+    compiles(edited)
+    compiles(both)
+    assert_equal(site, [edited], [{"rows": 2, "cols": 300}, {"rows": 3, "cols": 5}])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y[c] /= sum", "y[c] = y[c + 1] / sum"),
+        ("y[c] /= sum", "out[c] /= sum"),
+        ("y[c] /= sum", "if (c > 2) y[c] /= sum"),
+        ("float sum = 0.0f;", "float sum = y[0];"),
+        ("y[c] = expf(x[c] - top);", "if (c > 2) y[c] = expf(x[c] - top);"),
+    ],
+)
+def test_a_result_is_not_kept_where_other_elements_may_be_meant(old: str, new: str) -> None:
+    assert old in STORED
+    for proposal in propose(stored(STORED.replace(old, new)), "row_keep"):
+        assert "kept2" not in str(proposal.edits)
