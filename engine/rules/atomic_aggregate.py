@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from engine.arith import ArithmeticError_, evaluate_int
 from engine.rules.coarsen import covered, independent, only_bound
 from engine.rules.common import (
     Edits,
+    all_cases,
     body_node,
     called,
     children,
@@ -25,7 +27,6 @@ from engine.rules.common import (
     proposal,
     reindent,
     render,
-    size_in_all_cases,
     sound,
     text,
     visible,
@@ -84,7 +85,7 @@ class AtomicAggregate:
         argument = next(
             (a for p, a in zip(site.kernel.parameters, _arguments(site), strict=False) if p.name == array), ""
         )
-        count = size_in_all_cases(site, argument)
+        count = _most_elements(site, argument)
         kind = next(p.base for p in site.kernel.parameters if p.name == array)
         size = _BYTES.get(kind, 4)
         if count is None or not 1 <= count * size <= _MOST_SHARED or site.kernel.shared:
@@ -107,6 +108,15 @@ class AtomicAggregate:
                 elements=elements,
                 copies=copies,
             )
+
+
+def _most_elements(site: Site, argument: str) -> int | None:
+    """The number of elements of a buffer of the spec in the case where it has most; None where it cannot be told."""
+    try:
+        size = site.spec.argument(argument).size
+        return max(evaluate_int(size, case.sizes) for case in all_cases(site))
+    except (KeyError, ArithmeticError_):
+        return None
 
 
 def _by_few(site: Site, atomic: Node) -> bool:

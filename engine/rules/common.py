@@ -393,16 +393,6 @@ def value_in(site: Site, expression: str, case: Case) -> int | None:
         return None
 
 
-def size_in_all_cases(site: Site, argument: str) -> int | None:
-    """The number of elements of a buffer of the spec where it is the same in every case; None where it differs."""
-    try:
-        size = site.spec.argument(argument).size
-        found = {evaluate_int(size, case.sizes) for case in all_cases(site)}
-    except (KeyError, ArithmeticError_):
-        return None
-    return found.pop() if len(found) == 1 else None
-
-
 def visible(site: Site) -> bool:
     """Whether edits may change the launch: every launch is seen, and its figures are known for every timing case."""
     return bool(site.launches) and len(site.configs) == len(site.spec.time) > 0

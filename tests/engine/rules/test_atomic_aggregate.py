@@ -45,6 +45,13 @@ def test_neighbouring_lanes_count_in_different_copies() -> None:
     assert_equal(few, [one(few, "atomic_aggregate", elements=64, copies=4)], [{"n": 1}, {"n": 4099}], races=True)
 
 
+def test_as_many_private_counters_as_the_largest_case_has() -> None:
+    sizes = {"sizes": [{"n": 1 << 24, "bins": 1024}], "check": [{"n": 903, "bins": 16}]}
+    source = COUNT.replace("data[i]]", "min((int)data[i], nb - 1)]").replace("int n)", "int n, int nb)")
+    site = make(source, COUNT_LAUNCH.replace("n);", "n, bins_count);"), elements={"bins": "bins"}, **sizes)
+    assert "block_bins[1024];" in device(one(site, "atomic_aggregate", elements=64, copies=1))
+
+
 def test_copies_of_many_counters_would_not_fit() -> None:
     found = propose(make(COUNT, COUNT_LAUNCH, elements={"bins": "4096"}), "atomic_aggregate")
     assert {p.parameters["copies"] for p in found} == {1}
