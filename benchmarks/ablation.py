@@ -1,136 +1,251 @@
-"""Tree search against greedy and random search, with the diagnosis and without, at the same number of candidates.
+"""Ablations: the same search with one part of it changed, at the same number of candidates, on the ten examples.
 
-    python benchmarks/ablation.py --candidates 100 --seeds 5 --record benchmarks/results/ablation.json [FILES]
-
-Every arm shares rules, verification, timing and machine; only the choice of the next edit differs. A run's result is the
-speedup of its best candidate as the search measured it. Runs of one kernel and seed are paired across the arms.
+Runs of one kernel share one store of measurements (benchmarks/store.py), so that arms are paired exactly: what differs is what
+they asked for. A row is one kernel with all its arms and seeds; a run's figure is the speedup of its best candidate after so many
+candidates. Where an arm uses counters, every arm and seed runs once before the recorded runs, to have them counted.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import math
-import sys
+import dataclasses
+import sqlite3
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.bench import Place, Row, Settings, Table
+from benchmarks.searches import names
+from benchmarks.store import SharedMachine
+from engine.errors import MachineError
+from engine.statistics import weighted_ratio
 
-from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
-from engine.evaluate.analysis import Analysis  # noqa: E402
-from engine.machine import Machine, make_machine  # noqa: E402
-from engine.optimize import Proposals, provenance  # noqa: E402
-from engine.search.journal import Journal  # noqa: E402
-from engine.search.loop import Budget, Search  # noqa: E402
-from engine.search.tree import Tree  # noqa: E402
-from engine.source.load import load_program, repository_root  # noqa: E402
-from engine.spec.read import find_spec  # noqa: E402
+MARKS = (10, 25, 50, 100)  # candidates after which the best so far is looked at
+CANDIDATES, SEEDS = 100, 5
+_COUNTED_S = 60.0  # for counters that are still missing when the recorded runs begin
+_LEARN = "learn:"
 
-ARMS = ("mcts", "mcts with diagnosis", "greedy", "random")
+# What each arm changes in the options of a run. The first arm is what the others are held against. Without a profiler a search
+# sees times alone; only arms that are about counters or diagnoses use one.
+_PLAIN = {"profile": False}
+ARMS: dict[str, dict[str, dict[str, Any]]] = {
+    "ablation-search": {name: {**_PLAIN, "search": name} for name in ("mcts", "greedy", "random")},
+    "ablation-profile": {"with profile": {}, "without profile": _PLAIN},
+    "ablation-proposers": {
+        "rules and tuner": {**_PLAIN, "proposers": ("rules", "tuner")},
+        "rules": {**_PLAIN, "proposers": ("rules",)},
+        "tuner": {**_PLAIN, "proposers": ("tuner",)},
+    },
+    "ablation-proxies": {"with proxies": {}, "without proxies": {"proxies": False}},
+    "ablation-memory": {"with memory": {"memory": True}, "without memory": {}},
+}
+_TITLES = {
+    "ablation-search": "tree search, greedy search, random search",
+    "ablation-profile": "with and without the profiler's diagnosis and counters",
+    "ablation-proposers": "proposals of rules, of the tuner, of both",
+    "ablation-proxies": "with and without counters in the reward",
+    "ablation-memory": "with and without lessons of the other kernels",
+}
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Run all arms; see the module's docstring. Exit code 0."""
-    parser = argparse.ArgumentParser(description="Compare ways to choose the next edit.")
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="kernels (default: examples/*.cu)")
-    parser.add_argument("--candidates", type=int, default=100, help="of each run (default: 100)")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each arm and kernel (default: 5)")
-    parser.add_argument("--record", type=Path, required=True, help="the JSON record to write")
-    options = parser.parse_args(given)
-    files = [f.resolve() for f in options.files] or sorted((ROOT / "examples").glob("*.cu"))
-    here = make_machine(device="gpu")
-    rows: list[dict[str, Any]] = []
-    device: dict[str, Any] = {}
+def tables() -> list[Table]:
+    """The five ablations."""
+    return [_table(name) for name in ARMS]
+
+
+def _table(name: str) -> Table:
+    arms = ARMS[name]
+
+    def rows(place: Place, settings: Settings) -> list[str]:
+        kernels = names(place, "examples")
+        return [_LEARN + kernel for kernel in kernels if name == "ablation-memory"] + kernels
+
+    def measure(place: Place, settings: Settings, key: str) -> Row:
+        if key.startswith(_LEARN):
+            return {"runs": [], "lessons": _learn(place, settings, key.removeprefix(_LEARN))}
+        return compare(place, settings, key, arms)
+
+    return Table(
+        name, _TITLES[name], Settings(candidates=CANDIDATES, seeds=SEEDS), rows, measure, summary, render,
+        lambda settings, row: 60.0 if row.startswith(_LEARN) else 150.0,
+    )  # fmt: skip
+
+
+def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Mapping[str, Any]]) -> Row:
+    """All runs of all arms on one kernel. Raises OptimlError."""
+    from engine.machine import make_machine
+
+    machine = make_machine(device=settings.device)  # type: ignore[arg-type]
+    shared = SharedMachine(machine, place.work / "store")
+    runs: list[dict[str, Any]] = []
+    begin = time.monotonic()
     try:
-        for file in files:
-            found, device = one_kernel(here, file, options.candidates, options.seeds)
-            rows += found
-            print(f"{file.name}: {_geometric_means(found)}", file=sys.stderr, flush=True)
-            record = {
-                "schema": "optiml.ablation/1",
-                "command": ["python", "benchmarks/ablation.py", *(sys.argv[1:] if given is None else given)],
-                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "commit": commit(), "machine": machine(), "device": device, "versions": provenance(())["versions"],
-                "candidates": options.candidates, "seeds": options.seeds, "rows": rows, "geometric_means": _geometric_means(rows),
-                "paired": {arm: _paired(rows, arm) for arm in ARMS[1:]},
-            }  # fmt: skip
-            options.record.parent.mkdir(parents=True, exist_ok=True)
-            options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        lessons = _others(place, settings, kernel) if any(arm.get("memory") for arm in arms.values()) else []
+        counted = machine.mode == "measured" and any(arm.get("profile", True) for arm in arms.values())
+        for recorded in (False, True) if counted else (True,):
+            runs = []
+            for seed in range(settings.seeds or SEEDS):
+                for name, arm in arms.items():
+                    run = _run(shared, place, kernel, seed, settings.candidates or CANDIDATES, arm, lessons)
+                    runs.append({"arm": name, "seed": seed, **run})
+            missing = shared.insights.drain(_COUNTED_S) if shared.insights is not None and not recorded else 0
+        evaluators = shared.evaluators
+        assert evaluators is not None
+        assert evaluators.store is not None
+        found: Row = {
+            "runs": runs, "measured": evaluators.store.measured, "answered": evaluators.store.answered, "uncounted": missing,
+            "seconds": time.monotonic() - begin, "mode": machine.mode, "device": dict(evaluators.signals.device),
+        }  # fmt: skip
+        return found
     finally:
-        here.close()
-    print(
-        "| arm | geometric mean | against mcts, geometric mean of pairs | better, equal, worse |\n|---|---:|---:|---|"
+        shared.close()
+        machine.close()
+
+
+def _run(
+    shared: SharedMachine, place: Place, kernel: str, seed: int, candidates: int, arm: Mapping[str, Any], lessons: Sequence[Path]
+) -> dict[str, Any]:  # fmt: skip
+    from engine.llm.lessons import MemorySettings
+    from engine.llm.memory import Memory
+    from engine.optimize import Options, optimize
+    from engine.search.loop import Budget
+
+    with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
+        out = Path(name)
+        changed = dict(arm)
+        if changed.pop("memory", False):
+            memory = Memory(out / "memory.sqlite")
+            for path in lessons:
+                memory.load(path, str(place.root))
+            memory.close()
+            changed["memory"] = MemorySettings(out / "memory.sqlite", str(place.root), seed=seed)
+        options = Options(
+            place.root / "examples" / f"{kernel}.cu",
+            budget=Budget(candidates=candidates),
+            seed=seed,
+            out=out,
+            **changed,
+        )
+        begin = time.monotonic()
+        result, _ = optimize(options, shared)  # type: ignore[arg-type]
+        seconds = time.monotonic() - begin
+        with closing(sqlite3.connect(out / "journal.sqlite")) as db:
+            booked = list(db.execute("SELECT outcome, ratio FROM candidates WHERE id > 0 ORDER BY id"))
+    return {
+        "best": best_after(booked, len(booked)), "after": {str(n): best_after(booked, n) for n in MARKS},
+        "candidates": len(booked), "seconds": seconds, "stopped": result.stopped,
+    }  # fmt: skip
+
+
+def best_after(booked: Sequence[tuple[str, float | None]], count: int) -> float:
+    """The best speedup among the first `count` candidates (outcome, ratio) that passed, at least 1."""
+    passed = [ratio for outcome, ratio in booked[:count] if outcome in ("accepted", "screened") and ratio is not None]
+    return max([1.0, *passed])
+
+
+def _others(place: Place, settings: Settings, kernel: str) -> list[Path]:
+    """What a run on each other kernel taught, one file each; learnt now where it is not there."""
+    found = []
+    for other in names(place, "examples"):
+        if other != kernel:
+            if not _lessons_of(place, other).is_file():
+                _learn(place, settings, other)
+            found.append(_lessons_of(place, other))
+    return found
+
+
+def _lessons_of(place: Place, kernel: str) -> Path:
+    return place.work / "lessons" / f"{kernel}.jsonl"
+
+
+def _learn(place: Place, settings: Settings, kernel: str) -> int:
+    """One run with an empty memory; how many lessons it left."""
+    from engine.llm.lessons import MemorySettings
+    from engine.llm.memory import Memory
+    from engine.machine import make_machine
+    from engine.optimize import Options, optimize
+    from engine.search.loop import Budget
+
+    machine = make_machine(device=settings.device)  # type: ignore[arg-type]
+    shared = SharedMachine(machine, place.work / "store")
+    target = _lessons_of(place, kernel)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
+            path = Path(name) / "memory.sqlite"
+            options = Options(
+                place.root / "examples" / f"{kernel}.cu", budget=Budget(candidates=settings.candidates or CANDIDATES),
+                seed=SEEDS, out=Path(name), memory=MemorySettings(path, str(place.root)),
+            )  # fmt: skip
+            optimize(options, shared)  # type: ignore[arg-type]
+            memory = Memory(path)
+            count = memory.export(target)
+            memory.close()
+    finally:
+        shared.close()
+        machine.close()
+    if not count:
+        raise MachineError(f"the run on {kernel} left no lesson", do="try more --candidates")
+    return count
+
+
+def summary(rows: Mapping[str, Row]) -> dict[str, Any]:
+    """For each arm: the geometric mean of its bests, and its ratio to the first arm with an interval, over kernels and seeds.
+
+    A kernel's ratio is the median over its seeds of paired ratios, the table's the geometric mean over kernels, the interval 95 %
+    by a bootstrap over seeds (`engine.statistics.weighted_ratio`).
+    """
+    kept = {k: r for k, r in rows.items() if r["runs"]}
+    arms = list(dict.fromkeys(run["arm"] for row in kept.values() for run in row["runs"]))
+    found: dict[str, Any] = {"kernels": len(kept), "arms": {}}
+    for arm in arms:
+        figures: dict[str, Any] = {}
+        for mark in ("best", *map(str, MARKS)):
+            pairs = [(_bests(row, arm, mark), _bests(row, arms[0], mark)) for row in kept.values()]
+            mean = (
+                weighted_ratio([(mine, [1.0] * len(mine)) for mine, _ in pairs], [1.0] * len(pairs)) if pairs else None
+            )
+            if mean is None or len(pairs[0][0]) < 2:
+                continue
+            against = weighted_ratio(pairs, [1.0] * len(pairs))
+            flat = [a / b for mine, base in pairs for a, b in zip(mine, base, strict=True)]
+            counts = [sum(r > 1.01 for r in flat), 0, sum(r < 1 / 1.01 for r in flat)]
+            counts[1] = len(flat) - counts[0] - counts[2]
+            figures[mark] = {"geometric_mean": mean.ratio, **dataclasses.asdict(against), "better_equal_worse": counts}
+        found["arms"][arm] = figures
+    return found
+
+
+def _bests(row: Row, arm: str, mark: str) -> list[float]:
+    runs = sorted((run for run in row["runs"] if run["arm"] == arm), key=lambda run: run["seed"])
+    return [run["best"] if mark == "best" else run["after"][mark] for run in runs]
+
+
+def render(record: Mapping[str, Any]) -> str:
+    """The arms at the end and after fewer candidates, in Markdown."""
+    arms = record["summary"]["arms"]
+    first = next(iter(arms), "")
+    settings = record["settings"]
+    lines = [
+        f"| arm | after | geometric mean | against {first} | 95 % interval | better, equal, worse |",
+        "|---|---:|---:|---:|---|---|",
+    ]
+    for arm, figures in arms.items():
+        for mark, f in figures.items():
+            if mark != "best" and int(mark) >= settings["candidates"]:
+                continue
+            after = f"{settings['candidates']}" if mark == "best" else mark
+            counts = ", ".join(map(str, f["better_equal_worse"]))
+            against = (
+                ("1", "", "") if arm == first else (f"{f['ratio']:.3f}", f"{f['low']:.3f} to {f['high']:.3f}", counts)
+            )
+            lines.append(f"| {arm} | {after} | {f['geometric_mean']:.3f} | {' | '.join(against)} |")
+    modes = sorted({row["mode"] for row in record["rows"].values() if row.get("mode")})
+    said = (
+        f"{record['summary']['kernels']} kernels, {settings['seeds']} seeds, {settings['candidates']} candidates a run, speeds "
+        f"{' and '.join(modes)}. All runs of a kernel share one store of measurements: a program is measured once, against the original, "
+        "whichever run asks first. Better or worse: by more than 1 %."
     )
-    for arm in ARMS:
-        pairs = _paired(rows, arm)
-        print(f"| {arm} | {_geometric_means(rows)[arm]:.3f} | {pairs['ratio']:.3f} | {pairs['counts']} |")
-    return 0
-
-
-def one_kernel(here: Machine, file: Path, candidates: int, seeds: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """All runs on one kernel, and the device: the original is validated once and shared."""
-    root = repository_root(file)
-    spec, spec_path = find_spec(root, file)
-    program = load_program(file, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
-    evaluator = here.evaluator(spec, root, spec_path)
-    rows = []
-    try:
-        built, original = evaluator.open(program)
-        insight = here.insight(spec, evaluator)
-        for seed in range(seeds):
-            for arm in ARMS:
-                asked = insight if arm == "mcts with diagnosis" else None
-                source = Proposals(Analysis(spec, root, here.target, spec_path))
-                strategy = arm.split()[0]
-                weigh = asked.weigh if asked else (lambda digest, proposals: None)
-                tree = Tree(program, source, seed, strategy, weigh)  # type: ignore[arg-type]
-                begin = time.monotonic()
-                with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(here.jobs) as executor:
-                    journal = Journal(Path(name) / "journal.sqlite", program, {}, resume=False)
-                    search = Search(
-                        tree, evaluator, journal, executor, in_flight=here.jobs + 2, prefetch=source,
-                        on_incumbent=asked.look if asked else (lambda built, evaluation: None),
-                    )  # fmt: skip
-                    search.start(built, original)
-                    if asked:
-                        asked.look(built, original)
-                    search.run(Budget(candidates=candidates))
-                    journal.close()
-                rows.append(
-                    {
-                        "kernel": spec.kernel, "arm": arm, "seed": seed, "best": search.progress.best_ratio,
-                        "candidates": search.progress.evaluated, "seconds": time.monotonic() - begin,
-                    }
-                )  # fmt: skip
-        if insight is not None:
-            insight.close()
-        return rows, dict(evaluator.signals.device)
-    finally:
-        evaluator.close()
-
-
-def _geometric_means(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    return {arm: _geometric([r["best"] for r in rows if r["arm"] == arm]) for arm in ARMS}
-
-
-def _paired(rows: Sequence[dict[str, Any]], arm: str) -> dict[str, Any]:
-    """Each run of an arm over the mcts run of the same kernel and seed; within 1 % counts as equal."""
-    base = {(r["kernel"], r["seed"]): r["best"] for r in rows if r["arm"] == "mcts"}
-    ratios = [r["best"] / base[r["kernel"], r["seed"]] for r in rows if r["arm"] == arm]
-    better, worse = sum(r > 1.01 for r in ratios), sum(r < 1 / 1.01 for r in ratios)
-    return {"ratio": _geometric(ratios), "counts": [better, len(ratios) - better - worse, worse]}
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return "\n".join([*lines, "", said])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import searches
+from benchmarks import ablation, searches
 from benchmarks.bench import Table
 
-_MADE = (searches.examples_table(), searches.suite_table(), searches.controls_table())
+_MADE = (searches.examples_table(), searches.suite_table(), searches.controls_table(), *ablation.tables())
 TABLES: dict[str, Table] = {table.name: table for table in _MADE}
