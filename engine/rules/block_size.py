@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tree_sitter import Node
 
@@ -24,7 +24,7 @@ from engine.rules.common import (
     visible,
     walk,
 )
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.rules.threads import AXES, ThreadMap, ceil_div, covers, in_parameters, thread_map, thread_uses_outside
 from engine.source.model import Edit, Span
 
@@ -69,11 +69,40 @@ class BlockSize:
         if before is None:
             return
         for rank, shape in enumerate(s for s in shapes if s != current[:2]):
-            edits = _resized(site, mapping, shape, before)
             # Warps that span 32 columns load whole sectors; blocks below 128 threads leave the multiprocessor idle.
             prior = 0.4 - 0.03 * rank + (0.15 if current[0] * current[1] < 128 or current[0] < 32 else 0.0)
-            label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
-            yield from proposal(self.name, f"Launch blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
+            yield from self._shaped(site, mapping, shape, before, prior, planar=planar)
+
+    def _shaped(
+        self, site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchConfig, ...], prior: float, *, planar: bool
+    ) -> Iterator[Proposal]:  # fmt: skip
+        edits = _resized(site, mapping, shape, before)
+        label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
+        yield from proposal(self.name, f"Launch blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The block's extents left open, for kernels whose threads differ in their global index alone."""
+        mapping = thread_map(site) if sound(site) and visible(site) else None
+        before = configs_of(site, {})
+        if mapping is None or before is None or not free(site, mapping) or any(c.block[2] != 1 for c in site.configs):
+            return
+        axes = tuple(i.axis for i in mapping.indices)
+        planar = set(axes) == {"x", "y"}
+        if not planar and axes != ("x",):
+            return
+        found, known = mapping, before
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            shape = (values["x"], values.get("y", 1))
+            return next(self._shaped(site, found, shape, known, 0.4, planar=planar), None)
+
+        limit = site.target.max_threads_per_block
+        parameters: dict[str, tuple[int, ...]] = {"x": tuple(range(32, 1025, 32))}
+        conditions = [f"x <= {limit}"]
+        if planar:
+            parameters = {"x": (8, 16, 32, 64, 128, 256), "y": (1, 2, 4, 8, 16, 32)}
+            conditions = [f"x * y <= {limit}", "x * y >= 32"]
+        yield Family(self.name, self.summary, parameters, tuple(conditions), make, 0.4)
 
     def _by_constant(self, site: Site, current: tuple[int, int, int]) -> Iterator[Proposal]:
         """Kernels whose threads work together: only where one constant sizes the block, grid and arrays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from engine.model import LaunchConfig
@@ -30,7 +30,7 @@ from engine.rules.common import (
     walk,
     waves,
 )
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.rules.threads import (
     AXES,
     Axis,
@@ -92,6 +92,26 @@ class Coarsen:
                         axis=axis,
                     )
         yield from self._resident(site, before)
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The elements per thread left open, strided by the block."""
+        before = configs_of(site, {}) if sound(site) and visible(site) else None
+        mapping = thread_map(site) if before is not None else None
+        if before is None or mapping is None or any(c.grid[2] != 1 or c.block[2] != 1 for c in before):
+            return
+        if not independent(site, mapping):
+            return
+        axis: Axis = "y" if mapping.index("y") is not None else "x"
+        found, known = mapping, before
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            factor = values["factor"]
+            edits = _coarsened(site, found, axis, factor, known)
+            summary = f"Let each thread work on {factor} elements along {axis}"
+            return next(proposal(self.name, summary, edits, 0.3, factor=factor, form="block", axis=axis), None)
+
+        factors = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
+        yield Family(self.name, f"{self.summary} along {axis}", {"factor": factors}, (), make, 0.3)
 
     def _resident(self, site: Site, before: tuple[LaunchConfig, ...]) -> Iterator[Proposal]:
         """Grid-stride kernels are right for every grid: as many blocks as the target holds at once, or more."""

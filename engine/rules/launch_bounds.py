@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from engine.rules.common import configs_of, in_file, proposal, sound, text, visible, walk
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:
@@ -35,17 +35,34 @@ class LaunchBounds:
         size = threads.pop()
         # Registers cost occupancy only in kernels that use many; straight-line kernels seldom do.
         for resident, prior in ((0, 0.1), (2, 0.09), (4, 0.07)):
-            if resident * size > site.target.max_threads_per_sm:
-                continue
-            bounds = f"{size}, {resident}" if resident else str(size)
-            yield from proposal(
-                self.name,
-                f"Declare blocks of {size} threads" + (f", {resident} to a multiprocessor" if resident else ""),
-                in_file(site, Edit(Span(place, place), f"__launch_bounds__({bounds}) ")),
-                prior,
-                threads=size,
-                resident=resident,
-            )
+            yield from self._bounded(site, place, size, resident, prior)
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The number of resident blocks left open, which bounds the registers of a thread."""
+        first = next(self.propose(site), None)
+        place = _after_type(site.kernel.node, site.kernel.name)
+        if first is None or place is None:
+            return
+        size, at = int(first.parameters["threads"]), place
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            return next(self._bounded(site, at, size, values["resident"], 0.1), None)
+
+        most = min(site.target.max_blocks_per_sm, site.target.max_threads_per_sm // size)
+        yield Family(self.name, self.summary, {"resident": tuple(range(most + 1))}, (), make, 0.1)
+
+    def _bounded(self, site: Site, place: int, size: int, resident: int, prior: float) -> Iterator[Proposal]:
+        if resident * size > site.target.max_threads_per_sm:
+            return
+        bounds = f"{size}, {resident}" if resident else str(size)
+        yield from proposal(
+            self.name,
+            f"Declare blocks of {size} threads" + (f", {resident} to a multiprocessor" if resident else ""),
+            in_file(site, Edit(Span(place, place), f"__launch_bounds__({bounds}) ")),
+            prior,
+            threads=size,
+            resident=resident,
+        )
 
 
 def _after_type(node: Node, name: str) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from engine.rules.common import (
 from engine.rules.headers import include
 from engine.rules.matmul_code import Part, Tiling, local_place, part, tile_body
 from engine.rules.matmul_form import Product, product
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.rules.row_parallel import fits_bounds
 from engine.rules.threads import ceil_div
 from engine.source.model import Edit, Span
@@ -51,6 +51,19 @@ _TILINGS = (
     Tiling(32, 32, 32, 1, 1, 1),
     Tiling(16, 16, 16, 1, 1, 1),
 )
+# What a tuner may set: tiles from those of a small product to those that fill a multiprocessor's registers.
+_OPEN = {
+    "bm": (32, 64, 128, 256), "bn": (32, 64, 128, 256), "bk": (8, 16, 32), "tm": (2, 4, 8, 16), "tn": (2, 4, 8, 16),
+    "buffers": (1, 2, 3), "copies": (0, 1), "square": (0, 1),
+}  # fmt: skip
+_EVEN = (
+    "bm % tm == 0 && bn % tn == 0",
+    "tm * tn <= 128",  # sums in registers, of 255 that a thread may have
+    "(bm / tm) * (bn / tn) >= 64 && (bm / tm) * (bn / tn) % 32 == 0",
+    "bm * bk % ((bm / tm) * (bn / tn)) == 0 && bn * bk % ((bm / tm) * (bn / tn)) == 0",
+    "copies ? buffers >= 2 : buffers <= 2",
+    "square ? bm / tm % 4 == 0 && bn / tn % 8 == 0 : 1",
+)
 _SIZES = {"double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8}
 
 
@@ -68,32 +81,63 @@ class MatmulTile:
         if form is None or batches is None:
             return
         for order, tiling in enumerate(_TILINGS):
-            if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
-                continue
-            a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
-            if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
-                continue
-            edits = _rewrite(site, form, tiling, (a, b))
-            grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches)
-            launch = launch_edits(site, grid=grid, block=(str(tiling.threads),))
-            staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
-            staged = ", copied asynchronously" if tiling.copies else staged
-            header = include(site, "cuda_pipeline.h") if tiling.copies else []
-            yield from proposal(
-                self.name,
-                f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
-                f"{tiling.tm}x{tiling.tn} results per thread{staged}",
-                merge(in_file(site, *header, *edits), launch),
-                0.95 - 0.03 * order,
-                bm=tiling.bm,
-                bn=tiling.bn,
-                bk=tiling.bk,
-                tm=tiling.tm,
-                tn=tiling.tn,
-                buffers=tiling.buffers,
-                copies=int(tiling.copies),
-                square=int(tiling.square),
-            )
+            yield from _proposals(site, form, batches, tiling, 0.95 - 0.03 * order)
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """All of a tiling's figures left open."""
+        if not visible(site) or any(c.block[2] != 1 for c in site.configs):
+            return
+        form, batches = product(site), _batches(site)
+        if form is None or batches is None:
+            return
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            tiling = Tiling(
+                values["bm"], values["bn"], values["bk"], values["tm"], values["tn"], values["buffers"],
+                copies=bool(values["copies"]), square=bool(values["square"]),
+            )  # fmt: skip
+            return next(_proposals(site, form, batches, tiling, 0.5), None)
+
+        size = max(_SIZES.get(o.type, 4) for o in (form.a, form.b))
+        yield Family(
+            self.name, self.summary, _OPEN,
+            (
+                *_EVEN,
+                f"(bm / tm) * (bn / tn) <= {site.target.max_threads_per_block}",
+                f"buffers * bk * (bm + bn + 8) * {size} <= {site.target.shared_per_block}",
+            ),
+            make, 0.95,
+        )  # fmt: skip
+
+
+def _proposals(site: Site, form: Product, batches: tuple[str, ...], tiling: Tiling, prior: float) -> Iterator[Proposal]:
+    """The proposal of one tiling, if it can be written."""
+    if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
+        return
+    a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
+    if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
+        return
+    edits = _rewrite(site, form, tiling, (a, b))
+    grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches)
+    launch = launch_edits(site, grid=grid, block=(str(tiling.threads),))
+    staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
+    staged = ", copied asynchronously" if tiling.copies else staged
+    header = include(site, "cuda_pipeline.h") if tiling.copies else []
+    yield from proposal(
+        MatmulTile.name,
+        f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
+        f"{tiling.tm}x{tiling.tn} results per thread{staged}",
+        merge(in_file(site, *header, *edits), launch),
+        prior,
+        bm=tiling.bm,
+        bn=tiling.bn,
+        bk=tiling.bk,
+        tm=tiling.tm,
+        tn=tiling.tn,
+        buffers=tiling.buffers,
+        copies=int(tiling.copies),
+        square=int(tiling.square),
+    )
 
 
 def _batches(site: Site) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ Guide, "Coalesced Access to Global Memory"; Mark Harris, "Optimizing Parallel Re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from engine.rules.common import (
     visible,
     walk,
 )
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.rules.reduction import Reduction
 from engine.rules.row_work import RowWork, SharedLoop, row_work
 from engine.rules.scope import Declared, Scope, assigned, inside, type_names
@@ -80,34 +80,64 @@ class RowParallel:
             yield from self._warps(site, work)
             yield from self._blocks(site, work)
 
+    def families(self, site: Site) -> Iterator[Family]:
+        """The team of a row (or column) left open: rows in a block of warps, threads of a block, threads of a column."""
+        work = row_work(site) if visible(site) and _flat(site) else None
+        if work is None:
+            return
+        if work.across > work.along:
+            yield self._family(site, work, "column", "slices", tuple(range(2, 33)), self._column, 0.8)
+        else:
+            yield self._family(site, work, "warp", "rows", (1, 2, 4, 8, 16, 32), self._warp, 0.85)
+            yield self._family(site, work, "block", "threads", tuple(range(32, 1025, 32)), self._block, 0.88)
+
+    def _family(
+        self, site: Site, work: RowWork, team: str, name: str, values: tuple[int, ...],
+        one: Callable[[Site, RowWork, int, float], Iterator[Proposal]], prior: float,
+    ) -> Family:  # fmt: skip
+        def make(chosen: Mapping[str, int]) -> Proposal | None:
+            return next(one(site, work, chosen[name], prior), None)
+
+        limit = site.target.max_threads_per_block
+        conditions = (f"{name} <= {limit if team == 'block' else limit // _WARP}",)
+        return Family(self.name, f"{self.summary}: a {team} of threads", {name: values}, conditions, make, prior)
+
     def _warps(self, site: Site, work: RowWork) -> Iterator[Proposal]:
-        lane = fresh(site, "lane")
         for order, warps in enumerate(_WARPS):
-            row = "blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32"
-            threads = warps * _WARP
-            mapping = _Mapping(
-                "warp", row, lane, "threadIdx.x % 32", "32", ceil_div(work.extent, warps), (str(threads),), threads
-            )
-            summary = f"Let one warp work on each row, {warps} rows in a block"
-            yield from self._one(site, work, mapping, summary, 0.85 - 0.03 * order, team="warp", block=threads)
+            yield from self._warp(site, work, warps, 0.85 - 0.03 * order)
+
+    def _warp(self, site: Site, work: RowWork, warps: int, prior: float) -> Iterator[Proposal]:
+        row = "blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32"
+        threads = warps * _WARP
+        mapping = _Mapping(
+            "warp", row, fresh(site, "lane"), "threadIdx.x % 32", "32", ceil_div(work.extent, warps), (str(threads),), threads
+        )  # fmt: skip
+        summary = f"Let one warp work on each row, {warps} rows in a block"
+        yield from self._one(site, work, mapping, summary, prior, team="warp", block=threads)
 
     def _blocks(self, site: Site, work: RowWork) -> Iterator[Proposal]:
         for order, threads in enumerate(_BLOCKS):
-            mapping = _Mapping(
-                "block", "blockIdx.x", "threadIdx.x", "", "blockDim.x", work.extent, (str(threads),), threads
-            )
-            summary = f"Let one block of {threads} threads work on each row"
-            yield from self._one(site, work, mapping, summary, 0.88 - 0.04 * order, team="block", block=threads)
+            yield from self._block(site, work, threads, 0.88 - 0.04 * order)
+
+    def _block(self, site: Site, work: RowWork, threads: int, prior: float) -> Iterator[Proposal]:
+        mapping = _Mapping(
+            "block", "blockIdx.x", "threadIdx.x", "", "blockDim.x", work.extent, (str(threads),), threads
+        )
+        summary = f"Let one block of {threads} threads work on each row"
+        yield from self._one(site, work, mapping, summary, prior, team="block", block=threads)
 
     def _columns(self, site: Site, work: RowWork) -> Iterator[Proposal]:
         for order, slices in enumerate(_SLICES):
-            row = "blockIdx.x * blockDim.x + threadIdx.x"
-            mapping = _Mapping(
-                "column", row, "threadIdx.y", "", "blockDim.y", ceil_div(work.extent, _WARP),
-                (str(_WARP), str(slices)), _WARP * slices,
-            )  # fmt: skip
-            summary = f"Let {slices} threads share each column"
-            yield from self._one(site, work, mapping, summary, 0.8 - 0.04 * order, team="column", slices=slices)
+            yield from self._column(site, work, slices, 0.8 - 0.04 * order)
+
+    def _column(self, site: Site, work: RowWork, slices: int, prior: float) -> Iterator[Proposal]:
+        row = "blockIdx.x * blockDim.x + threadIdx.x"
+        mapping = _Mapping(
+            "column", row, "threadIdx.y", "", "blockDim.y", ceil_div(work.extent, _WARP),
+            (str(_WARP), str(slices)), _WARP * slices,
+        )  # fmt: skip
+        summary = f"Let {slices} threads share each column"
+        yield from self._one(site, work, mapping, summary, prior, team="column", slices=slices)
 
     def _one(
         self, site: Site, work: RowWork, mapping: _Mapping, summary: str, prior: float, **parameters: int | str

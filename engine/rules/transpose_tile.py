@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -31,7 +31,7 @@ from engine.rules.common import (
     visible,
     walk,
 )
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.rules.packs import index_of, subscripts
 from engine.rules.threads import (
     AXES,
@@ -69,6 +69,26 @@ class TransposeTile:
     summary = "Stage a transposed access through a tile in shared memory"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
+        for rank, shape in enumerate(_SHAPES):
+            # A warp's store to 32 lines costs 32 sectors of which an eighth is used.
+            yield from self._staged(site, shape, 0.85 - 0.06 * rank)
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The tile's edge and its rows of threads left open."""
+        if next(self._staged(site, _SHAPES[0], 0.85), None) is None:
+            return
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            return next(self._staged(site, (values["tile"], values["rows"]), 0.85), None)
+
+        parameters = {"tile": (16, 32, 48, 64), "rows": (1, 2, 4, 8, 16, 32)}
+        conditions = (
+            f"tile * rows <= {site.target.max_threads_per_block} && tile * rows >= 32",
+            f"tile * (tile + 1) * 8 <= {site.target.shared_per_block}",  # of the widest elements
+        )
+        yield Family(self.name, self.summary, parameters, conditions, make, 0.85)
+
+    def _staged(self, site: Site, shape: tuple[int, int], prior: float) -> Iterator[Proposal]:
         if not sound(site) or not visible(site) or not pointers_distinct(site) or site.kernel.shared:
             return
         mapping = thread_map(site)
@@ -84,29 +104,27 @@ class TransposeTile:
         found = _find(site, mapping)
         if bounds is None or found is None:
             return
-        for rank, (edge, rows) in enumerate(_SHAPES):
-            # A warp's store to 32 lines costs 32 sectors of which an eighth is used.
-            grid = [ceil_div(bounds[axis], edge) for axis in AXES[:2]]
-            edits = merge(
-                in_file(site, *_tiled(site, mapping, found, edge, rows)),
-                launch_edits(site, grid=grid, block=[str(edge), str(rows)]),
-            )
-            after = configs_of(site, edits) if edits is not None else None
-            if after is None or any(c.block != (edge, rows, 1) for c in after):
-                continue
-            if not all(
-                covers(site, bounds[axis], tuple((c.grid[k], edge) for c in after), 1)
-                for k, axis in enumerate(AXES[:2])
-            ):
-                continue
-            yield from proposal(
-                self.name,
-                f"Stage {found.array} through a {edge} x {edge} tile in shared memory",
-                edits,
-                0.85 - 0.06 * rank,
-                tile=edge,
-                rows=rows,
-            )
+        edge, rows = shape
+        grid = [ceil_div(bounds[axis], edge) for axis in AXES[:2]]
+        edits = merge(
+            in_file(site, *_tiled(site, mapping, found, edge, rows)),
+            launch_edits(site, grid=grid, block=[str(edge), str(rows)]),
+        )
+        after = configs_of(site, edits) if edits is not None else None
+        if after is None or any(c.block != (edge, rows, 1) for c in after):
+            return
+        if not all(
+            covers(site, bounds[axis], tuple((c.grid[k], edge) for c in after), 1) for k, axis in enumerate(AXES[:2])
+        ):
+            return
+        yield from proposal(
+            self.name,
+            f"Stage {found.array} through a {edge} x {edge} tile in shared memory",
+            edits,
+            prior,
+            tile=edge,
+            rows=rows,
+        )
 
 
 def _find(site: Site, mapping: ThreadMap) -> _Transposed | None:

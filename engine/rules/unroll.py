@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, evaluate_int
@@ -25,7 +25,7 @@ from engine.rules.common import (
     text,
     walk,
 )
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.rules.threads import StrideLoop, declarators, declared_type, definition, stride_loop
 from engine.source.model import Edit, Span
 
@@ -68,6 +68,29 @@ class Unroll:
                     factor=4,
                     loop="all",
                 )
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The factors of the innermost loops left open, one parameter for each; 1 keeps the compiler from unrolling."""
+        if not sound(site) or "__restrict" in site.unit.macros:
+            return
+        loops = [n for n in walk(body_node(site)) if n.type == "for_statement" and not _holds_loop(site, n)][
+            :_MAX_LOOPS
+        ]
+        open_ = {
+            f"factor{k}" if k else "factor": loop
+            for k, loop in enumerate(loops)
+            if _constant_trips(site, loop) is None and _pragma(site, loop, "1") is not None
+        }
+        if not open_:
+            return
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            edits = [_pragma(site, loop, str(values[name])) for name, loop in open_.items()]
+            written = [e for e in edits if e is not None]  # None: it stands so already
+            summary = f"Unroll innermost loops {', '.join(str(values[n]) for n in open_)} times"
+            return next(proposal(self.name, summary, in_file(site, *written) if written else None, 0.3, **values), None)
+
+        yield Family(self.name, self.summary, dict.fromkeys(open_, (1, 2, 4, 8, 16)), (), make, 0.3)
 
     def _pragmas(self, site: Site, loop: Node, order: int, alone: bool) -> Iterator[Proposal]:
         line = site.unit.line_of(loop.start_byte)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from engine.rules.common import (
     waves,
     written,
 )
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from engine.rules.packs import aligned, element_size, index_of, packs, scalar_pointers, subscripts, widths
 from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
 from engine.rules.wording import term_text, with_comments
@@ -59,27 +59,48 @@ class Vectorize:
     summary = "Load and store neighbouring elements as vectors"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or not visible(site) or not pointers_distinct(site):
+        found = _vectors(site)
+        if found is None:
             return
-        mapping = thread_map(site)
-        if mapping is None or len(mapping.indices) != 1 or mapping.indices[0].axis != "x":
-            return
-        if not independent(site, mapping) or not only_bound(mapping):
-            return
-        if any(c.startswith("atomic") for c in site.kernel.calls):
-            return
-        arrays = _arrays(site, mapping)
-        if not arrays:
-            return
-        for rank, count in enumerate(widths([a.size for a in arrays])):
+        for rank, count in enumerate(widths([a.size for a in found[1]])):
             # A quarter of the load instructions, and more bytes in flight per warp: what memory-bound kernels lack.
-            yield from proposal(
-                self.name,
-                f"Load and store {count} elements at once",
-                _vectorized(site, mapping, arrays, count),
-                (0.5 - 0.12 * rank) * (1.0 if waves(site) >= count else 0.3),
-                width=count,
-            )
+            prior = (0.5 - 0.12 * rank) * (1.0 if waves(site) >= count else 0.3)
+            yield from self._wide(site, *found, count, prior)
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The elements of a vector left open."""
+        found = _vectors(site)
+        if found is None:
+            return
+        mapping, arrays = found
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            return next(self._wide(site, mapping, arrays, values["width"], 0.5), None)
+
+        counts = tuple(widths([a.size for a in arrays]))
+        if counts:
+            yield Family(self.name, self.summary, {"width": counts}, (), make, 0.5)
+
+    def _wide(
+        self, site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int, prior: float
+    ) -> Iterator[Proposal]:
+        edits = _vectorized(site, mapping, arrays, count)
+        yield from proposal(self.name, f"Load and store {count} elements at once", edits, prior, width=count)
+
+
+def _vectors(site: Site) -> tuple[ThreadMap, tuple[_Array, ...]] | None:
+    """How threads map to elements and the arrays that can be taken as vectors; None where there are none."""
+    if not sound(site) or not visible(site) or not pointers_distinct(site):
+        return None
+    mapping = thread_map(site)
+    if mapping is None or len(mapping.indices) != 1 or mapping.indices[0].axis != "x":
+        return None
+    if not independent(site, mapping) or not only_bound(mapping):
+        return None
+    if any(c.startswith("atomic") for c in site.kernel.calls):
+        return None
+    arrays = _arrays(site, mapping)
+    return (mapping, arrays) if arrays else None
 
 
 def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
