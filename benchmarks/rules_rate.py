@@ -66,11 +66,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", default="sm_90", help="compile for (default: sm_90)")
     parser.add_argument("--record", type=Path, required=True, help="the JSON record to write")
     options = parser.parse_args(given)
-    known = [r.name for r in rules()]
-    names = [n for n in options.rules.split(",") if n] or known
-    if unknown := sorted(set(names) - set(known)):
-        parser.error(f"there is no rule {', '.join(unknown)}")
-    files = [f.resolve() for f in options.files] or [f for d in _FOLDERS for f in sorted((ROOT / d).rglob("*.cu"))]
+    names = some_rules(parser, options.rules)
     begin = datetime.datetime.now(datetime.UTC)
     first, later = ({n: Tally() for n in names} for _ in range(2))
     timing: dict[str, float] = {}
@@ -83,8 +79,8 @@ def main(given: Sequence[str] | None = None) -> int:
         ThreadPoolExecutor(2 * (machine()["cpus_usable"] or 1)) as pool,
     ):
         target = Target(arch=options.arch)
-        for file in files:
-            for label, program, spec, spec_path in _kernels(file, skipped):
+        for file in sources(options.files):
+            for label, program, spec, spec_path in kernels(file, skipped):
                 builder = Builder(spec, repository_root(file), compiler, target, spec_path)
                 try:
                     builder.original(program)
@@ -120,7 +116,21 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0 if passed(record) else 1
 
 
-def _kernels(file: Path, skipped: dict[str, str]) -> Iterator[tuple[str, Program, KernelSpec, str | None]]:
+def some_rules(parser: argparse.ArgumentParser, given: str) -> list[str]:
+    """The rules of a list with commas, or all. Ends the program where one is not there."""
+    known = [r.name for r in rules()]
+    names = [n for n in given.split(",") if n] or known
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"there is no rule {', '.join(unknown)}")
+    return names
+
+
+def sources(given: Sequence[Path]) -> list[Path]:
+    """The given files, or those of the examples and the suite."""
+    return [f.resolve() for f in given] or [f for d in _FOLDERS for f in sorted((ROOT / d).rglob("*.cu"))]
+
+
+def kernels(file: Path, skipped: dict[str, str]) -> Iterator[tuple[str, Program, KernelSpec, str | None]]:
     """Label, program, spec and the spec's file of each kernel in the file that has a spec."""
     root = repository_root(file)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import rules_rate
+from benchmarks import rules_gain, rules_rate
 from engine.rules.model import Proposal
 
 ROOT = Path(__file__).parent.parent
@@ -62,3 +62,15 @@ def test_programs_one_edit_away_come_from_as_many_rules_as_there_are() -> None:
     chosen = rules_rate._some(found, 3, random.Random(3))
     assert {p.rule for p in chosen} == {"a", "b", "c"}
     assert len(rules_rate._some(found, 100, random.Random(3))) == 15
+
+
+def test_gains_are_told_by_rule_and_kernel() -> None:
+    row = {"rule": "a", "kernel": "k", "reason": "", "low": 1.1, "high": 1.3, "parameters": {"x": 1}}
+    rows = [
+        row | {"outcome": "accepted", "ratio": 1.2},
+        row | {"outcome": "slower", "ratio": 0.9, "parameters": {"x": 2}},
+    ]
+    rows.append(row | {"outcome": "wrong_result", "ratio": None, "reason": "y[3] differs"})
+    text = rules_gain.table({"mode": "measured", "proposals": rows, "skipped": {}})
+    assert "| a | k | 1 accepted, 1 slower, 1 wrong_result | 1.200 | 1.100 to 1.300 | x=1 |" in text
+    assert "wrong_result: y[3] differs" in text
