@@ -186,7 +186,7 @@ class _Looker:
             changed.kernel,
             Budget(seconds=_SEARCHED * left),
             out=self._out / "runs" / name,
-            command=("optiml", "optimize", changed.path, "--kernel", changed.kernel),
+            command=("optiml", "optimize", changed.path, "--kernel", changed.kernel, "--budget", f"{left:.0f}s"),
             spec=(spec, spec_path),
             proposers=self._proposers,
             llm=self._model,

@@ -211,7 +211,7 @@ def _bare(review: Review) -> Review:
 def gain(m: Measurement) -> Safe:
     """A speedup in words; one that is predicted says so."""
     if m.predicted:
-        return Safe(f"{m.ratio:.2f}× predicted")
+        return Safe(f"predicted to be {m.ratio:.2f}× faster")
     return Safe(f"{m.ratio:.2f}× faster (95 % interval {m.low:.2f} to {m.high:.2f})")
 
 

@@ -90,6 +90,8 @@ class Review:
         if not parts:
             looked = len(self.unimproved) + len(self.compared)
             parts.append("nothing to suggest" if looked else "no changed kernel could be looked at")
+        if self.not_looked:
+            parts.append(f"{len(self.not_looked)} not looked at")
         text = ", ".join(parts)
         return (
             text[0].upper()
