@@ -27,10 +27,11 @@ from engine.model import Evaluation, Outcome, Program
 from engine.result import Best, OptimizationResult, Refusal, Step, write
 from engine.rules import RuleFailure
 from engine.rules.model import Proposal
-from engine.search.insight import Evidence, Insight
+from engine.search.insight import Evidence, Insight, PredictedWatch
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Progress, Search
 from engine.search.reward import CONSTANTS, Reward
+from engine.search.shorten import steps_that_count
 from engine.search.tree import Node, Strategy, Tree
 from engine.search.tree import constants as search_constants
 from engine.source.load import load_program, repository_root
@@ -150,7 +151,9 @@ def _run(
             if part is not None and not interrupted:
                 part.settle()
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
-            evidence = [] if insight is None or interrupted else _evidence(search, evaluator, insight, best)
+            path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
+            seer = insight or predicted
+            evidence = [] if seer is None or interrupted else _evidence(search, evaluator, seer, path)
         if part is not None:
             part.observe()
         if insight is not None:
@@ -162,7 +165,7 @@ def _run(
             part.close()
             missing = (*missing, *part.notes)
         missing = (*missing, *machine.notes())
-        result = _result(options, search, evaluator, spec, best, refused, source, evidence, missing, part)
+        result = _result(options, search, evaluator, spec, best, path, refused, source, evidence, missing, part)
         patch = None
         if best is not None:
             patch = make_patch(program, search.tree.nodes[best[0].id].program)
@@ -236,15 +239,15 @@ def _holds(evaluation: Evaluation, least: float) -> bool:
 
 
 def _evidence(
-    search: Search, evaluator: Evaluator, insight: Insight, best: tuple[Node, Evaluation] | None
+    search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node]
 ) -> list[Evidence]:
-    """The profiler's evidence on the original and on each step to the best."""
+    """The profiler's (or the model's) evidence on the original and on each step to the best."""
     begin = time.monotonic()
-    path: list[tuple[Built, Evaluation]] = []
-    for node in best[0].path() if best is not None else [search.tree.root]:
+    looked_at: list[tuple[Built, Evaluation]] = []
+    for node in path:
         assert node.evaluation is not None
-        path.append((search.built.get(node.id) or evaluator.build(node.program), node.evaluation))
-    found = insight.trajectory(path)
+        looked_at.append((search.built.get(node.id) or evaluator.build(node.program), node.evaluation))
+    found = insight.trajectory(looked_at)
     stages = search.progress.stage_s
     stages["profile"] = stages.get("profile", 0.0) + time.monotonic() - begin
     return found
@@ -252,7 +255,7 @@ def _evidence(
 
 def _result(
     options: Options, search: Search, evaluator: Evaluator, spec: KernelSpec, best: tuple[Node, Evaluation] | None,
-    refused: list[Refusal], source: Proposals, evidence: Sequence[Evidence], missing: Sequence[str],
+    path: Sequence[Node], refused: list[Refusal], source: Proposals, evidence: Sequence[Evidence], missing: Sequence[str],
     part: Part | None = None,
 ) -> OptimizationResult:  # fmt: skip
     progress = search.progress
@@ -263,7 +266,7 @@ def _result(
     chosen: Best | None = None
     if best is not None:
         node, evaluation = best
-        for place, step in enumerate(node.path()[1:], 1):
+        for place, step in enumerate(path[1:], 1):
             assert step.proposal is not None
             assert step.evaluation is not None
             p = step.proposal
@@ -281,13 +284,12 @@ def _result(
         rules = sorted({failure.rule for failure in source.failures})
         notes.append(f"rules that failed and were passed over: {', '.join(rules)}")
     elapsed = search.elapsed_s
+    copy_share = evidence[0].copy_share if evidence and signals.mode == "measured" else None
     return OptimizationResult(
         file=spec.file,
         kernel=spec.kernel,
         mode=signals.mode,
-        verdict=verdict(
-            spec.kernel, chosen, progress, signals.device, evidence[0].copy_share if evidence else None, refused
-        ),
+        verdict=verdict(spec.kernel, chosen, progress, signals.device, copy_share, refused),
         best=chosen,
         trajectory=tuple(steps),
         original=original,

@@ -26,7 +26,7 @@ from engine.profile.model import (
 )  # fmt: skip
 
 # What is told: a tenth of a quantity, or five points of a percentage. Ours: below it, two runs of one kernel differ as much.
-_RATIO, _POINTS = 1.1, 5.0
+RATIO, _POINTS = 1.1, 5.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def moved(before: Profile, after: Profile, most: int = 6) -> tuple[Change, ...]:
         a, b = read(before), read(after)
         if a is not None and b is not None:
             changes.append(Change(what, a, b, unit))
-    told = [c for c in changes if (abs(c.after - c.before) >= _POINTS if c.unit == "%" else c.weight >= _RATIO)]
+    told = [c for c in changes if (abs(c.after - c.before) >= _POINTS if c.unit == "%" else c.weight >= RATIO)]
     return tuple(sorted(told, key=lambda c: (c.what != "time", -c.weight, c.what))[:most])
 
 

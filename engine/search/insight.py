@@ -16,7 +16,7 @@ from engine.errors import OptimlError
 from engine.evaluate.model import Built
 from engine.model import Binary, Evaluation
 from engine.predict.targets import figures_for
-from engine.profile.compare import moved
+from engine.profile.compare import RATIO, Change, moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
 from engine.profile.lines import SourceLines, source_lines
@@ -315,6 +315,20 @@ class PredictedWatch:
         """See `Insight.known`."""
         return self._known.get(digest)
 
+    def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
+        """See `Insight.trajectory`; what moved are the model's counts."""
+        found: list[Evidence] = []
+        before: Profile | None = None
+        for built, evaluation in path:
+            known = self.known(built.program.digest)
+            if known is None:  # an earlier run's, taken over from its journal
+                counted = self._source.footprint(built, self._case - len(self._spec.check))
+                known = self._diagnosed(built, evaluation, counted)
+            diagnosis, profile = known
+            found.append(Evidence(diagnosis.sentences(), _moved(before, profile), diagnosis.copy_share))
+            before = profile
+        return found
+
     def _diagnosed(
         self, built: Built, evaluation: Evaluation, found: tuple[float, float] | None
     ) -> tuple[Diagnosis, Profile]:
@@ -333,6 +347,17 @@ class PredictedWatch:
     def arrivals(self) -> Sequence[Observation]:
         came, self._arrived = self._arrived, []
         return came
+
+
+def _moved(before: Profile | None, after: Profile) -> tuple[str, ...]:
+    if before is None:
+        return ()
+    changes = [
+        Change(name, before.steps[0].counters[name].value, counter.value, "bytes" if counter.unit == "byte" else "")
+        for name, counter in after.steps[0].counters.items()
+        if name in before.steps[0].counters
+    ]
+    return tuple(str(change) for change in changes if change.weight >= RATIO)
 
 
 def _bandwidth(arch: str) -> float:
