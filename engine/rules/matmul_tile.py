@@ -166,7 +166,7 @@ def _shared_bytes(tiling: Tiling, parts: tuple[Part, Part]) -> int:
 def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
     """The kernel's new body: tiles first, then the author's statements once for each result."""
     body = body_node(site)
-    outer = indent_at(site, body.start_byte)
+    outer = indent_at(site, site.kernel.span.start)
     unit = indent_unit(site)
     indent = outer + unit
     name = _names(site)

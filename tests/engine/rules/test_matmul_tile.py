@@ -51,6 +51,11 @@ def test_tiles_and_launch() -> None:
     assert "                sum += sums[i2][j];\n                c[row * n + col] = sum;" in code
 
 
+def test_a_signature_of_several_lines_does_not_indent_the_body() -> None:
+    edited = one(site_of(PLAIN.replace("float* c, ", "float* c,\n                          ")), "matmul_tile", bm=16)
+    assert "\n    const int tid = threadIdx.x;" in device(edited)
+
+
 def test_every_tiling_compiles() -> None:
     site = site_of(PLAIN)
     found = propose(site, "matmul_tile")
