@@ -100,14 +100,14 @@ def print_result(result: OptimizationResult, out: Path) -> None:
 
 
 def _evidence(console: Console, result: OptimizationResult) -> None:
-    """What the profiler says of the original and of each step, and which counters moved."""
+    """What the profiler says of the original and after each step, and which counters moved; of the last step in more words."""
     if result.diagnosis:
         console.print(f"The original: {'; '.join(result.diagnosis[:_SENTENCES])}", markup=False)
     for number, step in enumerate(result.trajectory, 1):
-        if step.moved:
-            console.print(f"After step {number}: {', '.join(step.moved[:_COUNTERS])}", markup=False)
-    if result.trajectory and result.trajectory[-1].diagnosis:
-        console.print(f"Now: {'; '.join(result.trajectory[-1].diagnosis[:_SENTENCES])}", markup=False)
+        sentences = step.diagnosis[: _SENTENCES if number == len(result.trajectory) else 1]
+        moved = [f"moved: {', '.join(step.moved[:_COUNTERS])}"] if step.moved else []
+        if sentences or moved:
+            console.print(f"After step {number}: {'; '.join([*sentences, *moved])}", markup=False)
 
 
 def _trajectory(result: OptimizationResult, predicted: bool) -> Table:
