@@ -106,7 +106,7 @@ def read_answer(text: str) -> tuple[Suggestion, ...]:
 
     Raises EditError (UNREADABLE) where there is none.
     """
-    text = _THINKING.sub("", text[:_MOST_TEXT]).replace("\r\n", "\n")
+    text = _encodable(_THINKING.sub("", text[:_MOST_TEXT]).replace("\r\n", "\n"))
     found = _from_json(text)
     if not found:
         found = _from_text(text)
@@ -124,9 +124,15 @@ def json_objects(text: str) -> Iterator[Any]:
         bodies.append(text[begin : end + 1])
     for body in [text, *bodies]:
         try:
-            yield json.loads(body, strict=False)
+            value = json.loads(body, strict=False)
+            # An escape may name half a character, which is no text that a file could hold.
+            yield json.loads(_encodable(json.dumps(value, ensure_ascii=False)))
         except (ValueError, RecursionError):
             continue
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _from_json(text: str) -> list[Suggestion]:

@@ -211,7 +211,13 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
 
 def _beside(given: Unit) -> list[Span]:
     """The spans of everything at file scope, in order; comments left out."""
-    return [Span(n.start_byte, n.end_byte) for n in given.root.children if n.type not in ("comment", ";")]
+    found: list[Span] = []
+    for node in given.root.children:
+        if node.type == ";" and found:
+            found[-1] = Span(found[-1].start, node.end_byte)  # the end of a type's definition stands apart from it
+        elif node.type not in ("comment", ";"):
+            found.append(Span(node.start_byte, node.end_byte))
+    return found
 
 
 def _squeezed(text: str) -> str:

@@ -125,6 +125,13 @@ def test_a_whole_kernel_brings_its_helper_and_its_launch(place):
     assert "int blocks = rows;" in text
 
 
+def test_a_type_that_comes_with_a_whole_kernel_keeps_its_semicolon(place):
+    types = "struct Pair {\n    float largest, sum;\n};\n\nenum Step { First, Second };\n\n"
+    _, text = edited(answer(kernel=types + HELPER + WARP), place)
+    assert "float largest, sum;\n};" in text
+    assert "enum Step { First, Second };" in text
+
+
 def test_a_whole_file_with_the_same_host_code_is_taken_too(place):
     whole = SOFTMAX.read_text().replace(LOOP, LOOP.replace("expf", "__expf"))
     _, text = edited(f"Idea: Use the hardware exponential\n\n```cuda\n{whole}```\n", place)
