@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from engine.errors import MachineError, OptimlError
 
 if TYPE_CHECKING:
     from engine.sandbox import NoSandbox, Sandbox
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _MAX_DEPTH = 16  # of calls from section to section
+_MAX_HASHED = 1 << 30  # bytes of one hash: sections that name each other are no way to keep us busy
+_FEED_COST = 1024  # what looking at a section counts for beside its bytes
 _NVDISASM_S = 30.0
 
 
@@ -27,23 +34,37 @@ class CubinError(OptimlError):
     """The bytes are no cubin, or hold no such entry."""
 
 
-class Cubin:
-    """A parsed cubin. Raises CubinError where the bytes are none."""
+def _reads(method: Callable[P, T]) -> Callable[P, T]:
+    """Turn whatever the reader of ELF files meets in damaged or hostile bytes into a CubinError."""
 
+    @functools.wraps(method)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except CubinError:
+            raise
+        except (Exception, MemoryError) as error:
+            raise CubinError(f"the compiler's output is no cubin ({type(error).__name__})") from None
+
+    return guarded
+
+
+class Cubin:
+    """A parsed cubin. Everything raises CubinError where the bytes are none."""
+
+    @_reads
     def __init__(self, data: bytes) -> None:
-        from elftools.common.exceptions import ELFError
         from elftools.elf.elffile import ELFFile
 
-        try:
-            elf = ELFFile(io.BytesIO(data))
-            self._sections: list[Any] = list(elf.iter_sections())
-            symtab: Any = elf.get_section_by_name(".symtab")
-            self._symbols: list[Any] = list(symtab.iter_symbols()) if symtab is not None else []
-        except (ELFError, ValueError, KeyError, AttributeError, UnicodeDecodeError, IndexError) as error:
-            raise CubinError(f"the compiler's output is no cubin ({type(error).__name__})") from None
+        elf = ELFFile(io.BytesIO(data))
+        self._sections: list[Any] = list(elf.iter_sections())
+        symtab: Any = elf.get_section_by_name(".symtab")
+        self._symbols: list[Any] = list(symtab.iter_symbols()) if symtab is not None else []
         self._by_name = {section.name: section for section in self._sections}
+        self._hashed = 0
 
     @cached_property
+    @_reads
     def entries(self) -> tuple[str, ...]:
         """Symbols of the `__global__` functions, sorted. Each has code, and a constant bank for parameters."""
         prefix = ".nv.constant0."
@@ -51,6 +72,7 @@ class Cubin:
         return tuple(sorted(name for name in names if f".text.{name}" in self._by_name))
 
     @cached_property
+    @_reads
     def local_static_bytes(self) -> int:
         """Bytes of static variables of functions (mangled `_ZZ…`): memory that outlives a launch, by whatever name declared.
 
@@ -65,11 +87,13 @@ class Cubin:
             total += int(symbol["st_size"]) if lasting and symbol.name.startswith("_ZZ") else 0
         return total
 
+    @_reads
     def static_shared_bytes(self, entry: str) -> int:
         """Bytes of static shared memory per block that the entry's own section reserves."""
         section = self._by_name.get(f".nv.shared.{entry}")
         return int(section["sh_size"]) if section is not None else 0
 
+    @_reads
     def code_hash(self, entries: tuple[str, ...]) -> str:
         """SHA-256 of what the entries execute and read as constants, in the order given.
 
@@ -77,6 +101,7 @@ class Cubin:
         line numbers or debug information, so a comment or a moved line changes nothing. Raises CubinError.
         """
         digest = hashlib.sha256()
+        self._hashed = 0
         for entry in entries:
             if f".text.{entry}" not in self._by_name:
                 raise CubinError(f"the compiler's output holds no entry '{entry[:200]}'")
@@ -98,6 +123,7 @@ class Cubin:
         if section is None:
             return
         data = b"" if section["sh_type"] == "SHT_NOBITS" else section.data()
+        self._spend(len(data))
         digest.update(f"section {section['sh_size']}\0".encode())
         digest.update(data)
 
@@ -128,8 +154,16 @@ class Cubin:
         kind = section.name.split(".")[2] if section.name.count(".") >= 2 else section.name
         digest.update(f"data {kind} {size}\0".encode())
         if section["sh_type"] != "SHT_NOBITS":
-            digest.update(section.data()[start : start + size] if size else section.data())
+            data = section.data()
+            self._spend(len(data))
+            digest.update(data[start : start + size] if size else data)
 
+    def _spend(self, count: int) -> None:
+        self._hashed += count + _FEED_COST
+        if self._hashed > _MAX_HASHED:
+            raise CubinError("the compiler's output refers to itself without end")
+
+    @_reads
     def pointed_at(self, prefix: str) -> tuple[str, ...]:
         """Symbols whose addresses the device variables `prefix`0, `prefix`1, … are initialised with."""
         places = {
