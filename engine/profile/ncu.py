@@ -280,7 +280,8 @@ class Profiler:
             self.unusable = found.reason if found else f"the profiler's worker cannot start: {problem}"
         elif not profiled and not any(errors):
             self._silent += 1
-            reason = found.reason if found else _SILENT
+            said = next((a.reason for a in answers.values() if isinstance(a, ProfileFailure)), _SILENT)
+            reason = found.reason if found else said
             if self._silent > 1:
                 self.unusable = reason
             return {i: ProfileFailure(r.key, "lost", reason) for i, r in enumerate(batch)} | answers

@@ -21,6 +21,9 @@ from engine import wire
 MODE = {mode!r}
 KNOWN_TO_FAIL = {unknown!r}
 args = sys.argv[1:]
+if args == ["--version"] and MODE == "unknown version":
+    print("Nsight Compute, next generation")
+    sys.exit(0)
 if args == ["--version"]:
     print("NVIDIA (R) Nsight Compute Command Line Profiler\\nVersion 2031.2.0.0 (build 1) (public-release)")
     sys.exit(0)
@@ -89,6 +92,9 @@ for item, cubin in zip(batch["items"], cubins):
     wire.send(sink, {{"error": None, "seconds": 0.01}})
 if MODE == "dies before its report":
     os.kill(os.getpid(), signal.SIGKILL)
+if MODE == "unknown layout":
+    write('{{"kernels": [{{"name": "_Z1kPf", "duration": 12}}]}}\\n')
+    sys.exit(0)
 if MODE == "permission":
     write("\\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance "
           "Counters on the target device 0.\\n==WARNING== No kernels were profiled.\\n")

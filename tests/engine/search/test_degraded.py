@@ -1,0 +1,96 @@
+"""A search beside a profiler that cannot do its part: the search's work is kept, and the result says what was missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.profile import ncu, service
+from engine.profile.model import FULL
+from engine.profile.ncu import Profiler, find_ncu
+from engine.profile.service import ProfileService
+from engine.profile.turns import Turns
+from engine.sandbox import NoSandbox
+from engine.search.insight import ProfilerInsight
+from engine.search.journal import Journal
+from engine.search.loop import Budget, Search
+from engine.search.tree import Tree
+from tests.engine.profile.fake_ncu import install, spec
+from tests.engine.profile.test_diagnosis import TARGET
+
+from .fakes import Factors, FakeEvaluator, program
+
+
+class Evaluator(FakeEvaluator):
+    """Launches for a check case and a timing case."""
+
+    def build(self, program):
+        made = super().build(program)
+        return dataclasses.replace(made, launches=made.launches * 2)
+
+
+def searched(folder, mode="", unknown=()):
+    """A whole search with this stand-in for ncu on the PATH: the search, the evidence of its best, the notes."""
+    path = install(folder, mode, unknown)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        patch.setattr(ncu, "_PARAMETERS", folder / "params")
+        patch.setattr(ncu, "_PAUSE_S", 0.01)
+        patch.setattr(service, "_LINGER_S", 0.01)
+        patch.setattr(service, "_LINGER_BACKGROUND_S", 0.01)
+        assert find_ncu() == path
+        turns = Turns()
+        profiler = Profiler(NoSandbox(), find_ncu(), b"tools", folder / "scratch", spec(), spares=1)
+        insight = ProfilerInsight(
+            ProfileService(profiler, turns.guest(), share=10.0, prepare=(FULL,)), spec(), TARGET, 4e12
+        )
+        original, evaluator = program(), Evaluator()
+        tree = Tree(original, Factors(("1.5", "0.9")), 0, "mcts", insight.weigh)
+        journal = Journal(folder / "journal.sqlite", original, {}, resume=False)
+        with ThreadPoolExecutor(1) as executor:
+            search = Search(tree, evaluator, journal, executor, in_flight=1, watch=insight, on_incumbent=insight.look)
+            built, evaluation = evaluator.open(original)
+            search.start(built, evaluation)
+            insight.look(built, evaluation)
+            search.run(Budget(candidates=10))
+        best = search.best_nodes(1)[0]
+        path = [(evaluator.build(n.program), n.evaluation) for n in best.path()]
+        evidence = insight.trajectory(path)
+        search.observe()
+        notes = insight.close()
+        assert len(list(journal.entries())) == len(tree.nodes) == 5  # the original, both edits, both of them in either order
+        assert search.incumbent is not None
+        return search, evidence, notes
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        ("permission", "NVreg_RestrictProfilingToAdminUsers"),
+        ("busy", "another tool holds the performance counters"),
+        ("another kernel", "the profiler's report has no such kernel"),
+        ("cannot start", "libcuda.so.1 is missing"),
+        ("dies before its report", "the profiler ended without a report"),
+        ("unknown layout", "the profiler ended without a report"),
+    ],
+)
+def test_without_counters_the_search_goes_on_and_says_why(tmp_path, mode, says):
+    search, evidence, notes = searched(tmp_path, mode)
+    assert any(says in note for note in notes), notes
+    assert len(evidence) == 2
+    assert all("judged by times, occupancy and resource use alone" in " ".join(e.diagnosis) for e in evidence)
+    assert search.journal.proxies() == {}
+    assert all(n.gained == search.tree.reward(n.evaluation) for n in search.tree.walk() if n.id)
+
+
+@pytest.mark.parametrize("unknown", [(), ("dram__bytes.sum",)])
+@pytest.mark.parametrize("mode", ["unknown version", "not on this chip"])
+def test_with_some_counters_they_count_and_the_others_are_named(tmp_path, mode, unknown):
+    search, evidence, notes = searched(tmp_path, mode, unknown)
+    assert 0 in search.journal.proxies()
+    missing = "dram__bytes.sum" if unknown or mode == "not on this chip" else ""
+    assert all((missing in " ".join(e.diagnosis)) for e in evidence)
+    assert not any("no counters" in note for note in notes)
