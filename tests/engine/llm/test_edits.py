@@ -240,10 +240,10 @@ HUGE = [
 
 @pytest.mark.parametrize("text", HUGE, ids=range(len(HUGE)))
 def test_no_answer_takes_long_to_read(text, place):
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(EditError):
         proposals(text, place)
-    assert time.perf_counter() - begin < 2.0
+    assert time.process_time() - begin < 2.0
 
 
 def test_reading_and_placing_an_answer_is_cheap(place):
