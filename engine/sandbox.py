@@ -179,6 +179,7 @@ class Sandbox:
         readable: Sequence[Path] = (),
         writable: Sequence[Path] = (),
         gpu: bool = False,
+        device: int = 0,
         environment: Mapping[str, str] = {},
         memory_bytes: int | None = None,
         cpu_s: int | None = None,
@@ -190,7 +191,8 @@ class Sandbox:
 
         Own user (65534), pid, ipc, uts, cgroup and network namespaces; no capability; the environment cleared but for
         an allow list and `environment`; system folders, this Python, CUDA toolkits and `readable` read-only, at their
-        own paths; `writable` writable; an empty /tmp of 1 GiB that goes with the process; with `gpu` the GPU's nodes.
+        own paths; `writable` writable; an empty /tmp of 1 GiB that goes with the process; with `gpu` the driver's nodes,
+        and of the GPUs' own that of `device` (NVML's index) alone.
         `readable` and `writable` must be the caller's own choice, with links resolved: what they lead to is shown.
         System calls that neither compilers nor CUDA need are refused (`engine.seccomp`).
         Limits count per process: address space in bytes (leave None for GPU and ThreadSanitizer processes, which
@@ -239,7 +241,7 @@ class Sandbox:
             "/dev/shm",
         ]
         if gpu:
-            result += _gpu_nodes()
+            result += _gpu_nodes(device)
         result += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]
         for path in _runtime_folders():
             if _inside(path, ("/tmp",)):  # an installation below /tmp was just covered
@@ -269,6 +271,7 @@ class NoSandbox:
         readable: Sequence[Path] = (),
         writable: Sequence[Path] = (),
         gpu: bool = False,
+        device: int = 0,
         environment: Mapping[str, str] = {},
         memory_bytes: int | None = None,
         cpu_s: int | None = None,
@@ -283,18 +286,36 @@ class NoSandbox:
         return ["/usr/bin/env", "-i", *change, *settings, *limits.launcher(), *argv]
 
 
-def _gpu_nodes() -> list[str]:
-    names = [
-        p for p in sorted(Path("/dev").glob("nvidia*")) if re.fullmatch(r"nvidia(\d+|ctl|-uvm|-uvm-tools)", p.name)
-    ]
-    names += [p for p in (Path("/dev/nvidia-caps"), Path("/dev/dxg")) if p.exists()]
+def _gpu_nodes(device: int) -> list[str]:
+    there = sorted(path.name for path in Path("/dev").glob("nvidia*"))
     result: list[str] = []
-    for path in names:
-        result += ["--dev-bind", str(path), str(path)]
+    for name in [*_nodes_for(there, device, _minor(device)), "nvidia-caps", "dxg"]:
+        if os.path.exists(f"/dev/{name}"):
+            result += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     for folder in (*_GPU_SYSFS, "/opt/nvidia"):
         if os.path.isdir(folder):
             result += ["--ro-bind", folder, folder]
     return result
+
+
+def _nodes_for(there: Sequence[str], device: int, minor: int | None) -> list[str]:
+    """Of the names in /dev, those that a process on one GPU needs: the driver's, and that GPU's own."""
+    own = [name for name in there if re.fullmatch(r"nvidia\d+", name)]
+    if len(own) > 1:
+        own = [name for name in own if name == f"nvidia{device if minor is None else minor}"]
+    return own + [name for name in there if name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")]
+
+
+@functools.cache
+def _minor(device: int) -> int | None:
+    """The number of a GPU's node, which need not be its index; None where the driver does not say."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByIndex(device)))
+    except Exception:  # whatever is wrong with the driver, it shows when the GPU is used
+        return None
 
 
 @functools.cache

@@ -71,6 +71,7 @@ class GpuRunner:
             [*self._watcher, *python_command("engine.gpu.worker")],
             writable=[self._scratch],
             gpu=True,
+            device=self._index,
             environment={
                 "CUPY_CACHE_DIR": str(self._scratch / "cupy"),
                 "CUDA_CACHE_PATH": str(self._scratch / "driver"),

@@ -345,6 +345,7 @@ class _Session:
             readable=[*_readable(ncu), setup],
             writable=[self._log.parent, cache],
             gpu=True,
+            device=profiler._device,
             environment={"CUPY_CACHE_DIR": str(cache), "CUDA_VISIBLE_DEVICES": str(profiler._device)},
             file_bytes=2 << 30,
         )

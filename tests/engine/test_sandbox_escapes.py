@@ -15,6 +15,8 @@ import pytest
 
 from engine import sandbox as module
 from engine import seccomp
+from engine.compile.compiler import Translation
+from engine.compile.nvrtc import NvrtcCompiler
 from engine.sandbox import Sandbox, sandbox
 
 WORKS, WHY = module.available()
@@ -386,6 +388,40 @@ def test_device_nodes(box: Sandbox, scratch: Path) -> None:
     assert "made" not in done.stdout
     names = shell(box, "ls /dev").stdout.split()
     assert not [n for n in names if n.startswith(("nvidia", "sd", "nvme", "vd", "mem", "kmsg", "fuse", "kvm", "dri"))]
+
+
+def test_device_nodes_of_another_gpu(box: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The stand-ins for the nodes are really bound; which of them is what matters."""
+    there = ["nvidia0", "nvidia1", "nvidia11", "nvidia-caps", "nvidia-modeset", "nvidia-uvm", "nvidiactl"]
+    common = ["nvidia-uvm", "nvidiactl"]
+    assert sorted(module._nodes_for(there, 0, 1)) == [*common[:1], "nvidia1", *common[1:]]
+    assert sorted(module._nodes_for(there, 1, None)) == [*common[:1], "nvidia1", *common[1:]]
+    assert sorted(module._nodes_for(there, 2, None)) == common
+    assert sorted(module._nodes_for(["nvidia3", "nvidiactl"], 0, None)) == ["nvidia3", "nvidiactl"]
+    for name in there:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(module, "_minor", lambda device: 11)
+    real, bound = module._nodes_for, []
+
+    def nodes(names: list[str], device: int, minor: int | None) -> list[str]:
+        bound.extend(real(there, device, minor))
+        return []
+
+    monkeypatch.setattr(module, "_nodes_for", nodes)
+    box.command(["/bin/true"], gpu=True, device=2)
+    assert sorted(bound) == ["nvidia-uvm", "nvidia11", "nvidiactl"]
+
+
+def test_file_name_macros(box: Sandbox, tmp_path: Path) -> None:
+    """They say what the repository calls the file, and nothing of where anything lies."""
+    text = (
+        "__global__ void k(const char** p) { const char* all[] = {__FILE__, __BASE_FILE__}; p[0] = all[threadIdx.x]; }"
+    )
+    with NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=1) as compiler:
+        made = compiler.compile(Translation(text, "src/a.cu", ("k",))).cubin
+    assert b"src/a.cu" in made
+    for folder in (b"/tmp", str(Path.home()).encode(), str(Path.cwd()).encode()):
+        assert folder not in made
 
 
 def test_terminal_injection(box: Sandbox) -> None:
