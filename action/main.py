@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
     from action.context import Context
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the mode that the environment names. Exit codes: 0, 1 something is missing or refused, 2 wrong use, 3 internal error."""
+    parser = argparse.ArgumentParser(
+        prog="optiml-action", description="One mode of the Action; inputs are in the environment."
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print everything that would be sent, and send nothing")
+    dry = parser.parse_args(arguments).dry_run
     from action.context import read_context
     from engine.errors import OptimlError
 
     try:
         context = read_context()
+        context = dataclasses.replace(context, dry_run=context.dry_run or dry)
         return {"gate": _gate, "optimize": _optimize, "publish": _publish}[context.mode](context)
     except OptimlError as error:
         _say(f"::error::{_escaped(str(error))}")
@@ -38,7 +47,7 @@ def _gate(context: Context) -> int:
     decision = decide(context.event_name, context.event, reader)
     request = decision.request
     _say(_escaped(decision.reason))
-    if request and not context.dry_run:
+    if request:
         from action.publish import announce
 
         hindered = announce(context, request, decision.config)
@@ -60,8 +69,6 @@ def _gate(context: Context) -> int:
 
 
 def _optimize(context: Context) -> int:
-    from dataclasses import replace
-
     from action.optimize import run, settings_at
     from action.request import read_request
     from bot.git import Repository
@@ -70,7 +77,7 @@ def _optimize(context: Context) -> int:
 
     request = read_request(context.request)
     if context.budget and not request.budget_s:
-        request = replace(request, budget_s=parse_budget(context.budget).seconds or 0.0)
+        request = dataclasses.replace(request, budget_s=parse_budget(context.budget).seconds or 0.0)
     device = cast(Literal["auto", "gpu", "cpu"], context.device)
 
     def say(text: str) -> None:

@@ -70,7 +70,7 @@ def test_an_error_is_one_line_and_a_code(
 ) -> None:
     for name, value in (environment | {"OPTIML_MODE": "optimize", "OPTIML_REQUEST": "{}"}).items():
         monkeypatch.setenv(name, value)
-    assert main() == 2
+    assert main([]) == 2
     out = capsys.readouterr().out
     assert out.startswith("::error::request")
     assert out.count("\n") == 1
@@ -79,7 +79,7 @@ def test_an_error_is_one_line_and_a_code(
 def test_nothing_to_do_is_said(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in (environment | {"GITHUB_EVENT_NAME": "push"}).items():
         monkeypatch.setenv(name, value)
-    assert main() == 0
+    assert main([]) == 0
     lines = (tmp_path / "output").read_text().splitlines()
     assert lines[lines.index(next(line for line in lines if line.startswith("run<<"))) + 1] == "false"
 

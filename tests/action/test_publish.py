@@ -56,13 +56,13 @@ def test_the_bundle_becomes_one_review(server: Server, environment: dict[str, st
     assert announce(read_context(environment), REQUEST, Config()) == ""
     assert "is looking" in status(server)
     write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
-    assert main() == 0
+    assert main([]) == 0
     assert ending(tmp_path) == "posted"
     assert len(server.submitted()) == 1
     assert "has looked" in status(server)
     assert "scale" in (tmp_path / "summary").read_text()
     (tmp_path / "output").unlink()
-    assert main() == 0  # the job is run again
+    assert main([]) == 0  # the job is run again
     assert ending(tmp_path) == "already posted"
     assert len(server.submitted()) == 1
 
@@ -88,7 +88,7 @@ def test_without_a_bundle_of_this_commit_there_is_one_clear_status(
     elif content is not None:
         folder.mkdir()
         (folder / "bundle.json").write_text(content)
-    assert main() == code
+    assert main([]) == code
     assert ending(tmp_path) == ends
     assert server.submitted() == []
     assert "cancelled" in status(server) if ends == "cancelled" else "could not finish" in status(server)
@@ -99,19 +99,34 @@ def test_a_token_that_only_reads_does_not_stop_the_gate(server: Server, environm
     assert "not announced" in announce(read_context(environment), REQUEST, Config())
 
 
-def test_a_dry_run_sends_nothing(
-    server: Server,
-    environment: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_dry_run_of_gate_and_publish_prints_everything_and_sends_nothing(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("OPTIML_DRY_RUN", "true")
+) -> None:  # fmt: skip
+    asked = replace(REQUEST, comment=5, by="ann", by_id=12)
+    monkeypatch.setenv("OPTIML_REQUEST", asked.to_json())
+    context = replace(read_context(), dry_run=True)
+    assert announce(context, asked, Config()) == ""
+    said = capsys.readouterr().out
+    for part in (
+        "would add a comment to pull request 7",
+        "is looking",
+        "would write the check run 'OptiML'",
+        "with eyes",
+    ):
+        assert part in said, part
     write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
-    assert main() == 0
-    assert server.submitted() == []
-    assert server.comments == {}
-    assert "would post a review" in capsys.readouterr().out
+    assert main(["--dry-run"]) == 0
+    said = capsys.readouterr().out
+    for part in (
+        "would post a review",
+        "has looked",
+        "completed, neutral",
+        "with an annotation at src/a.cu:4-4",
+        "with rocket",
+    ):
+        assert part in said, part
+    assert {verb for verb, _ in server.requests} == {"GET"}
 
 
 def test_the_request_decides_and_not_the_bundle(
@@ -121,7 +136,7 @@ def test_the_request_decides_and_not_the_bundle(
     write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
     path = tmp_path / "optiml-bundle" / "bundle.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"number": 8}))
-    assert main() == 1
+    assert main([]) == 1
     assert server.submitted() == []
 
 
@@ -136,7 +151,7 @@ def test_a_voice_that_the_settings_turn_off_is_silent(
     monkeypatch.setattr(job, "settings_at", lambda *_: config)
     announce(read_context(environment), REQUEST, config)
     write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
-    assert main() == 0
+    assert main([]) == 0
     spoke = {
         "review": bool(server.reviews), "status": bool(server.comments), "check": bool(server.checks),
         "summary": (tmp_path / "summary").exists(),
@@ -152,12 +167,12 @@ def test_a_command_is_answered_with_reactions(
     assert (server.comments, server.checks) == ({}, {})
     monkeypatch.setenv("OPTIML_REQUEST", asked.to_json())
     monkeypatch.setenv("OPTIML_RESULT", "skipped")
-    assert main() == 0
+    assert main([]) == 0
     assert ending(tmp_path) == "answered"
     assert {content for _, _, content in server.reactions} == {"eyes", "rocket"}
     (answer,) = server.comments.values()
     assert "There was no run" in answer["body"]
     monkeypatch.setenv("OPTIML_REQUEST", replace(asked, command="apply", comment=6).to_json())
-    assert main() == 0
+    assert main([]) == 0
     assert (6, server.author, "confused") in server.reactions
     assert len(server.comments) == 2
