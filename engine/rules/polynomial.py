@@ -17,6 +17,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _INTEGER = re.compile(r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*")
 _MAX_TERMS = 64
 _MAX_DEPTH = 40
+_MAX_TEXT = 2000  # characters of one atom
 
 Resolve = Callable[["Node"], "Node | None"]
 
@@ -131,7 +132,8 @@ def polynomial(node: Node, resolve: Resolve, depth: int = 0) -> Polynomial | Non
         sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
         if sign is None or left is None or right is None:
             return None
-        a, b = polynomial(left, resolve, depth + 1), polynomial(right, resolve, depth + 1)
+        a = polynomial(left, resolve, depth + 1)
+        b = polynomial(right, resolve, depth + 1) if a is not None else None
         if a is None or b is None or len(a.terms) * len(b.terms) > _MAX_TERMS:
             return None
         match text(sign):
@@ -141,8 +143,19 @@ def polynomial(node: Node, resolve: Resolve, depth: int = 0) -> Polynomial | Non
                 return a.plus(b, -1)
             case "*":
                 return a.times(b)
-        return atom(f"(({a.render()}) {text(sign)} ({b.render()}))")
-    return atom(_spelled(node, resolve, depth))
+        return _limited(f"(({a.render()}) {text(sign)} ({b.render()}))")
+    try:
+        return _limited(_spelled(node, resolve, depth))
+    except _TooLong:
+        return None
+
+
+class _TooLong(Exception):
+    """Definitions that stand in each other double in length each time."""
+
+
+def _limited(name: str) -> Polynomial | None:
+    return atom(name) if len(name) <= _MAX_TEXT else None
 
 
 def _spelled(node: Node, resolve: Resolve, depth: int) -> str:
@@ -154,4 +167,7 @@ def _spelled(node: Node, resolve: Resolve, depth: int) -> str:
             return f"({_spelled(value, resolve, depth + 1)})"
     if not node.children:
         return text(node)
-    return " ".join(_spelled(c, resolve, depth) for c in node.children if c.type != "comment")
+    spelled = " ".join(_spelled(c, resolve, depth) for c in node.children if c.type != "comment")
+    if len(spelled) > _MAX_TEXT:
+        raise _TooLong
+    return spelled

@@ -64,35 +64,46 @@ __global__ void scale(const float* x, float* y, float a, int n) {{
 """
 
 
-def test_a_rule_that_takes_too_long_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.rules, "RULE_S", 0.1)
+def test_definitions_that_double_are_given_up_at_once() -> None:
     failures: list[RuleFailure] = []
     begin = time.thread_time()
     found = proposals(make(HOSTILE, SCALE_LAUNCH), failures=failures)
-    assert time.thread_time() - begin < 0.1 * (len(failures) + 1) + 1.0
-    assert "row_parallel" in {f.rule for f in failures}
-    assert all(f.error.startswith("OutOfTime") for f in failures)
+    assert time.thread_time() - begin < 1.0
+    assert not failures
     assert {"restrict", "block_size"} <= {p.rule for p in found}
 
 
+class Endless:
+    """A rule that walks over the kernel again and again."""
+
+    summary = "Look at the kernel for ever"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        yield Proposal("rules", self.name, "", {}, {}, 0.5)
+        while True:
+            assert all(node.type for node in walk(site.kernel.node))
+
+
+def test_a_rule_that_takes_too_long_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = rules()
+    monkeypatch.setattr(engine.rules, "rules", lambda: (Endless("endless"), *others))
+    monkeypatch.setattr(engine.rules, "RULE_S", 0.2)
+    failures: list[RuleFailure] = []
+    found = proposals(make(SCALE, SCALE_LAUNCH), failures=failures)
+    assert failures == [RuleFailure("endless", "OutOfTime: the kernel takes too long to analyse")]
+    assert {"endless", "restrict", "block_size"} <= {p.rule for p in found}  # what it found until then counts
+
+
 def test_all_rules_together_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Endless:
-        summary = "Look at the kernel for ever"
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def propose(self, site: Site) -> Iterator[Proposal]:
-            while True:
-                assert site.kernel in [site.kernel for _ in walk(site.kernel.node)]
-            yield
-
     monkeypatch.setattr(engine.rules, "rules", lambda: tuple(Endless(f"endless{k}") for k in range(20)))
     monkeypatch.setattr(engine.rules, "RULE_S", 0.1)
     monkeypatch.setattr(engine.rules, "CALL_S", 0.25)
     failures: list[RuleFailure] = []
     begin = time.thread_time()
-    assert not proposals(make(SCALE, SCALE_LAUNCH), failures=failures)
+    proposals(make(SCALE, SCALE_LAUNCH), failures=failures)
     assert time.thread_time() - begin < 0.8  # 0.1 + 0.1 + 0.05, and the last look at the clock of each
     assert [f.rule for f in failures] == [f"endless{k}" for k in range(20)]
 
