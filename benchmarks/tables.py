@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from benchmarks import ablation, searches
+from benchmarks import ablation, peers, searches
 from benchmarks.bench import Table
 
-_MADE = (searches.examples_table(), searches.suite_table(), searches.controls_table(), *ablation.tables())
+_MADE = (
+    searches.examples_table(),
+    searches.suite_table(),
+    searches.controls_table(),
+    *ablation.tables(),
+    peers.pytorch_table(),
+    peers.cublas_cub_table(),
+)
 TABLES: dict[str, Table] = {table.name: table for table in _MADE}

@@ -1,0 +1,165 @@
+"""Kernels of the checkout and other implementations of the same operation in one process, timed in turn with cold caches.
+
+This is for our own kernels and for libraries alone: nothing here runs in a sandbox.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bench import Place
+from engine.errors import MachineError
+from engine.model import Program
+from engine.spec.dtypes import parse_dtype
+from engine.statistics import paired_ratio
+
+FLUSH_BYTES = 256 << 20  # as engine.gpu.timing
+# Three flushes take some 200 µs: while they run the host queues what follows, so that its own time is not in the measurement.
+FLUSHES = 3
+LEAST_ROUNDS, MOST_ROUNDS, HALF_WIDTH, BUDGET_S = 15, 60, 0.005, 6.0
+
+
+class Stage:
+    """One kernel of the checkout on the GPU, as it is and with a patch, on the inputs of its first timing case.
+
+    Raises OptimlError where it cannot be built.
+    """
+
+    def __init__(self, place: Place, file: str, patch: str = "") -> None:
+        from engine.evaluate.build import Builder
+        from engine.gpu.buffers import CaseBuffers
+        from engine.gpu.device import Tools
+        from engine.machine import make_machine
+        from engine.source.load import load_program
+        from engine.spec.read import find_spec
+
+        self.machine = make_machine(device="gpu")
+        path = place.root / file
+        self.spec, spec_path = find_spec(place.root, path)
+        original = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in self.spec.steps])
+        builder = Builder(self.spec, place.root, self.machine.compiler, self.machine.target, spec_path)
+        self.case = self.spec.time[0]
+        self.buffers = CaseBuffers(self.spec, self.case, Tools(self.machine.tool_kernels()), widened=False)
+        self.buffers.draw(1, "declared", widen=False)
+        first = builder.original(original)
+        self.calls = {"before": self.call(first)}
+        self.calls["ours"] = self.call(builder.candidate(patched(original, patch))) if patch else self.calls["before"]
+
+    def call(self, built: Any) -> Callable[[], None]:
+        """A function that launches a program once on the buffers, on the default stream."""
+        import cupy as cp
+
+        from engine.gpu.device import Call, Loaded
+
+        launches = built.launches[len(self.spec.check)]
+        arguments = self.buffers.arguments(self.buffers.main)
+        ready = Call(Loaded(built.binary.cubin, built.binary.entries), launches, arguments)
+        return lambda: ready(cp.cuda.Stream.null)
+
+    def reset(self) -> None:
+        """First contents of what is both read and written."""
+        self.buffers.reset(self.buffers.main, None)
+
+    def array(self, name: str) -> Any:
+        """A copy of an input's (or an inout's first) contents as a CuPy array."""
+        arena = self.buffers.pristine if name in self.buffers.inout else self.buffers.main
+        assert arena is not None
+        return arena.view(name, parse_dtype(self.spec.argument(name).type).storage).copy()
+
+    def result(self, name: str = "ours") -> dict[str, Any]:
+        """What a program leaves in its outputs, as copies."""
+        self.reset()
+        self.calls[name]()
+        written = self.buffers.written
+        return {n: self.buffers.main.view(n, parse_dtype(self.spec.argument(n).type).storage).copy() for n in written}
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.machine.close()
+
+
+def patched(program: Program, patch: str) -> Program:
+    """A program with a patch of ours applied. Raises MachineError when it does not fit."""
+    with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
+        root = Path(name)
+        for path, data in program.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(data)
+        done = subprocess.run(["git", "apply", "-"], cwd=root, input=patch, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise MachineError(
+                f"the suite's patch does not fit: {done.stderr.strip()[:300]}", program.kernel_file,
+                "measure the table suite again",
+            )  # fmt: skip
+        return program.replace({path: (root / path).read_bytes() for path in program.files})
+
+
+def interleaved(
+    contestants: Mapping[str, Callable[[], Any]], reset: Mapping[str, Callable[[], Any]] | None = None, budget_s: float = BUDGET_S
+) -> dict[str, list[float]]:  # fmt: skip
+    """Times in µs of each contestant, one a round, in an order drawn anew each round; caches are flushed before each.
+
+    Rounds go on until every ratio to the first contestant is known to half a per cent, or the budget is spent.
+    """
+    import cupy as cp
+
+    reset = reset or {}
+    flush = cp.empty(FLUSH_BYTES // 4, cp.uint32)
+    start, stop = cp.cuda.Event(), cp.cuda.Event()
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
+    order = np.random.default_rng(0)
+    for function in contestants.values():  # whatever a first call sets up
+        for _ in range(3):
+            function()
+    cp.cuda.Device().synchronize()
+    begin = time.monotonic()
+    for done in range(1, MOST_ROUNDS + 1):
+        for name in order.permutation(names):
+            reset.get(name, lambda: None)()
+            for _ in range(FLUSHES):
+                flush.fill(done)
+            start.record()
+            contestants[name]()
+            stop.record()
+            stop.synchronize()
+            samples[name].append(1e3 * float(cp.cuda.get_elapsed_time(start, stop)))
+        spent = time.monotonic() - begin
+        if done >= LEAST_ROUNDS and (spent > budget_s or _narrow(samples)):
+            break
+    return samples
+
+
+def _narrow(samples: Mapping[str, list[float]]) -> bool:
+    first, *others = samples.values()
+    return all(paired_ratio(other, first).half_width < HALF_WIDTH for other in others)
+
+
+def compared(samples: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Medians in µs, and for each contestant but "ours" its time over ours with a 95 % interval: above 1, ours is faster."""
+    times = {name: float(np.median(values)) for name, values in samples.items()}
+    ratios = {
+        name: dataclasses.asdict(paired_ratio(values, samples["ours"]))
+        for name, values in samples.items()
+        if name != "ours"
+    }
+    return {"times_us": times, "ratios": ratios, "rounds": min(len(values) for values in samples.values())}
+
+
+def disagreement(got: Any, wanted: Any) -> float:
+    """The largest difference of two arrays over the root mean square of the second."""
+    import cupy as cp
+
+    a, b = cp.asarray(got).reshape(-1).astype(cp.float64), cp.asarray(wanted).reshape(-1).astype(cp.float64)
+    if a.size != b.size:
+        return float("inf")
+    scale = float(cp.sqrt(cp.mean(b * b))) or 1.0
+    return float(cp.abs(a - b).max()) / scale
