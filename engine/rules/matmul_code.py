@@ -100,8 +100,8 @@ def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Cal
     lines += [
         f"const int {name('tid')} = threadIdx.x;",
         *_thread_place(t, name),
-        f"const int {name('first_row')} = blockIdx.y * {name('tile_m')};",
-        f"const int {name('first_col')} = blockIdx.x * {name('tile_n')};",
+        f"const int {name('first_row')} = {'0' if form.alone else 'blockIdx.y * ' + name('tile_m')};",
+        f"const int {name('first_col')} = {'0' if form.alone else 'blockIdx.x * ' + name('tile_n')};",
     ]
     for p in parts:
         if p.width > 1:

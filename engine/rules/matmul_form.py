@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine.rules.common import (
+    all_cases,
     body_node,
     called,
     children,
+    configs_of,
+    is_integer_type,
     local_only,
     names,
     operands,
     pointers_distinct,
+    pure,
+    scalar_values,
     sound,
     text,
     walk,
@@ -24,11 +29,13 @@ from engine.rules.polynomial import Polynomial
 from engine.rules.reduction import pure_value, tokens
 from engine.rules.scope import Scope, inside, manageable, type_names
 from engine.rules.threads import (
+    AXES,
     Axis,
     Index,
     StrideLoop,
     ThreadMap,
     declarators,
+    declared_type,
     in_parameters,
     stride_loop,
     thread_map,
@@ -38,7 +45,7 @@ from engine.rules.threads import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_BATCH = "blockIdx.z"  # which of several products a block works on
+_BATCHES = ("blockIdx.z", "blockIdx.x", "blockIdx.y")  # which of several products a block works on
 _FUSED = ("fmaf", "fma", "__fmaf_rn", "__fma_rn")
 _CONVERSIONS = {"__half2float": "float", "__bfloat162float": "float"}
 _ARITHMETIC = frozenset({
@@ -71,7 +78,8 @@ class Product:
     """A kernel that computes a matrix product, one thread per element.
 
     `rows`, `columns`, `depth` are the three extents over the kernel's parameters. `accumulator` is the type in which
-    the sum is kept, `target` the text of what the loop adds to, `sign` "+" or "-".
+    the sum is kept, `target` the text of what the loop adds to, `sign` "+" or "-". `alone` says that each block
+    computes a product of its own, of as many elements as the block has threads.
     """
 
     map: ThreadMap
@@ -86,11 +94,14 @@ class Product:
     target: str
     sign: Literal["+", "-"]
     accumulator: str
+    alone: bool
 
 
 def product(site: Site) -> Product | None:
     """The kernel as a matrix product; None where it has another form."""
-    form = _threads(site)
+    form, extents = _threads(site), None
+    if form is None:
+        form, extents = _one_block(site)
     if form is None or not local_only(site, body_node(site), type_names(site)) or not pointers_distinct(site):
         return None
     loops = [n for n in walk(body_node(site)) if n.type in ("for_statement", "while_statement", "do_statement")]
@@ -121,14 +132,18 @@ def product(site: Site) -> Product | None:
         for left, right in ((first, second), (second, first)):
             a = _operand(site, scope, loop, left, row.name, column.name)
             b = _operand(site, scope, loop, right, column.name, row.name)
-            rows, columns = (in_parameters(site, form.bounds[i.axis]) for i in (row, column))
+            rows, columns = (
+                extents[i.axis] if extents is not None else in_parameters(site, form.bounds[i.axis])
+                for i in (row, column)
+            )
             if a is None or b is None or rows is None or columns is None:
                 continue
             if a.array == _array(scope, target) or b.array == _array(scope, target):
                 return None
             if not _stores_elsewhere(scope, form, {a.array, b.array}):
                 return None
-            return Product(form, row, column, rows, columns, depth, loop, a, b, text(target), sign, accumulator)
+            alone = extents is not None
+            return Product(form, row, column, rows, columns, depth, loop, a, b, text(target), sign, accumulator, alone)
     return None
 
 
@@ -145,7 +160,49 @@ def _threads(site: Site) -> ThreadMap | None:
     for index in form.indices:
         if not {name for name, _ in declarators(index.declaration)} <= own:
             return None
-    return None if thread_uses_outside(site, form.indices, frozenset({_BATCH})) else form
+    return None if thread_uses_outside(site, form.indices, frozenset(_BATCHES[:1])) else form
+
+
+def _one_block(site: Site) -> tuple[ThreadMap | None, dict[Axis, str] | None]:
+    """A kernel whose block has one thread for each element, and its extents over the kernel's parameters."""
+    before = configs_of(site, {})
+    if not sound(site) or not manageable(site) or before is None:
+        return None, None
+    changed = written(body_node(site))
+    indices: list[Index] = []
+    invariant: list[Node] = []
+    work = children(body_node(site))
+    while work and work[0].type == "declaration":
+        declaration, parts = work[0], declarators(work[0])
+        for name, value in parts:
+            match = re.fullmatch(r"threadIdx\s*\.\s*([xy])", text(value)) if value is not None else None
+            if match is None or name in changed or not is_integer_type(declared_type(declaration)):
+                continue
+            axis: Axis = "x" if match[1] == "x" else "y"
+            indices.append(
+                Index(name, axis, declared_type(declaration), f"blockDim.{axis}", 1, declaration, len(parts) == 1)
+            )
+        if indices and indices[-1].declaration == declaration:
+            if not indices[-1].alone:
+                return None, None
+        elif names(declaration) & {i.name for i in indices} or not pure(declaration) or {n for n, _ in parts} & changed:
+            break
+        else:
+            invariant.append(declaration)
+        work = work[1:]
+    if sorted(i.axis for i in indices) != ["x", "y"] or thread_uses_outside(site, tuple(indices), frozenset(_BATCHES)):
+        return None, None
+    values = [scalar_values(site, case) for case in all_cases(site)]
+    extents: dict[Axis, str] = {}
+    for k, axis in enumerate(AXES[:2]):
+        fitting = (
+            p.name for p in site.kernel.parameters if [v.get(p.name) for v in values] == [c.block[k] for c in before]
+        )
+        extent = next(fitting, None)
+        if extent is None or extent in changed or any(c.block[2] != 1 for c in before):
+            return None, None
+        extents[axis] = extent
+    return ThreadMap(tuple(indices), tuple(invariant), (), "none", (), {}, tuple(work)), extents
 
 
 def _unlooped(form: ThreadMap, loop: StrideLoop) -> bool:
@@ -302,7 +359,7 @@ def is_fixed(site: Site, value: Polynomial) -> bool:
         | set(site.unit.constants)
         | {p.replace("=", " ").split()[1] for p in site.kernel.template_parameters if " " in p}
     )
-    batch = {"blockIdx", "z"} if any(_BATCH in product for product in value.terms) else set()
+    batch = {w for b in _BATCHES if any(b in product for product in value.terms) for w in b.split(".")}
     return value.names() <= known | batch and "[" not in value.render()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ from engine.source.model import Edit, Span
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+    from engine.model import LaunchConfig
+
 # The first is for large matrices; smaller tiles fill the GPU where there are few results.
 _TILINGS = (
     Tiling(128, 128, 16, 8, 8, 2, square=True),
@@ -47,6 +49,7 @@ _TILINGS = (
     Tiling(128, 128, 8, 8, 8, 1),
     Tiling(64, 64, 16, 4, 4, 1),
     Tiling(64, 64, 8, 8, 8, 2),
+    Tiling(32, 32, 32, 4, 4, 1),
     Tiling(32, 32, 32, 2, 2, 1),
     Tiling(32, 32, 32, 1, 1, 1),
     Tiling(16, 16, 16, 1, 1, 1),
@@ -117,8 +120,10 @@ def _proposals(site: Site, form: Product, batches: tuple[str, ...], tiling: Tili
     a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
     if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
         return
+    if form.alone and not _holds(tiling, configs_of(site, {}) or ()):
+        return
     edits = _rewrite(site, form, tiling, (a, b))
-    grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches)
+    grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches) if not form.alone else None
     launch = launch_edits(site, grid=grid, block=(str(tiling.threads),))
     staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
@@ -138,6 +143,12 @@ def _proposals(site: Site, form: Product, batches: tuple[str, ...], tiling: Tili
         copies=int(tiling.copies),
         square=int(tiling.square),
     )
+
+
+def _holds(tiling: Tiling, before: Sequence[LaunchConfig]) -> bool:
+    """Whether one tile holds what a block of the launches computes, and is not twice as large as the largest."""
+    largest = [max((c.block[k] for c in before), default=0) for k in (0, 1)]
+    return all(n <= tile < 2 * n for n, tile in zip(largest, (tiling.bn, tiling.bm), strict=True))
 
 
 def _batches(site: Site) -> tuple[str, ...] | None:
@@ -179,11 +190,16 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
         f"{deep}{form.column.type} {form.column.name} = {name('first_col')} + {local_place(tiling, 'b', j, name)};",
     ]
     added = f"{form.target} {form.sign}= {name('sums')}[{i}][{j}];"
+    if form.alone:
+        inner.append(f"{deep}if ({form.row.name} < {form.rows} && {form.column.name} < {form.columns}) {{")
+        deep += unit
     for statement in _kept(form, body):
         changes = _changes(form, statement, added)
         shown = render(site, statement.start_byte, statement.end_byte, changes)
         own = indent_at(site, statement.start_byte)
         inner.append(reindent(own + shown, own, deep))
+    if form.alone:
+        inner.append(f"{deep.removesuffix(unit)}}}")
     blocks.append(
         "\n".join([
             f"{indent}#pragma unroll",

@@ -128,6 +128,43 @@ def test_a_product_for_each_block_of_the_third_axis_under_a_mask() -> None:
     assert_equal(site, [edited], ({"heads": 3, "n": 20, "dim": 7},))
 
 
+SMALL = """
+__global__ void small(const float* a, const float* b, float* c, int batch, int size) {
+    int i = blockIdx.x;
+    int col = threadIdx.x;
+    int row = threadIdx.y;
+    float sum = 0.0f;
+    for (int k = 0; k < size; ++k) {
+        sum += a[i * size * size + row * size + k] * b[i * size * size + k * size + col];
+    }
+    c[i * size * size + row * size + col] = sum;
+}
+"""
+
+
+def small(source: str) -> Site:
+    elements = dict.fromkeys("abc", "batch*size*size")
+    return make(
+        source,
+        "    dim3 block(size, size);\n    small<<<batch, block>>>(a, b, c, batch, size);",
+        sizes=({"batch": 8192, "size": 32},),
+        check=({"batch": 3, "size": 7},),
+        elements=elements,
+    )
+
+
+def test_a_small_product_for_each_block() -> None:
+    site = small(SMALL)
+    found = propose(site, "matmul_tile")
+    assert {p.parameters["bm"] for p in found} == {32}
+    edited = one(site, "matmul_tile", tm=4)
+    assert edited.configs[0].grid == (8192, 1, 1)
+    assert edited.configs[0].block == (64, 1, 1)
+    compiles(edited)
+    assert_equal(site, [edited], ({"batch": 3, "size": 7}, {"batch": 2, "size": 32}))
+    assert not propose(small(SMALL.replace("row = threadIdx.y", "row = threadIdx.y + 1")), "matmul_tile")
+
+
 GOOD = {
     "both transposed, early return, scaled": """
 __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
