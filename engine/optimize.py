@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from engine.llm.lessons import MemorySettings
     from engine.llm.part import Part
     from engine.llm.session import LlmSettings
+    from engine.tune.inner import TunerPart
 
 # The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
@@ -74,7 +75,7 @@ class Options:
     targets: tuple[str, ...] = ()  # architectures that a suggestion must compile for as well
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
-    proposers: tuple[str, ...] = ("rules",)  # of "rules", "llm"
+    proposers: tuple[str, ...] = ("rules",)  # of "rules", "tuner", "llm"
     llm: LlmSettings | None = None
     memory: MemorySettings | None = None  # lessons of earlier runs, for the model and for the rules' priors
 
@@ -95,8 +96,13 @@ def optimize(
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
     source = Proposals(Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers)
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
+    inner: TunerPart | None = None
+    if "tuner" in options.proposers:
+        from engine.tune.inner import TunerPart
+
+        inner = TunerPart(spec, spec_path, machine.target, evaluator, in_flight=machine.jobs + 2, seed=options.seed)
     try:
-        return _run(options, machine, evaluator, gate, source, spec, program, out, on_progress), out
+        return _run(options, machine, evaluator, gate, source, inner, spec, program, out, on_progress), out
     finally:
         if front is not None:
             front.close()
@@ -104,8 +110,8 @@ def optimize(
 
 
 def _run(
-    options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, source: Proposals, spec: KernelSpec,
-    program: Program, out: Path, on_progress: Callable[[Progress], None],
+    options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, source: Proposals, inner: TunerPart | None,
+    spec: KernelSpec, program: Program, out: Path, on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
     insight: Insight | None = None
@@ -124,14 +130,15 @@ def _run(
             part = Part(llm, options.memory, spec, machine.target, out, insight, predicted, resume=options.resume)
         weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
         weigh = part.weigh if part is not None else weigh
-        tree = Tree(program, source, options.seed, options.search, weigh, Reward(proxies=options.proxies))
+        propose = source if inner is None else inner.wrap(source)
+        tree = Tree(program, propose, options.seed, options.search, weigh, Reward(proxies=options.proxies))
         if part is not None:
             part.join(tree)
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
                 in_flight=machine.jobs + 2, prefetch=source.prefetch, on_progress=on_progress,
-                feed=part, watch=insight or predicted,
+                feed=part, watch=insight or predicted, inner=inner,
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
             search.start(built, original)

@@ -46,12 +46,14 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
-    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, llm (default: rules)")
+    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, tuner, llm (default: rules)")
     parser.add_argument("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
     parser.add_argument("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
     parser.add_argument("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
     parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
-    parser.add_argument("--llm-plan-model", default="", metavar="NAME", help="makes plans that the model writes as code")
+    parser.add_argument(
+        "--llm-plan-model", default="", metavar="NAME", help="makes plans that the model writes as code"
+    )
     parser.add_argument(
         "--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer (default: 6000)"
     )
@@ -63,7 +65,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--memory", action=argparse.BooleanOptionalAction, default=False, help="read and write lessons of earlier runs"
     )
-    parser.add_argument("--memory-file", type=Path, metavar="FILE", help="where lessons are (default: the user's cache)")
+    parser.add_argument(
+        "--memory-file", type=Path, metavar="FILE", help="where lessons are (default: the user's cache)"
+    )
     parser.add_argument("--memory-across", action="store_true", help="also tell lessons of other repositories")
     parser.add_argument(
         "--prompt-profile",
@@ -95,9 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.source.load import repository_root
 
     proposers = tuple(name.strip() for name in arguments.proposers.split(","))
-    unknown = sorted(set(proposers) - {"rules", "llm"})
+    unknown = sorted(set(proposers) - {"rules", "tuner", "llm"})
     if unknown:
-        raise UsageError(f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, llm or rules,llm")
+        raise UsageError(
+            f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, tuner, llm, or several: rules,tuner"
+        )
     settings = _llm(arguments) if "llm" in proposers else None
 
     config, _ = load_config(repository_root(arguments.file.resolve()))

@@ -71,6 +71,38 @@ class Observation:
     proxies: Proxies
 
 
+class Inner(Protocol):
+    """What an inner search made of a proposal that stands for many: the best of them, and how many it tried."""
+
+    @property
+    def proposal(self) -> Proposal: ...
+    @property
+    def program(self) -> Program: ...
+    @property
+    def built(self) -> Built | None: ...
+    @property
+    def evaluation(self) -> Evaluation: ...
+    @property
+    def against(self) -> float | None: ...
+    @property
+    def points(self) -> int: ...
+
+
+class InnerSearch(Protocol):
+    """Searches within a proposal of the proposer "tuner" before it becomes a node (engine.tune.inner)."""
+
+    def search(
+        self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
+        known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
+    ) -> Inner:  # fmt: skip
+        """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code."""
+        ...
+
+    def points_of(self, notes: Sequence[str]) -> int:
+        """The candidates that a booked node of such a proposal stands for."""
+        ...
+
+
 class Watch(Protocol):
     """Who counts what candidates move and execute, beside the search. Called from one thread."""
 
@@ -99,8 +131,9 @@ class Search:
         on_incumbent: Callable[[Built, Evaluation], None] = lambda built, evaluation: None,
         feed: Feed | None = None,
         watch: Watch | None = None,
+        inner: InnerSearch | None = None,
     ) -> None:
-        self._feed, self._watch = feed, watch
+        self._feed, self._watch, self._inner = feed, watch, inner
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
         self._on_incumbent = on_incumbent
@@ -193,7 +226,7 @@ class Search:
                     return
                 for future in sorted(done, key=list(pending).index):
                     parent, proposal, program = pending.pop(future)
-                    self._finish(future, parent, proposal, program)
+                    self._finish(future, parent, proposal, program, budget)
                     if self._spent(budget):
                         self.progress.stopped = "the budget is spent"
                         return
@@ -252,9 +285,23 @@ class Search:
         evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
         self._book(parent, proposal, parent.program, evaluation, None)
 
-    def _finish(self, future: Future[Built], parent: Node, proposal: Proposal, program: Program) -> None:
+    def _finish(
+        self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
+    ) -> None:
         built: Built | None = None
         against: float | None = None
+        champion = self.built.get(self.incumbent.id) if self.incumbent else None
+        if self._inner is not None and proposal.proposer == "tuner":
+            seconds = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
+            candidates = None if budget.candidates is None else budget.candidates - self.progress.evaluated
+            known = {code: (n.id, n.evaluation) for code, n in self._codes.items() if n.evaluation is not None}
+            left = Budget(seconds, candidates)
+            found = self._inner.search(parent.program, proposal, champion, left, self._executor, known)
+            evaluation = found.evaluation
+            if found.built is not None and found.built.identity in self._codes:
+                evaluation = _duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
+            self._enter(parent, found.proposal, found.program, evaluation, found.built, found.against)
+            return
         try:
             built = future.result()
         except NotBuilt as error:
@@ -262,22 +309,20 @@ class Search:
         else:
             twin = self._codes.get(built.identity)
             if twin is not None:
-                measurement = twin.evaluation.measurement if twin.evaluation else None
-                evaluation = Evaluation(
-                    Outcome.DUPLICATE,
-                    measurement=measurement,
-                    failure=Failure(f"same machine code and launch as candidate {twin.id}"),
-                    resources=built.binary.resources,
-                    code_hash=built.binary.code_hash,
-                    stage_s=built.stage_s,
-                )
+                evaluation = _duplicate(built, twin)
             else:
-                champion = self.built.get(self.incumbent.id) if self.incumbent else None
                 evaluation, against = self.evaluator.evaluate(built, champion)
+        self._enter(parent, proposal, program, evaluation, built, against)
+
+    def _enter(
+        self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
+        against: float | None,
+    ) -> None:  # fmt: skip
+        """Book an evaluated candidate as a node, and make it the incumbent if it is the best."""
         self.tree.settle(parent)
         node = self._book(parent, proposal, program, evaluation, built)
         if built is not None and evaluation.outcome is not Outcome.DUPLICATE:
-            self._codes[built.identity] = node
+            self._codes.setdefault(built.identity, node)
             if self._watch is not None and evaluation.outcome in _PASSED:
                 self._watch.passed(node, built)
             self._crown(node, built, against)
@@ -328,7 +373,8 @@ class Search:
         progress = self.progress
         evaluation = node.evaluation
         assert evaluation is not None
-        progress.evaluated += 1
+        tuned = self._inner is not None and node.proposal is not None and node.proposal.proposer == "tuner"
+        progress.evaluated += self._inner.points_of(evaluation.notes) if tuned and self._inner is not None else 1
         progress.elapsed_s = self.elapsed_s
         progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
         if evaluation.outcome in _PASSED:
@@ -366,6 +412,18 @@ class Search:
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:
     """What an edit is known by across processes."""
     return parent.id, proposal.proposer, proposal.rule, proposal.summary, tuple(sorted(proposal.parameters.items()))
+
+
+def _duplicate(built: Built, twin: Node, notes: tuple[str, ...] = ()) -> Evaluation:
+    return Evaluation(
+        Outcome.DUPLICATE,
+        measurement=twin.evaluation.measurement if twin.evaluation else None,
+        failure=Failure(f"same machine code and launch as candidate {twin.id}"),
+        resources=built.binary.resources,
+        code_hash=built.binary.code_hash,
+        stage_s=built.stage_s,
+        notes=notes,
+    )
 
 
 def _ratio(node: Node) -> float:

@@ -57,7 +57,8 @@ class Tuner:
     def __init__(
         self, original: Program, template: Template, feasible: Feasible, strategy: Strategy, evaluator: Evaluator, target: Target,
         executor: Executor, *, in_flight: int, journal: Journal | None = None,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
+        on_progress: Callable[[Progress], None] = lambda progress: None, rival: Built | None = None,
+        known: Mapping[tuple[object, ...], tuple[int, Evaluation]] | None = None,
     ) -> None:  # fmt: skip
         self._original, self.template, self.feasible, self.strategy = original, template, feasible, strategy
         self._evaluator, self._target, self._executor, self._in_flight = evaluator, target, executor, in_flight
@@ -70,8 +71,13 @@ class Tuner:
         self.checked: list[Point] = []
         self.built: dict[Point, Built] = {}  # the incumbent's
         self._figures = _figures(target.arch)
+        self._rival = (
+            rival  # what points have to beat before one of them is the best: the incumbent of a search around this one
+        )
+        self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
-        self._codes: dict[tuple[object, ...], Tried] = {}
+        # By machine code and launches: number and evaluation, of what a search around this one knows too.
+        self._codes: dict[tuple[object, ...], tuple[int, Evaluation]] = dict(known or {})
         self._incumbent: Tried | None = None
         self._original_us = 0.0
         self._next_id = 1
@@ -84,8 +90,7 @@ class Tuner:
         """Take the original as point of comparison, and what the journal holds as evaluated."""
         self._original_us = _mean_us(evaluation, original=True)
         default = self.template.default
-        first = Tried(0, default or (), evaluation, 0.0)
-        self._codes[built.identity] = first
+        self._codes[built.identity] = (0, evaluation)
         for point in self.feasible.points:
             found = self._launched(point)
             if found:
@@ -123,7 +128,7 @@ class Tuner:
         tried = Tried(entry.id, point, entry.evaluation, _value(entry.evaluation), effort)
         self._note(tried, ran=entry.evaluation.outcome is not Outcome.DUPLICATE)
         if entry.evaluation.code_hash:
-            self._codes.setdefault((entry.evaluation.code_hash, entry.launches), tried)
+            self._codes.setdefault((entry.evaluation.code_hash, entry.launches), (entry.id, entry.evaluation))
         self._crown(tried, None, None)
 
     # ---- run
@@ -220,12 +225,12 @@ class Tuner:
             evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what))
         else:
             self.strategy.describe(trial.point, self._compiled(built))
-            champion = self.built.get(self._incumbent.point) if self._incumbent is not None else None
+            champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
             twin = self._codes.get(built.identity)
             if twin is not None and trial.effort == 0:
                 evaluation = Evaluation(
-                    Outcome.DUPLICATE, twin.evaluation.measurement,
-                    Failure(f"same machine code and launch as candidate {twin.id}"), built.binary.resources,
+                    Outcome.DUPLICATE, twin[1].measurement,
+                    Failure(f"same machine code and launch as candidate {twin[0]}"), built.binary.resources,
                     built.binary.code_hash, built.stage_s,
                 )  # fmt: skip
             elif trial.effort:
@@ -244,7 +249,7 @@ class Tuner:
         self._book(tried, built)
         self._note(tried, ran=ran)
         if ran and built is not None:
-            self._codes.setdefault(built.identity, tried)
+            self._codes.setdefault(built.identity, (tried.id, tried.evaluation))
             self._crown(tried, built, against)
         self._check(tried, ran=ran)
         if self.trace:
@@ -325,8 +330,12 @@ class Tuner:
         if better and held is not None and held.value is not None:
             again = held.point == tried.point  # the best itself, timed for longer
             better = again or (against > _WIN if against is not None else (value or 0.0) > held.value + math.log2(_WIN))
+        elif better and self._rival is not None and against is not None:
+            better = against > _WIN
         if better:
             self._incumbent = tried
+            if self._rival is not None and against is not None:
+                self.against = (self.against or 1.0) * against  # each best beat the one before it, the first the rival
             if built is not None:
                 self.built = {tried.point: built}
             values = self.template.space.named(tried.point)

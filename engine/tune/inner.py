@@ -1,0 +1,157 @@
+"""The tuner as a proposer in the tree search: a template is one node, and its worth is that of its best point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from engine.errors import OptimlError, RefusedError
+from engine.evaluate.model import Built, Evaluator
+from engine.model import Evaluation, Failure, Outcome, Program
+from engine.rules.model import Proposal, Target
+from engine.search.loop import Budget
+from engine.spec.model import KernelSpec
+from engine.tune.declare import declared
+from engine.tune.feasible import Feasible, feasible
+from engine.tune.run import rule_templates
+from engine.tune.strategy import Halving, Known, Strategy, Trial
+from engine.tune.template import Template, program_at
+from engine.tune.tuner import Tuner
+
+POINTS = (
+    16  # of one template: what a person would try by hand, twice over; the tree goes on with the best of them. Ours
+)
+_FEW_POINTS = 8  # where speeds are predicted: a point costs a second there
+_LEAST = 3  # templates of fewer points are left to the rule's own proposals
+_OWN_PRIOR = 0.6  # a template that a person declared: they know what is worth a look. Ours
+
+
+@dataclass(frozen=True)
+class TemplateProposal(Proposal):
+    """A proposal that stands for a template; its edits are those of one point of it, until the inner search has chosen."""
+
+    template: Template | None = None
+    feasible: Feasible | None = None
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What became of a template: the best point as a proposal, its program and evaluation, how many points that took."""
+
+    proposal: Proposal
+    program: Program
+    built: Built | None
+    evaluation: Evaluation
+    against: float | None
+    points: int
+
+
+class TunerPart:
+    """Proposes templates for programs and searches the one that the tree chose."""
+
+    def __init__(
+        self, spec: KernelSpec, spec_path: str | None, target: Target, evaluator: Evaluator, *, in_flight: int, seed: int
+    ) -> None:  # fmt: skip
+        self._spec, self._spec_path, self._target = spec, spec_path, target
+        self._evaluator, self._in_flight, self._seed = evaluator, in_flight, seed
+
+    def wrap(self, source: Callable[[Program], list[Proposal]]) -> Callable[[Program], list[Proposal]]:
+        """`source` with the templates of each program beside its own proposals."""
+        return lambda program: [*source(program), *self.proposals(program)]
+
+    def proposals(self, program: Program) -> list[Proposal]:
+        """One proposal for each template that the program declares or a rule can write for it."""
+        templates: list[tuple[Template, float]] = []
+        try:
+            own = declared(program, self._spec, self._spec_path)
+            if own is not None:
+                templates.append((own, _OWN_PRIOR))
+            templates += [(t, t.family.prior) for t in rule_templates(program, self._spec, self._target)]
+        except (OptimlError, KeyError):
+            pass  # a program whose text no longer holds the template has none
+        found: list[Proposal] = []
+        for template, prior in templates:
+            try:
+                points = feasible(template, self._target)
+                if len(points.points) < _LEAST:
+                    continue
+                first = template.proposal(points.points[0])
+            except OptimlError:
+                continue
+            found.append(
+                TemplateProposal(
+                    "tuner", template.name, f"Tune: {template.summary}", first.edits, first.parameters, prior, template, points
+                )
+            )  # fmt: skip
+        return found
+
+    def search(
+        self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
+        known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
+    ) -> Inner:  # fmt: skip
+        """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it."""
+        assert isinstance(proposal, TemplateProposal)
+        assert proposal.template is not None
+        assert proposal.feasible is not None
+        template, points = proposal.template, proposal.feasible
+        predicted = self._evaluator.signals.mode == "predicted"
+        limit = min(_FEW_POINTS if predicted else POINTS, len(points.points), left.candidates or POINTS)
+        tuner = Tuner(
+            program, template, points, self._strategy(points, limit, predicted=predicted), self._evaluator, self._target,
+            executor, in_flight=self._in_flight, rival=champion, known=known,
+        )  # fmt: skip
+        reason = "no point of the template could be evaluated"
+        outcome = Outcome.SCREENED_OUT
+        if template.default is not None:
+            tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
+        try:
+            tuner.run(Budget(left.seconds, limit))
+        except RefusedError as error:
+            # What does not reproduce the original is no template: none of its points is worth a node.
+            outcome, reason = Outcome.WRONG_RESULT, error.what
+            tuner.tried = []
+        tried = max(1, tuner.progress.evaluated)
+        best = tuner.best(1)
+        if not best:
+            evaluation = Evaluation(outcome, failure=Failure(reason), notes=(note(tried),))
+            return Inner(_plain(proposal), program, None, evaluation, None, tried)
+        chosen = best[0]
+        made = template.proposal(chosen.point)
+        summary = f"{made.summary} (the best of {tried} points)"
+        evaluation = replace(chosen.evaluation, notes=(*chosen.evaluation.notes, note(tried)))
+        built = tuner.built.get(chosen.point)
+        text = program_at(program, template, chosen.point)
+        if built is None:
+            built = self._evaluator.build(text)
+        taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)
+        # Without a point that beat the champion side by side the template has none to offer in its place.
+        against = None if champion is None else tuner.against or 1.0
+        return Inner(taken, text, built, evaluation, against, tried)
+
+    @staticmethod
+    def points_of(notes: Sequence[str]) -> int:
+        """The number of points that a booked node stands for."""
+        return next((int(n.removeprefix(_NOTE)) for n in notes if n.startswith(_NOTE)), 1)
+
+    def _strategy(self, points: Feasible, limit: int, *, predicted: bool) -> Strategy:
+        known = Known(points.points, self._seed, limit)
+        if predicted:  # a prediction is the same however long one looks
+            from engine.tune.surrogate import Surrogate
+
+            return Surrogate(known)
+        return Halving(known)
+
+
+_NOTE = "the best of so many points of its template: "
+
+
+def note(points: int) -> str:
+    """What a node of a template says of how it was chosen, for whoever resumes the run."""
+    return f"{_NOTE}{points}"
+
+
+def _plain(proposal: Proposal) -> Proposal:
+    return Proposal(
+        proposal.proposer, proposal.rule, proposal.summary, proposal.edits, proposal.parameters, proposal.prior
+    )
