@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine.rules.common import (
+    all_cases,
     body_node,
     called,
     children,
@@ -20,17 +21,19 @@ from engine.rules.common import (
     fresh,
     in_file,
     indent_at,
+    names,
     proposal,
     sound,
     strip,
     text,
+    value_in,
     walk,
 )
 from engine.rules.constants import constant
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import tokens
 from engine.rules.scope import inside, manageable, type_names
-from engine.rules.threads import declarators, definition
+from engine.rules.threads import declarators, definition, in_parameters
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:
@@ -130,12 +133,20 @@ def _is_thread(site: Site, node: Node | None) -> bool:
 
 def _is_block(site: Site, node: Node, blocks: set[int], divisor: int = 1) -> bool:
     """Whether the expression is the number of threads of every launched block over `divisor`."""
-    written = _compact(strip(node)).replace("u", "") if "blockDim" in text(node) else ""
-    halves = {"blockDim.x/2", "blockDim.x>>1"} if divisor == 2 else {"blockDim.x"}
-    if written:
-        return written in halves
+    written = _compact(strip(node))
+    for name in names(node):
+        if _compact(definition(site, name)) == "blockDim.x":
+            written = re.sub(rf"\b{re.escape(name)}\b", "blockDim.x", written)
+    if "blockDim" in written:
+        halves = {"blockDim.x/2", "blockDim.x/2u", "blockDim.x>>1", "blockDim.x>>1u"}
+        return written in (halves if divisor == 2 else {"blockDim.x"})
     value = constant(site, node)
-    return value is not None and blocks == {value * divisor}
+    if value is not None:
+        return blocks == {value * divisor}
+    # A parameter that the launches give the block's size.
+    expression = in_parameters(site, node)
+    values = {value_in(site, expression, case) for case in all_cases(site)} if expression is not None else {None}
+    return len(values) == 1 and blocks == {v * divisor for v in values if v is not None}
 
 
 def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
@@ -181,10 +192,10 @@ def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
 def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[_Combined, ...], bool] | None:
     """What a level of the tree combines, and whether its barrier comes before it."""
     statements = children(body)
-    barriers = [k for k, n in enumerate(statements) if _is_barrier(n)]
+    barriers = [k for k, n in enumerate(statements) if _is_barrier(site, n)]
     if len(barriers) != 1 or barriers[0] not in (0, len(statements) - 1):
         return None
-    work = [n for n in statements if not _is_barrier(n)]
+    work = [n for n in statements if not _is_barrier(site, n)]
     place = ""
     if len(work) == 2 and work[0].type == "declaration" and not descending:
         declared = declarators(work[0])
@@ -231,8 +242,15 @@ def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[
     return tuple(c for c in combined if c is not None), barriers[0] == 0
 
 
-def _is_barrier(node: Node) -> bool:
-    return node.type == "expression_statement" and _compact(node) == "__syncthreads();"
+def _is_barrier(site: Site, node: Node) -> bool:
+    """Whether the statement is a barrier of the block, by CUDA's own name or a cooperative group's."""
+    if node.type != "expression_statement":
+        return False
+    match = re.fullmatch(
+        r"__syncthreads\(\);|(?:cg|cooperative_groups)::sync\((\w+)\);|(\w+)\.sync\(\);", _compact(node)
+    )
+    group = (match[1] or match[2]) if match else None
+    return match is not None and (group is None or _compact(definition(site, group)).endswith("this_thread_block()"))
 
 
 def _combined(statement: Node, place: str, distance: str) -> _Combined | None:
@@ -286,7 +304,7 @@ def _combined(statement: Node, place: str, distance: str) -> _Combined | None:
 def _tail(site: Site, loop: Node, combined: tuple[_Combined, ...], live: int) -> Node | None:
     """The statement after the loop in which the first warp reduces what is left, without barriers."""
     statement = loop.next_named_sibling
-    while statement is not None and (statement.type == "comment" or _is_barrier(statement)):
+    while statement is not None and (statement.type == "comment" or _is_barrier(site, statement)):
         statement = statement.next_named_sibling
     if statement is None or statement.type != "if_statement" or len(combined) != 1:
         return None

@@ -132,6 +132,31 @@ def test_a_volatile_warp_at_the_end_is_part_of_the_tree(source: str) -> None:
         compiles(edited)
 
 
+def test_the_size_of_the_block_under_another_name() -> None:
+    local = SUM.replace("    float sum", "    const int size = blockDim.x;\n    float sum").replace(
+        "blockDim.x / 2", "size / 2"
+    )
+    compiles(one(site(local), "warp_reduce", form="registers"))
+    given = SUM.replace("int n)", "int n, int size)").replace("blockDim.x / 2; s > 0", "size / 2; s >= 1")
+
+    def of(size: int) -> Site:
+        sizes = [{"n": 1 << 20, "size": size}]
+        return make(given, LAUNCH.replace("y, n", "y, n, size"), sizes=sizes, check=sizes, elements={"y": "3"})
+
+    compiles(one(of(128), "warp_reduce", form="registers"))
+    assert not propose(of(256), "warp_reduce")
+
+
+def test_barriers_of_a_cooperative_group() -> None:
+    source = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + SUM.replace(
+        "    const int t", "    cg::thread_block cta = cg::this_thread_block();\n    const int t"
+    ).replace("__syncthreads()", "cg::sync(cta)")
+    edited = one(site(source), "warp_reduce", form="registers")
+    assert "s >>= 1" not in device(edited)
+    assert not propose(site(source.replace("this_thread_block", "this_grid")), "warp_reduce")
+    assert propose(site(source.replace("cg::sync(cta)", "cta.sync()")), "warp_reduce")
+
+
 def test_a_template_keeps_its_type() -> None:
     source = "template <typename T>\n" + SUM.replace("float", "T").replace("0.0f", "T(0)")
     edited = one(site(source, "    total<float><<<3, 128>>>(x, y, n);"), "warp_reduce", form="registers")
