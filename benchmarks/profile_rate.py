@@ -83,22 +83,23 @@ def main(given: Sequence[str] | None = None) -> int:
                 runs.append(_run(gpu, file, [known[n] for n in names], options, probed))
                 if options.search:
                     runs[-1]["search"] = _searched(gpu, file, options.search)
+                    print(f"  {runs[-1]['search']}", file=sys.stderr, flush=True)
+                record = {
+                    "schema": SCHEMA,
+                    "command": ["python", "benchmarks/profile_rate.py", *(sys.argv[1:] if given is None else given)],
+                    "date": begin.isoformat(timespec="seconds"),
+                    "commit": examples.commit(),
+                    "machine": examples.machine(),
+                    "summary": summary(runs),
+                    "runs": runs,
+                }
+                options.record.parent.mkdir(parents=True, exist_ok=True)
+                options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         finally:
             gpu.close()
     except OptimlError as error:
         print(f"profile_rate: {error}", file=sys.stderr)
         return 1
-    record = {
-        "schema": SCHEMA,
-        "command": ["python", "benchmarks/profile_rate.py", *(sys.argv[1:] if given is None else given)],
-        "date": begin.isoformat(timespec="seconds"),
-        "commit": examples.commit(),
-        "machine": examples.machine(),
-        "summary": summary(runs),
-        "runs": runs,
-    }
-    options.record.parent.mkdir(parents=True, exist_ok=True)
-    options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     print(table(record))
     return 0 if runs and all(b["profiled"] == b["candidates"] for run in runs for b in run["batches"]) else 1
 
@@ -178,6 +179,12 @@ def _batches(
                     "profiler": {"version": profiler.version, "unusable": profiler.unusable, "dropped": sorted(profiler.dropped)},
                 }
             )  # fmt: skip
+            spent = [f"{c.ready_s:.2f} + {c.held_s:.2f} + {c.end_s:.2f} s" for c in profiler.costs]
+            print(
+                f"  {metrics.name} {number}: {len(profiles)} in {wall:.2f} s ({'; '.join(spent)})",
+                file=sys.stderr,
+                flush=True,
+            )
             profiler.costs.clear()
             if options.logs:
                 options.logs.mkdir(parents=True, exist_ok=True)
