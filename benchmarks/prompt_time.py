@@ -4,7 +4,8 @@
 
 Processor time of one thread: from a node of the tree to the messages (context, template), and from the answer's text to a proposal
 that is located in the program and screened. Every repetition has another text, so that nothing is parsed once for all of them.
-The answer changes one line by a search/replace block, or gives the whole kernel. Exit code 0 when the dearest median of both together is under 20 ms for each proposal, 1 otherwise.
+The answer changes one line by a search/replace block, or gives the whole kernel. Exit code 0 when the dearest median of both
+together is under 20 ms for each proposal, 1 otherwise.
 """
 
 from __future__ import annotations
