@@ -1,5 +1,6 @@
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,11 @@ def test_every_rule_has_a_name_of_its_own_and_a_summary() -> None:
     found = [r.name for r in rules()]
     assert len(set(found)) == len(found) >= 8
     assert all(r.summary for r in rules())
+
+
+def test_every_rule_stands_in_the_guide() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "rules.md").read_text()
+    assert [r.name for r in rules() if f"`{r.name}`" not in guide] == []
 
 
 def test_proposals_come_best_first_and_differ() -> None:
