@@ -1,6 +1,6 @@
 """Switches the verifier's defences off, one at a time, and shows which attacks then pass.
 
-    python benchmarks/mutate_verifier.py --device cpu
+    python benchmarks/mutate_verifier.py --device cpu --record benchmarks/results/mutate_verifier-cpu.json
 
 Defences overlap: behind some stand others that refuse the same attack for another reason. Where no attack is known that one
 defence alone stops, the others are off in both runs of a row, and the row says which. Exit code 0 when every attack named is
@@ -13,17 +13,25 @@ runs on after the event behind it, so that check is shown with a worker that lie
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from engine.errors import OptimlError
-from engine.machine import Machine, make_machine
-from engine.model import Outcome
-from engine.selftest.cases import PASSED, SelfCase, load_cases
-from engine.selftest.run import Verdict, run_cases
-from engine.verify.defences import ALL, Defences
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.selftest import device as described  # noqa: E402
+from engine.errors import OptimlError  # noqa: E402
+from engine.machine import Machine, make_machine  # noqa: E402
+from engine.model import Outcome  # noqa: E402
+from engine.selftest.cases import PASSED, SelfCase, load_cases  # noqa: E402
+from engine.selftest.run import Verdict, run_cases  # noqa: E402
+from engine.verify.defences import ALL, Defences  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -77,30 +85,47 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Show what each of the verifier's defences is worth.")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="which path (default: cpu)")
     parser.add_argument("--only", metavar="DEFENCE", help="one row")
+    parser.add_argument("--record", type=Path, help="the JSON record to write")
     options = parser.parse_args(given)
     device: Literal["cpu", "gpu"] = options.device
     rows = [row for row in (CPU if device == "cpu" else GPU) if options.only in (None, row.defence)]
     if not rows:
         parser.error(f"no row for '{options.only}' on this path")
-    machine = make_machine(device=device)
-    failed = 0
+    here = make_machine(device=device)
+    table: list[dict[str, Any]] = []
     print("| defence | attack | with it | without it | shown |\n|---|---|---|---|---|")
     try:
         for row in rows:
-            try:
-                before, after = worth(row, machine)
-            except OptimlError as error:
-                failed += 1
-                print(f"| {row.defence} | {row.attack} | | | NO: {error} |", flush=True)
-                continue
-            proven = shown(row, before, after)
-            failed += not proven
+            table.append(_tried(row, here))
             off = f" (also off: {', '.join(row.also_off)})" if row.also_off else ""
-            told = "yes" if proven else f"NO: {after.reason}"
-            print(f"| {row.defence}{off} | {row.attack} | {before.outcome} | {after.outcome} | {told} |", flush=True)
+            told = "yes" if table[-1]["shown"] else f"NO: {table[-1]['reason']}"
+            with_it, without = table[-1]["with"], table[-1]["without"]
+            print(f"| {row.defence}{off} | {row.attack} | {with_it} | {without} | {told} |", flush=True)
+        record = {
+            "schema": "optiml.mutate_verifier/1",
+            "command": ["python", "benchmarks/mutate_verifier.py", *(sys.argv[1:] if given is None else given)],
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
+            "machine": machine(),
+            "device": described(here),
+            "rows": table,
+        }
     finally:
-        machine.close()
-    return 1 if failed else 0
+        here.close()
+    if options.record:
+        options.record.parent.mkdir(parents=True, exist_ok=True)
+        options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return 0 if all(tried["shown"] for tried in table) else 1
+
+
+def _tried(row: Row, here: Machine) -> dict[str, Any]:
+    found = {"defence": row.defence, "attack": row.attack, "also_off": list(row.also_off)}
+    try:
+        before, after = worth(row, here)
+    except OptimlError as error:
+        return {**found, "with": "", "without": "", "shown": False, "reason": str(error)}
+    ends = {"with": str(before.outcome), "without": str(after.outcome)}
+    return {**found, **ends, "shown": shown(row, before, after), "reason": after.reason}
 
 
 def shown(row: Row, before: Verdict, after: Verdict) -> bool:
