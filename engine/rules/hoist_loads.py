@@ -310,6 +310,11 @@ def _always(node: Node, statement: Node) -> bool:
     return current is not None
 
 
+def _surely_runs(loop: StrideLoop) -> bool:
+    first, bound = text(loop.start), text(loop.bound)
+    return first.isdigit() and bound.isdigit() and int(first) < int(bound)
+
+
 def _hoisted(site: Site, loop: StrideLoop, found: list[_Load]) -> list[Edit]:
     taken: list[str] = []
     lines, edits = [], []
@@ -318,7 +323,9 @@ def _hoisted(site: Site, loop: StrideLoop, found: list[_Load]) -> list[Edit]:
         name = fresh(site, f"{load.array}_value", taken)
         taken.append(name)
         # A loop that never runs loads nothing, and the element may not exist.
-        lines.append(f"const {load.type} {name} = {runs(loop)} ? {load.written} : {load.type}();\n{indent}")
+        none = f"static_cast<{load.type}>(0)" if " " in load.type else f"{load.type}()"
+        value = load.written if _surely_runs(loop) else f"{runs(loop)} ? {load.written} : {none}"
+        lines.append(f"const {load.type} {name} = {value};\n{indent}")
         edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in load.nodes]
     start = with_pragma(loop.node)
     return [Edit(Span(start, start), "".join(lines)), *edits]

@@ -43,6 +43,21 @@ def test_before_the_loop() -> None:
     assert_equal(site(), [edited], [{"n": 70, "m": 5}])
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("const float* x", "const unsigned int* x", "x_value = 0 < m ? x[i] : static_cast<unsigned int>(0);"),
+        ("j < m;", "j < 4;", "x_value = x[i];"),
+        ("const float* x", "const double2* x", "x_value = 0 < m ? x[i] : double2();"),
+    ],
+)
+def test_the_value_where_the_loop_never_runs(old: str, new: str, expected: str) -> None:
+    source = OUTER.replace(old, new).replace("x[i] * w", "x[i].x * w" if "double2" in new else "x[i] * w")
+    edited = one(site(source), "hoist_loads", form="loop")
+    assert expected in device(edited)
+    compiles(edited)
+
+
 def test_across_a_store() -> None:
     edited = one(site(STEP), "hoist_loads", form="repeat", loads=1)
     text = device(edited)
