@@ -158,7 +158,7 @@ class Journal:
         """Write one candidate; it is on disk when this returns. Raises MachineError when the disk is full."""
         evaluation = entry.evaluation
         measurement = evaluation.measurement
-        row = (
+        row: tuple[Any, ...] = (
             entry.id, entry.parent, entry.proposer, entry.rule, json.dumps(dict(entry.parameters), sort_keys=True), entry.summary,
             entry.digest, evaluation.code_hash, json.dumps([[dataclasses.astuple(s) for s in case] for case in entry.launches]),
             evaluation.outcome.value, evaluation.failure.reason if evaluation.failure else "",
@@ -166,6 +166,8 @@ class Journal:
             measurement.high if measurement else None, json.dumps(dataclasses.asdict(evaluation), sort_keys=True),
             _pack(entry.files), entry.elapsed_s, time.time(),
         )  # fmt: skip
+        # Half a character in a message (from JSON, or bytes that are no UTF-8) must not end a run.
+        row = tuple(v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for v in row)
         try:
             self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 19)})", (*row, _checksum(row)))
         except sqlite3.Error as error:
@@ -216,7 +218,12 @@ class Journal:
                     raise MachineError(f"the journal is damaged: row {expected} is missing", str(self.path), do)
                 if _checksum(tuple(row)) != checksum:
                     raise MachineError(f"row {row[0]} of the journal is damaged", str(self.path), do)
-                yield _entry(row)
+                try:
+                    found_entry = _entry(row)
+                except (KeyError, TypeError, ValueError, zlib.error):
+                    what = f"row {row[0]} of the journal was written by another version"
+                    raise MachineError(what, str(self.path), do) from None
+                yield found_entry
         except sqlite3.DatabaseError as error:
             raise MachineError(f"the journal is damaged: {error}", str(self.path), do) from None
 

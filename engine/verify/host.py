@@ -33,7 +33,7 @@ def noise(spec: KernelSpec, name: str, original: Arrays, reference: Arrays) -> N
     finite = np.isfinite(o) & np.isfinite(r)
     if not finite.any():
         return Noise(0.0, 0.0)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return Noise(float(np.abs(o - r)[finite].max()), math.sqrt(float(np.mean(np.square(r[finite])))))
 
 

@@ -1,0 +1,103 @@
+"""Properties of the journal: whatever is booked comes back as it was, in order, after any number of new starts."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.model import (
+    CaseTiming,
+    Evaluation,
+    Failure,
+    Guardrail,
+    LaunchConfig,
+    Measurement,
+    Outcome,
+    Program,
+    Resources,
+)
+from engine.search import journal as module
+from engine.search.journal import Entry, Journal
+
+ORIGINAL = Program({"k.cu": b"text"}, "k.cu")
+
+texts = st.text(max_size=40)  # half characters too, as a worker's message may have them
+whole = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+numbers = st.floats(allow_nan=False)
+small = st.integers(-(2**31), 2**31)
+counts = st.integers(0, 2**40)
+triples = st.tuples(counts, counts, counts)
+timings = st.builds(CaseTiming, texts, numbers, numbers, numbers, numbers, numbers, numbers, counts)
+measurements = st.builds(
+    Measurement, st.lists(timings, max_size=2).map(tuple), numbers, numbers, numbers, st.booleans(), st.booleans(),
+    st.lists(texts, max_size=2).map(tuple),
+)  # fmt: skip
+failures = st.builds(
+    Failure, texts, texts, texts, st.none() | small, st.none() | numbers, st.none() | numbers, st.none() | numbers,
+    st.none() | numbers, st.none() | small,
+)  # fmt: skip
+evaluations = st.builds(
+    Evaluation, st.sampled_from(Outcome), st.none() | measurements, st.none() | failures,
+    st.lists(st.builds(Resources, small, small, small, small, small, small), max_size=2).map(tuple), whole,
+    st.dictionaries(texts, numbers, max_size=2), st.lists(texts, max_size=2).map(tuple),
+    st.lists(st.builds(Guardrail, texts, texts, texts), max_size=2).map(tuple),
+)  # fmt: skip
+launches = st.lists(st.lists(st.builds(LaunchConfig, triples, triples, counts), max_size=2).map(tuple), max_size=2).map(
+    tuple
+)
+entries = st.builds(
+    Entry, st.just(0), st.none() | counts, whole, whole, st.dictionaries(texts, small | texts, max_size=2), whole, whole,
+    launches, evaluations, st.dictionaries(texts, st.binary(max_size=60), max_size=2),
+    st.floats(0, 1e9),
+)  # fmt: skip
+
+
+def numbered(found: list[Entry]) -> list[Entry]:
+    from dataclasses import replace
+
+    return [replace(entry, id=number) for number, entry in enumerate(found)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(entries, max_size=4).map(numbered), st.integers(0, 4))
+def test_what_is_booked_comes_back(booked: list[Entry], at: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.sqlite"
+        journal = Journal(path, ORIGINAL, {"kernel": "k"}, resume=False)
+        for number, entry in enumerate(booked):
+            if number == at:
+                journal.close()
+                journal = Journal(path, ORIGINAL, {"kernel": "k"}, resume=True)
+            journal.book(entry)
+        assert list(journal.entries()) == booked
+        journal.close()
+        journal = Journal(path, ORIGINAL, {"kernel": "k"}, resume=True)
+        assert list(journal.entries()) == booked
+        journal.close()
+
+
+def test_a_message_with_half_a_character_is_booked(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite", ORIGINAL, {}, resume=False)
+    evaluation = Evaluation(Outcome.COMPILE_ERROR, failure=Failure("unknown \ud83d"))
+    journal.book(Entry(0, None, "llm", "edit", {}, "summary \udca7", "", (), evaluation, {}, 0.0))
+    (entry,) = journal.entries()
+    assert entry.evaluation == evaluation
+    assert entry.summary == "summary ?"
+    journal.close()
+
+
+def test_a_row_of_another_version_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path, ORIGINAL, {}, resume=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "dataclasses", SimpleNamespace(asdict=lambda e: {"outcome": "gone"}, astuple=None))
+        journal.book(Entry(0, None, "", "", {}, "", "", (), Evaluation(Outcome.ACCEPTED), {}, 0.0))
+    with pytest.raises(MachineError, match="another version") as caught:
+        list(journal.entries())
+    assert "without --resume" in caught.value.do
+    journal.close()
