@@ -43,15 +43,16 @@ class Stage:
 
         self.machine = make_machine(device="gpu")
         path = place.root / file
-        self.spec, spec_path = find_spec(place.root, path)
-        original = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in self.spec.steps])
-        builder = Builder(self.spec, place.root, self.machine.compiler, self.machine.target, spec_path)
+        self.spec, self.spec_path = find_spec(place.root, path)
+        self.program = load_program(path, spec_file=self.spec_path, kernels=[s.kernel for s in self.spec.steps])
+        self.builder = Builder(self.spec, place.root, self.machine.compiler, self.machine.target, self.spec_path)
         self.case = self.spec.time[0]
         self.buffers = CaseBuffers(self.spec, self.case, Tools(self.machine.tool_kernels()), widened=False)
         self.buffers.draw(1, "declared", widen=False)
-        first = builder.original(original)
+        first = self.builder.original(self.program)
         self.calls = {"before": self.call(first)}
-        self.calls["ours"] = self.call(builder.candidate(patched(original, patch))) if patch else self.calls["before"]
+        best = self.builder.candidate(patched(self.program, patch)) if patch else first
+        self.calls["ours"] = self.call(best)
 
     def call(self, built: Any) -> Callable[[], None]:
         """A function that launches a program once on the buffers, on the default stream."""

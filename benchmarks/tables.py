@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import ablation, peers, searches
+from benchmarks import ablation, peer_kernel_tuner, peers, searches
 from benchmarks.bench import Table
 
 _MADE = (
@@ -12,5 +12,6 @@ _MADE = (
     *ablation.tables(),
     peers.pytorch_table(),
     peers.cublas_cub_table(),
+    peer_kernel_tuner.table(),
 )
 TABLES: dict[str, Table] = {table.name: table for table in _MADE}
