@@ -47,6 +47,7 @@ def test_tiles_and_launch() -> None:
     assert [(c.grid, c.block) for c in edited.configs] == [((16, 16, 1), (256, 1, 1))]
     code = device(edited)
     assert "// One thread per element." in code
+    assert "__launch_bounds__(256, 2)" in code  # of 147 registers a multiprocessor holds one block alone: slower
     assert "alignas(16) __shared__ float a_tile[2][tile_k][tile_m + 4];" in code
     assert "                sum += sums[i2][j];\n                c[row * n + col] = sum;" in code
 
