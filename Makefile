@@ -2,7 +2,7 @@
 # make test    set up, then run the whole test suite
 # make lint    set up, then ruff, mypy --strict and the checks of the Action and its workflows
 # make schema  write docs/optiml.schema.json
-# make review-screenshot  draw docs/review.png from the recorded reviews (needs Chromium and npm)
+# make screenshot  draw docs/review.png from the recorded reviews (needs Chromium and npm)
 # PYTHON=python3.12 make demo    with another interpreter (3.11 or newer)
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ BUDGET ?= 40s
 DEMO_OUT := .optiml/softmax-softmax_kernel
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format schema review-screenshot clean
+.PHONY: demo test lint format schema screenshot clean
 
 demo: $(VENV)/.ready
 	$(BIN)/optiml optimize examples/softmax.cu --budget $(BUDGET) --out $(DEMO_OUT)
@@ -31,7 +31,7 @@ lint: $(VENV)/.ready-dev
 schema: $(VENV)/.ready-dev
 	$(BIN)/python -m engine.config > docs/optiml.schema.json
 
-review-screenshot: $(VENV)/.ready-dev
+screenshot: $(VENV)/.ready-dev
 	$(BIN)/python benchmarks/review_screenshot.py --out docs/review.png
 
 format: $(VENV)/.ready-dev

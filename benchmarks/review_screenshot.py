@@ -50,14 +50,14 @@ def to_html(markdown: str) -> str:
 
 
 def page(reviews: Sequence[tuple[str, Sequence[str]]], *, unfolded: bool = False) -> str:
-    """A page with reviews, each with its comments beside the code."""
+    """A page with reviews, each with its comments beside the code; `unfolded` opens all folds but those of patches."""
     parts = []
     for body, comments in reviews:
         inner = "".join(f'<div class="suggestion">{to_html(comment)}</div>' for comment in comments)
         parts.append(f'<div class="box">{to_html(body)}{inner}</div>')
     text = "\n".join(parts)
     if unfolded:
-        text = text.replace("<details>", "<details open>")
+        text = re.sub(r"<details>(?=<summary>(?!Patch))", "<details open>", text)
     style = member(*STYLE, "github-markdown-light.css").read_text()
     mermaid = member(*MERMAID, "dist/mermaid.min.js").as_uri()
     return _PAGE.format(style=style, body=text, mermaid=html.escape(mermaid))

@@ -242,3 +242,26 @@ def test_zizmor_can_fail(tmp_path: Path) -> None:
         str(tmp_path / "w.yml"),
     ]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode != 0
+
+
+def test_the_guide_lists_the_inputs_and_outputs_of_the_action() -> None:
+    guide = (ROOT / "docs" / "github.md").read_text()
+
+    def names(head: str) -> set[str]:
+        rows = guide.partition(f"### {head}\n")[2].partition("\n### ")[0]
+        return {
+            name
+            for row in rows.splitlines()
+            if row.startswith("| `")
+            for name in re.findall(r"`([\w-]+)`", row.split("|")[1])
+        }
+
+    assert names("Inputs") == set(ACTION["inputs"])
+    assert names("Outputs") == set(ACTION["outputs"])
+
+
+def test_the_workflows_wait_for_a_pinned_commit_and_use_one_for_all_jobs() -> None:
+    for path in WORKFLOWS:
+        ours = re.findall(r"OWNER/optiml@(\w+)( # [^\n]*)?", path.read_text())
+        assert ours == [("0" * 40, " # replace by the commit of a release")] * 3, path
+    assert "Pin the Action" in (ROOT / "docs" / "github.md").read_text()
