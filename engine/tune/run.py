@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.errors import UsageError
-from engine.evaluate.model import Evaluator
+from engine.errors import RefusedError, UsageError
+from engine.evaluate.build import Builder
+from engine.evaluate.model import Built, Evaluator
 from engine.machine import Machine
-from engine.model import Evaluation, Outcome, Program
+from engine.model import CaseTiming, Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder, provenance
 from engine.result import Refusal
 from engine.rules import families, make_site
@@ -22,15 +23,17 @@ from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Progress
 from engine.source.load import load_program, repository_root
+from engine.source.parse import parse
 from engine.source.patch import make_patch
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
+from engine.spec.read import find_spec, specs_in
 from engine.tune.declare import declared
+from engine.tune.dispatch import NothingToSelect, generate, possible
 from engine.tune.feasible import Feasible, feasible
-from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.result import Dispatch, General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
 from engine.tune.space import Condition, Parameter, Space
 from engine.tune.strategy import Known, Strategy, choose
-from engine.tune.template import RuleTemplate, Template, program_at
+from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
 from engine.tune.tuner import Tried, Tuner
 
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
@@ -152,6 +155,7 @@ class _Run:
     def run(self, on_progress: Callable[[Progress], None]) -> TuneResult:
         begin = time.monotonic()
         options, out = self.options, output_folder(self.options)
+        wanted = possible(self.template, self.spec_path) if options.dispatch else None
         ignore_folder(out)
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
         try:
@@ -174,9 +178,18 @@ class _Run:
                 best, refused = (None, []) if interrupted else self._confirmed(tuner)
                 shapes = () if interrupted else self._shapes(tuner, best)
             result, patches = self._result(tuner, original, best, refused, shapes, setup_s, searched_s)
+            problem: RefusedError | None = None
+            if wanted is not None and result.best is not None:
+                try:
+                    result = self._with_dispatch(result, wanted, patches)
+                except RefusedError as error:
+                    problem = error
+                    result = dataclasses.replace(result, notes=(*result.notes, f"no dispatch code: {error.what}"))
             write(result, out, patches)
             if interrupted:
                 raise KeyboardInterrupt
+            if problem is not None and not isinstance(problem, NothingToSelect):
+                raise problem
             return result
         finally:
             journal.close()
@@ -249,6 +262,55 @@ class _Run:
             found.append(ShapeBest(case.name, dict(case.sizes), case.weight, values, *chosen[1:]))
         tuner.progress.stage_s["shapes"] = time.monotonic() - begin
         return tuple(found)
+
+    def _with_dispatch(self, result: TuneResult, template: ConstantTemplate, patches: dict[str, bytes]) -> TuneResult:
+        """The result with dispatch code, each of whose instances was held against the original. Raises RefusedError."""
+        assert result.best is not None
+        program, selection = generate(template, self.spec_path, result.shapes, result.best.values)
+        found = next(s for s in specs_in(program, self.spec_path) if s.kernel == self.spec.kernel)
+        evaluations: list[Evaluation] = []
+        timed: dict[str, CaseTiming] = {}
+        for branch in selection.branches:
+            point = tuple(branch.values[n] for n in template.space.names)
+            built = self.evaluator.build(program_at(self.program, template, point))
+            instance = self._instance(program, found, template, branch.values)
+            if instance.identity != built.identity:
+                raise RefusedError(
+                    f"the instance for {', '.join(branch.cases)} is not the machine code and launch that were tuned",
+                    do="use the general configuration, and please report it",
+                )
+            # The same machine code and launches: what holds of the one holds of the other.
+            evaluation = self.evaluator.confirm(built)
+            evaluations.append(evaluation)
+            if evaluation.measurement is None or evaluation.outcome not in (
+                Outcome.ACCEPTED, Outcome.SCREENED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.GUARDRAIL,
+            ):  # fmt: skip
+                reason = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
+                raise RefusedError(f"the instance for {', '.join(branch.cases)} was not confirmed: {reason}")
+            timed |= {c.case: c for c in evaluation.measurement.cases if c.case in branch.cases}
+        cases = [timed[c.name] for c in self.spec.time]
+        ratio, low, high = (_mean([(c.weight, getattr(c, f)) for c in cases]) for f in ("ratio", "low", "high"))
+        patches["dispatch.patch"] = make_patch(self.program, program)
+        files = tuple(sorted(k for k, v in program.files.items() if self.program.files.get(k) != v))
+        dispatch = Dispatch(
+            selection.key, selection.branches, ratio, low, high, "dispatch.patch", files, tuple(evaluations)
+        )
+        return dataclasses.replace(result, dispatch=dispatch)
+
+    def _instance(
+        self, program: Program, spec: KernelSpec, template: ConstantTemplate, values: Mapping[str, int]
+    ) -> Built:
+        """One instance of the generated template, compiled from the generated file with the launch that its host code has."""
+        unit = parse(program.data, program.kernel_file)
+        head = unit.kernel(spec.kernel).template_parameters
+        arguments = ", ".join(str(values[p.split()[-1]]) for p in head)
+        steps = (dataclasses.replace(spec.steps[0], template_args=arguments),)
+        own = dataclasses.replace(spec, steps=steps)
+        builder = Builder(
+            own, repository_root(self.options.path), self.machine.compiler, self.machine.target, self.spec_path,
+            line_info=self.evaluator.signals.mode == "predicted",
+        )  # fmt: skip
+        return builder.original(program)
 
     def _result(
         self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],
@@ -330,6 +392,12 @@ class _Run:
             f"{self.spec.kernel} with {values} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to "
             f"{measurement.high:.2f}), verified ({said})."
         )
+
+
+def _mean(weighted: Sequence[tuple[float, float]]) -> float:
+    """The weighted geometric mean."""
+    total = sum(w for w, _ in weighted)
+    return math.exp(sum(w * math.log(v) for w, v in weighted) / total)
 
 
 def _case_us(tried: Tried, index: int) -> float:

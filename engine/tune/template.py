@@ -107,6 +107,10 @@ class ConstantTemplate:
         summary = "Set " + ", ".join(f"{n} = {v}" for n, v in values.items())
         return Proposal("tuner", self.name, summary, edits, values)
 
+    def place(self, name: str) -> tuple[str, Span]:
+        """The file of a parameter's definition, and where its value stands."""
+        return self._places[name]
+
     # ---- what the text says
 
     def figures(self, point: Point) -> Figures:
@@ -233,6 +237,8 @@ def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int
             f"'{name}' is no macro and no constant of the program", where,
             f"define it: #define {name} 4, or constexpr int {name} = 4 outside of functions",
         )  # fmt: skip
+    # The kernel's own file counts alone: another one may launch a kernel of the same name with constants of its own.
+    found = [f for f in found if f[0] == program.kernel_file] or found
     path, place, value = found[0]
     if len(found) > 1 or place is None:
         raise UsageError(f"'{name}' is defined more than once", where, "keep one definition")

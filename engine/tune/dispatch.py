@@ -1,0 +1,361 @@
+"""Dispatch code: the kernel as a template on the tuned constants, and a launch that selects an instance by shape."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, NoReturn
+
+from engine.arith import ArithmeticError_, evaluate_int
+from engine.errors import RefusedError, SourceError
+from engine.model import Program
+from engine.source.edit import apply
+from engine.source.launch import hidden_launch, sites
+from engine.source.model import Edit, Kernel, LaunchSite, Span, Unit
+from engine.source.parse import parse
+from engine.source.scope import declarators
+from engine.spec.model import KernelSpec
+from engine.spec.tables import split_kernel, tables_of
+from engine.tune.result import Branch, ShapeBest
+from engine.tune.template import ConstantTemplate, Template
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
+_CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def", "preproc_include")
+_TUNING = re.compile(rb"^[ \t]*//[ \t]*optiml:[ \t]*(?:tune|where)\b[^\n]*\n?", re.M)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How a shape is told: the host's expression, and the branches in ascending order of its value."""
+
+    key: str
+    branches: tuple[Branch, ...]
+
+
+def select(spec: KernelSpec, kernel: Kernel, site: LaunchSite, shapes: Sequence[ShapeBest]) -> Selection:
+    """A size, or a product of two, whose ranges tell the shapes with different values apart, in the fewest branches.
+
+    Between two measured sizes the border is their geometric mean. Raises RefusedError where one configuration is best for every
+    shape, and where the ranges of every size overlap.
+    """
+    if len({tuple(s.values.items()) for s in shapes}) < 2:
+        raise NothingToSelect("one configuration is the best for every shape, so there is nothing to select")
+    values = _keys(spec, kernel, site)
+    found: list[tuple[int, int, Selection]] = []
+    for factors, (text, by_case) in enumerate(values.items()):
+        branches = _ranges([(by_case[s.case], s) for s in shapes])
+        if branches is not None:
+            found.append((len(branches), factors, Selection(text, branches)))
+    if not found:
+        a, b = next((a, b) for a, b in pairwise(shapes) if a.values != b.values)
+        tried = f" ({', '.join(values)})" if values else ""
+        raise RefusedError(
+            f"the shapes of the dispatch table overlap: no size{tried} has separate ranges for {a.case} and {b.case} and the others",
+            spec.origin or spec.file, "give timing cases that one size tells apart, or use the general configuration",
+        )  # fmt: skip
+    return min(found, key=lambda f: f[:2])[2]
+
+
+def _keys(spec: KernelSpec, kernel: Kernel, site: LaunchSite) -> dict[str, dict[str, int]]:
+    """Host expressions over the scalars that the launch passes, with their value in each timing case."""
+    single: dict[str, dict[str, int]] = {}
+    for parameter, name, passed in zip(kernel.parameters, spec.steps[0].arguments, site.arguments, strict=False):
+        if parameter.pointer or not re.fullmatch(r"[A-Za-z_]\w*", passed.strip()) or "float" in parameter.base:
+            continue
+        argument = spec.argument(name)
+        try:
+            single[passed.strip()] = {
+                case.name: evaluate_int(argument.value or argument.name, case.sizes) for case in spec.time
+            }
+        except ArithmeticError_:
+            continue
+    found = {n: v for n, v in single.items() if len(set(v.values())) > 1}
+    for a, b in combinations(single, 2):
+        product = {case: single[a][case] * single[b][case] for case in single[a]}
+        if len(set(product.values())) > 1:
+            found[f"static_cast<long long>({a}) * {b}"] = product
+    return found
+
+
+def _ranges(keyed: Sequence[tuple[int, ShapeBest]]) -> tuple[Branch, ...] | None:
+    """Ranges of the key, each with one set of values; None where shapes of different values share a range."""
+    ordered = sorted(keyed, key=lambda pair: pair[0])
+    groups: list[list[tuple[int, ShapeBest]]] = []
+    for key, shape in ordered:
+        if groups and groups[-1][-1][1].values == shape.values:
+            groups[-1].append((key, shape))
+        else:
+            groups.append([(key, shape)])
+    seen = [tuple(g[0][1].values.items()) for g in groups]
+    if len(set(seen)) != len(seen) and len(groups) > len(set(seen)) + 1:
+        return None  # the values come and go along this size: it does not explain them
+    borders: list[int] = []
+    for left, right in pairwise(groups):
+        low, high = left[-1][0], right[0][0]
+        if low == high:
+            return None
+        borders.append(max(low + 1, math.isqrt(max(0, low * high))))
+    lows, highs = [None, *borders], [*borders, None]
+    branches = tuple(
+        Branch(low, high, g[0][1].values, tuple(s.case for _, s in g))
+        for low, high, g in zip(lows, highs, groups, strict=True)
+    )
+    check(branches)
+    return branches
+
+
+def check(branches: Sequence[Branch]) -> None:
+    """Raises RefusedError where two branches claim the same key, or a key has none."""
+    if not branches or branches[0].low is not None or branches[-1].high is not None:
+        raise RefusedError("the dispatch table leaves sizes without a branch")
+    for a, b in pairwise(branches):
+        if a.high is None or b.low is None or a.high > b.low:
+            raise RefusedError(
+                f"the branches of the dispatch table overlap: {', '.join(a.cases)} and {', '.join(b.cases)}"
+            )
+        if a.high < b.low:
+            raise RefusedError(f"the dispatch table has no branch between {a.high} and {b.low}")
+
+
+def generate(
+    template: ConstantTemplate, spec_path: str | None, shapes: Sequence[ShapeBest], general: Mapping[str, int]
+) -> tuple[Program, Selection]:
+    """The program with dispatch code, and how it selects. Raises RefusedError saying what is in the way."""
+    return _Writer(template, spec_path, shapes, general).write()
+
+
+def possible(template: Template, spec_path: str | None) -> ConstantTemplate:
+    """The template, if dispatch code can be written for it whatever the table will be. Raises RefusedError."""
+    if not isinstance(template, ConstantTemplate):
+        raise RefusedError(
+            f"no dispatch code can be written: the rule {template.name} writes another kernel for each point",
+            do="declare a template on named constants, or leave --dispatch out",
+        )
+    if len(template.spec.time) < 2:
+        raise RefusedError(
+            "there is one timing case, so there is nothing to select",
+            template.spec.origin,
+            "add timing cases to the spec",
+        )
+    writer = _Writer(template, spec_path, (), {})
+    kernel, site = writer.kernel()
+    statement, moved = writer.launch(site)
+    list(writer.definitions(writer.inside(kernel, statement, moved)))
+    return template
+
+
+class NothingToSelect(RefusedError):
+    """One configuration is the best for every shape."""
+
+
+class _Writer:
+    def __init__(
+        self, template: ConstantTemplate, spec_path: str | None, shapes: Sequence[ShapeBest], general: Mapping[str, int]
+    ) -> None:  # fmt: skip
+        self.template, self.program, self.spec = template, template.original, template.spec
+        self.spec_path, self.shapes, self.general = spec_path, shapes, general
+        self.path = self.program.kernel_file
+        self.unit: Unit = parse(self.program.data, self.path)
+        self.names = template.space.names
+
+    def refuse(self, what: str, where: str = "") -> NoReturn:
+        raise RefusedError(f"no dispatch code can be written: {what}", where, "use the general configuration")
+
+    def write(self) -> tuple[Program, Selection]:
+        kernel, site = self.kernel()
+        selection = select(self.spec, kernel, site, self.shapes)
+        statement, moved = self.launch(site)
+        edits = [*self.definitions(self.inside(kernel, statement, moved))]
+        used = [n for n in self.names if re.search(rf"\b{n}\b", self.unit.text(kernel.span))]
+        if not used:
+            self.refuse("the kernel itself uses none of the constants")
+        head = ", ".join(f"int {n}" for n in used)
+        edits.append(Edit(Span(kernel.span.start, kernel.span.start), f"template <{head}>\n"))
+        edits += [Edit(self.line(node), "") for node in moved]
+        edits.append(
+            Edit(
+                Span(statement.start_byte, statement.end_byte), self.branches(selection, kernel, used, statement, moved)
+            )
+        )
+        general = ", ".join(str(self.general[n]) for n in used)
+        files = {self.path: edits}
+        place, change = self.declared(kernel, f"{kernel.name}<{general}>")
+        files.setdefault(place, []).append(change)
+        try:
+            return self.program.replace({p: apply(self.program.files[p], e) for p, e in files.items()}), selection
+        except SourceError as error:
+            self.refuse(error.what, self.path)
+
+    @staticmethod
+    def inside(kernel: Kernel, statement: Node, moved: Sequence[Node]) -> list[Span]:
+        """Where the constants may be used: in the kernel, and in what becomes of the launch."""
+        return [kernel.span, *(Span(n.start_byte, n.end_byte) for n in (statement, *moved))]
+
+    def kernel(self) -> tuple[Kernel, LaunchSite]:
+        spec = self.spec
+        if len(spec.steps) != 1 or spec.steps[0].template_args:
+            self.refuse("the spec is a chain, or names an instance of a template", spec.origin)
+        kernel = self.unit.kernel(spec.steps[0].kernel)
+        if kernel.template_parameters:
+            self.refuse(f"'{kernel.name}' is a template already", f"{self.path}:{kernel.line}")
+        if any(n.type in _CONDITIONS for n in _walk(kernel.node)):
+            self.refuse(f"'{kernel.name}' has preprocessor conditions in it", f"{self.path}:{kernel.line}")
+        found = sites(self.program, kernel.name)
+        hidden = hidden_launch(self.program, kernel.name)
+        if hidden:
+            self.refuse(f"'{kernel.name}' may be launched there in a way that cannot be seen", hidden)
+        if not found:
+            self.refuse(f"no launch of '{kernel.name}' can be seen in host code", spec.origin or self.path)
+        if len(found) > 1 or found[0].path != self.path:
+            other = found[-1]
+            self.refuse(f"'{kernel.name}' is launched elsewhere too, or in another file", f"{other.path}:{other.line}")
+        return kernel, found[0]
+
+    # ---- the launch
+
+    def launch(self, site: LaunchSite) -> tuple[Node, list[Node]]:
+        """The statement of the launch, and the declarations before it that serve it alone and use tuned constants."""
+        node: Node | None = self.unit.root.descendant_for_byte_range(site.span.start, site.span.end)
+        while node is not None and node.type != "expression_statement":
+            node = node.parent
+        block = node.parent if node is not None else None
+        if node is None or block is None or block.type != "compound_statement":
+            self.refuse("the launch is no statement of its own", f"{site.path}:{site.line}")
+        moved: list[Node] = []
+        names = set(self.names)
+        for child in block.named_children:
+            if child.end_byte > node.start_byte or child.type != "declaration":
+                continue
+            if names & _words(child):
+                moved.append(child)
+                names |= {n for n, _ in declarators(child)}
+        for name in names - set(self.names):
+            for use in _walk(block):
+                inside = any(d.start_byte <= use.start_byte < d.end_byte for d in (*moved, node))
+                if use.type == "identifier" and _text(use) == name and not inside:
+                    self.refuse(
+                        f"'{name}' depends on a constant and serves more than the launch", self.at(use.start_byte)
+                    )
+        return node, moved
+
+    def branches(
+        self, selection: Selection, kernel: Kernel, used: Sequence[str], statement: Node, moved: Sequence[Node]
+    ) -> str:
+        start = self.unit.data.rfind(b"\n", 0, statement.start_byte) + 1
+        outer = self.unit.data[start : statement.start_byte].decode()
+        outer = outer if not outer.strip() else ""
+        lines: list[str] = []
+        for k, branch in enumerate(selection.branches):
+            condition = f"if ({selection.key} < {branch.high}) " if branch.high is not None else ""
+            lines.append(f"{'} else ' if k else ''}{condition}{{" if branch.high is not None else "} else {")
+            instance = f"{kernel.name}<{', '.join(str(branch.values[n]) for n in used)}>"
+            for node in (*moved, statement):
+                text = " ".join(_text(node).split()) if "\n" in _text(node) else _text(node)
+                if node is statement:
+                    text = re.sub(rf"\b{kernel.name}\b(?=\s*<<<)", instance, text)
+                for name, value in branch.values.items():
+                    text = re.sub(rf"\b{name}\b", str(value) if value >= 0 else f"({value})", text)
+                lines.append(f"    {text}")
+        lines.append("}")
+        return f"\n{outer}".join(lines)
+
+    # ---- the constants
+
+    def definitions(self, inside: Sequence[Span]) -> Iterator[Edit]:
+        """Edits that take the constants' definitions and tuning lines away. Refuses a constant that something else uses."""
+        gone: list[Span] = []
+        for name in self.names:
+            place = self.template.place(name)
+            if place[0] != self.path:
+                self.refuse(f"'{name}' is defined in another file", place[0])
+            gone.append(self.definition(place[1], name))
+        tuning = [Span(m.start(), m.end()) for m in _TUNING.finditer(self.unit.data)]
+        for name in self.names:
+            word = re.compile(rb"\b%s\b" % name.encode())
+            for path, data in self.program.files.items():
+                for match in word.finditer(data) if path.endswith(_SOURCES) else ():
+                    at = Span(match.start(), match.end())
+                    fine = path == self.path and any(s.contains(at) for s in (*gone, *tuning, *inside))
+                    if not fine and not self.comment(path, at):
+                        line = parse(data, path).line_of(at.start)
+                        self.refuse(f"'{name}' is used outside of the kernel and its launch", f"{path}:{line}")
+        yield from (Edit(s, "") for s in {*gone, *tuning})
+
+    def definition(self, value: Span, name: str) -> Span:
+        """The lines of a constant's definition, with the #ifndef around a macro's."""
+        node: Node | None = self.unit.root.descendant_for_byte_range(value.start, value.end)
+        while node is not None and node.type not in ("preproc_def", "declaration"):
+            node = node.parent
+        if node is None:
+            self.refuse(f"the definition of '{name}' is not understood", self.at(value.start))
+        if node.type == "declaration" and len(list(declarators(node))) != 1:
+            self.refuse(f"'{name}' is defined together with others", self.at(value.start))
+        above = node.parent
+        if above is not None and above.type == "preproc_ifdef":
+            others = [c for c in above.named_children if c.type not in ("identifier", "comment") and c != node]
+            if others or not _text(above).lstrip().startswith("#ifndef"):
+                self.refuse(f"'{name}' is defined under a condition", self.at(value.start))
+            node = above
+        return self.line(node)
+
+    def comment(self, path: str, at: Span) -> bool:
+        node = parse(self.program.files[path], path).root.descendant_for_byte_range(at.start, at.end)
+        return node is not None and node.type == "comment"
+
+    # ---- the spec
+
+    def declared(self, kernel: Kernel, instance: str) -> tuple[str, Edit]:
+        """The edit that makes the spec name an instance: the kernel is a template from now on."""
+        for table in tables_of(self.program, self.spec_path):
+            if split_kernel(table.kernel)[0] in (kernel.name, kernel.qualified) and table.origin == self.spec.origin:
+                span = table.span("kernel")
+                if span is not None:
+                    return table.source.path, Edit(span, f'"{instance}"')
+                at = table.source.byte(table.first)
+                start = self.unit.data.rfind(b"\n", 0, at) + 1
+                return self.path, Edit(Span(start, start), f'// optiml: kernel = "{instance}"\n')
+        self.refuse("the spec's place in the file is not known", self.spec.origin)
+
+    # ---- text
+
+    def at(self, offset: int) -> str:
+        return f"{self.path}:{self.unit.line_of(offset)}"
+
+    def line(self, node: Node) -> Span:
+        """The node with its whole lines where nothing else stands on them."""
+        data = self.unit.data
+        start = data.rfind(b"\n", 0, node.start_byte) + 1
+        if data[start : node.start_byte].strip():
+            return Span(node.start_byte, node.end_byte)
+        if data[node.end_byte - 1 : node.end_byte] == b"\n":
+            return Span(start, node.end_byte)
+        stop = data.find(b"\n", node.end_byte)
+        stop = len(data) if stop < 0 else stop
+        rest = data[node.end_byte : stop].strip()
+        return (
+            Span(start, min(stop + 1, len(data)))
+            if not rest or rest.startswith(b"//")
+            else Span(node.start_byte, node.end_byte)
+        )
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack.extend(reversed(current.children))
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
+
+
+def _words(node: Node) -> set[str]:
+    return {_text(n) for n in _walk(node) if n.type == "identifier"}
