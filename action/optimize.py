@@ -56,7 +56,10 @@ def run(
     repository = Repository(clone)
     config = settings_at(repository, request.base)
     changes = find_changes(repository, request.base, request.head)
-    chosen, skipped = wanted(request, config, list(changes.kernels))
+    kernels = list(changes.kernels)
+    if request.path and not any(_named(request, kernel.path, kernel.kernel) for kernel in kernels):
+        kernels += _asked_for(request, repository, changes.base)
+    chosen, skipped = wanted(request, config, kernels)
     skipped = [*changes.skipped, *skipped]
     total = request.budget_s or config.budget.total
     past = _past(baseline, say)
@@ -103,9 +106,7 @@ def wanted(request: Request, config: Config, kernels: list[ChangedKernel]) -> tu
     chosen: list[ChangedKernel] = []
     skipped: list[Skipped] = []
     for kernel in kernels:
-        named = request.path == kernel.path or not request.path
-        named = named and request.kernel in ("", kernel.kernel, kernel.kernel.rpartition("::")[2])
-        if not named:
+        if not _named(request, kernel.path, kernel.kernel):
             continue
         if not config.wants(kernel.path):
             skipped.append(Skipped(kernel.path, "the settings leave it out", kernel.kernel))
@@ -114,7 +115,26 @@ def wanted(request: Request, config: Config, kernels: list[ChangedKernel]) -> tu
             skipped.append(Skipped(kernel.path, reason, kernel.kernel))
         else:
             chosen.append(kernel)
+    if (request.path or request.kernel) and not chosen and not skipped:
+        skipped.append(Skipped(request.path or "this pull request", "there is no such kernel in it", request.kernel))
     return chosen, skipped
+
+
+def _named(request: Request, path: str, kernel: str) -> bool:
+    return request.path in ("", path) and request.kernel in ("", kernel, kernel.rpartition("::")[2])
+
+
+def _asked_for(request: Request, repository: Repository, base: str) -> list[ChangedKernel]:
+    """Kernels of a file that somebody names although the pull request does not change them."""
+    data = repository.read(request.head, request.path)
+    if data is None or b"\0" in data:
+        return []
+    before = request.path if repository.read(base, request.path) is not None else ""
+    try:
+        kernels = parse(data, request.path).kernels
+    except OptimlError:
+        return []
+    return [ChangedKernel(request.path, k.qualified, k.line, ("asked for",), before) for k in kernels]
 
 
 def machine_for(device: Literal["auto", "gpu", "cpu"], arch: str) -> Machine:

@@ -34,7 +34,7 @@ class ChangedKernel:
     path: str
     kernel: str  # with namespaces
     line: int  # of its definition at the head, 1-based
-    reasons: tuple[str, ...]  # "body", "callee or header", "launch", "new"
+    reasons: tuple[str, ...]  # "body", "callee or header", "launch", "new"; "asked for"
     base_path: str
 
     @property

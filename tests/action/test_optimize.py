@@ -105,6 +105,33 @@ def test_a_spec_that_no_longer_fits_comes_from_the_head(
     assert (fresh.changed.new, fresh.spec_from, bare.spec_from) == (True, "head", "none")
 
 
+def test_a_kernel_that_is_named_is_searched_though_nothing_changed_in_it(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import action.optimize as job
+
+    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    (clone / "k.cu").write_text(FAST)
+    base = commit(clone, "base")
+    (clone / "other.cu").write_text("__global__ void k(float* y) { y[0] = 1; }\n")
+    head = commit(clone, "head")
+
+    def named(**asked: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        request = Request(1, base, head, False, budget_s=1.0, **asked)  # type: ignore[arg-type]
+        run(request, clone, tmp_path / "out", device="cpu", say=lambda text: None)
+        bundle = read_bundle(tmp_path / "out", head=head)
+        return [(k.changed.path, k.changed.kernel) for k in bundle.kernels], [
+            (s.path, s.reason) for s in bundle.skipped
+        ]
+
+    assert named(path="k.cu", kernel="scale") == ([("k.cu", "scale")], [])
+    assert named(path="k.cu") == ([("k.cu", "scale"), ("k.cu", "other")], [])
+    assert named(kernel="k") == ([("other.cu", "k")], [])
+    for missing in ({"path": "k.cu", "kernel": "none"}, {"path": "none.cu"}):
+        assert named(**missing) == ([], [(missing["path"], "there is no such kernel in it")])
+    assert named(kernel="none") == ([], [("this pull request", "there is no such kernel in it")])
+
+
 def test_nothing_changed_and_what_is_beyond_the_limit(clone: Path, tmp_path: Path) -> None:
     (clone / "k.cu").write_text(FAST)
     (clone / ".optiml.yml").write_text("budget: {kernels: 1}\nexclude: ['vendor/**']\n")
