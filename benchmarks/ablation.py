@@ -76,6 +76,7 @@ def _table(name: str) -> Table:
 def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Mapping[str, Any]]) -> Row:
     """All runs of all arms on one kernel. Raises OptimlError."""
     from engine.machine import make_machine
+    from engine.optimize import provenance
 
     machine = make_machine(device=settings.device)  # type: ignore[arg-type]
     shared = SharedMachine(machine, place.work / "store")
@@ -97,6 +98,7 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
         found: Row = {
             "runs": runs, "measured": evaluators.store.measured, "answered": evaluators.store.answered, "uncounted": missing,
             "seconds": time.monotonic() - begin, "mode": machine.mode, "device": dict(evaluators.signals.device),
+            "versions": provenance(())["versions"],
         }  # fmt: skip
         return found
     finally:

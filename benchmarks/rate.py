@@ -16,14 +16,17 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.examples import commit, machine, optiml  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.bench import Settings, Table  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.examples import commit, machine, optiml  # noqa: E402
+from engine.errors import MachineError, OptimlError  # noqa: E402
 
 KERNEL = ROOT / "benchmarks" / "kernels" / "saxpy.cu"
 
@@ -34,26 +37,54 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", default="20s", help="of the run (default: 20s)")
     parser.add_argument("--record", type=Path, required=True, help="the JSON record to write")
     options = parser.parse_args(given)
-    with tempfile.TemporaryDirectory() as name:
-        command = [optiml(), "optimize", str(KERNEL), "--budget", options.budget, "--out", name, "--device", "gpu"]
-        command += ["--no-profile", "--format", "json"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            print(done.stderr, file=sys.stderr)
-            return 1
-        result = json.loads(done.stdout)
-        with closing(sqlite3.connect(Path(name) / "journal.sqlite")) as db:
-            rows = list(db.execute("SELECT outcome, elapsed_s FROM candidates WHERE id > 0 ORDER BY id"))
-    seconds = rows[-1][1] - rows[0][1]
-    timed = sum(outcome in ("accepted", "slower", "no_difference") for outcome, _ in rows)
+    try:
+        found = measured(options.budget)
+    except OptimlError as error:
+        print(error, file=sys.stderr)
+        return 1
     record = {
         "schema": "optiml.rate/1",
         "command": ["python", "benchmarks/rate.py", *(sys.argv[1:] if given is None else given)],
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
+        **found,
+    }
+    options.record.parent.mkdir(parents=True, exist_ok=True)
+    options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    print(sentence(found))
+    return 0
+
+
+def table() -> Table:
+    """The rate as a table of `optiml bench`, with one row."""
+    return Table(
+        "rate", "candidates per second through compiling, verifying and timing", Settings(seconds=20.0),
+        lambda place, settings: ["saxpy"], lambda place, settings, row: measured(f"{settings.seconds:g}s", settings.device),
+        lambda rows: {"timed_per_s": rows["saxpy"]["timed_per_s"], "candidates_per_s": rows["saxpy"]["candidates_per_s"]},
+        lambda record: sentence(record["rows"]["saxpy"]), lambda settings, row: (settings.seconds or 20.0) + 15.0,
+    )  # fmt: skip
+
+
+def measured(budget: str, device: str = "gpu") -> dict[str, Any]:
+    """Candidates per second, timed ones and all, with what the run says of itself. Raises MachineError when the run failed."""
+    with tempfile.TemporaryDirectory() as name:
+        command = [optiml(), "optimize", str(KERNEL), "--budget", budget, "--out", name, "--device", device]
+        command += ["--no-profile", "--format", "json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise MachineError(done.stderr.strip()[-1500:] or "the run failed without a word", str(KERNEL))
+        result = json.loads(done.stdout)
+        with closing(sqlite3.connect(Path(name) / "journal.sqlite")) as db:
+            rows = list(db.execute("SELECT outcome, elapsed_s FROM candidates WHERE id > 0 ORDER BY id"))
+    if len(rows) < 2:
+        raise MachineError("the run tried fewer than two candidates", str(KERNEL), "give it more time")
+    seconds = rows[-1][1] - rows[0][1]
+    timed = sum(outcome in ("accepted", "slower", "no_difference", "screened") for outcome, _ in rows)
+    return {
         "device": result["signals"]["device"],
         "versions": result["provenance"]["versions"],
+        "mode": result["mode"],
         "seconds": seconds,
         "candidates": len(rows),
         "timed": timed,
@@ -61,11 +92,15 @@ def main(given: Sequence[str] | None = None) -> int:
         "candidates_per_s": len(rows) / seconds,
         "stages": result["stages"],
     }
-    options.record.parent.mkdir(parents=True, exist_ok=True)
-    options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    print(f"{timed} candidates compiled, verified and timed in {seconds:.1f} s: {timed / seconds:.1f} per second")
-    print(f"{len(rows)} with those of known machine code and those that failed: {len(rows) / seconds:.1f} per second")
-    return 0
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """The figures in words."""
+    how = "compiled, verified and timed" if found["mode"] == "measured" else "compiled, screened and predicted"
+    return (
+        f"{found['timed']} candidates {how} in {found['seconds']:.1f} s: {found['timed_per_s']:.1f} per second; with those of "
+        f"known machine code and those that failed {found['candidates']}: {found['candidates_per_s']:.1f} per second."
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/results_page.py
 
-A test fails when the page and the records differ.
+A test fails when the page and the records differ. The tables are those of `optiml bench`; records of other kinds are listed.
 """
 
 from __future__ import annotations
@@ -10,42 +10,85 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.examples import table  # noqa: E402 - the path above makes it importable when run as a script
+from benchmarks import bench, examples  # noqa: E402 - the path above makes it importable when run as a script
+from benchmarks.tables import TABLES  # noqa: E402
 
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
 
 
-def page() -> str:
-    """The page's text."""
-    parts = ["# Results", "Written by `python benchmarks/results_page.py` from the records in `benchmarks/results`."]
-    for path in sorted(RESULTS.glob("examples-*.json")):
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        parts += [f"## The ten examples: {path.stem.removeprefix('examples-')}", _where(record, path), table(record)]
-        shares = _bandwidth(record)
-        if shares:
-            parts += [
-                "What each does with the copy bandwidth measured in the same run (device to device, read plus written):"
-            ]
-            parts += [shares]
+def page(results: Path = RESULTS) -> str:
+    """The page's text. Raises UsageError for a table's record of another version."""
+    parts = [
+        "# Results",
+        "Written by `python benchmarks/results_page.py` from the records in `benchmarks/results`. Each table is measured again by the "
+        "command above it; how, and what is wanted of it, stands in [benchmarks/README.md](../benchmarks/README.md).",
+    ]
+    for name, table in TABLES.items():
+        record = bench.load(results / f"{name}.json", name)
+        if record is not None:
+            parts += [f"## {name}: {table.title}", _where(record, name), table.render(record)]
+        elif name == "examples":
+            parts += _earlier_examples(results)
     return "\n\n".join(parts) + "\n"
 
 
-def _where(record: dict[str, Any], path: Path) -> str:
-    runs = [run["result"] for run in record["runs"] if run["result"]]
-    device = runs[0]["signals"]["device"].get("name", "") if runs else ""
+def _where(record: Mapping[str, Any], name: str) -> str:
+    rows = record["rows"].values()
+    commits = sorted({row["commit"][:10] for row in rows})
+    dates = sorted({row["date"][:10] for row in rows})
+    device = record["device"].get("name", "")
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    at = ", ".join(f"`{commit}`" for commit in commits)
+    command = shlex.join(_plain(record["commands"][-1]))
     return (
-        f"`{shlex.join(record['command'])}` at commit `{str(record['commit'])[:10]}`, {record['date'][:10]}, {device}. "
-        f"Every figure: [{path.name}](../benchmarks/results/{path.name})."
+        f"`{command}` at commit {at}, {when}, {device}. Every figure: [{name}.json](../benchmarks/results/{name}.json)."
     )
 
 
-def _bandwidth(record: dict[str, Any]) -> str:
+def _plain(command: list[str]) -> list[str]:
+    """A command without what says where its records lie and in how many parts it ran."""
+    kept: list[str] = []
+    skip = False
+    for word in command:
+        if skip:
+            skip = False
+        elif word in ("--out", "--checkout", "--limit", "--only"):
+            skip = True
+        elif word != "--resume":
+            kept.append(word)
+    return kept
+
+
+def _earlier_examples(results: Path) -> list[str]:
+    """The examples as the script before `optiml bench examples` recorded them."""
+    parts = []
+    for path in sorted(results.glob("examples-*.json")):
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        runs = [run["result"] for run in record["runs"] if run["result"]]
+        device = runs[0]["signals"]["device"].get("name", "") if runs else ""
+        parts += [
+            f"## The ten examples: {path.stem.removeprefix('examples-')}",
+            f"`{shlex.join(record['command'])}` at commit `{str(record['commit'])[:10]}`, {record['date'][:10]}, {device}. "
+            f"Every figure: [{path.name}](../benchmarks/results/{path.name}).",
+            examples.table(record),
+        ]
+        shares = _bandwidth(record)
+        if shares:
+            said = (
+                "What each does with the copy bandwidth measured in the same run (device to device, read plus written):"
+            )
+            parts += [said, shares]
+    return parts
+
+
+def _bandwidth(record: Mapping[str, Any]) -> str:
     lines = ["| kernel | what the profiler says of the suggestion |", "|---|---|"]
     for run in record["runs"]:
         result = run["result"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks import ablation, peer_kernel_tuner, peers, searches
+from benchmarks import ablation, peer_kernel_tuner, peers, rate, searches
 from benchmarks.bench import Table
 
 _MADE = (
     searches.examples_table(),
     searches.suite_table(),
     searches.controls_table(),
+    rate.table(),
     *ablation.tables(),
     peers.pytorch_table(),
     peers.cublas_cub_table(),

@@ -1,0 +1,236 @@
+"""`optiml bench`: records kept row by row, gone on with, never lost; names and versions that do not fit are said so."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import ablation, bench, results_page, searches
+from benchmarks.tables import TABLES
+from engine import cli
+from engine.commands import bench as command
+from engine.errors import MachineError, UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Counted:
+    """A table of three rows whose measuring is counted; `fails` names rows that fail."""
+
+    def __init__(self) -> None:
+        self.measured: list[str] = []
+        self.fails: set[str] = set()
+        self.table = bench.Table(
+            "counted", "a table for tests", bench.Settings(seconds=2.0), lambda place, settings: ["a", "b", "c"], self.measure,
+            lambda rows: {"sum": sum(row["value"] for row in rows.values())}, lambda record: f"sum {record['summary']['sum']}",
+            lambda settings, row: 100.0 if row == "c" else 1.0,
+        )  # fmt: skip
+
+    def measure(self, place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+        self.measured.append(row)
+        if row in self.fails:
+            raise MachineError("broke down")
+        return {"value": 1, "device": {"name": "none"}}
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+def _run(counted: Counted, tmp_path: Path, **more: Any) -> bench.Progress:
+    place = bench.Place(ROOT, tmp_path / "results", tmp_path / "work")
+    settings = more.pop("settings", bench.Settings())
+    return bench.run(counted.table, place, settings, ["optiml", "bench", "counted"], say=lambda text: None, **more)
+
+
+def test_a_row_that_would_pass_the_limit_is_left_for_the_next_call(counted: Counted, tmp_path: Path) -> None:
+    first = _run(counted, tmp_path, limit_s=50.0)
+    assert (first.missing, first.path.name) == (("c",), "counted.part.json")
+    second = _run(counted, tmp_path, resume=True)
+    assert counted.measured == ["a", "b", "c"]
+    assert (second.missing, second.failed, second.path.name) == ((), (), "counted.json")
+    assert not first.path.exists()
+    record = json.loads(second.path.read_text())
+    assert record["summary"] == {"sum": 3}
+    assert record["device"] == {"name": "none"}
+    assert len(record["commands"]) == 2
+    assert all(row["commit"] and row["date"] for row in record["rows"].values())
+
+
+def test_what_failed_stays_in_the_record_and_is_measured_again(counted: Counted, tmp_path: Path) -> None:
+    counted.fails = {"b"}
+    first = _run(counted, tmp_path)
+    assert (first.missing, first.failed) == ((), ("b",))
+    assert "broke down" in json.loads(first.path.read_text())["rows"]["b"]["error"]
+    counted.fails = set()
+    assert _run(counted, tmp_path, resume=True).path.name == "counted.json"
+    assert counted.measured == ["a", "b", "c", "b"]
+
+
+def test_a_whole_record_stays_while_it_is_measured_anew(counted: Counted, tmp_path: Path) -> None:
+    whole = _run(counted, tmp_path).path
+    before = whole.read_bytes()
+    _run(counted, tmp_path, only=["a"])
+    assert whole.read_bytes() == before
+
+
+def test_an_interrupt_keeps_the_rows_before_it(counted: Counted, tmp_path: Path) -> None:
+    def interrupted(place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+        if row == "b":
+            raise KeyboardInterrupt
+        return counted.measure(place, settings, row)
+
+    broken = bench.Table(**{**counted.table.__dict__, "measure": interrupted})
+    place = bench.Place(ROOT, tmp_path / "results", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(broken, place, bench.Settings(), ["optiml"], say=lambda text: None)
+    assert _run(counted, tmp_path, resume=True).missing == ()
+    assert counted.measured == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["counted.json", "counted.part.json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"schema": "optiml.bench/0", "name": "counted", "rows": {}}',
+        '{"schema": "optiml.bench/1", "name": "x"}',
+        "[]",
+        "{",
+    ],
+)
+def test_a_record_of_another_version_is_refused_and_not_overwritten(
+    counted: Counted, tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / "results" / name
+    path.parent.mkdir()
+    path.write_text(text)
+    for resume in (False, True):
+        with pytest.raises(UsageError) as refused:
+            _run(counted, tmp_path, resume=resume)
+        assert name in refused.value.where
+    assert path.read_text() == text
+    assert counted.measured == []
+
+
+def test_a_record_is_not_gone_on_with_under_other_settings(counted: Counted, tmp_path: Path) -> None:
+    _run(counted, tmp_path, limit_s=50.0)
+    with pytest.raises(UsageError, match="other settings"):
+        _run(counted, tmp_path, resume=True, settings=bench.Settings(seconds=3.0))
+
+
+def test_a_row_that_does_not_exist_is_wrong_use(counted: Counted, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a, b, c"):
+        _run(counted, tmp_path, only=["d"])
+
+
+def test_an_unknown_table_names_the_nearest_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "ablation-serch"]) == 2
+    assert "ablation-search" in capsys.readouterr().err
+    assert cli.main(["bench", "zzzzzz"]) == 2
+    assert "lists them" in capsys.readouterr().err
+
+
+def test_without_a_name_all_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == list(TABLES)
+    assert {"examples", "suite", "controls", "rate", "peers-kernel-tuner", "peers-pytorch", "peers-cublas-cub"} <= set(
+        listed
+    )
+    assert {f"ablation-{name}" for name in ("search", "profile", "proposers", "proxies", "memory")} <= set(listed)
+
+
+@pytest.mark.parametrize("option", ["--limit=12", "--limit=soon", "--seconds=0", "--seeds=-1", "--candidates=0"])
+def test_options_that_make_no_sense_are_wrong_use(option: str) -> None:
+    assert cli.main(["bench", "suite", option]) == 2
+
+
+def test_outside_a_checkout_the_command_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is not looked at: it may be the checkout of a stranger's pull request."""
+    monkeypatch.setattr(command, "__file__", str(tmp_path / "site-packages" / "engine" / "commands" / "bench.py"))
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UsageError, match="no checkout"):
+        command.run(argparse.Namespace(checkout=None, name="suite"))
+    assert command.find_checkout(ROOT) == ROOT
+
+
+def _result(elapsed_s: float, stages: dict[str, float], first: dict[str, float]) -> dict[str, Any]:
+    return {"elapsed_s": elapsed_s, "stages": stages, "original": {"stage_s": first}}
+
+
+def test_overhead_is_what_no_compiler_kernel_or_profiler_took() -> None:
+    # `compile` ran in threads beside the search and may exceed it; what the search waited for is "wait".
+    stages = {"compile": 40.0, "select": 0.5, "wait": 3.0, "verify": 2.0, "time": 3.0, "confirm": 0.5}
+    assert searches.overhead(_result(10.0, stages, {"compile": 0.2, "validate": 0.3})) == pytest.approx(0.1)
+
+
+def _row(kernel: str, ratio: float, share: float, suggested: bool = True) -> bench.Row:
+    return {
+        "error": None, "file": f"benchmarks/suite/{kernel}.cu", "kernel": kernel, "mode": "measured",
+        "ratio": ratio, "low": ratio, "high": ratio,
+        "suggested": suggested, "predicted": False, "bound": "memory", "share_of_floor": share, "floor_us": 10.0, "candidates": 5,
+        "cases": [{"case": "", "original_us": 10.0 * ratio / share, "best_us": 10.0 / share}], "elapsed_s": 10.0, "overhead": 0.05,
+        "peak_bytes": 1, "diagnosis": ["waits for memory"], "seed": 0,
+    }  # fmt: skip
+
+
+def test_the_suite_says_which_kernels_stay_below_the_copy_bandwidth_and_why() -> None:
+    rows = {"fast": _row("fast", 8.0, 0.9), "slow": _row("slow", 2.0, 0.5)}
+    total = searches.summary(rows)
+    assert total["geometric_mean"] == pytest.approx(4.0)
+    assert total["below_share"] == {"slow": "waits for memory"}
+    text = searches.render({"name": "suite", "rows": rows, "summary": total})
+    assert "1 of 2 memory-bound kernels reach 80 %" in text
+    assert "slow: waits for memory" in text
+
+
+def test_a_control_with_a_suggestion_is_counted() -> None:
+    rows = {"c#0": _row("c", 1.0, 0.9, suggested=False), "c#1": _row("c", 1.03, 0.95)}
+    text = searches.render({"name": "controls", "rows": rows, "summary": searches.summary(rows)})
+    assert "1 of 2 runs suggested something" in text
+    assert "| c (seed 0) | nothing to suggest |" in text
+
+
+def test_the_best_after_so_many_candidates_counts_what_passed_alone() -> None:
+    booked = [("slower", 0.9), ("accepted", 2.0), ("wrong_result", None), ("no_difference", 5.0), ("accepted", 3.0)]
+    assert [ablation.best_after(booked, n) for n in (0, 1, 2, 4, 5, 100)] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+
+
+def test_an_ablation_pairs_runs_of_one_kernel_and_seed() -> None:
+    def run(arm: str, seed: int, best: float) -> dict[str, Any]:
+        return {"arm": arm, "seed": seed, "best": best, "after": {str(n): best for n in ablation.MARKS}}
+
+    # The kernels differ by far more than the arms, and so do the seeds: only pairs show that one arm is 10 % better.
+    rows = {
+        name: {
+            "runs": [run(arm, s, scale * (s + 1) * gain) for s in range(5) for arm, gain in (("a", 1.0), ("b", 1.1))]
+        }
+        for name, scale in (("one", 1.0), ("two", 40.0))
+    }
+    found = ablation.summary({**rows, "learn:one": {"runs": [], "lessons": 3}})
+    assert found["kernels"] == 2
+    against = found["arms"]["b"]["best"]
+    assert (against["ratio"], against["low"], against["high"]) == pytest.approx((1.1, 1.1, 1.1))
+    assert against["better_equal_worse"] == [10, 0, 0]
+    assert found["arms"]["a"]["best"]["better_equal_worse"] == [0, 10, 0]
+
+
+def test_the_page_shows_each_whole_record_with_its_command(tmp_path: Path) -> None:
+    rows = {"fast": {**_row("fast", 8.0, 0.9), "commit": "abcdef0123456", "date": "2026-01-02T03:04:05+00:00"}}
+    record = {
+        "schema": bench.SCHEMA, "name": "suite", "rows": rows, "summary": searches.summary(rows), "device": {"name": "a GPU"},
+        "commands": [["optiml", "bench", "suite", "--resume", "--limit", "540s", "--seconds", "60", "--out", "x"]],
+    }  # fmt: skip
+    (tmp_path / "suite.json").write_text(json.dumps(record))
+    (tmp_path / "controls.part.json").write_text("not whole, so not looked at")
+    text = results_page.page(tmp_path)
+    assert "`optiml bench suite --seconds 60` at commit `abcdef0123`, 2026-01-02, a GPU." in text
+    assert "| fast | 8.00 |" in text
+    (tmp_path / "controls.json").write_text(json.dumps({**record, "schema": "optiml.bench/9"}))
+    with pytest.raises(UsageError, match="another version"):
+        results_page.page(tmp_path)

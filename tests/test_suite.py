@@ -1,0 +1,97 @@
+"""Every kernel of the suite parses, has a spec and a floor, and compiles; the tuner's spaces fit what Kernel Tuner is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ablation, kernel_tuner_side, peers, roofline
+from benchmarks.bench import Place
+from benchmarks.sidebyside import patched
+from engine.errors import MachineError
+from engine.evaluate.build import Builder
+from engine.machine import make_machine
+from engine.model import Program
+from engine.predict.targets import figures_for
+from engine.source.load import load_program
+from engine.source.parse import parse
+from engine.spec.data import buffer_elements
+from engine.spec.read import find_spec
+
+ROOT = Path(__file__).resolve().parent.parent
+SUITE = sorted((ROOT / "benchmarks" / "suite").glob("*.cu"))
+FIGURES = figures_for("sm_90")
+
+
+def test_the_suite_has_its_kernels_and_controls() -> None:
+    controls = [p.stem for p in SUITE if p.stem.startswith("control_")]
+    assert len(controls) == 4
+    assert len(SUITE) - len(controls) >= 24
+    assert sorted(roofline.table()) == [p.stem for p in SUITE]
+
+
+def test_every_kernel_parses_and_compiles_and_its_data_is_sized_for_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path))
+    machine = make_machine(device="cpu", arch="sm_90")
+    try:
+        for path in SUITE:
+            assert parse(path.read_bytes(), path.name).errors == (), path.name
+            spec, spec_path = find_spec(ROOT, path)
+            program = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+            built = Builder(spec, ROOT, machine.compiler, machine.target, spec_path).original(program)
+            assert all(r.spill_store_bytes == 0 for r in built.binary.resources), path.name
+            assert len(spec.check) >= 3, path.name
+            assert all(sum(buffer_elements(spec, case).values()) <= 60_000 for case in spec.check), path.name
+            floor = roofline.floor(spec, spec.time[0], roofline.table()[path.stem], FIGURES.dram_bytes_s, FIGURES)
+            assert 1.0 < floor.floor_us < 1000.0, path.name
+            if floor.bound == "memory" and path.stem not in ("causal_scores", "gemv_update"):
+                assert floor.bytes_moved > 60_000_000, path.name  # an H200's L2
+    finally:
+        machine.close()
+
+
+def test_a_floor_counts_what_is_read_and_written_twice() -> None:
+    spec, _ = find_spec(ROOT, ROOT / "benchmarks" / "suite" / "adamw.cu")
+    n = dict(spec.time[0].sizes)["n"]
+    assert roofline.compulsory_bytes(spec, spec.time[0]) == 7 * 4 * n
+    floor = roofline.floor(spec, spec.time[0], {"bound": "compute", "flops": "1000000*n"}, 1e12, FIGURES)
+    assert floor.floor_us > 7 * 4 * n / 1e12 * 1e6
+
+
+def test_peers_are_named_for_kernels_that_are_there() -> None:
+    names = {p.stem for p in SUITE}
+    assert set(peers._torch_operations()) <= names
+    assert set(peers._calls()) <= names
+    assert all(f.__doc__ for f in (*peers._torch_operations().values(), *peers._calls().values()))
+
+
+def test_a_recorded_patch_is_applied_and_a_strange_one_refused() -> None:
+    program = Program({"k/a.cu": b"int a;\nint b;\n"}, "k/a.cu")
+    patch = "--- a/k/a.cu\n+++ b/k/a.cu\n@@ -1,2 +1,2 @@\n int a;\n-int b;\n+int c;\n"
+    assert patched(program, patch).data == b"int a;\nint c;\n"
+    with pytest.raises(MachineError, match="does not fit"):
+        patched(program, patch.replace("-int b;", "-int z;"))
+
+
+def test_kernel_tuner_gets_the_text_without_our_definitions() -> None:
+    text = "#define BLOCK 64\n  # define TILE_X 2 // why\n#define BLOCKS 3\nint x = BLOCK;\n"
+    assert kernel_tuner_side.template_text(text, ("BLOCK", "TILE_X")) == "\n\n#define BLOCKS 3\nint x = BLOCK;\n"
+
+
+def test_kernel_tuner_knows_the_blocks_extents_of_every_space() -> None:
+    for name, names in kernel_tuner_side.BLOCKS.items():
+        text = (ROOT / "benchmarks" / "tuning" / f"{name}.cu").read_text()
+        assert all(f"// optiml: tune {parameter} =" in text for parameter in names)
+        assert name in kernel_tuner_side.REFERENCES
+
+
+def test_the_arms_of_an_ablation_differ_in_one_thing() -> None:
+    place = Place(ROOT, ROOT, ROOT)
+    for table in ablation.tables():
+        arms = list(ablation.ARMS[table.name].values())
+        keys = {key for arm in arms for key in arm if len({str(other.get(key)) for other in arms}) > 1}
+        assert len(keys) == 1, table.name
+        assert len(table.rows(place, table.defaults)) in (10, 20)
