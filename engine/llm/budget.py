@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Iterator
@@ -69,8 +70,9 @@ def parse_price(text: str) -> Price:
 class LlmBudget:
     """Counts and stops. A request is let through only while what is spent and what is under way lie below the limit.
 
-    So the limit is passed by one request at most, however many run at once. Raises UsageError for a limit in money
-    without a price. Thread-safe.
+    So the limit is passed by one request at most, however many run at once. How a server counts is learnt from its answers:
+    before the first one nothing runs beside another request. Raises UsageError for a limit in money without a price.
+    Thread-safe.
     """
 
     def __init__(self, limit: Limit | None = None, price: Price | None = None) -> None:
@@ -81,7 +83,8 @@ class LlmBudget:
                 "add --llm-price READ/WRITTEN (dollars per million tokens), or give the budget in tokens",
             )  # fmt: skip
         self._price = price
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._ratio: float | None = None  # the server's tokens of a prompt over our estimate, the greatest seen
         self._under_way: list[Usage] = []
         self._requests = self._prompt = self._completion = self._estimated = 0
 
@@ -109,8 +112,11 @@ class LlmBudget:
     @contextmanager
     def admitted(self, request: ChatRequest) -> Iterator[Reservation]:
         """Holds the request's greatest cost while it is under way. Raises ChatError (BUDGET) when there is no room."""
-        reserved = Usage(prompt_estimate(request), request.max_tokens)
+        estimate = prompt_estimate(request)
         with self._lock:
+            while self._ratio is None and self._under_way and self._limit != Limit():
+                self._lock.wait()
+            reserved = Usage(math.ceil(estimate * max(1.0, self._ratio or 1.0)), request.max_tokens)
             if self._full():
                 raise ChatError("the budget for the model is spent", do="raise --llm-budget", fault=Fault.BUDGET)
             self._under_way.append(reserved)
@@ -126,14 +132,21 @@ class LlmBudget:
                     self._prompt += used.prompt_tokens
                     self._completion += used.completion_tokens
                     self._estimated += used.estimated
+                    if used.prompt_tokens and (reservation.answered or not used.estimated):
+                        self._ratio = max(self._ratio or 0.0, used.prompt_tokens / estimate)
+                self._lock.notify_all()
 
 
 @dataclass
 class Reservation:
-    """One admitted request. `used` is what it came to; None: nothing that anybody charges for."""
+    """One admitted request. `used` is what it came to; None: nothing that anybody charges for.
+
+    `answered`: there was an answer, whose tokens the server or we have counted.
+    """
 
     reserved: Usage
     used: Usage | None = None
+    answered: bool = False
 
 
 # What ended after the server may have worked for it. What it charges is not known, so the most it can be is counted.
@@ -159,7 +172,7 @@ class BudgetedClient:
                         reservation.reserved.prompt_tokens, reservation.reserved.completion_tokens, True
                     )
                 raise
-            reservation.used = answer.usage
+            reservation.used, reservation.answered = answer.usage, True
             return answer
 
 

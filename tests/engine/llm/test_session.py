@@ -1,15 +1,22 @@
+import contextlib
 import dataclasses
 import json
+import random
 import re
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as sized
+from hypothesis import strategies as st
 
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
 from engine.errors import UsageError
-from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_limit, parse_price
+from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_limit, parse_price, prompt_estimate
 from engine.llm.cassette import Recorder, Replayer
 from engine.llm.context import Diagnosed
 from engine.llm.feed import LlmFeed
@@ -237,8 +244,6 @@ class Costly:
         self.usage = usage
 
     def complete(self, request):
-        import time
-
         time.sleep(0.005)
         return answer("x", self.usage)
 
@@ -267,6 +272,52 @@ def test_no_limit_is_passed_by_more_than_one_request(at_once, limit):
         assert spent.prompt_tokens + spent.completion_tokens <= limit.tokens + usage.tokens
     else:
         assert spent.usd <= limit.usd + price.usd(usage) + 1e-9
+
+
+class Server:
+    """Counts tokens in its own way: so many for each of ours in a prompt, a part of what was allowed in an answer."""
+
+    def __init__(self, ratio, seed):
+        self.ratio, self.random, self.most = ratio, random.Random(seed), Usage(0, 0)
+        self.lock = threading.Lock()
+
+    def complete(self, request):
+        with self.lock:
+            share, pause, ends = self.random.random(), self.random.random() / 500, self.random.random()
+        time.sleep(pause)
+        if ends < 0.1:
+            raise ChatError("no", fault=Fault.RATE_LIMITED, usage=Usage(0, 0))
+        if ends < 0.2:
+            raise ChatError("cut", fault=Fault.CONNECTION)
+        usage = Usage(int(prompt_estimate(request) * self.ratio), int(request.max_tokens * share))
+        with self.lock:
+            self.most = max(self.most, usage, key=lambda u: u.tokens)
+        if ends < 0.3:
+            raise ChatError("I cannot", fault=Fault.REFUSED, usage=usage)
+        return answer("x", usage)
+
+
+@sized(max_examples=40, deadline=None)
+@given(
+    ratio=st.floats(0.1, 5.0), seed=st.integers(0, 10_000), at_once=st.integers(1, 8), money=st.booleans(),
+    limit=st.integers(0, 60_000), sizes=st.lists(st.integers(1, 20_000), min_size=4, max_size=30),
+)  # fmt: skip
+def test_whatever_servers_count_a_limit_is_passed_by_one_request_at_most(ratio, seed, at_once, money, limit, sizes):
+    price = Price(1.0, 1.0)
+    budget = LlmBudget(Limit(usd=limit / 1e6) if money else Limit(tokens=limit), price)
+    server = Server(ratio, seed)
+    client = BudgetedClient(server, budget)
+
+    def ask(size):
+        request = ChatRequest((Message("user", "x" * size),), "l", max_tokens=2_000)
+        with contextlib.suppress(ChatError):
+            client.complete(request)
+        return prompt_estimate(request) * max(1.0, ratio) + request.max_tokens
+
+    with ThreadPoolExecutor(at_once) as pool:
+        dearest = max(pool.map(ask, sizes))
+    spent = budget.spent
+    assert spent.prompt_tokens + spent.completion_tokens <= limit + dearest + 1
 
 
 def test_an_answer_that_was_cut_counts_as_the_most_it_can_have_cost():
@@ -330,7 +381,7 @@ def test_the_judge_scores_what_is_proposed_and_is_held_to_it(tmp_path, online):
             request = handler.server.requests[-1]
             if asked_for(request) != "judge":
                 return super().__call__(handler)
-            keys = re.findall(r"^### (\w{8}): (.*)$", request["messages"][1]["content"], re.M)
+            keys = re.findall(r"^### (\w{8})\n<data-\w+>\n(.*)$", request["messages"][1]["content"], re.M)
             scores = [{"edit": k, "gain": 3.0 if "2.0" in s else 1.0, "risk": 0.0} for k, s in keys]
             return handler.send(200, completion(json.dumps({"scores": scores})))
 
@@ -379,10 +430,10 @@ def test_every_edit_is_kept_with_its_exchange_its_cost_and_its_ending(tmp_path, 
         made = node.proposal is not None and node.proposal.proposer == "llm"
         return Diagnosed(("Memory-bound",), {"dram__bytes.sum": "100 byte"} if made else counters, ("memory_bound",))
 
-    settings = LlmSettings(model="m", price=Price(1.0, 10.0), prompts=False)
+    settings = LlmSettings(model="m", price=Price(1.0, 10.0), prompts=False, concurrency=1)
     search, session = run(tmp_path, settings, diagnose=diagnose)
     told = json.loads(json.dumps(session.summary))
-    first = told["edits"][0]
+    first = next(edit for edit in told["edits"] if edit["parent"] == 0)
     assert (first["expects"], first["before"], first["after"], first["held"]) == (
         "dram__bytes.sum down",
         200,
