@@ -1,6 +1,7 @@
 """The search tree over programs: selection by PUCT with progressive widening, greedily or at random; backpropagation.
 
-PUCT: Rosin 2011, "Multi-armed bandits with episode context"; progressive widening: Couëtoux et al. 2011.
+PUCT: Rosin 2011, "Multi-armed bandits with episode context"; progressive widening: Couëtoux et al. 2011. An edit that was not tried yet
+competes with the children by what is expected of it (first-play urgency: Gelly, Wang 2006; see `engine.search.experience`).
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from typing import Literal
 
 from engine.model import Evaluation, Outcome, Program
 from engine.rules.model import Proposal
+from engine.search.experience import EDIT_WEIGHT, FAILED_GAIN, PRIOR_GAIN, RULE_WEIGHT, Experience
 from engine.search.mixture import Mixture
 from engine.search.reward import Proxies, Reward, failed
 
-# KernelOPT (arXiv 2609.30059) explores with 1.4 on rewards as they are. Ours are scaled to the best so far, and priors tell
-# much: with 0.1 simulated landscapes (chains, and rules that combine) were searched best at a hundred candidates.
-EXPLORATION = 0.1
-# A node with n visits may have WIDTH * n ** WIDENING children. Ours: proposals come by falling prior, so that the first
-# twenty of a hundred visits see the best of them, and the rest go below what was good.
+# KernelOPT (arXiv 2609.30059) explores with 1.4 on rewards as they are. Ours are scaled to the best so far, and priors and experience
+# tell much: with 0.03 simulated landscapes (chains, rules that combine or exclude each other: benchmarks/landscapes.py) were searched
+# best at a hundred candidates.
+EXPLORATION = 0.03
+# A node with n visits may have WIDTH * n ** WIDENING children. Ours: the first twenty of a hundred visits see the best proposals, and
+# the rest go below what was good.
 WIDTH = 2.0
 WIDENING = 0.5
 # The value of a child mixes the best and the mean reward below it: the best finds, the mean forgives noise. Ours.
-BEST_SHARE = 0.9
+BEST_SHARE = 0.95
 # What an in-flight visit counts for while its result is awaited, so that parallel selections spread.
 VIRTUAL_REWARD = -0.3
 _LEAST_SCALE = 0.25  # of rewards: a quarter of a doubling, so that noise about nothing is not blown up
@@ -44,6 +47,10 @@ def constants() -> dict[str, dict[str, float | str]]:
             "value": VIRTUAL_REWARD,
             "reason": "of an awaited visit, so that parallel selections spread",
         },
+        "prior_gain": {"value": PRIOR_GAIN, "reason": "doublings expected of a prior of 1 before anything is known"},
+        "rule_weight": {"value": RULE_WEIGHT, "reason": "tries of a rule that its prior counts for"},
+        "edit_weight": {"value": EDIT_WEIGHT, "reason": "tries of an edit that its rule counts for"},
+        "failed_gain": {"value": FAILED_GAIN, "reason": "what a failure teaches of an edit and its rule"},
         "least_scale": {"value": _LEAST_SCALE, "reason": "of rewards, so that noise about nothing is not blown up"},
     }
 
@@ -99,6 +106,7 @@ class Tree:
         self._propose, self._strategy, self._weigh = propose, strategy, weigh
         self.reward = reward or Reward()
         self.mixture = Mixture()
+        self.experience = Experience()
         self.opinion: Callable[[Node], float] = lambda node: 0.0  # a judge's, as a part of the reward
         self._late: list[tuple[Node, Proposal]] = []  # the most promising last
         self._random = random.Random(seed)
@@ -113,12 +121,12 @@ class Tree:
             for step in late[0].path():
                 step.pending += 1
             return late
-        node = self._puct() if self._strategy == "mcts" else self._flat()
-        if node is None:
+        chosen = self._puct() if self._strategy == "mcts" else self._flat()
+        if chosen is None:
             return None
+        node, proposal = chosen
         untried = self._proposals(node)
-        at = self._random.randrange(len(untried)) if self._strategy == "random" else self.mixture.pick(untried)
-        proposal = untried.pop(at)
+        untried.pop(next(i for i, p in enumerate(untried) if p is proposal))
         for step in node.path():
             step.pending += 1
         return node, proposal
@@ -135,8 +143,8 @@ class Tree:
                 return node, node.untried.pop(at)
         return None
 
-    def _flat(self) -> Node | None:
-        """The node to widen without a tree policy: the best so far, or any."""
+    def _flat(self) -> tuple[Node, Proposal] | None:
+        """The edit to try without a tree policy: the most promising one of the best so far, or any of any."""
         nodes = [
             n for n in self.nodes.values() if n is self.root or (n.evaluation and not _closed(n.evaluation.outcome))
         ]
@@ -144,29 +152,48 @@ class Tree:
             self._random.shuffle(nodes)
         else:
             nodes.sort(key=lambda n: -n.gained)
-        return next((n for n in nodes if self._proposals(n)), None)
+        node = next((n for n in nodes if self._proposals(n)), None)
+        if node is None:
+            return None
+        untried = self._proposals(node)
+        random = self._strategy == "random"
+        return node, untried[self._random.randrange(len(untried)) if random else self.mixture.pick(untried)]
 
-    def _puct(self) -> Node | None:
+    def _puct(self) -> tuple[Node, Proposal] | None:
+        # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel: the best so far sets the scale.
+        scale = max(_LEAST_SCALE, self.root.best)
         node = self.root
         while True:
-            if self._may_widen(node):
-                return node
-            candidates = [c for c in node.children if self._open(c)]
-            if candidates:
-                visits = math.sqrt(node.visits + node.pending)
-                node = max(candidates, key=lambda c: self._score(c, visits))
-            elif self._proposals(node):
-                return node  # nothing below: widen here even against the limit
+            visits = math.sqrt(node.visits + node.pending)
+            below = [child for child in node.children if self._open(child)]
+            edit: Proposal | None = None
+            score, best = -math.inf, None
+            if self._may_widen(node) or (not below and self._proposals(node)):  # nothing below: even against the limit
+                score, edit = self._most_urgent(node, scale, visits)
+            for child in below:
+                prior = child.proposal.prior if child.proposal else 1.0
+                value = child.value() / scale + EXPLORATION * prior * visits / (1 + child.visits + child.pending)
+                if value > score:
+                    score, best = value, child
+            if best is not None:
+                node = best
+            elif edit is not None:
+                return node, edit
             elif node is self.root:
                 return None
             else:
                 node = self.root  # this branch is closed from now on; choose again
 
-    def _score(self, child: Node, root_of_visits: float) -> float:
-        prior = child.proposal.prior if child.proposal else 1.0
-        # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel: the best so far sets the scale.
-        scale = max(_LEAST_SCALE, self.root.best)
-        return child.value() / scale + EXPLORATION * prior * root_of_visits / (1 + child.visits + child.pending)
+    def _most_urgent(self, node: Node, scale: float, visits: float) -> tuple[float, Proposal]:
+        """The edit of a node to try next, by what is expected of it and its prior, and its score beside the children's."""
+
+        def urgency(proposal: Proposal) -> float:
+            expected = (node.gained + self.experience.expect(proposal)) / scale
+            return expected + EXPLORATION * proposal.prior * visits
+
+        rising = sorted(self._proposals(node), key=urgency)
+        edit = rising[self.mixture.pick(rising)]
+        return urgency(edit), edit
 
     def _proposals(self, node: Node) -> list[Proposal]:
         if node.untried is None:
@@ -218,6 +245,7 @@ class Tree:
             step.visits += 1
             step.total += node.gained
             step.best = max(step.best, node.gained)
+        self.experience.learn(proposal, FAILED_GAIN if failed(evaluation.outcome) else node.gained - parent.gained)
         return node
 
     def observe(self, node: Node, proxies: Proxies) -> None:

@@ -1,0 +1,182 @@
+"""Tree search against greedy and random search on simulated kernels, to set the search's constants without a GPU.
+
+    python benchmarks/landscapes.py --candidates 100 --seeds 30 [--record FILE]
+
+A landscape is a dozen rules with up to six variants each. A variant has a gain (in doublings of the speed), a prior that knows a
+little of it, and a chance to fail; pairs of rules help or harm each other. Kinds: `few` (two or three rules matter), `mixed`, `chain`
+(some rules come into reach after others), `synergy` (the same, and pairs help), `deceptive` (what gains most at first excludes what
+gains most in the end). Measurements have one per cent of noise. The result is the mean of the best gain found. What holds here
+need not hold on a GPU: benchmarks/ablation.py measures that. Exit code 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from engine.model import Evaluation, Failure, Measurement, Outcome, Program  # noqa: E402
+from engine.rules.model import Proposal  # noqa: E402
+from engine.search.tree import Node, Strategy, Tree  # noqa: E402
+
+KINDS = ("few", "mixed", "chain", "synergy", "deceptive")
+STRATEGIES: tuple[Strategy, ...] = ("mcts", "greedy", "random")
+_RULES = 12
+_NOISE = 0.01  # of a doubling
+_IN_FLIGHT = 18  # a machine of 16 cores keeps so many candidates in flight
+
+Edit = tuple[int, int]  # rule, variant
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """What every set of edits is worth, in doublings."""
+
+    gains: tuple[tuple[float, ...], ...]
+    priors: tuple[tuple[float, ...], ...]
+    pairs: dict[tuple[int, int], float]
+    needs: dict[int, int]
+    excludes: frozenset[frozenset[int]]
+    fails: frozenset[Edit]
+
+    def edits(self, made: frozenset[Edit]) -> list[Edit]:
+        """What may come next."""
+        have = {rule for rule, _ in made}
+        return [
+            (rule, variant)
+            for rule, variants in enumerate(self.gains)
+            if rule not in have and self.needs.get(rule, -1) in (have | {-1})
+            if not any(frozenset((rule, other)) in self.excludes for other in have)
+            for variant in range(len(variants))
+        ]
+
+    def worth(self, made: frozenset[Edit]) -> float | None:
+        """The gain, None where the program is wrong."""
+        if made & self.fails:
+            return None
+        rules = sorted(rule for rule, _ in made)
+        together = sum(self.pairs.get((a, b), 0.0) for i, a in enumerate(rules) for b in rules[i + 1 :])
+        return sum(self.gains[rule][variant] for rule, variant in made) + together
+
+
+def landscape(kind: str, seed: int) -> Landscape:
+    """One of a kind; the same for the same seed."""
+    rng = random.Random(f"{kind} {seed}")
+    bases = (0, 0, 0, 0, 0, 0.1, 1.0) if kind == "few" else (0, 0, 0, 0.05, 0.1, 0.3, 0.8, -0.1)
+    gains: list[list[float]] = []
+    priors: list[list[float]] = []
+    for _ in range(_RULES):
+        base, variants = rng.choice(bases), range(rng.choice((1, 2, 3, 4, 6)))
+        prior = min(0.9, max(0.05, 0.3 + 0.4 * base + rng.gauss(0, 0.15)))
+        gains.append([base + rng.gauss(0, 0.12) if base else rng.gauss(-0.03, 0.1) for _ in variants])
+        priors.append([min(0.95, max(0.02, prior + rng.gauss(0, 0.05))) for _ in variants])
+    help_ = 0.05 if kind == "synergy" else -0.05
+    pairs = {(a, b): rng.gauss(help_, 0.25) for a in range(_RULES) for b in range(a + 1, _RULES) if rng.random() < 0.25}
+    needs: dict[int, int] = {}
+    excludes: frozenset[frozenset[int]] = frozenset()
+    if kind in ("chain", "synergy"):
+        for rule in rng.sample(range(_RULES), 4):
+            needs[rule] = rng.choice([other for other in range(_RULES) if other != rule])
+            gains[rule] = [gain + rng.choice((0.3, 0.6, 0.9)) for gain in gains[rule]]
+    if kind == "deceptive":
+        lure, first, second, third = rng.sample(range(_RULES), 4)
+        for rule, gain, prior in ((lure, 0.8, 0.6), (first, 0.5, 0.45), (second, 1.0, 0.5), (third, 0.7, 0.4)):
+            gains[rule], priors[rule] = [gain], [prior]
+        needs = {second: first, third: second}
+        excludes = frozenset({frozenset((lure, first))})
+    fails = frozenset((r, v) for r, variants in enumerate(gains) for v in range(len(variants)) if rng.random() < 0.1)
+    return Landscape(tuple(map(tuple, gains)), tuple(map(tuple, priors)), pairs, needs, excludes, fails)
+
+
+def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_flight: int = _IN_FLIGHT) -> float:
+    """The best gain that a search finds with so many candidates."""
+    made: dict[str, frozenset[Edit]] = {}
+
+    def program(edits: frozenset[Edit]) -> Program:
+        result = Program({"k.cu": repr(sorted(edits)).encode()}, "k.cu")
+        made[result.digest] = edits
+        return result
+
+    def propose(of: Program) -> list[Proposal]:
+        return [
+            Proposal("rules", f"rule {r}", f"variant {v}", {}, {"rule": r, "variant": v}, where.priors[r][v])
+            for r, v in where.edits(made[of.digest])
+        ]
+
+    noise = random.Random(seed)
+    tree = Tree(program(frozenset()), propose, seed, strategy)
+    tree.root.evaluation = Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0))
+    pending: list[tuple[Node, Proposal, Program]] = []
+    best, done = 0.0, 0
+    while done < candidates:
+        while len(pending) < in_flight and (chosen := tree.select()) is not None:
+            node, proposal = chosen
+            edit = (int(proposal.parameters["rule"]), int(proposal.parameters["variant"]))
+            result = program(made[node.program.digest] | {edit})
+            if result.digest in tree.digests or any(result.digest == p.digest for _, _, p in pending):
+                tree.settle(node)
+            else:
+                pending.append((node, proposal, result))
+        if not pending:
+            break
+        node, proposal, result = pending.pop(0)
+        tree.settle(node)
+        done += 1
+        worth = where.worth(made[result.digest])
+        if worth is None:
+            evaluation = Evaluation(Outcome.WRONG_RESULT, failure=Failure("simulated"))
+        else:
+            best = max(best, worth)
+            seen = worth + noise.gauss(0, _NOISE)
+            ratio = 2.0**seen
+            outcome = Outcome.ACCEPTED if seen > _NOISE else Outcome.SLOWER if seen < -_NOISE else Outcome.NO_DIFFERENCE
+            evaluation = Evaluation(outcome, Measurement((), ratio, ratio / 1.01, ratio * 1.01))
+        tree.add(done, node, proposal, result, evaluation)
+    return best
+
+
+def table(candidates: int, seeds: int) -> dict[str, dict[str, float]]:
+    """The mean best gain by kind and strategy."""
+    return {
+        kind: {
+            strategy: statistics.mean(search(landscape(kind, s), strategy, s, candidates) for s in range(seeds))
+            for strategy in STRATEGIES
+        }
+        for kind in KINDS
+    }
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run; see the module's docstring."""
+    parser = argparse.ArgumentParser(description="Compare ways to choose the next edit on simulated kernels.")
+    parser.add_argument("--candidates", type=int, default=100, help="of each search (default: 100)")
+    parser.add_argument("--seeds", type=int, default=30, help="landscapes of each kind (default: 30)")
+    parser.add_argument("--record", type=Path, help="a JSON record to write")
+    options = parser.parse_args(given)
+    found = table(options.candidates, options.seeds)
+    print("| mean best gain, in doublings | " + " | ".join(STRATEGIES) + " |\n|---|" + "---:|" * len(STRATEGIES))
+    for kind, row in found.items():
+        print(f"| {kind} | " + " | ".join(f"{row[s]:.2f}" for s in STRATEGIES) + " |")
+    means = {s: statistics.mean(row[s] for row in found.values()) for s in STRATEGIES}
+    print("| all | " + " | ".join(f"{means[s]:.2f}" for s in STRATEGIES) + " |")
+    if options.record:
+        record = {
+            "schema": "optiml.landscapes/1",
+            "candidates": options.candidates,
+            "seeds": options.seeds,
+            "means": found,
+        }
+        options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
