@@ -165,9 +165,9 @@ def _proposers(request: Request, config: Config) -> tuple[tuple[str, ...], LlmSe
     )
     if "llm" not in named:
         return named, None
-    from engine.llm.session import LlmSettings
+    from engine.llm.session import from_config
 
-    return named, LlmSettings(model=config.model.name)
+    return named, from_config(config.model)
 
 
 class _Looker:
