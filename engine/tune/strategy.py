@@ -96,7 +96,7 @@ class Halving:
         order = list(known.points)
         random.Random(known.seed).shuffle(order)
         # Of n evaluations a share of (1 - 1/3) goes to the first rung when rungs shrink by three.
-        first = len(order) if known.limit is None else max(1, math.ceil(known.limit * (1 - 1 / _KEEP)))
+        first = len(order) if known.limit is None else max(1, known.limit - known.limit // _KEEP)
         self._effort = 0
         self._rung: dict[Point, float | None] = {}
         self._open: dict[Point, None] = dict.fromkeys(order[:first])

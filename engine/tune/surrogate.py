@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _FIRST = 6  # points chosen to lie far from each other before the model speaks; ours
-_MOST_TRAINED = 240  # points the model is fitted to: the best and the latest; a fit then takes some milliseconds
+_MOST_TRAINED = 128  # points the model is fitted to: the best and the latest; a fit then takes some milliseconds
 _LENGTHS = (0.15, 0.3, 0.6, 1.2, 2.5, 5.0)  # tried for each feature; features span 0 to 1
+_FITS = 4  # settings of these that the gain is a mean over
 _NOISE = (1e-4, 1e-3, 1e-2)
 _FIT_EVERY = 3  # at first; later less often, as a point more changes less
 _MOST_FITTED = 64  # points the length scales are fitted to
@@ -49,6 +50,7 @@ class Surrogate:
         self._told: dict[int, float | None] = {}
         self._lengths: Array = np.full(self._features.shape[1], 0.6)
         self._noise = 1e-3
+        self._fits: list[tuple[float, Array, float]] = []  # weight, length scales, noise
         self._fitted_at = -_FIT_EVERY
         self._first = self._spread(min(_FIRST, len(known.points)))
         self._ranked: list[int] | None = None
@@ -108,13 +110,15 @@ class Surrogate:
         if len(self._told) - self._fitted_at >= max(_FIT_EVERY, len(self._told) // 8):
             self._fit(x[:_MOST_FITTED], targets[:_MOST_FITTED])
             self._fitted_at = len(self._told)
-        factor, weights = self._solve(x, targets, self._lengths, self._noise)
-        across = _matern(features[left], x, self._lengths)
-        mean = across @ weights
-        inner = np.linalg.solve(factor, across.T)
-        deviation = np.sqrt(np.maximum(1e-9, 1.0 - np.sum(inner * inner, axis=0)))
         best = float(targets.max())
-        gain = _expected_improvement(mean, deviation, best)
+        gain: Array = np.zeros(len(left))
+        # Few points leave the length scales open: the gain is a mean over those that explain the points about as well.
+        for weight, lengths, noise in self._fits or [(1.0, self._lengths, self._noise)]:
+            factor, weights = self._solve(x, targets, lengths, noise)
+            across = _matern(features[left], x, lengths)
+            inner = np.linalg.solve(factor, across.T)
+            deviation = np.sqrt(np.maximum(1e-9, 1.0 - np.sum(inner * inner, axis=0)))
+            gain += weight * _expected_improvement(across @ weights, deviation, best)
         order = [left[int(i)] for i in np.argsort(-gain, kind="stable")]
         if len(self._told) % _NEAR_EVERY == 0:
             at = self._points[max(ran, key=lambda i: ran[i])]
@@ -155,23 +159,28 @@ class Surrogate:
             grown = np.full(features.shape[1], 1.2)
             grown[: len(self._lengths)] = self._lengths[: features.shape[1]]
             self._lengths = grown
+            self._fits, self._fitted_at = [], -_FIT_EVERY
         return features
 
     def _fit(self, x: Array, targets: Array) -> None:
         """Length scales and noise by marginal likelihood: coordinates in turn, over a small grid."""
         best = self._likelihood(x, targets, self._lengths, self._noise)
+        seen: dict[tuple[float, ...], float] = {(*self._lengths, self._noise): best}
         for _ in range(2):
             for k in self._random.sample(range(x.shape[1]), x.shape[1]):
                 for length in _LENGTHS:
                     tried = self._lengths.copy()
                     tried[k] = length
-                    found = self._likelihood(x, targets, tried, self._noise)
+                    found = seen[(*tried, self._noise)] = self._likelihood(x, targets, tried, self._noise)
                     if found > best:
                         best, self._lengths = found, tried
             for noise in _NOISE:
-                found = self._likelihood(x, targets, self._lengths, noise)
+                found = seen[(*self._lengths, noise)] = self._likelihood(x, targets, self._lengths, noise)
                 if found > best:
                     best, self._noise = found, noise
+        kept = sorted(seen.items(), key=lambda item: -item[1])[:_FITS]
+        total = sum(math.exp(value - best) for _, value in kept)
+        self._fits = [(math.exp(value - best) / total, np.array(key[:-1]), key[-1]) for key, value in kept]
 
     def _likelihood(self, x: Array, targets: Array, lengths: Array, noise: float) -> float:
         factor, weights = self._solve(x, targets, lengths, noise)

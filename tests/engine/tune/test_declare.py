@@ -1,0 +1,128 @@
+import pytest
+
+from engine.errors import OptimlError, SourceError, SpecError, UsageError
+from engine.model import LaunchConfig
+from engine.rules.model import Target
+from engine.source.edit import edit_program
+from engine.tune.feasible import feasible, fits
+from engine.tune.template import locate, program_at
+
+from .kernels import SAXPY, program, template
+
+
+def test_tune_lines_make_a_template_whose_points_rewrite_the_constants():
+    made = template()
+    assert made.space.names == ("BLOCK", "ITEMS")
+    assert made.default == (256, 1)
+    text = program_at(made.original, made, (64, 4)).data.decode()
+    assert "#define BLOCK 64\n#endif\nconstexpr int ITEMS = 4;" in text
+    assert text.replace("BLOCK 64", "BLOCK 256").replace("ITEMS = 4;", "ITEMS = 1;") == SAXPY
+
+
+def test_the_default_point_changes_nothing():
+    made = template()
+    assert edit_program(made.original, made.proposal(made.default).edits).digest == made.original.digest
+
+
+def test_the_feasible_set_holds_the_targets_limits_before_anything_is_compiled():
+    made = template()
+    found = feasible(made, Target())
+    assert len(found.points) == 9
+    said = {e.condition: e.points for e in found.excluded}
+    assert said == {"BLOCK * ITEMS <= 4096": 1, "1 <= threads per block <= 1024": 2}
+    assert made.figures((64, 4)).launches == (
+        (LaunchConfig((256, 1, 1), (64, 1, 1)),),
+        (LaunchConfig((65536, 1, 1), (64, 1, 1)),),
+    )
+
+
+def test_static_shared_memory_counts_by_its_expression():
+    text = SAXPY.replace("    int i =", "    __shared__ double tile[BLOCK][ITEMS * 33];\n    int i =", 1)
+    made = template(text)
+    assert made.figures((64, 2)).shared_bytes == 64 * 66 * 8
+    assert {e.condition for e in feasible(made, Target()).excluded} >= {"static shared memory <= 49152 bytes"}
+
+
+def test_registers_times_threads_are_held_against_the_register_file():
+    from engine.model import Resources
+
+    launch = ((LaunchConfig((1, 1, 1), (1024, 1, 1)),),)
+    assert fits((Resources(64, 0, 0, 0, 0),), launch, Target()) == ""
+    assert fits((Resources(65, 0, 0, 0, 0),), launch, Target()) == "registers * threads <= 65536"
+
+
+def test_a_declared_launch_may_name_the_constants():
+    text = SAXPY.partition("void run")[0].replace(
+        "// optiml: check", '// optiml: launch = { grid = "cdiv(n, BLOCK * ITEMS)", block = "BLOCK" }\n// optiml: check'
+    )
+    made = template(text)
+    assert made.figures((128, 4)).launches[0] == (LaunchConfig((128, 1, 1), (128, 1, 1)),)
+    assert made.figures((64, 1)).launches[0] == (LaunchConfig((1024, 1, 1), (64, 1, 1)),)
+
+
+def test_parameters_and_conditions_may_come_from_the_command_line():
+    made = template(parameters={"BLOCK": "32, 64"}, where=("BLOCK * ITEMS == 64",))
+    assert feasible(made, Target()).points == ((32, 2), (64, 1))
+
+
+def test_an_optiml_toml_may_declare_the_template():
+    bare = "".join(line for line in SAXPY.splitlines(True) if "optiml:" not in line)
+    toml = """
+[[kernel]]
+file = "k.cu"
+kernel = "saxpy"
+check = [{ n = 1 }]
+time = [{ n = 65536 }]
+tune = { BLOCK = [64, 128], ITEMS = "1..3" }
+where = ["BLOCK * ITEMS < 384"]
+args.x = { size = "n", fill = "normal" }
+args.y = { role = "inout", size = "n", fill = "normal" }
+args.a = { value = "3" }
+"""
+    made = template(bare, "optiml.toml", {"optiml.toml": toml})
+    assert len(feasible(made, Target()).points) == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("// optiml: tune BLOCK 64", "not understood"),
+        ("// optiml: tune BLOCK = ", "not understood"),
+        ("// optiml: tune BLOCK = 64", "tuned twice"),
+        ("// optiml: tune NOWHERE = 1, 2", "no macro and no constant"),
+        ("// optiml: tune run = 1, 2", "no macro and no constant"),
+        ("// optiml: where BLOCK <= WHAT", "names 'WHAT'"),
+        ("// optiml: where", "is empty"),
+        ("// optiml: tune BLOCKS = 1..2000", "too long"),
+    ],
+)
+def test_a_wrong_line_is_an_error_that_names_it(line, says):
+    with pytest.raises(OptimlError, match=says) as caught:
+        feasible(template(SAXPY.replace("// optiml: where", f"{line}\n// optiml: where", 1)), Target())
+    assert caught.value.where == "k.cu:8"
+
+
+def test_what_cannot_be_tuned_is_said():
+    with pytest.raises(UsageError, match="defined more than once"):
+        template(SAXPY.replace("#endif", "#else\n#define BLOCK 32\n#endif"))
+    with pytest.raises(UsageError, match="no plain whole number"):
+        template(SAXPY.replace("int ITEMS = 1;", "int ITEMS = sizeof(int);"))
+    with pytest.raises(UsageError, match=r"compile\.defines"):
+        template(SAXPY.replace("// optiml: check", '// optiml: compile.defines = ["BLOCK=64"]\n// optiml: check'))
+    with pytest.raises(UsageError, match="no parameters"):
+        template("\n".join(line for line in SAXPY.split("\n") if "tune" not in line))
+    with pytest.raises(SpecError, match="'tune' is no table"):
+        template(SAXPY.replace("// optiml: check", "// optiml: tune = 3\n// optiml: check"))
+    with pytest.raises(SourceError, match="cannot be evaluated"):
+        template(SAXPY.replace("dim3 grid((n +", "dim3 grid((unknown() +"))
+
+
+def test_another_file_that_launches_a_kernel_of_the_same_name_does_not_define_its_constants():
+    other = "#define BLOCK 32\nvoid other(float* y) { saxpy<<<1, BLOCK>>>(1, y, y, 1); }\n"
+    path, place, value = locate(program(other_cu=other), "BLOCK")
+    assert (path, value) == ("k.cu", 256)
+    assert SAXPY[place.start : place.end] == "256"
+
+
+def test_a_file_without_declarations_has_no_template():
+    assert template("\n".join(line for line in SAXPY.split("\n") if "tune" not in line and "where" not in line)) is None

@@ -1,0 +1,97 @@
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.arith import evaluate
+from engine.errors import RefusedError, UsageError
+from engine.tune.space import Condition, Parameter, Space, parse_values
+
+
+def space(conditions=(), **parameters):
+    return Space(tuple(Parameter(n, tuple(v)) for n, v in parameters.items()), tuple(Condition(c) for c in conditions))
+
+
+def test_every_point_that_meets_the_conditions_is_listed_in_order():
+    points, excluded = space(["BLOCK * ITEMS <= 256"], BLOCK=[64, 128, 256], ITEMS=[1, 2, 4]).points()
+    assert points == ((64, 1), (64, 2), (64, 4), (128, 1), (128, 2), (256, 1))
+    assert [(e.condition, e.points) for e in excluded] == [("BLOCK * ITEMS <= 256", 3)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True), min_size=1, max_size=4),
+    st.lists(
+        st.sampled_from(["a <= b", "a * b < 30", "b % 2 == 0 || a > 3", "c != a", "a + b + c < 20", "d >= c"]),
+        max_size=3,
+    ),
+)
+def test_pruning_leaves_what_going_through_all_would(values, conditions):
+    names = "abcd"[: len(values)]
+    conditions = [c for c in dict.fromkeys(conditions) if Condition(c).names <= set(names)]
+    tested = space(conditions, **dict(zip(names, values, strict=True)))
+    wanted = tuple(
+        p for p in itertools.product(*values) if all(evaluate(c, dict(zip(names, p, strict=True))) for c in conditions)
+    )
+    if not wanted:
+        with pytest.raises(RefusedError, match="no point of the space is possible"):
+            tested.points()
+        return
+    points, excluded = tested.points()
+    assert points == wanted
+    assert sum(e.points for e in excluded) == tested.size - len(wanted)
+
+
+def test_an_empty_set_names_the_condition_that_empties_it():
+    with pytest.raises(RefusedError) as caught:
+        space(["BLOCK >= 64", "BLOCK * ITEMS <= 32"], BLOCK=[32, 64, 128], ITEMS=[1, 2]).points()
+    assert "'BLOCK >= 64' excludes 2; 'BLOCK * ITEMS <= 32' excludes the last 4" in caught.value.what
+    with pytest.raises(RefusedError, match="'BLOCK > 1000' excludes all 3"):
+        space(["BLOCK > 1000"], BLOCK=[32, 64, 128]).points()
+
+
+def test_a_huge_product_with_tight_conditions_is_listed_and_a_huge_set_refused():
+    wide = {name: range(1, 101) for name in "abcd"}
+    points, _ = space(["b == a", "c == b", "d == c"], **wide).points()
+    assert len(points) == 100
+    with pytest.raises(UsageError, match=r"too large to list|over 100000 points"):
+        space([], **wide).points()
+
+
+def test_conditions_are_arithmetic_over_known_names():
+    with pytest.raises(UsageError, match="names 'WIDTH'"):
+        space(["WIDTH > 1"], BLOCK=[32]).points()
+    with pytest.raises(UsageError, match="has no value at BLOCK = 32"):
+        space(["BLOCK / (BLOCK - 32) > 1"], BLOCK=[32]).points()
+    with pytest.raises(UsageError, match="unexpected"):
+        space(["BLOCK.__class__ ; 1"], BLOCK=[32]).points()
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("64, 128", (64, 128)),
+        ("1..4", (1, 2, 3, 4)),
+        ("32..128 step 32, 512", (32, 64, 96, 128, 512)),
+        ("2*64, 1 << 8", (128, 256)),
+        ("-1..1", (-1, 0, 1)),
+    ],
+)
+def test_values_are_numbers_ranges_and_arithmetic(text, values):
+    assert parse_values(text, "N") == values
+
+
+@pytest.mark.parametrize(
+    "text", ["", "64,", "a, b", "1..0", "1..999999999", "1.5", "4294967296", "8..1 step 2", "import os"]
+)
+def test_values_that_are_none_are_refused(text):
+    with pytest.raises(UsageError):
+        parse_values(text, "N")
+
+
+def test_a_value_twice_and_no_values_are_refused():
+    with pytest.raises(UsageError, match="twice"):
+        space([], N=[1, 1])
+    with pytest.raises(UsageError, match="no values"):
+        space([], N=[])
