@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.config import Model
 from engine.errors import UsageError
 from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price
@@ -57,6 +58,11 @@ class LlmSettings:
     batch: Path | None = None
     replay: Path | None = None
     prompts: bool = True
+
+
+def from_config(model: Model) -> LlmSettings:
+    """The settings that a repository's file asks for."""
+    return LlmSettings(model.name, model.plan, model.judge, limit=Limit(tokens=model.tokens))
 
 
 def parse_door(text: str) -> tuple[Path | None, Path | None]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
+from engine.config import Model, parse_config
 from engine.errors import UsageError
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_limit, parse_price, prompt_estimate
 from engine.llm.cassette import Recorder, Replayer
@@ -26,7 +27,7 @@ from engine.llm.memory import Memory
 from engine.llm.model import ChatAnswer, ChatError, ChatRequest, Fault, Message, Usage
 from engine.llm.part import Part
 from engine.llm.proposer import LlmProposer
-from engine.llm.session import EXCHANGES, LlmSettings, parse_door
+from engine.llm.session import EXCHANGES, LlmSettings, from_config, parse_door
 from engine.model import Program
 from engine.rules.model import Target
 from engine.search.journal import Journal
@@ -154,6 +155,14 @@ def test_open_prompts_are_told_in_the_notes(tmp_path):
 def test_a_wrong_door_is_named(text):
     with pytest.raises(UsageError, match="--llm"):
         parse_door(text)
+
+
+def test_a_repositorys_settings_name_models_and_always_have_a_limit():
+    config = parse_config(b"model: {enabled: true, name: big, plan: same, judge: small, tokens: 5000}", ".optiml.yml")
+    settings = from_config(config.model)
+    assert (settings.model, settings.plan_model, settings.judge_model) == ("big", "same", "small")
+    assert settings.limit == Limit(tokens=5000)
+    assert from_config(Model()).limit.tokens > 0
 
 
 # ---- recordings
