@@ -8,6 +8,7 @@ candidates. Where an arm uses counters, every arm and seed runs once before the 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
 import tempfile
 import time
@@ -113,6 +114,7 @@ def _run(
     from engine.llm.memory import Memory
     from engine.optimize import Options, optimize
     from engine.search.loop import Budget
+    from engine.tune.inner import TunerPart
 
     with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
         out = Path(name)
@@ -134,17 +136,29 @@ def _run(
         result, _ = optimize(options, shared)  # type: ignore[arg-type]
         seconds = time.monotonic() - begin
         with closing(sqlite3.connect(out / "journal.sqlite")) as db:
-            booked = list(db.execute("SELECT outcome, ratio FROM candidates WHERE id > 0 ORDER BY id"))
+            rows = list(db.execute("SELECT outcome, ratio, evaluation FROM candidates WHERE id > 0 ORDER BY id"))
+    # A node of the tuner stands for as many candidates as it tried points.
+    booked = [(outcome, ratio, TunerPart.points_of(json.loads(text)["notes"])) for outcome, ratio, text in rows]
+    count = sum(points for _, _, points in booked)
     return {
-        "best": best_after(booked, len(booked)), "after": {str(n): best_after(booked, n) for n in MARKS},
-        "candidates": len(booked), "seconds": seconds, "stopped": result.stopped,
+        "best": best_after(booked, count), "after": {str(n): best_after(booked, n) for n in MARKS},
+        "candidates": count, "seconds": seconds, "stopped": result.stopped,
     }  # fmt: skip
 
 
-def best_after(booked: Sequence[tuple[str, float | None]], count: int) -> float:
-    """The best speedup among the first `count` candidates (outcome, ratio) that passed, at least 1."""
-    passed = [ratio for outcome, ratio in booked[:count] if outcome in ("accepted", "screened") and ratio is not None]
-    return max([1.0, *passed])
+def best_after(booked: Sequence[tuple[str, float | None, int]], count: int) -> float:
+    """The best speedup among the first `count` candidates that passed, at least 1.
+
+    `booked` has outcome and speedup of each node, and how many candidates it stands for.
+    """
+    best, tried = 1.0, 0
+    for outcome, ratio, points in booked:
+        tried += points
+        if tried > count:
+            break
+        if outcome in ("accepted", "screened") and ratio is not None:
+            best = max(best, ratio)
+    return best
 
 
 def _others(place: Place, settings: Settings, kernel: str) -> list[Path]:

@@ -21,6 +21,10 @@ from engine.errors import MachineError
 _GRACE_S = 240.0
 _SETUP_S = 12.0  # about what a search takes beyond its budget on a machine with a GPU
 SUITE = "benchmarks/suite"
+PROPOSERS = (
+    "--proposers",
+    "rules,tuner",
+)  # of suite and controls; the examples are searched as the command does unasked
 CONTROL_SEEDS = 3
 WANTED_SHARE = 0.8  # of the copy bandwidth, for kernels bound by memory
 WANTED_MEAN = 3.0
@@ -37,7 +41,7 @@ def examples_table() -> Table:
 
 def suite_table() -> Table:
     """The suite's kernels, searched 60 s each."""
-    return _searches("suite", "the suite's kernels, each searched", 60.0, SUITE)
+    return _searches("suite", "the suite's kernels, each searched", 60.0, SUITE, PROPOSERS)
 
 
 def controls_table() -> Table:
@@ -49,7 +53,7 @@ def controls_table() -> Table:
 
     def measure(place: Place, settings: Settings, key: str) -> Row:
         name, _, seed = key.partition("#")
-        return search(place, f"{SUITE}/{name}.cu", settings.seconds or 20.0, int(seed), settings.device)
+        return search(place, f"{SUITE}/{name}.cu", settings.seconds or 20.0, int(seed), settings.device, PROPOSERS)
 
     return Table(
         "controls", "kernels at the roofline: nothing must be suggested", Settings(seconds=20.0, seeds=CONTROL_SEEDS),
@@ -62,9 +66,9 @@ def names(place: Place, folder: str) -> list[str]:
     return sorted(p.stem for p in (place.root / folder).glob("*.cu") if not p.name.startswith("control_"))
 
 
-def _searches(name: str, title: str, seconds: float, folder: str) -> Table:
+def _searches(name: str, title: str, seconds: float, folder: str, more: Sequence[str] = ()) -> Table:
     def measure(place: Place, settings: Settings, key: str) -> Row:
-        return search(place, f"{folder}/{key}.cu", settings.seconds or seconds, 0, settings.device)
+        return search(place, f"{folder}/{key}.cu", settings.seconds or seconds, 0, settings.device, more)
 
     return Table(
         name, title, Settings(seconds=seconds), lambda place, settings: names(place, folder), measure, summary, render,

@@ -44,9 +44,13 @@ class Store:
 
     def get(self, built: Built) -> Evaluation | None:
         """What is known of it."""
-        found = self._known.get(_key(built))
+        found = self.peek(built)
         self.answered += found is not None
         return found
+
+    def peek(self, built: Built) -> Evaluation | None:
+        """As `get`, not counted."""
+        return self._known.get(_key(built))
 
     def put(self, built: Built, evaluation: Evaluation) -> None:
         """Keep it."""
@@ -105,10 +109,17 @@ class SharedEvaluator:
         if found is None:
             found, _ = self.inner.evaluate(built, None)
             self.store.put(built, found)
-        return found, None
+        return found, self._against(found, incumbent)
+
+    def _against(self, evaluation: Evaluation, incumbent: Built | None) -> float | None:
+        """The speedup over the incumbent, from what both gained over the original."""
+        held = self.store.peek(incumbent) if self.store is not None and incumbent is not None else None
+        if held is None or held.measurement is None or evaluation.measurement is None:
+            return None
+        return evaluation.measurement.ratio / held.measurement.ratio
 
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
-        return self.evaluate(built, None)
+        return self.evaluate(built, incumbent)
 
     def confirm(self, built: Built) -> Evaluation:
         """What the search measured: a comparison of searches needs no second look at what they found."""

@@ -197,8 +197,19 @@ def test_a_control_with_a_suggestion_is_counted() -> None:
 
 
 def test_the_best_after_so_many_candidates_counts_what_passed_alone() -> None:
-    booked = [("slower", 0.9), ("accepted", 2.0), ("wrong_result", None), ("no_difference", 5.0), ("accepted", 3.0)]
+    booked = [
+        ("slower", 0.9, 1),
+        ("accepted", 2.0, 1),
+        ("wrong_result", None, 1),
+        ("no_difference", 5.0, 1),
+        ("accepted", 3.0, 1),
+    ]
     assert [ablation.best_after(booked, n) for n in (0, 1, 2, 4, 5, 100)] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+
+
+def test_a_node_of_the_tuner_counts_for_all_the_points_it_tried() -> None:
+    booked = [("accepted", 2.0, 1), ("accepted", 3.0, 16), ("accepted", 4.0, 1)]
+    assert [ablation.best_after(booked, n) for n in (1, 16, 17, 18)] == [2.0, 2.0, 3.0, 4.0]
 
 
 def test_an_ablation_pairs_runs_of_one_kernel_and_seed() -> None:
