@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.errors import MachineError
 from engine.model import (
     CaseTiming,
     Evaluation,
