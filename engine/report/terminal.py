@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -91,12 +91,23 @@ def print_result(result: OptimizationResult, out: Path) -> None:
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
     for note in result.notes:
         console.print(f"Note: {note}", markup=False)
+    if len(result.proposers) > 1:
+        console.print(f"Who found what: {found_by(result.proposers)}", markup=False)
     console.print(f"{result.elapsed_s:.0f} s; the search ended because {result.stopped}.", markup=False)
     if result.best is not None:
         patch = out / result.best.patch
         console.print(f"Patch: {patch}", markup=False, soft_wrap=True)
         console.print(f"Take it with: git apply {patch}", markup=False, soft_wrap=True)
     console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
+
+
+def found_by(proposers: Mapping[str, Any]) -> str:
+    """What each proposer brought: doublings of the speed, candidates, and money where it cost any."""
+    parts = []
+    for name, share in sorted(proposers.items(), key=lambda pair: -pair[1]["gain"]):
+        cost = f", {share['usd']:.2f} USD" if share["usd"] else ""
+        parts.append(f"{name} {2 ** share['gain']:.2f}× in {share['candidates']} candidates{cost}")
+    return "; ".join(parts)
 
 
 def _evidence(console: Console, result: OptimizationResult) -> None:
