@@ -157,6 +157,8 @@ def _run(
             executor.shutdown(wait=False, cancel_futures=True)
             if part is not None and not interrupted:
                 part.settle()
+            if insight is not None and not interrupted:  # the profiler starts beside the confirmation
+                insight.prepare(_looked_at(search, evaluator, [search.tree.root, *search.best_nodes(1)]))
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
             path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
             seer = insight or predicted
@@ -245,16 +247,20 @@ def _holds(evaluation: Evaluation, least: float) -> bool:
     return evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least
 
 
+def _looked_at(search: Search, evaluator: Evaluator, path: Sequence[Node]) -> list[tuple[Built, Evaluation]]:
+    return [
+        (search.built.get(node.id) or evaluator.build(node.program), node.evaluation)
+        for node in path
+        if node.evaluation is not None
+    ]
+
+
 def _evidence(
     search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node]
 ) -> list[Evidence]:
     """The profiler's (or the model's) evidence on the original and on each step to the best."""
     begin = time.monotonic()
-    looked_at: list[tuple[Built, Evaluation]] = []
-    for node in path:
-        assert node.evaluation is not None
-        looked_at.append((search.built.get(node.id) or evaluator.build(node.program), node.evaluation))
-    found = insight.trajectory(looked_at)
+    found = insight.trajectory(_looked_at(search, evaluator, path))
     stages = search.progress.stage_s
     stages["profile"] = stages.get("profile", 0.0) + time.monotonic() - begin
     return found

@@ -69,6 +69,10 @@ class Insight(Protocol):
         """What is known of the program with this digest; None while there is nothing."""
         ...
 
+    def prepare(self, path: Sequence[tuple[Built, Evaluation]]) -> None:
+        """The search has ended, perhaps with this path: have the source lines of its first and its last program counted."""
+        ...
+
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
         """The evidence of each program on a path, from the original on."""
         ...
@@ -91,6 +95,7 @@ class ProfilerInsight:
     ) -> None:  # fmt: skip
         self._lined = lined
         self._lines: dict[str, tuple[SourceLines, ...]] = {}
+        self._line_futures: dict[str, Future[Answer]] = {}
         self._lines_missing = ""
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
         self._waited_s = waited_s
@@ -136,9 +141,8 @@ class ProfilerInsight:
             while len(self._built) > _REMEMBERED:
                 self._built.popitem(last=False)
             self._passed += 1
-        if node.id == 0:  # the original is looked at in full
-            self._ask_for_lines(built, node.evaluation, Priority.EXPANSION)
-            return
+        if node.id == 0:
+            return  # the original is looked at in full
         future = self._service.submit(
             request_for(built, self._spec, self._case), CHEAP, Priority.BACKGROUND, _worth(node.evaluation)
         )
@@ -150,7 +154,14 @@ class ProfilerInsight:
 
         future.add_done_callback(book)
 
-    def _ask_for_lines(self, built: Built, evaluation: Evaluation, priority: Priority) -> Future[Answer] | None:
+    def prepare(self, path: Sequence[tuple[Built, Evaluation]]) -> None:
+        for built, evaluation in (path[0], path[-1]) if path else ():
+            if built.program.digest not in self._line_futures:
+                future = self._ask_for_lines(built, evaluation)
+                if future is not None:
+                    self._line_futures[built.program.digest] = future
+
+    def _ask_for_lines(self, built: Built, evaluation: Evaluation) -> Future[Answer] | None:
         """Have single instructions counted, of the same machine code built once more with its lines; None where that cannot be."""
         if self._lined is None or self._lines_missing:
             return None
@@ -163,7 +174,7 @@ class ProfilerInsight:
             self._lines_missing = "with line information the compiler makes other code"
             return None
         request = replace(request_for(built, self._spec, self._case), binary=binary)
-        future = self._service.submit(request, LINES, priority)
+        future = self._service.submit(request, LINES, Priority.REQUIRED)
 
         def book(done: Future[Answer]) -> None:
             answer = None if done.cancelled() else done.result()
@@ -214,10 +225,8 @@ class ProfilerInsight:
             return self._known.get(digest)
 
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
-        if path and path[-1][0].program.digest not in self._lines:
-            asked = self._ask_for_lines(*path[-1], Priority.REQUIRED)
-            if asked is not None:
-                concurrent.futures.wait([asked], timeout=_LINES_S)
+        self.prepare(path)
+        concurrent.futures.wait(list(self._line_futures.values()), timeout=_LINES_S)
         futures: list[Future[Answer]] = []
         for built, _ in path:
             known = self.known(built.program.digest)

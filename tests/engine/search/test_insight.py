@@ -134,8 +134,10 @@ def test_source_lines_of_the_original_come_into_its_diagnosis():
     evaluation = node(0, a).evaluation
     made.passed(node(0, a), a)
     made.look(a, evaluation)
-    assert service.names() == [("lines", "EXPANSION"), ("full", "EXPANSION")]
-    assert service.asked[0][0].binary.cubin == b"with lines"
+    made.prepare([(a, evaluation)])
+    made.prepare([(a, evaluation)])  # asked once
+    assert service.names() == [("full", "EXPANSION"), ("lines", "REQUIRED")]
+    assert service.asked[1][0].binary.cubin == b"with lines"
     service.answer(FULL, profile("full"))
     assert not any(f.line for f in made.known(a.program.digest)[0].findings)
     service.answer(LINES, lambda r: Profile(r.key, "lines", r.case, (STEP,)))
@@ -155,6 +157,7 @@ def test_without_source_lines_the_rest_goes_on_and_it_is_said(how):
     a = built("a\n")
     made.passed(node(0, a), a)
     made.look(a, node(0, a).evaluation)
+    made.prepare([(a, node(0, a).evaluation)])
     service.answer(LINES, lambda r: ProfileFailure(r.key, "missing", "the profiler does not know inst_executed"))
     service.answer(FULL, profile("full"))
     assert made.known(a.program.digest) is not None
