@@ -143,7 +143,8 @@ class Journal:
         stored = dict(self._db.execute("SELECT key, value FROM meta"))
         (count,) = self._db.execute("SELECT count(*) FROM candidates").fetchone()
         if not stored and not count:  # new, or killed before anything was booked
-            self._db.executemany("INSERT INTO meta VALUES (?, ?)", wanted.items())
+            files = b64encode(_pack(original.files)).decode()  # so that a report can show the source
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", [*wanted.items(), ("files", files)])
             return
         for key, value in wanted.items():
             if stored.get(key) != value:
@@ -166,8 +167,7 @@ class Journal:
             measurement.high if measurement else None, json.dumps(dataclasses.asdict(evaluation), sort_keys=True),
             _pack(entry.files), entry.elapsed_s, time.time(),
         )  # fmt: skip
-        # Half a character in a message (from JSON, or bytes that are no UTF-8) must not end a run.
-        row = tuple(v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for v in row)
+        row = tuple(map(_stored, row))
         try:
             self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 19)})", (*row, _checksum(row)))
         except sqlite3.Error as error:
@@ -230,6 +230,13 @@ class Journal:
     def close(self) -> None:
         """Close the file and give the lock up."""
         self._held.close()
+
+
+def _stored(value: Any) -> Any:
+    """A value as SQLite gives it back: half a character (from JSON, or bytes that are no UTF-8) and -0.0 are none."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value + 0.0 if isinstance(value, float) else value
 
 
 def _checksum(row: tuple[Any, ...]) -> str:

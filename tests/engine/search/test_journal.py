@@ -64,7 +64,7 @@ def numbered(found: list[Entry]) -> list[Entry]:
     return [replace(entry, id=number) for number, entry in enumerate(found)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(entries, max_size=4).map(numbered), st.integers(0, 4))
 def test_what_is_booked_comes_back(booked: list[Entry], at: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
