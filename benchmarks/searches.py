@@ -31,7 +31,9 @@ WANTED_MEAN = 3.0
 WANTED_OVERHEAD = 0.1
 WANTED_BYTES = 500_000_000
 # Stages that stand in the run's one line of time: what they say adds up to at most the run's time. "wait" is for compilers.
-_AT_WORK = ("wait", "verify", "time", "restart", "confirm", "profile", "lost", "screen", "predict")
+_AT_WORK = (
+    "wait", "verify", "time", "restart", "confirm", "guardrails", "profile", "waited for the profiler", "lost", "screen", "predict",
+)  # fmt: skip
 
 
 def examples_table() -> Table:

@@ -86,6 +86,8 @@ class Inner(Protocol):
     def against(self) -> float | None: ...
     @property
     def points(self) -> int: ...
+    @property
+    def stage_s(self) -> Mapping[str, float]: ...
 
 
 class InnerSearch(Protocol):
@@ -298,6 +300,9 @@ class Search:
             left = Budget(seconds, candidates)
             found = self._inner.search(parent.program, proposal, champion, left, self._executor, known)
             evaluation = found.evaluation
+            for stage, spent in found.stage_s.items():
+                # The best point's own time is booked with its node.
+                self._stage(stage, spent - evaluation.stage_s.get(stage, 0.0))
             if found.built is not None and found.built.identity in self._codes:
                 evaluation = _duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
             self._enter(parent, found.proposal, found.program, evaluation, found.built, found.against)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import Built, Evaluator
@@ -37,7 +37,10 @@ class TemplateProposal(Proposal):
 
 @dataclass(frozen=True)
 class Inner:
-    """What became of a template: the best point as a proposal, its program and evaluation, how many points that took."""
+    """What became of a template: the best point as a proposal, its program and evaluation, how many points that took.
+
+    `stage_s` are the seconds by stage that all points took together.
+    """
 
     proposal: Proposal
     program: Program
@@ -45,6 +48,7 @@ class Inner:
     evaluation: Evaluation
     against: float | None
     points: int
+    stage_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class TunerPart:
@@ -115,7 +119,7 @@ class TunerPart:
         best = tuner.best(1)
         if not best:
             evaluation = Evaluation(outcome, failure=Failure(reason), notes=(note(tried),))
-            return Inner(_plain(proposal), program, None, evaluation, None, tried)
+            return Inner(_plain(proposal), program, None, evaluation, None, tried, dict(tuner.progress.stage_s))
         chosen = best[0]
         made = template.proposal(chosen.point)
         summary = f"{made.summary} (the best of {tried} points)"
@@ -127,7 +131,7 @@ class TunerPart:
         taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)
         # Without a point that beat the champion side by side the template has none to offer in its place.
         against = None if champion is None else tuner.against or 1.0
-        return Inner(taken, text, built, evaluation, against, tried)
+        return Inner(taken, text, built, evaluation, against, tried, dict(tuner.progress.stage_s))
 
     @staticmethod
     def points_of(notes: Sequence[str]) -> int:
