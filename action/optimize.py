@@ -72,7 +72,7 @@ def run(
             head = write_tree(repository, request.head, Path(scratch) / "head")
             machine = machine_for(device, request.arch or config.targets[0])
             try:
-                looker = _Looker(base, head, machine, out, request.command != "check", past, proposers, model)
+                looker = _Looker(base, head, machine, out, request.command != "check", past, proposers, model, config)
                 for index, changed in enumerate(chosen):
                     left = total - (time.monotonic() - begin)
                     share = min(left / (len(chosen) - index), config.budget.kernel if not request.budget_s else left)
@@ -175,8 +175,9 @@ class _Looker:
 
     def __init__(
         self, base: Path, head: Path, machine: Machine, out: Path, search: bool, past: Baseline,
-        proposers: tuple[str, ...], model: LlmSettings | None,
+        proposers: tuple[str, ...], model: LlmSettings | None, config: Config,
     ) -> None:  # fmt: skip
+        self._config = config
         self._base, self._head, self._machine, self._out, self._search = base, head, machine, out, search
         self._past, self._proposers, self._model = past, proposers, model
         self._count = 0
@@ -210,6 +211,8 @@ class _Looker:
             spec=(spec, spec_path),
             proposers=self._proposers,
             llm=self._model,
+            guardrails=self._config.guardrails,
+            targets=self._config.targets,
         )
         try:
             result, folder = optimize(options, self._machine)
