@@ -112,10 +112,10 @@ def measure(place: Place, settings: Settings, kernel: str) -> Row:
 
 
 def _theirs(place: Place, kernel: str, limit_s: float) -> dict[str, Any]:
-    from engine.machine import gpu_arch
+    from engine.machine import visible_gpu
 
-    arch = gpu_arch()
-    if arch is None:
+    gpu = visible_gpu()
+    if gpu is None:
         raise MachineError("no NVIDIA GPU answers here", do="run it on a machine with one")
     with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
         out = Path(name) / "theirs.json"
@@ -125,7 +125,7 @@ def _theirs(place: Place, kernel: str, limit_s: float) -> dict[str, Any]:
             kernel,
             str(limit_s),
             str(out),
-            arch,
+            gpu[1],
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s + 200, check=False)
         if done.returncode or not out.is_file():

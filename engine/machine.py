@@ -147,16 +147,28 @@ class Machine:
         self._scratch.cleanup()
 
 
-def gpu_arch(device: int = 0) -> str | None:
-    """The architecture of the GPU here ("sm_90"), or None when there is none that answers."""
+def visible_gpu() -> tuple[int, str] | None:
+    """NVML's index of the first GPU that CUDA_VISIBLE_DEVICES leaves, and its architecture ("sm_90"); None: none that answers.
+
+    Raises MachineError where the variable names a part of a GPU (MIG), which cannot be timed alone.
+    """
     import pynvml
 
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if wanted.startswith("MIG-"):
+        raise MachineError("a part of a GPU (MIG) shares its memory bandwidth, so nothing can be timed", wanted)
     try:
         pynvml.nvmlInit()
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(pynvml.nvmlDeviceGetHandleByIndex(device))
+        if wanted.startswith("GPU-"):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(wanted)
+        elif wanted.isdecimal():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(wanted))
+        else:
+            return None
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        return int(pynvml.nvmlDeviceGetIndex(handle)), f"sm_{major}{minor}"
     except pynvml.NVMLError:
         return None
-    return f"sm_{major}{minor}"
 
 
 def make_machine(
@@ -174,7 +186,8 @@ def make_machine(
     from engine.compile.nvrtc import NvrtcCompiler
     from engine.predict.targets import target_for
 
-    found = None if device == "cpu" else gpu_arch()
+    gpu = None if device == "cpu" else visible_gpu()
+    index, found = gpu or (0, None)
     if found is not None and device == "auto" and not _has_cupy():
         found = None
     if device == "gpu":
@@ -192,7 +205,7 @@ def make_machine(
     cache = cache_folder()
     count = jobs or len(os.sched_getaffinity(0))
     compiler = NvrtcCompiler(chosen, cache=cache / "compile", sandbox=box, jobs=count)
-    return Machine("measured" if found else "predicted", chosen, target_for(chosen), count, box, cache, compiler)
+    return Machine("measured" if found else "predicted", chosen, target_for(chosen), count, box, cache, compiler, index)
 
 
 def _has_cupy() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import MachineError
 from engine.evaluate.model import Built
-from engine.gpu.monitor import Monitor
+from engine.gpu.monitor import Monitor, cuda_name
 from engine.model import Binary, LaunchConfig
 from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.spec.model import KernelSpec
@@ -75,7 +75,7 @@ class GpuRunner:
             environment={
                 "CUPY_CACHE_DIR": str(self._scratch / "cupy"),
                 "CUDA_CACHE_PATH": str(self._scratch / "driver"),
-                "CUDA_VISIBLE_DEVICES": str(self._index),
+                "CUDA_VISIBLE_DEVICES": cuda_name(self._index),
             },
         )
         self._worker = Worker(command)
