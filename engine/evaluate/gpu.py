@@ -209,14 +209,7 @@ class GpuEvaluator:
         too and timed closely beside incumbent and original."""
         stages = dict(built.stage_s)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
-        begin = time.perf_counter()
-
-        def passed(stage: str) -> None:
-            nonlocal begin
-            now = time.perf_counter()
-            stages[stage] = stages.get(stage, 0.0) + now - begin
-            begin = now
-
+        passed = _Laps(stages)
         try:
             self._runner.start()
             passed("restart")
@@ -366,21 +359,26 @@ class GpuEvaluator:
         assert self._original is not None
         runner, self._runner = self._runner, self._make_runner()
         runner.close()
+        stages: dict[str, float] = {}
+        lap = _Laps(stages)
         try:
             self._runner.open(self._spec, self._original, self._wide)
             problems = self._runner.validate()["problems"]
             if problems:
                 raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
+            lap("second process")
             self._runner.load("candidate", built)
-            evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {})
+            evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
             before = (
                 *plan(self._spec, self._random, self._builder.defences, repeats=2),
                 *real_shapes(self._spec, self._random),
             )
             failure = self._runner.verify("candidate", before, timeout_s=4 * self._limit_s)["failure"]
+            lap("verify")
             if failure:
                 return _refused(evaluation, failure)
             measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
+            lap("time")
             if failure:
                 return _refused(evaluation, failure)
             if self._builder.defences.checks_after_timing:
@@ -389,14 +387,18 @@ class GpuEvaluator:
                     *real_shapes(self._spec, self._random),
                 )
                 failure = self._runner.verify("candidate", after, timeout_s=4 * self._limit_s)["failure"]
+                lap("verify")
                 if failure:
                     return _refused(evaluation, failure)
             judged = self._judge(evaluation, measurement)
             if judged.outcome is not Outcome.ACCEPTED:
                 return judged
-            return self._guarded(judged, built)
+            guarded = self._guarded(judged, built)
+            lap("sanitizers")
+            return guarded
         except DeviceFault as fault:
-            return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)))
+            lap("lost")
+            return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)), stage_s=stages)
 
     def _guarded(self, judged: Evaluation, built: Built) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
@@ -429,6 +431,18 @@ class GpuEvaluator:
 
     def close(self) -> None:
         self._runner.close()
+
+
+class _Laps:
+    """Adds the seconds since the last call to a stage."""
+
+    def __init__(self, stages: dict[str, float]) -> None:
+        self._stages, self._since = stages, time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._stages[stage] = self._stages.get(stage, 0.0) + now - self._since
+        self._since = now
 
 
 def _refused(evaluation: Evaluation, failure: Mapping[str, Any]) -> Evaluation:
