@@ -195,6 +195,9 @@ class SharedInsight:
     def known(self, digest: str) -> Any:
         return self._inner.known(digest)
 
+    def prepare(self, path: Any) -> None:
+        """Nothing: no trajectory is asked for."""
+
     def trajectory(self, path: Any) -> list[Evidence]:
         """None: nobody reads it."""
         return []
