@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,28 @@ Evaluate = Callable[[str, Mapping[str, Any]], str]
 
 
 @pytest.fixture(scope="session")
-def evaluate() -> Evaluate:
-    """The text with its `${{ … }}` replaced by their values, as the runner does."""
+def evaluate() -> Iterator[Evaluate]:
+    """The text with its `${{ … }}` replaced by their values, as the runner does. One process answers all tests."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node: expressions cannot be evaluated as GitHub does")
     entry = package("@actions/expressions", "0.3.61") / "dist" / "index.js"
     script = Path(__file__).with_name("evaluate.mjs")
+    with subprocess.Popen(
+        [node, str(script), str(entry)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, answered = process.stdin, process.stdout
 
-    def run(text: str, contexts: Mapping[str, Any]) -> str:
-        expressions = [match[1].strip() for match in _EXPRESSION.finditer(text)]
-        request = json.dumps({"contexts": contexts, "expressions": expressions})
-        done = subprocess.run(
-            [node, str(script), str(entry)], input=request, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        values = iter(json.loads(done.stdout))
-        return _EXPRESSION.sub(lambda _: next(values), text)
+        def run(text: str, contexts: Mapping[str, Any]) -> str:
+            expressions = [match[1].strip() for match in _EXPRESSION.finditer(text)]
+            asked.write(json.dumps({"contexts": contexts, "expressions": expressions}) + "\n")
+            asked.flush()
+            found = json.loads(answered.readline())
+            assert isinstance(found, list), found
+            values = iter(found)
+            return _EXPRESSION.sub(lambda _: next(values), text)
 
-    return run
+        yield run
+        asked.close()
