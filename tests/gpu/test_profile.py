@@ -93,3 +93,24 @@ def test_the_worst_load_is_on_the_line_that_strides(machine: Machine) -> None:
     text = (EXAMPLES / "softmax.cu").read_text().splitlines()[site.line - 1]
     assert "x[" in text or "y[" in text
     assert site.sectors > 4 * site.ideal
+
+
+def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machine, tmp_path: Path) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    from engine.optimize import Options, optimize
+    from engine.search.insight import HELD, WAITED
+    from engine.search.loop import Budget
+
+    result, out = optimize(Options(EXAMPLES / "softmax.cu", budget=Budget(seconds=20.0), out=tmp_path / "out"), machine)
+    with closing(sqlite3.connect(out / "journal.sqlite")) as db:
+        counted = dict(db.execute("SELECT metrics, count(*) FROM profiles GROUP BY metrics"))
+    assert counted.get("cheap", 0) >= 16, (counted, result.notes)
+    assert counted.get("full", 0) >= 1, (counted, result.notes)
+    assert any("line " in sentence for sentence in result.diagnosis), (result.diagnosis, result.notes)
+    assert result.best is not None
+    assert result.trajectory[-1].diagnosis
+    assert result.trajectory[-1].moved
+    assert 0 < result.stages[HELD] < 0.15 * result.elapsed_s, result.stages
+    assert result.stages[WAITED] < 0.1 * result.elapsed_s, result.stages
