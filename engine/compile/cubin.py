@@ -94,11 +94,12 @@ class Cubin:
         return int(section["sh_size"]) if section is not None else 0
 
     @_reads
-    def code_hash(self, entries: tuple[str, ...]) -> str:
+    def code_hash(self, entries: tuple[str, ...], *, module: bool = True) -> str:
         """SHA-256 of what the entries execute and read as constants, in the order given.
 
         Over: instructions, relocations with what they point at, constant banks, sizes of shared memory. Not over names,
-        line numbers or debug information, so a comment or a moved line changes nothing. Raises CubinError.
+        line numbers or debug information, so a comment or a moved line changes nothing. Without `module` the constant banks
+        that all entries of the file share are left out: a function's linkage shows there. Raises CubinError.
         """
         digest = hashlib.sha256()
         self._hashed = 0
@@ -109,7 +110,7 @@ class Cubin:
             self._feed_section(digest, f".nv.constant0.{entry}")
             self._feed_section(digest, f".nv.constant2.{entry}")
             digest.update(f"shared {self.static_shared_bytes(entry)}\0".encode())
-        for name in (".nv.constant3", ".nv.constant4"):  # __constant__ variables, and addresses of globals
+        for name in (".nv.constant3", ".nv.constant4") if module else ():  # __constant__ variables, and addresses of globals
             self._feed_section(digest, name)
             self._feed_relocations(digest, name, _MAX_DEPTH)
         return digest.hexdigest()

@@ -10,7 +10,9 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.compile.cubin import Cubin
 from engine.errors import RefusedError, SourceError
+from engine.evaluate.model import Built
 from engine.model import Program
 from engine.source.edit import apply
 from engine.source.launch import hidden_launch, sites
@@ -148,6 +150,12 @@ def possible(template: Template, spec_path: str | None) -> ConstantTemplate:
     statement, moved = writer.launch(site)
     list(writer.definitions(writer.inside(kernel, statement, moved)))
     return template
+
+
+def same_code(a: Built, b: Built) -> bool:
+    """Whether two programs execute the same instructions with the same launches, whatever their kernels are called."""
+    hashes = [Cubin(x.binary.cubin).code_hash(x.binary.entries, module=False) for x in (a, b)]
+    return hashes[0] == hashes[1] and a.launches == b.launches and a.binary.resources == b.binary.resources
 
 
 class NothingToSelect(RefusedError):

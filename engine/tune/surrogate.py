@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _FIRST = 6  # points chosen to lie far from each other before the model speaks; ours
 _MOST_TRAINED = 128  # points the model is fitted to: the best and the latest; a fit then takes some milliseconds
 _LENGTHS = (0.15, 0.3, 0.6, 1.2, 2.5, 5.0)  # tried for each feature; features span 0 to 1
+_RANK_SHARE = 32  # the ranking is made anew after one point in so many that are known
 _FITS = 4  # settings of these that the gain is a mean over
 _NOISE = (1e-4, 1e-3, 1e-2)
 _FIT_EVERY = 3  # at first; later less often, as a point more changes less
@@ -54,6 +55,7 @@ class Surrogate:
         self._fitted_at = -_FIT_EVERY
         self._first = self._spread(min(_FIRST, len(known.points)))
         self._ranked: list[int] | None = None
+        self._since = 0  # points told since the ranking was made
 
     # ---- the protocol
 
@@ -67,7 +69,10 @@ class Surrogate:
         index = self._index.get(trial.point)
         if index is not None:
             self._told[index] = value
-            self._ranked = None
+            self._since += 1
+            # What one point more tells matters less and less: the ranking of all is then made anew after several.
+            if self._since > len(self._told) // _RANK_SHARE:
+                self._ranked, self._since = None, 0
 
     def describe(self, point: Point, features: Mapping[str, float]) -> None:
         index = self._index.get(point)

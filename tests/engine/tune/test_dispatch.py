@@ -1,0 +1,151 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.compile.nvrtc import NvrtcCompiler
+from engine.errors import RefusedError
+from engine.evaluate.build import Builder
+from engine.rules.model import Target
+from engine.sandbox import sandbox
+from engine.spec.read import specs_in
+from engine.tune.dispatch import NothingToSelect, check, generate, possible, same_code
+from engine.tune.result import Branch, ShapeBest
+from engine.tune.template import program_at
+
+from .kernels import SAXPY, template
+
+SMALL, LARGE = {"BLOCK": 64, "ITEMS": 1}, {"BLOCK": 128, "ITEMS": 4}
+
+
+def shapes(made, *values):
+    return [
+        ShapeBest(case.name, case.sizes, 1.0, chosen, 10.0, 2.0, 1.9, 2.1, 1.1)
+        for case, chosen in zip(made.spec.time, values, strict=True)
+    ]
+
+
+def test_dispatch_code_is_the_kernel_as_a_template_and_a_launch_that_selects():
+    made = template()
+    program, selection = generate(made, None, shapes(made, SMALL, LARGE), SMALL)
+    text = program.data.decode()
+    assert selection.key == "n"
+    assert [(b.low, b.high, b.cases) for b in selection.branches] == [
+        (None, 1048576, ("n=65536",)),
+        (1048576, None, ("n=16777216",)),
+    ]
+    assert "template <int BLOCK, int ITEMS>\n__global__ void saxpy(" in text
+    assert text.count("#define") == text.count("tune") == text.count("constexpr") == 0
+    assert (
+        """    if (n < 1048576) {
+        const int per_block = 64 * 1;
+        dim3 grid((n + per_block - 1) / per_block);
+        saxpy<64, 1><<<grid, 64>>>(a, x, y, n);
+    } else {
+        const int per_block = 128 * 4;
+        dim3 grid((n + per_block - 1) / per_block);
+        saxpy<128, 4><<<grid, 128>>>(a, x, y, n);
+    }
+}
+"""
+        in text
+    )
+
+
+def test_the_instances_are_the_machine_code_and_launches_that_were_tuned(tmp_path: Path):
+    made = template()
+    program, selection = generate(made, None, shapes(made, SMALL, LARGE), SMALL)
+    spec = specs_in(program, None)[0]
+    assert spec.steps[0].template_args == "64, 1"
+    with NvrtcCompiler("sm_90", cache=tmp_path, sandbox=sandbox(False), jobs=1) as compiler:
+        point = Builder(made.spec, tmp_path, compiler, Target())
+        point.original(made.original)
+        for branch in selection.branches:
+            values = tuple(branch.values[n] for n in made.space.names)
+            own = replace(spec, steps=(replace(spec.steps[0], template_args=", ".join(map(str, values))),))
+            instance = Builder(own, tmp_path, compiler, Target()).original(program)
+            tuned = point.candidate(program_at(made.original, made, values))
+            assert same_code(instance, tuned)
+            assert not same_code(instance, point.candidate(program_at(made.original, made, (256, 2))))
+
+
+def test_one_configuration_for_all_shapes_selects_nothing():
+    made = template()
+    with pytest.raises(NothingToSelect, match="best for every shape"):
+        generate(made, None, shapes(made, SMALL, SMALL), SMALL)
+
+
+def test_overlapping_shapes_are_refused():
+    sizes = "time = [{ n = 65536 }, { n = 1048576 }, { n = 4194304 }, { n = 16777216 }]"
+    made = template(SAXPY.replace("time = [{ n = 65536 }, { n = 16777216 }]", sizes))
+    with pytest.raises(RefusedError, match=r"the shapes of the dispatch table overlap: no size \(n\)"):
+        generate(made, None, shapes(made, SMALL, LARGE, SMALL, LARGE), SMALL)
+    with pytest.raises(RefusedError, match="overlap: a and b"):
+        check([Branch(None, 100, SMALL, ("a",)), Branch(50, None, LARGE, ("b",))])
+    with pytest.raises(RefusedError, match="no branch between 100 and 200"):
+        check([Branch(None, 100, SMALL, ("a",)), Branch(200, None, LARGE, ("b",))])
+    with pytest.raises(RefusedError, match="without a branch"):
+        check([Branch(10, None, SMALL, ("a",))])
+
+
+MATRIX = """#define ROWS 4
+// optiml: tune ROWS = 1, 2, 4
+// optiml: args.x = { size = "rows*cols", fill = "normal" }
+// optiml: args.y = { role = "out", size = "rows*cols" }
+// optiml: check = [{ rows = 1, cols = 1 }]
+// optiml: time = [{ rows = 64, cols = 65536 }, { rows = 65536, cols = 64 }]
+__global__ void twice(const float* x, float* y, int rows, int cols) {
+    for (int r = 0; r < ROWS; ++r) {
+        int row = blockIdx.y * ROWS + r, col = blockIdx.x * 64 + threadIdx.x;
+        if (row < rows && col < cols) y[row * cols + col] = 2 * x[row * cols + col];
+    }
+}
+void run(const float* x, float* y, int rows, int cols) {
+    twice<<<dim3((cols + 63) / 64, (rows + ROWS - 1) / ROWS), 64>>>(x, y, rows, cols);
+}
+"""
+
+
+def test_the_size_that_tells_the_shapes_apart_is_found():
+    made = template(MATRIX)
+    program, selection = generate(made, None, shapes(made, {"ROWS": 1}, {"ROWS": 4}), {"ROWS": 1})
+    assert selection.key in ("rows", "cols")  # their product is the same in both cases
+    assert "twice<1><<<dim3((cols + 63) / 64, (rows + 1 - 1) / 1), 64>>>(x, y, rows, cols);" in program.data.decode()
+
+
+def test_a_product_of_two_sizes_may_tell_the_shapes_apart():
+    sizes = "{ rows = 64, cols = 64 }, { rows = 64, cols = 8192 }, { rows = 8192, cols = 64 }"
+    made = template(MATRIX.replace("{ rows = 64, cols = 65536 }, { rows = 65536, cols = 64 }", sizes))
+    one, four = {"ROWS": 1}, {"ROWS": 4}
+    _, selection = generate(made, None, shapes(made, one, four, four), one)
+    assert selection.key == "static_cast<long long>(rows) * cols"
+    assert [b.high for b in selection.branches] == [46340, None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("__global__", "int other = BLOCK;\n__global__", "used outside of the kernel and its launch"),
+        ("__global__", "#if BLOCK > 64\n#endif\n__global__", "used outside"),
+        ("    saxpy<<<", "    if (n > BLOCK) saxpy<<<", "no statement of its own"),
+        ("(a, x, y, n);\n}", "(a, x, y, n);\n    check(grid);\n}", "serves more than the launch"),
+        ("(a, x, y, n);\n}", "(a, x, y, n);\n    saxpy<<<grid, BLOCK>>>(a, x, y, n);\n}", "launched elsewhere too"),
+        ("        if (j < n) {", "#if ITEMS > 1\n#endif\n        if (j < n) {", "preprocessor conditions"),
+    ],
+)
+def test_what_is_in_the_way_is_said_before_the_search(old, new, says):
+    with pytest.raises(RefusedError, match=says):
+        possible(template(SAXPY.replace(old, new, 1)), None)
+
+
+def test_a_launch_that_cannot_be_seen_is_refused():
+    text = SAXPY.partition("void run")[0].replace(
+        "// optiml: check", '// optiml: launch = { grid = "cdiv(n, BLOCK * ITEMS)", block = "BLOCK" }\n// optiml: check'
+    )
+    with pytest.raises(RefusedError, match="no launch of 'saxpy' can be seen"):
+        possible(template(text), None)
+
+
+def test_one_timing_case_has_nothing_to_select():
+    with pytest.raises(RefusedError, match="one timing case"):
+        possible(template(SAXPY.replace(", { n = 16777216 }", "")), None)

@@ -1,0 +1,205 @@
+"""The tuner's loop on an evaluator whose answers are computed from the constants in the text."""
+
+import math
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.errors import RefusedError, UsageError
+from engine.evaluate.model import Built, NotBuilt, Signals
+from engine.model import Binary, CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Resources
+from engine.rules.model import Target
+from engine.search.journal import Journal
+from engine.search.loop import Budget
+from engine.tune.feasible import feasible
+from engine.tune.strategy import Known, choose
+from engine.tune.tuner import Tuner
+
+from .kernels import SAXPY, template
+
+TEXT = SAXPY.replace("tune BLOCK = 64, 128, 256, 2048", "tune BLOCK = 64..1024 step 64").replace(
+    "1, 2, 4\n", "1, 2, 4, 8\n"
+)
+
+
+def values(text):
+    return int(re.search(r"BLOCK (\d+)", text)[1]), int(re.search(r"ITEMS = (\d+);", text)[1])
+
+
+def speed(block, items):
+    return 2 ** (-((math.log2(block * items) - 10) ** 2) / 4 + 0.1 * math.log2(items) + 0.5)
+
+
+class Evaluator:
+    """Follows the Evaluator protocol: a point in `wrong` fails, one in `heavy` uses all registers, ITEMS = 8 is ITEMS = 4."""
+
+    def __init__(self, wrong=(), heavy=(), broken=()):
+        self.wrong, self.heavy, self.broken = set(wrong), set(heavy), set(broken)
+        self.evaluated, self.retimed, self.built, self.lock = [], [], [], threading.Lock()
+
+    @property
+    def signals(self):
+        return Signals("measured", {"name": "fake"})
+
+    def open(self, original):
+        built = self.build(original)
+        return built, self._evaluation(built)
+
+    def build(self, program):
+        point = values(program.data.decode())
+        with self.lock:
+            self.built.append(point)
+        if point in self.broken:
+            raise NotBuilt("no", evaluation=Evaluation(Outcome.COMPILE_ERROR, failure=Failure("no such thing")))
+        code = str((point[0], min(point[1], 4)))
+        resources = (Resources(255 if point in self.heavy else 32, 0, 0, 0, 0),)
+        launch = LaunchConfig((1, 1, 1), (point[0], 1, 1))
+        return Built(program, code, ("k",), Binary(b"", "sm_90", ("k",), resources, code), ((launch,),))
+
+    def _evaluation(self, built):
+        block, items = eval_point(built)
+        ratio = speed(block, items) / speed(256, 1)
+        outcome = Outcome.ACCEPTED if ratio > 1 else Outcome.SLOWER if ratio < 1 else Outcome.NO_DIFFERENCE
+        case = CaseTiming("n=1", 1.0, 100.0, 100.0 / ratio, ratio, ratio, ratio, 3)
+        return Evaluation(
+            outcome, Measurement((case,), ratio, ratio, ratio), None, built.binary.resources, built.binary.code_hash
+        )
+
+    def evaluate(self, built, incumbent):
+        point = eval_point(built)
+        self.evaluated.append(point)
+        if point in self.wrong:
+            return Evaluation(Outcome.WRONG_RESULT, failure=Failure("differs")), None
+        mine = self._evaluation(built)
+        return mine, speed(*point) / speed(*eval_point(incumbent)) if incumbent else None
+
+    def retime(self, built, incumbent, effort):
+        self.retimed.append((eval_point(built), effort))
+        return self._evaluation(built), None
+
+    def confirm(self, built):
+        return self._evaluation(built)
+
+    def close(self):
+        pass
+
+
+def eval_point(built):
+    block, items = (int(n) for n in built.text.strip("()").split(","))
+    return block, items
+
+
+def run(tmp_path, evaluator, *, name="model", budget=30, resume=False, seed=0, text=TEXT):
+    made = template(text)
+    points = feasible(made, Target())
+    strategy, _ = choose(name, Known(points.points, seed, budget))
+    journal = Journal(tmp_path / "journal.sqlite", made.original, {"kernel": "saxpy"}, resume=resume)
+    try:
+        with ThreadPoolExecutor(4) as executor:
+            tuner = Tuner(
+                made.original, made, points, strategy, evaluator, Target(), executor, in_flight=6, journal=journal
+            )
+            tuner.start(*evaluator.open(made.original))
+            tuner.run(Budget(candidates=budget))
+    finally:
+        journal.close()
+    return tuner
+
+
+@pytest.mark.parametrize("name", ["model", "annealing", "random", "exhaustive", "halving"])
+def test_the_best_point_is_found_and_the_budget_is_kept(tmp_path, name):
+    evaluator = Evaluator()
+    tuner = run(tmp_path, evaluator, name=name, budget=400)
+    best = tuner.best(1)[0]
+    reached = speed(best.point[0], min(best.point[1], 4))
+    assert reached == max(speed(b, min(i, 4)) for b, i in tuner.feasible.points)
+    assert tuner.progress.evaluated <= 400
+    assert len(evaluator.evaluated) + len(evaluator.retimed) == tuner.evaluations
+    assert tuner.trace[-1].ratio == pytest.approx(reached / speed(256, 1))
+    assert [m.ratio for m in tuner.trace] == sorted(m.ratio for m in tuner.trace)
+
+
+def test_the_number_of_configurations_is_exact(tmp_path):
+    tuner = run(tmp_path, Evaluator(), budget=17)
+    assert len(tuner.tried) == tuner.progress.evaluated == 17
+    assert tuner.progress.stopped == "the budget is spent"
+
+
+def test_equal_machine_code_is_timed_once(tmp_path):
+    evaluator = Evaluator()
+    tuner = run(tmp_path, evaluator, name="exhaustive", budget=400)
+    duplicates = tuner.progress.outcomes[Outcome.DUPLICATE]
+    assert duplicates == sum(1 for b, i in tuner.feasible.points if i == 8)
+    assert len(set(evaluator.evaluated)) == len(evaluator.evaluated)
+    assert tuner.evaluations + duplicates == len(tuner.tried)
+
+
+def test_the_original_is_not_evaluated_again(tmp_path):
+    evaluator = Evaluator()
+    run(tmp_path, evaluator, name="exhaustive", budget=400)
+    assert (256, 1) not in evaluator.evaluated
+
+
+def test_a_template_that_does_not_reproduce_the_original_is_refused(tmp_path):
+    everything = {(b, i) for b in range(64, 1025, 64) for i in (1, 2, 4, 8)}
+    with pytest.raises(RefusedError, match=r"does not reproduce the original at BLOCK = \d+, ITEMS = \d: differs"):
+        run(tmp_path, Evaluator(wrong=everything))
+
+
+def test_one_wrong_point_later_is_a_failure_of_that_point_alone(tmp_path):
+    best = (512, 4)
+    tuner = run(tmp_path, Evaluator(wrong={best}), budget=60, seed=1)
+    assert tuner.progress.outcomes[Outcome.WRONG_RESULT] == 1
+    assert tuner.best(1)[0].point != best
+
+
+def test_a_template_without_a_point_that_compiles_is_refused(tmp_path):
+    everything = {(b, i) for b in range(64, 1025, 64) for i in (1, 2, 4, 8)} - {(256, 1)}
+    with pytest.raises(RefusedError, match=r"no point of the template could be built; .* no such thing"):
+        run(tmp_path, Evaluator(broken=everything))
+
+
+def test_registers_times_threads_keep_a_point_off_the_device(tmp_path):
+    heavy = {(b, i) for b in range(320, 1025, 64) for i in (4, 8)}  # the same machine code
+    evaluator = Evaluator(heavy=heavy)
+    tuner = run(tmp_path, evaluator, name="exhaustive", budget=400)
+    assert not heavy & set(evaluator.evaluated)
+    assert tuner.impossible == {"registers * threads <= 65536": len(heavy & set(tuner.feasible.points))}
+
+
+def test_a_run_goes_on_where_it_was(tmp_path):
+    first = run(tmp_path, Evaluator(), budget=20)
+    evaluator = Evaluator()
+    second = run(tmp_path, evaluator, budget=40, resume=True)
+    assert len(second.tried) == 40
+    assert not {t.point for t in first.tried} & set(evaluator.evaluated)
+    assert (second.best(1)[0].value or 0) >= (first.best(1)[0].value or 0)
+    assert second.evaluations == first.evaluations + len(evaluator.evaluated)
+
+
+def test_a_run_of_another_source_is_not_resumed(tmp_path):
+    run(tmp_path, Evaluator(), budget=5)
+    with pytest.raises(UsageError, match="cannot be resumed"):
+        run(tmp_path, Evaluator(), budget=9, resume=True, text=TEXT.replace("y = a * x", "y += a * x", 1))
+
+
+def test_an_interrupt_leaves_everything_booked(tmp_path):
+    class Interrupted(Evaluator):
+        def evaluate(self, built, incumbent):
+            if len(self.evaluated) == 7:
+                raise KeyboardInterrupt
+            return super().evaluate(built, incumbent)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Interrupted(), budget=30)
+    evaluator = Evaluator()
+    assert len(run(tmp_path, evaluator, budget=30, resume=True).tried) == 30
+    assert len(evaluator.evaluated) <= 23
+
+
+def test_halving_times_the_good_ones_again(tmp_path):
+    evaluator = Evaluator()
+    run(tmp_path, evaluator, name="halving", budget=30)
+    assert {e for _, e in evaluator.retimed} == {1, 2}
