@@ -91,7 +91,8 @@ def exchanges(path: Path) -> list[dict[str, Any]]:
         if "edit" in value:
             found.append({"edit": value["edit"]})
         elif "error" in value:
-            found.append({"label": value["label"], "fault": value["error"]["fault"], "what": value["error"]["what"]})
+            error = value["error"]
+            found.append({"label": value["label"], "fault": error["fault"], "text": error["text"][:_SHOWN]})
         else:
             answer = value["answer"]
             usage = {key: answer["usage"][key] for key in ("prompt_tokens", "completion_tokens")}

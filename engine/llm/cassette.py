@@ -48,6 +48,7 @@ class Recorder:
                 "what": self._redact(error.what),
                 "status": error.status,
                 "usage": usage,
+                "text": self._redact(error.text),
             }
             self._write(request, {"error": fault})
             raise
@@ -121,7 +122,8 @@ class Replayer:
         error = line.get("error")
         if error is not None:
             usage = Usage(**error["usage"]) if error["usage"] else None
-            raise ChatError(error["what"], fault=Fault(error["fault"]), status=error["status"], usage=usage)
+            text = error.get("text", "")
+            raise ChatError(error["what"], fault=Fault(error["fault"]), status=error["status"], usage=usage, text=text)
         answer = line["answer"]
         return ChatAnswer(**{**answer, "usage": Usage(**answer["usage"])})
 
@@ -138,6 +140,7 @@ def _line(text: str, where: str) -> Mapping[str, Any]:
             error = line["error"]
             Fault(error["fault"])
             str.__str__(error["what"])
+            str.__str__(error.get("text", ""))
             int.__int__(error["status"])
             if error["usage"] is not None:
                 _usage(error["usage"])

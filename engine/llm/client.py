@@ -318,18 +318,21 @@ def read_completion(
     choice = choices[0] if choices and isinstance(choices[0], dict) else {}
     message = choice.get("message")
     message = message if isinstance(message, dict) else {}
-    text = message.get("content")
-    text = text if isinstance(text, str) else ""
+    text = _text(message.get("content"))
     usage = _usage(completion.get("usage"), request, text)
     refusal, finish = message.get("refusal"), choice.get("finish_reason")
     if (isinstance(refusal, str) and refusal) or finish == "content_filter":
-        raise ChatError("the model refused", fault=Fault.REFUSED, usage=usage)
+        raise ChatError("the model refused", fault=Fault.REFUSED, usage=usage, text=text or _text(refusal))
     if finish == "length":
-        raise ChatError("the answer was cut at its limit of tokens", fault=Fault.CUT_SHORT, usage=usage)
+        raise ChatError("the answer was cut at its limit of tokens", fault=Fault.CUT_SHORT, usage=usage, text=text)
     if not text.strip():
         raise ChatError("the model answered nothing", fault=Fault.EMPTY, usage=usage)
     named = completion.get("model")
     return ChatAnswer(text, named[:200] if isinstance(named, str) and named else model, usage, elapsed_s, tries)
+
+
+def _text(said: Any) -> str:
+    return said if isinstance(said, str) else ""
 
 
 def _usage(said: Any, request: ChatRequest, text: str) -> Usage:

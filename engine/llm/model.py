@@ -57,12 +57,14 @@ class Usage:
 class ChatError(OptimlError):
     """An exchange that gave nothing to use. `fault` says how it ended; `status` is HTTP's, 0 without one.
 
-    `usage` is what it cost all the same (a refusal is charged for), None where the server did not say.
+    `usage` is what it cost all the same (a refusal is charged for), None where the server did not say; `text` is what the
+    model had said.
     """
 
     fault: Fault = Fault.CONNECTION
     status: int = 0
     usage: Usage | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True)

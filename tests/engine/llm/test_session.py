@@ -187,7 +187,7 @@ def answer(text, usage=None):
 
 def test_a_recording_gives_answers_and_faults_in_order(tmp_path):
     recorder = Recorder(
-        Once(answer("one"), ChatError("no", fault=Fault.REFUSED, usage=Usage(3, 1)), answer("two")),
+        Once(answer("one"), ChatError("no", fault=Fault.REFUSED, usage=Usage(3, 1), text="I will not"), answer("two")),
         tmp_path / "c.jsonl",
     )
     recorder.complete(REQUEST)
@@ -199,7 +199,7 @@ def test_a_recording_gives_answers_and_faults_in_order(tmp_path):
     assert replayer.complete(REQUEST).text == "one"
     with pytest.raises(ChatError) as caught:
         replayer.complete(REQUEST)
-    assert (caught.value.fault, caught.value.usage.tokens) == (Fault.REFUSED, 4)
+    assert (caught.value.fault, caught.value.usage.tokens, caught.value.text) == (Fault.REFUSED, 4, "I will not")
     assert replayer.complete(REQUEST).text == "two"
     # Another prompt under the same label: measured times differ between runs.
     assert replayer.complete(ChatRequest((Message("user", "other times"),), REQUEST.label)).text
