@@ -297,11 +297,7 @@ def make_profiler(
 ) -> Profiler:
     """The profiler of a machine with a GPU, for one spec; look at `unusable` before using it. Raises CompileError."""
     return Profiler(
-        machine.box,
-        find_ncu(),
-        machine.tool_kernels(),
-        machine.cache / "worker",
-        spec,
+        machine.box, find_ncu(), machine.tool_kernels(), machine.cache / "worker", spec,
         case=case, device=machine.device, prime=prime, spares=spares,
     )  # fmt: skip
 
@@ -329,8 +325,7 @@ class _Session:
             wire.send(file, header, [profiler._tools])
         setup.chmod(0o644)
         self._folder.chmod(0o755)
-        cache = scratch / "cupy"
-        cache.mkdir(exist_ok=True)
+        (cache := scratch / "cupy").mkdir(exist_ok=True)
         with contextlib.suppress(PermissionError):
             cache.chmod(0o777)
         argv = [
