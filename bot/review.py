@@ -12,6 +12,9 @@ from bot.suggest import Placed, place, separate
 from engine.model import Measurement
 from engine.result import OptimizationResult
 
+# A review shows no more findings than this, and reading a patch takes time.
+_PLACED = 60
+
 Conclusion = Literal["success", "neutral", "failure"]
 
 
@@ -120,7 +123,8 @@ def make_review(bundle: Bundle, files: tuple[FileDiff, ...], settings: Settings)
         else:
             wanted.append((looked, looked.result, measurement))
     wanted.sort(key=lambda item: (item[2].predicted, -item[2].ratio))
-    placed = separate([place(looked.patch, files) for looked, _, _ in wanted])
+    placed = separate([place(looked.patch, files) for looked, _, _ in wanted[:_PLACED]])
+    placed += [Placed(None, f"it is beyond the first {_PLACED}")] * (len(wanted) - len(placed))
     findings = tuple(
         Finding(number, looked, result, measurement, where)
         for number, ((looked, result, measurement), where) in enumerate(zip(wanted, placed, strict=True), 1)
