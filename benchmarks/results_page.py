@@ -45,7 +45,7 @@ def _where(record: Mapping[str, Any], name: str) -> str:
     dates = sorted({row["date"][:10] for row in rows})
     device = record["device"].get("name", "")
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    at = ", ".join(f"`{commit}`" for commit in commits)
+    at = ", ".join(f"`{commit}`" for commit in commits if commit) or "(not known)"
     command = shlex.join(_plain(record["commands"][-1]))
     return (
         f"`{command}` at commit {at}, {when}, {device}. Every figure: [{name}.json](../benchmarks/results/{name}.json)."
