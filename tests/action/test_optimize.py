@@ -105,6 +105,40 @@ def test_a_spec_that_no_longer_fits_comes_from_the_head(
     assert (fresh.changed.new, fresh.spec_from, bare.spec_from) == (True, "head", "none")
 
 
+@pytest.mark.parametrize(
+    ("asked", "settings", "proposers", "model"),
+    [
+        ("", "", ("rules",), None),
+        ("rules,llm", "", ("rules", "llm"), ""),
+        ("llm", "", ("llm",), ""),
+        ("", "model: {enabled: true, name: qwen}\n", ("rules", "llm"), "qwen"),
+        ("rules", "model: {enabled: true}\n", ("rules",), None),
+    ],
+)
+def test_who_proposes_is_asked_for_or_set_by_the_base(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, settings: str, proposers: tuple[str, ...],
+    model: str | None,
+) -> None:  # fmt: skip
+    import action.optimize as job
+
+    seen = []
+
+    def search(options: job.Options, machine: object) -> None:
+        seen.append(options)
+        raise job.MachineError("stands for the search")
+
+    monkeypatch.setattr(job, "optimize", search)
+    monkeypatch.setattr(job._Looker, "_compare", lambda *_: None)
+    (clone / "k.cu").write_text(FAST)
+    (clone / ".optiml.yml").write_text(settings)
+    base = commit(clone, "base")
+    (clone / "k.cu").write_text(SLOW)
+    (clone / ".optiml.yml").write_text("model: {enabled: true, name: strangers}\n")
+    look(clone, base, commit(clone, "head"), tmp_path / "out", proposers=asked)
+    assert seen[0].proposers == proposers
+    assert (seen[0].llm.model if seen[0].llm else None) == model
+
+
 def test_a_kernel_that_is_named_is_searched_though_nothing_changed_in_it(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
