@@ -65,6 +65,10 @@ class Insight(Protocol):
         """The proposals with priors by the program's diagnosis, most promising first; None while there is none."""
         ...
 
+    def want(self, digest: str) -> None:
+        """Have the program with this digest diagnosed, if it passed its checks."""
+        ...
+
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
         """What is known of the program with this digest; None while there is nothing."""
         ...
@@ -214,11 +218,15 @@ class ProfilerInsight:
         known = self.known(digest)
         if known is not None:
             return reweighted(proposals, known[0])
+        self.want(digest)  # it is about to be built upon
+        return None
+
+    def want(self, digest: str) -> None:
+        """Have a program diagnosed that passed its checks; nothing where it was already, or is not known."""
         with self._lock:
             found = self._built.get(digest)
         if found is not None:
-            self.look(*found)  # it is about to be built upon
-        return None
+            self.look(*found)
 
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
         with self._lock:
@@ -319,6 +327,9 @@ class PredictedWatch:
             counters = {"bytes asked of L2": (moved_bytes, "byte"), "warp instructions": (instructions, "inst")}
             proxies = Proxies(moved_bytes, instructions, _occupancy(built, self._spec, self._case))
             self._arrived.append(Observation(node.id, "predicted", [counters], proxies))
+
+    def want(self, digest: str) -> None:
+        """See `Insight.want`; predictions are there from the start."""
 
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
         """See `Insight.known`."""
