@@ -165,8 +165,8 @@ def _run(
             evidence = [] if seer is None or interrupted else _evidence(search, evaluator, seer, path)
         if part is not None:
             part.observe()
+        search.observe()
         if insight is not None:
-            search.observe()
             search.progress.stage_s.update(insight.stages())
         missing = insight.close() if insight is not None else ()
         insight = None

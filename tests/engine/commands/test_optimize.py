@@ -76,6 +76,15 @@ def test_a_run_leaves_result_journal_and_a_patch_that_applies(optiml, repository
     assert result["file"] == "src/row_sum.cu"
     assert result["counts"]["candidates"] == 8
     assert len(rows(out)) == 9
+    assert result["proxies"] is True
+    assert set(result["constants"]) == {"reward", "search"}
+    assert all(constant["reason"] for table in result["constants"].values() for constant in table.values())
+    with closing(sqlite3.connect(f"file:{out / 'journal.sqlite'}?mode=ro", uri=True)) as db:
+        counted = [
+            row[0] for row in db.execute("SELECT candidate FROM profiles WHERE metrics = 'predicted' ORDER BY 1")
+        ]
+    assert counted == [row[0] for row in rows(out) if row[3] == "screened"]  # the original's outcome is that too
+    assert all(step["diagnosis"] for step in result["trajectory"])
     assert "predicted for sm_90, not measured" in " ".join(done.stdout.split())
     assert result["best"] is not None
     subprocess.run(["git", "apply", "--check", str(out / "best.patch")], cwd=repository, check=True)

@@ -1,0 +1,37 @@
+"""Bytes and instructions of a program, from counts and loops that are written down here."""
+
+import pytest
+
+from engine.model import Binary, LaunchConfig
+from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
+from engine.predict.footprint import footprint
+from engine.predict.sass import KernelCode, Loop
+
+LAUNCH = LaunchConfig((10, 1, 1), (64, 1, 1))  # 20 warps
+
+
+def loop(instructions: int, parent: int = -1) -> Loop:
+    return Loop(
+        parent=parent, depth=parent + 1, instructions=instructions, fp32=0, fp64=0, mufu=0, shuffles=0, barriers=0, local=0,
+        tensor=0, memory=(), loads=0, load_batches=0, shared_batches=0,
+    )  # fmt: skip
+
+
+def test_sectors_and_instructions_add_up_over_steps() -> None:
+    sites = (
+        SiteCounts(3, "global", "load", 4, 20, 640, 160),
+        SiteCounts(4, "global", "store", 4, 20, 640, 80),
+        SiteCounts(5, "shared", "load", 4, 20, 640, 999),  # stays on the multiprocessor
+    )
+    counts = KernelCounts(LAUNCH, sites, 2560.0, 2560.0)
+    binary = Binary(b"", "sm_90", ("a", "b"), (), "h")
+    code = {"a": KernelCode("a", (loop(30),)), "b": KernelCode("b", (loop(5),))}
+    moved, instructions = footprint(binary, (LAUNCH, LAUNCH), AccessCounts((counts, counts)), code)
+    assert moved == 2 * 240 * 32
+    assert instructions == pytest.approx(20 * 30 + 20 * 5)
+
+
+def test_code_that_could_not_be_read_counts_for_nothing() -> None:
+    counts = KernelCounts(LAUNCH, (), 0.0, 0.0)
+    binary = Binary(b"", "sm_90", ("a",), (), "h")
+    assert footprint(binary, (LAUNCH,), AccessCounts((counts,)), {}) == (0.0, 0.0)
