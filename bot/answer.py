@@ -90,20 +90,29 @@ def _status(forge: Forge, target: Target) -> Said:
 
 
 def _cancel(forge: Forge, code: Code, target: Target) -> Said:
-    marks = [read_run_line(note.body) for note in own_status(forge, target.number)]
-    mark = next((m for m in marks if m is not None), None)
     nothing = Said("Nothing is running for this pull request.", False)
-    if mark is None or mark.id == target.run:
+    if not target.run:
         return nothing
-    try:
-        theirs = code.run(mark.id)
-        # A number in a comment is not enough: only a run of this same workflow is ended.
-        if theirs.status == "completed" or (target.run and code.run(target.run).path != theirs.path):
-            return nothing
-        code.cancel(mark.id)
-    except (MissingError, RejectedError):
-        return nothing
-    return Said("", True)  # the run that ends says so in the status comment
+    # A number in a comment is not enough: only a run of this same workflow is ended.
+    path = code.run(target.run).path
+    ended = False
+    for id in _running(forge, code, target):
+        try:
+            theirs = code.run(id)
+            if theirs.status != "completed" and theirs.path == path:
+                code.cancel(id)
+                ended = True
+        except (MissingError, RejectedError):
+            continue  # it is gone, or has ended in between
+    return Said("", True) if ended else nothing  # the run that ends says so in the status comment
+
+
+def _running(forge: Forge, code: Code, target: Target) -> list[int]:
+    """Runs that may be at work on this pull request: the one that the status names, and those that its commit started."""
+    marks = [read_run_line(note.body) for note in own_status(forge, target.number)]
+    named = [mark.id for mark in marks if mark is not None]
+    started = [run.id for run in code.runs(target.head) if run.status != "completed"]
+    return [id for id in dict.fromkeys([*named, *started]) if id != target.run]
 
 
 def _own_answer(forge: Forge, target: Target, comment: int) -> Note | None:

@@ -114,6 +114,9 @@ class DryCode:
     def run(self, id: int) -> Run:
         return self._code.run(id)
 
+    def runs(self, head: str) -> tuple[Run, ...]:
+        return self._code.runs(head)
+
     def cancel(self, id: int) -> None:
         self._say(f"would cancel the run {id}")
 

@@ -113,6 +113,10 @@ class Code(Protocol):
 
     def run(self, id: int) -> Run: ...
 
+    def runs(self, head: str) -> tuple[Run, ...]:
+        """The newest runs of any workflow for a commit."""
+        ...
+
     def cancel(self, id: int) -> None:
         """Ask for the end of a run. Raises RejectedError where it has ended."""
         ...

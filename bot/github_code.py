@@ -111,6 +111,10 @@ class GitHubCode:
     def run(self, id: int) -> Run:
         return _run(self._client.get(f"{self._root}/actions/runs/{id}"))
 
+    def runs(self, head: str) -> tuple[Run, ...]:
+        query = urlencode({"head_sha": head, "per_page": 100})
+        return _runs(self._client.get(f"{self._root}/actions/runs?{query}"))
+
     def cancel(self, id: int) -> None:
         self._client.retried(lambda: self._client.send("POST", f"{self._root}/actions/runs/{id}/cancel", None))
 
@@ -187,6 +191,11 @@ def _address(data: Any) -> str:
 @understood
 def _run(data: Any) -> Run:
     return Run(int(data["id"]), str(data["path"]), str(data["status"]))
+
+
+@understood
+def _runs(data: Any) -> tuple[Run, ...]:
+    return tuple(_run(item) for item in data["workflow_runs"])
 
 
 @understood

@@ -188,7 +188,10 @@ def test_concurrency_and_conditions_mean_what_they_say(path: Path, evaluate: Eva
             },
         }
 
-    pull = contexts("pull_request_target" if "forks" in path.stem else "pull_request", {"pull_request": {"number": 7}})
+    pull = contexts(
+        "pull_request_target" if "pull_request_target" in flow[True] else "pull_request",
+        {"pull_request": {"number": 7}},
+    )
     issue = {"number": 7, "pull_request": {"url": "x"}}
     command = contexts("issue_comment", {"issue": issue, "comment": {"body": "/optiml optimize"}})
     talk = contexts("issue_comment", {"issue": issue, "comment": {"body": "thanks"}})

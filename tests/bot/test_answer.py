@@ -360,6 +360,13 @@ def test_cancel_ends_the_run_that_the_status_names(scene: Scene) -> None:
     assert scene.answers() == []  # the run that ends says so itself
 
 
+def test_cancel_finds_a_run_that_could_not_announce_itself(scene: Scene) -> None:
+    scene.server.runs[60] = {"path": ".github/workflows/optiml.yml", "status": "queued", "head": scene.head}
+    scene.server.runs[61] = {"path": ".github/workflows/tests.yml", "status": "in_progress", "head": scene.head}
+    assert scene.ask(Cancel()).done
+    assert {id for id, run in scene.server.runs.items() if run.get("cancelled")} == {60}
+
+
 @pytest.mark.parametrize("how", ["ended", "another workflow", "no status", "a stranger's", "itself"])
 def test_cancel_ends_nothing_else(scene: Scene, how: str) -> None:
     running(scene, "other.yml" if how == "another workflow" else ".github/workflows/optiml.yml")

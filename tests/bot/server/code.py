@@ -174,6 +174,14 @@ class CodeSide:
         data = example(f"{_R}/actions/runs/{{run_id}}", "get", "200")
         return 200, data | {"id": int(names["run_id"]), "path": run["path"], "status": run["status"]}
 
+    def _list_runs(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
+        shape = example(f"{_R}/actions/runs/{{run_id}}", "get", "200")
+        found = [
+            {**shape, "id": id, "path": run["path"], "status": run["status"]}
+            for id, run in self.runs.items() if run.get("head") == query["head_sha"]
+        ]  # fmt: skip
+        return 200, {"total_count": len(found), "workflow_runs": found}
+
     def _cancel_run(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
         run = self.runs.get(int(names["run_id"]))
         if run is None:
@@ -236,6 +244,7 @@ CALLS: dict[tuple[str, str], Any] = {
     ("GET", f"{_R}/pulls"): CodeSide._list_pulls,
     ("POST", f"{_R}/pulls"): CodeSide._add_pull,
     ("GET", f"{_R}/actions/runs/{{run_id}}"): CodeSide._get_run,
+    ("GET", f"{_R}/actions/runs"): CodeSide._list_runs,
     ("POST", f"{_R}/actions/runs/{{run_id}}/cancel"): CodeSide._cancel_run,
     ("GET", f"{_R}/actions/runs/{{run_id}}/artifacts"): CodeSide._list_artifacts,
     ("GET", f"{_R}/actions/artifacts/{{artifact_id}}/zip"): CodeSide._download,

@@ -22,7 +22,7 @@ PATHS = (
     f"{_R}/check-runs/{{check_run_id}}", f"{_R}/commits/{{ref}}/check-runs",
     f"{_R}/git/commits", f"{_R}/git/commits/{{commit_sha}}", f"{_R}/git/trees", f"{_R}/git/trees/{{tree_sha}}",
     f"{_R}/git/blobs", f"{_R}/git/blobs/{{file_sha}}", f"{_R}/git/refs", f"{_R}/git/ref/{{ref}}", f"{_R}/git/refs/{{ref}}",
-    f"{_R}/pulls", f"{_R}/actions/runs/{{run_id}}", f"{_R}/actions/runs/{{run_id}}/cancel",
+    f"{_R}/pulls", f"{_R}/actions/runs", f"{_R}/actions/runs/{{run_id}}", f"{_R}/actions/runs/{{run_id}}/cancel",
     f"{_R}/actions/runs/{{run_id}}/artifacts", f"{_R}/actions/artifacts/{{artifact_id}}/{{archive_format}}",
     f"{_R}/contents/{{path}}", f"{_R}/compare/{{basehead}}", f"{_R}/collaborators/{{username}}/permission",
 )  # fmt: skip
