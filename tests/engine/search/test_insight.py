@@ -162,3 +162,20 @@ def test_without_source_lines_the_rest_goes_on_and_it_is_said(how):
     service.answer(FULL, profile("full"))
     assert made.known(a.program.digest) is not None
     assert len([n for n in made.close() if n.startswith("no source lines in the diagnosis: ")]) == 1
+
+
+def test_without_a_profiler_times_and_resources_remain_and_the_result_says_so(tmp_path):
+    from engine.profile.ncu import Profiler
+    from engine.profile.service import ProfileService
+    from engine.profile.turns import Turns
+    from engine.sandbox import NoSandbox
+
+    profiler = Profiler(NoSandbox(), None, b"tools", tmp_path, SPEC)
+    made = ProfilerInsight(ProfileService(profiler, Turns().guest(), prepare=(FULL,)), SPEC, TARGET, 4e12)
+    a = built("a\n")
+    made.passed(node(0, a), a)
+    made.look(a, node(0, a).evaluation)
+    (evidence,) = made.trajectory([(a, node(0, a).evaluation)])
+    assert "judged by times, occupancy and resource use alone" in evidence.diagnosis[-1]
+    (note,) = made.close()
+    assert "Nsight Compute (ncu) is not installed here" in note
