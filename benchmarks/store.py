@@ -192,6 +192,9 @@ class SharedInsight:
     def weigh(self, digest: str, proposals: Any) -> Any:
         return self._inner.weigh(digest, proposals)
 
+    def want(self, digest: str) -> None:
+        self._inner.want(digest)
+
     def known(self, digest: str) -> Any:
         return self._inner.known(digest)
 
