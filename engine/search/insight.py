@@ -167,7 +167,7 @@ class ProfilerInsight:
 
     def _ask_for_lines(self, built: Built, evaluation: Evaluation) -> Future[Answer] | None:
         """Have single instructions counted, of the same machine code built once more with its lines; None where that cannot be."""
-        if self._lined is None or self._lines_missing:
+        if self._lined is None or self._lines_missing or self._service.unusable:
             return None
         try:
             binary, listing = self._lined(built)
