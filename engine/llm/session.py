@@ -248,6 +248,8 @@ def _value(text: str | None) -> float | None:
 class Known(Protocol):
     """What is asked of a profiler: the diagnosis and the counters of a program, None while there is nothing."""
 
+    def want(self, digest: str) -> None: ...
+
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None: ...
 
 
@@ -271,6 +273,7 @@ def diagnoser(insight: Known | None, most_s: float = math.inf) -> Callable[[Node
                 return Diagnosed(tuple(diagnosis.sentences()), counters, tuple(diagnosis.codes))
             if time.monotonic() >= deadline:
                 break
+            insight.want(node.program.digest)  # it may have passed its checks only now
             time.sleep(0.05)
         return Diagnosed()
 

@@ -27,8 +27,10 @@ from engine.llm.memory import Memory
 from engine.llm.model import ChatAnswer, ChatError, ChatRequest, Fault, Message, Usage
 from engine.llm.part import Part
 from engine.llm.proposer import LlmProposer
-from engine.llm.session import EXCHANGES, LlmSettings, from_config, parse_door
-from engine.model import Program
+from engine.llm.session import EXCHANGES, LlmSettings, diagnoser, from_config, parse_door
+from engine.model import LaunchConfig, Program
+from engine.profile.diagnosis import Diagnosis, Finding
+from engine.profile.model import Counter, Profile, StepProfile
 from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Search
@@ -340,6 +342,28 @@ def test_an_answer_that_was_cut_counts_as_the_most_it_can_have_cost():
     spent = budget.spent
     assert (spent.requests, spent.completion_tokens, spent.estimated) == (1, 77, 1)
     assert spent.prompt_tokens >= 100
+
+
+def test_a_node_that_is_asked_about_is_diagnosed_first():
+    class Insight:
+        wanted = ()
+
+        def want(self, digest):
+            self.wanted = (*self.wanted, digest)
+
+        def known(self, digest):
+            step = StepProfile("k", LaunchConfig((1, 1, 1), (32, 1, 1)), {"dram__bytes.sum": Counter(3.5e6, "byte")})
+            found = Diagnosis("memory", "memory-bound", (Finding("uncoalesced", "strided", 0.9),))
+            return (found, Profile("", "full", 0, (step,))) if digest in self.wanted else None
+
+    node = Tree(Program({"k.cu": b"x"}, "k.cu"), lambda program: [], 0).root
+    insight = Insight()
+    assert diagnoser(insight)(node, 0.0) == Diagnosed()  # nobody waits where nobody is asked
+    assert insight.wanted == ()
+    told = diagnoser(insight)(node, 5.0)
+    assert told.codes == ("memory_bound", "uncoalesced")
+    assert told.counters == {"dram__bytes.sum": "3.5e+06 byte"}
+    assert diagnoser(None)(node, 5.0) == Diagnosed()
 
 
 # ---- plan, judge, account
