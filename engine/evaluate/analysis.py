@@ -58,7 +58,9 @@ class Analysis:
 
     def slice(self, program: Program) -> str:
         """The program's device slice. Raises SourceError."""
-        names = list(dict.fromkeys(step.kernel for step in self.spec.steps))
+        # With the template arguments: they may name types and constants of the file.
+        named = (f"{s.kernel}<{s.template_args}>" if s.template_args else s.kernel for s in self.spec.steps)
+        names = list(dict.fromkeys(named))
         return device_slice(program, names, root=self.root, include=self.spec.compile.include).text
 
     def launches(self, program: Program) -> tuple[tuple[LaunchConfig, ...], ...]:

@@ -159,7 +159,8 @@ class _Items:
             for item in items_of(data.decode("utf-8", "replace"))
             if item.kind == "function" and not set(item.defines) & kernels and not set(item.defines) <= self.ours
         ]
-        self.foreign = {t.text for item in others for t in _flat(_unlaunched(item))}
+        # Constants that only name the instance of our kernel at its launch are the launch's: that instance is what is verified.
+        self.foreign = {t.text for item in others for t in _flat(_uninstantiated(_unlaunched(item), spec))}
         self.shared = {t.text for item in others if _is_device(item) for t in _flat(item.tokens)} - kernels
 
     def reason(self) -> str | None:
@@ -364,6 +365,27 @@ def _unlaunched(item: Item) -> list[Token]:
         dropped -= keep
     gone = {i for name in dropped for i in range(*declared[name])} | inside
     return [t for i, t in enumerate(tokens) if i not in gone]
+
+
+def _uninstantiated(tokens: Sequence[Token], spec: KernelSpec) -> list[Token]:
+    """The tokens without the template arguments of the instances that the spec names: `k<float, SIZE><<<`."""
+    kernels = {
+        (s.kernel.rpartition("::")[2], re.sub(r"\s+", "", s.template_args)) for s in spec.steps if s.template_args
+    }
+    names = {name for name, _ in kernels}
+    dropped: set[int] = set()
+    for i, token in enumerate(tokens[:-1]):
+        if token.text not in names or tokens[i + 1].text != "<":
+            continue
+        depth = 0
+        for j in range(i + 1, len(tokens)):
+            depth += (tokens[j].text == "<") - (tokens[j].text == ">")
+            if depth == 0:
+                arguments = "".join(t.text for t in tokens[i + 2 : j])
+                if (token.text, arguments) in kernels and _counts(tokens[j + 1 : j + 4], ("<", "<", "<")):
+                    dropped.update(range(i + 1, j + 1))
+                break
+    return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
 def _launch_figures(tokens: Sequence[Token]) -> set[int]:

@@ -1,0 +1,169 @@
+"""Tuning on real files without a GPU: what is on disk, what a rule's template gives, what bad input gives."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine import cli
+from engine.machine import make_machine
+from engine.rules import families, make_site
+from engine.rules.model import Target
+from engine.search.loop import Budget
+from engine.source.load import load_program
+from engine.spec.read import find_spec
+from engine.tune import TuneOptions, tune
+from engine.tune.feasible import feasible
+from engine.tune.run import rule_templates
+from engine.tune.template import program_at
+from engine.verify.screen import screen
+
+from .kernels import template
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+SCALE = """#define ITEMS 1
+constexpr int SIZE = 32;
+// optiml: tune ITEMS = 1, 4
+// optiml: tune SIZE = 32, 256
+// optiml: kernel = "scale<float, SIZE>"
+// optiml: args.x = { role = "in", size = "n", fill = "normal" }
+// optiml: args.y = { role = "out", size = "n" }
+// optiml: check = [{ n = 1 }, { n = 129 }]
+// optiml: time = [{ n = 1048576 }]
+template <typename T, int BLOCK>
+__global__ void scale(const T* x, T* y, int n) {
+    for (int k = 0; k < ITEMS; ++k) {
+        int i = (blockIdx.x * ITEMS + k) * BLOCK + threadIdx.x;
+        if (i < n) y[i] = 2 * x[i];
+    }
+}
+void run(const float* x, float* y, int n) {
+    scale<float, SIZE><<<(n + SIZE * ITEMS - 1) / (SIZE * ITEMS), SIZE>>>(x, y, n);
+}
+"""
+
+
+def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "scale.cu").write_text(SCALE)
+    options = TuneOptions(path=work / "scale.cu", budget=Budget(candidates=4), parameters={"ITEMS": "1"})
+    machine = make_machine(device="cpu", jobs=2)
+    try:
+        result = tune(options, machine)
+    finally:
+        machine.close()
+    out = work / ".optiml" / "scale-scale-tune"
+    assert result.mode == "predicted"
+    assert "predicted" in result.verdict
+    assert result.strategy == "exhaustive"
+    assert result.counts["configurations"] == 1  # the other point is the original
+    assert result.space.feasible == 2
+    assert result.best is not None
+    assert result.best.values["SIZE"] == 256  # 32 threads leave most of a multiprocessor idle
+    assert json.loads((out / "result.json").read_text())["schema"] == "optiml.tune/1"
+    subprocess.run(["git", "apply", str(out / "best.patch")], cwd=work, check=True)
+    assert (work / "scale.cu").read_text() == SCALE.replace("SIZE = 32;", "SIZE = 256;")
+    assert [m.configurations for m in result.trace] == sorted(m.configurations for m in result.trace)
+    assert (work / ".optiml" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_constant_that_names_the_instance_may_change_but_not_one_that_names_another():
+    def refused(host):
+        made = template(SCALE.partition("void run")[0] + host)
+        return screen(made.original, program_at(made.original, made, (1, 256)), made.spec)
+
+    own = "void run(const float* x, float* y, int n) { scale<float, SIZE><<<(n + SIZE - 1) / SIZE, SIZE>>>(x, y, n); }"
+    other = "\nvoid also(const double* x, double* y, int n) { scale<double, SIZE><<<n, 32>>>(x, y, n); }"
+    assert refused(own) is None
+    assert "SIZE" in (refused(own + other) or "")
+    assert "SIZE" in (refused(own + "\nint size() { return SIZE; }") or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "least"),
+    [
+        ("matmul", "matmul_tile", 1000),
+        ("transpose", "transpose_tile", 15),
+        ("softmax", "row_parallel", 30),
+        ("gelu_bias", "block_size", 30),
+        ("gelu_bias", "coarsen", 10),
+        ("gelu_bias", "vectorize", 2),
+        ("softmax", "unroll", 25),
+        ("dot", "launch_bounds", 3),
+    ],
+)
+def test_a_rule_leaves_its_figures_open(name, rule, least):
+    path = EXAMPLES / f"{name}.cu"
+    spec, spec_path = find_spec(EXAMPLES.parent, path)
+    program = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+    left_open = next(t for t in rule_templates(program, spec, Target()) if t.name == rule)
+    points = feasible(left_open, Target()).points
+    assert len(points) >= least
+    texts = {program_at(program, left_open, p).digest for p in points[:: max(1, len(points) // 5)]}
+    assert len(texts) >= min(5, len(points))
+    assert program.digest not in texts
+    assert left_open.proposal(points[-1]).proposer == "tuner"
+
+
+def test_a_family_holds_what_the_rule_proposes_by_itself():
+    path = EXAMPLES / "matmul.cu"
+    spec, spec_path = find_spec(EXAMPLES.parent, path)
+    program = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+    site = make_site(program, spec, 0, Target())
+    family = next(f for f in families(site) if f.rule == "matmul_tile")
+    left_open = next(t for t in rule_templates(program, spec, Target()) if t.name == "matmul_tile")
+    points = set(feasible(left_open, Target()).points)
+    from engine.rules import proposals
+
+    own = [
+        p
+        for p in proposals(site, only=["matmul_tile"])
+        if all(p.parameters[n] in v for n, v in family.parameters.items())
+    ]
+    assert len(own) >= 5
+    for proposal in own:
+        values = {n: int(proposal.parameters[n]) for n in family.parameters}
+        assert tuple(values[n] for n in left_open.space.names) in points
+        made = family.make(values)
+        assert made is not None
+        assert made.edits == proposal.edits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        (["--param", "SIZE"], "--param: 'SIZE' is not understood", 2),
+        (["--param", "SIZE=64", "--param", "SIZE=32"], "names a parameter twice", 2),
+        (["--param", "NOWHERE=1,2"], "'NOWHERE' is no macro and no constant", 2),
+        (["--param", "SIZE=a"], "the values of 'SIZE' are not understood", 2),
+        (["--where", "SIZE > 4096"], "'SIZE > 4096' excludes", 1),
+        (["--where", "SIZE <> 3"], "unexpected", 2),
+        (["--where", "OTHER > 3"], "names 'OTHER'", 2),
+        (["--rule", "nothing"], "writes no template for this kernel; those that do:", 2),
+        (["--rule", "launch_bounds/9", "--param", "SIZE=64"], "--rule and --param are both given", 2),
+        (["--dispatch"], "one timing case", 1),
+        (["--budget", "none"], "'none' is no budget", 2),
+        (["--jobs", "0"], "--jobs must be at least 1", 2),
+    ],
+)
+def test_bad_input_is_a_clear_error_and_overwrites_nothing(tmp_path, monkeypatch, capsys, arguments, says, code):
+    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "scale.cu").write_text(SCALE)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "result.json").write_text("earlier")
+    assert cli.main(["tune", str(tmp_path / "scale.cu"), "--device", "cpu", "--out", str(out), *arguments]) == code
+    error = capsys.readouterr().err
+    assert says in error
+    assert "internal" not in error
+    assert (out / "result.json").read_text() == "earlier"
+
+
+def test_a_missing_file_and_a_folder_are_wrong_use(tmp_path, capsys):
+    assert cli.main(["tune", str(tmp_path / "none.cu")]) == 2
+    assert cli.main(["tune", str(tmp_path)]) == 2
+    assert "no such file" in capsys.readouterr().err
