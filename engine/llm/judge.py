@@ -13,7 +13,7 @@ from engine.llm.answer import json_objects
 from engine.llm.context import Context, node_key, program_diff
 from engine.llm.edits import plain
 from engine.llm.model import ChatClient, ChatError, ChatRequest, Fault
-from engine.llm.prompt import PromptError, judge
+from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, judge
 from engine.model import Outcome
 from engine.rules.model import Proposal
 from engine.search.reward import CONSTANTS, failed
@@ -72,8 +72,10 @@ class Judge:
     `model` "" leaves the choice to the client.
     """
 
-    def __init__(self, client: ChatClient, model: str = "", *, most_tokens: int) -> None:
-        self._client, self._model, self._most_tokens = client, model, most_tokens
+    def __init__(
+        self, client: ChatClient, model: str = "", *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS
+    ) -> None:
+        self._client, self._model, self._profile, self._most_tokens = client, model, profile, most_tokens
         self._lock = threading.Lock()
         self._pairs: list[tuple[float, float]] = []
         self._scored = 0
@@ -108,7 +110,7 @@ class Judge:
 
     def _ask(self, context: Context, shown: Sequence[Judged], round: int) -> dict[str, float]:
         try:
-            messages = judge(context, shown, most_tokens=self._most_tokens)
+            messages = judge(context, shown, profile=self._profile, most_tokens=self._most_tokens)
             label = f"judge/{node_key(context.place.original, context.program)}/{round}/0"
             request = ChatRequest(
                 messages, label, self._model, _TEMPERATURE, _MOST_ANSWER_TOKENS, SCHEMA, f"judge: {context.about}"

@@ -64,10 +64,10 @@ class Part:
             return found  # with a diagnosis to come, the memory is asked with it
         return self.lessons.weigh(digest, found if found is not None else proposals) or found
 
-    def settle(self) -> None:
+    def settle(self, timeout_s: float) -> None:
         """See `LlmSession.settle`."""
         if self.model is not None:
-            self.model.settle()
+            self.model.settle(timeout_s)
 
     def observe(self) -> None:
         """See `LlmSession.observe`."""

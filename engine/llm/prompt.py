@@ -65,7 +65,9 @@ def planned(context: Context, messages: tuple[Message, ...], text: str) -> tuple
     return (*before, Message("user", user.content + "\n" + _render("code.jinja", fence=fence, plan=told)))
 
 
-def judge(context: Context, edits: Sequence[Judged], *, most_tokens: int = MOST_TOKENS) -> tuple[Message, ...]:
+def judge(
+    context: Context, edits: Sequence[Judged], *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS
+) -> tuple[Message, ...]:
     """System and user message that ask for scores of edits. Over the limit the differences go. Raises PromptError."""
     fence = fence_for(context)
     system = Message("system", _render("judge_system.jinja", fence=fence))
@@ -73,7 +75,7 @@ def judge(context: Context, edits: Sequence[Judged], *, most_tokens: int = MOST_
         shown = [
             {"key": e.key, "summary": e.summary, "diff": e.diff.replace(fence, "") if diffs else ""} for e in edits
         ]
-        values = _values(context, "diagnosis", fence, 0 if diffs else 4)
+        values = _values(context, profile, fence, 0 if diffs else 4)
         user = Message("user", _render("judge.jinja", edits=shown, **values))
         if estimated_tokens(system.content) + estimated_tokens(user.content) <= most_tokens:
             return system, user

@@ -31,7 +31,6 @@ from engine.spec.model import KernelSpec
 
 EXCHANGES = "exchanges.jsonl"
 SAME = "same"  # for a plan or a judge: the model that writes the code
-_SETTLE_S = 20.0  # two batches of profiles
 # What an expectation may name: the counters that are collected.
 COUNTERS: tuple[str, ...] = tuple(dict.fromkeys((*CHEAP.metrics, *FULL.metrics)))
 
@@ -105,7 +104,8 @@ class LlmSession:
             settings.model, plan_model, settings.profile, settings.repairs, answer_tokens=settings.answer_tokens
         )
         judge_model = settings.model if settings.judge_model == SAME else settings.judge_model
-        self.judge = Judge(asked, judge_model, most_tokens=options.most_tokens) if settings.judge_model else None
+        judge = Judge(asked, judge_model, profile=settings.profile, most_tokens=options.most_tokens)
+        self.judge = judge if settings.judge_model else None
         self._proposer = LlmProposer(asked, options)
         self._feed = LlmFeed(
             self._proposer, spec, target,
@@ -157,10 +157,10 @@ class LlmSession:
         """Wait for proposals; whether any are there."""
         return self._feed.wait(timeout_s)
 
-    def settle(self) -> None:
+    def settle(self, timeout_s: float) -> None:
         """Let the questions for a batch be written down that still wait for a diagnosis; nothing to wait for otherwise."""
         if self.batch is not None:
-            self._feed.settle(_SETTLE_S)
+            self._feed.settle(timeout_s)
 
     def observe(self) -> None:
         """Hold what the model expected of its edits against the counters, while the profiler still answers."""

@@ -53,6 +53,16 @@ def judged(model, count=3):
     return judge, judge.scored(context_of(spec, node), proposals(node, count), 0)
 
 
+@pytest.mark.parametrize("profile", ["none", "raw", "diagnosis"])
+def test_a_judge_is_told_no_more_of_the_counters_than_the_model(profile):
+    spec, node = grown()
+    model = Says(lambda summary: (1.0, 0.0))
+    Judge(model, profile=profile).scored(context_of(spec, node), proposals(node), 0)
+    text = model.requests[0].messages[-1].content
+    assert ("Occupancy is 12 %" in text) == (profile == "diagnosis")
+    assert "134217728" not in text
+
+
 def test_scores_move_priors_and_are_kept():
     judge, scored = judged(Says(lambda summary: (4.0, 0.0) if "1" in summary else (1.0, 0.9)))
     assert scored[1].prior > 0.5 > scored[0].prior
