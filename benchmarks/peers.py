@@ -1,6 +1,6 @@
 """The suite's suggestions beside PyTorch, cuBLAS, cuSPARSE and CUB: the same inputs, one process, timed in turn.
 
-A row takes the patch that the table `suite` recorded, builds it anew and measures it with the original and the peers. Peers get
+A row takes the suggestion that the table `suite` recorded, builds it anew and measures it with the original and the peers. Peers get
 their best settings: fused operations where the library has them, cuDNN's benchmark mode, `torch.compile` with
 `max-autotune-no-cudagraphs` (the same kernels as `max-autotune`, without copying every call's inputs into a graph's
 buffers). TF32 is off for all: the kernels are fp32. Time of the host is in nobody's figure (benchmarks/sidebyside.py).
@@ -41,10 +41,10 @@ def cublas_cub_table() -> Table:
     )  # fmt: skip
 
 
-def suggestion(place: Place, kernel: str) -> str:
-    """The patch that the suite's record has for a kernel, "" for a control. Raises UsageError where none is recorded."""
+def suggestion(place: Place, kernel: str) -> dict[str, str]:
+    """The files that the suite's suggestion for a kernel changed; none of a control. Raises UsageError where no row is recorded."""
     if kernel.startswith("control_"):
-        return ""
+        return {}
     record = (
         load(place.results / "suite.json", "suite") or load(place.results / "suite.part.json", "suite") or {"rows": {}}
     )
@@ -55,7 +55,7 @@ def suggestion(place: Place, kernel: str) -> str:
             str(place.results / "suite.json"),
             "measure `optiml bench suite` first",
         )
-    return str(row["patch"])
+    return dict(row.get("files", {}))
 
 
 def _measure_torch(place: Place, settings: Settings, kernel: str) -> Row:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import sqlite3
 import subprocess
 import tempfile
 import threading
+import zlib
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +93,25 @@ def search(place: Place, file: str, seconds: float, seed: int, device: str, more
         if code != 0 or not out.strip():
             raise MachineError(err.strip()[-1500:] or f"exit code {code} without a word", file)
         result: dict[str, Any] = json.loads(out)
-        best = Path(name) / "best.patch"
-        patch = best.read_text(encoding="utf-8") if result["best"] else ""
+        best = result["best"]
+        patch = (Path(name) / "best.patch").read_text(encoding="utf-8") if best else ""
+        files = _files(Path(name) / "journal.sqlite", best["id"]) if best else {}
     return {
         "file": file, "kernel": result["kernel"], "mode": result["mode"], "verdict": result["verdict"], "seed": seed,
-        **_times(result), **_roofline(place, file, result), "patch": patch,
+        **_times(result), **_roofline(place, file, result), "patch": patch, "files": files,
         "steps": [step["summary"] for step in result["trajectory"]],
         "diagnosis": (result["trajectory"][-1]["diagnosis"] if result["trajectory"] else result["diagnosis"])[:1],
         "candidates": result["counts"]["candidates"], "counts": result["counts"], "elapsed_s": result["elapsed_s"],
         "stages": result["stages"], "overhead": overhead(result), "peak_bytes": peak_bytes,
         "device": result["signals"]["device"], "versions": result["provenance"]["versions"],
     }  # fmt: skip
+
+
+def _files(journal: Path, candidate: int) -> dict[str, str]:
+    """The files that a candidate changed, whole, from the run's journal: what peers are measured beside is built from them."""
+    with closing(sqlite3.connect(journal)) as db:
+        (packed,) = db.execute("SELECT files FROM candidates WHERE id = ?", (candidate,)).fetchone()
+    return {path: b64decode(data).decode("utf-8") for path, data in json.loads(zlib.decompress(packed)).items()}
 
 
 def _watched(command: Sequence[str], limit_s: float) -> tuple[int, str, str, int]:

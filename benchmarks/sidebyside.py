@@ -6,18 +6,13 @@ This is for our own kernels and for libraries alone: nothing here runs in a sand
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.bench import Place
-from engine.errors import MachineError
-from engine.model import Program
 from engine.spec.dtypes import parse_dtype
 from engine.statistics import paired_ratio
 
@@ -28,12 +23,12 @@ LEAST_ROUNDS, MOST_ROUNDS, HALF_WIDTH, BUDGET_S = 15, 60, 0.005, 6.0
 
 
 class Stage:
-    """One kernel of the checkout on the GPU, as it is and with a patch, on the inputs of its first timing case.
+    """One kernel of the checkout on the GPU, as it is and with files changed, on the inputs of its first timing case.
 
     Raises OptimlError where it cannot be built.
     """
 
-    def __init__(self, place: Place, file: str, patch: str = "") -> None:
+    def __init__(self, place: Place, file: str, changed: Mapping[str, str] | None = None) -> None:
         from engine.evaluate.build import Builder
         from engine.gpu.buffers import CaseBuffers
         from engine.gpu.device import Tools
@@ -51,7 +46,8 @@ class Stage:
         self.buffers.draw(1, "declared", widen=False)
         first = self.builder.original(self.program)
         self.calls = {"before": self.call(first)}
-        best = self.builder.candidate(patched(self.program, patch)) if patch else first
+        files = {path: text.encode() for path, text in (changed or {}).items()}
+        best = self.builder.candidate(self.program.replace(files)) if files else first
         self.calls["ours"] = self.call(best)
 
     def call(self, built: Any) -> Callable[[], None]:
@@ -85,22 +81,6 @@ class Stage:
     def close(self) -> None:
         """Give everything back."""
         self.machine.close()
-
-
-def patched(program: Program, patch: str) -> Program:
-    """A program with a patch of ours applied. Raises MachineError when it does not fit."""
-    with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
-        root = Path(name)
-        for path, data in program.files.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(data)
-        done = subprocess.run(["git", "apply", "-"], cwd=root, input=patch, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise MachineError(
-                f"the suite's patch does not fit: {done.stderr.strip()[:300]}", program.kernel_file,
-                "measure the table suite again",
-            )  # fmt: skip
-        return program.replace({path: (root / path).read_bytes() for path in program.files})
 
 
 def interleaved(

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks import ablation, kernel_tuner_side, peers, roofline
-from benchmarks.bench import Place
-from benchmarks.sidebyside import patched
-from engine.errors import MachineError
+from benchmarks import ablation, kernel_tuner_side, peers, roofline, searches
+from benchmarks.bench import SCHEMA, Place
+from engine.errors import UsageError
 from engine.evaluate.build import Builder
 from engine.machine import make_machine
-from engine.model import Program
 from engine.predict.targets import figures_for
+from engine.search.journal import Entry, Journal
 from engine.source.load import load_program
 from engine.source.parse import parse
 from engine.spec.data import buffer_elements
 from engine.spec.read import find_spec
+from tests.engine.search import fakes
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITE = sorted((ROOT / "benchmarks" / "suite").glob("*.cu"))
@@ -68,12 +69,25 @@ def test_peers_are_named_for_kernels_that_are_there() -> None:
     assert all(f.__doc__ for f in (*peers._torch_operations().values(), *peers._calls().values()))
 
 
-def test_a_recorded_patch_is_applied_and_a_strange_one_refused() -> None:
-    program = Program({"k/a.cu": b"int a;\nint b;\n"}, "k/a.cu")
-    patch = "--- a/k/a.cu\n+++ b/k/a.cu\n@@ -1,2 +1,2 @@\n int a;\n-int b;\n+int c;\n"
-    assert patched(program, patch).data == b"int a;\nint c;\n"
-    with pytest.raises(MachineError, match="does not fit"):
-        patched(program, patch.replace("-int b;", "-int z;"))
+def test_a_peer_is_held_against_the_suggestion_that_the_suite_recorded(tmp_path: Path) -> None:
+    place = Place(ROOT, tmp_path, tmp_path)
+    assert peers.suggestion(place, "control_scale") == {}
+    with pytest.raises(UsageError, match="no row for swiglu"):
+        peers.suggestion(place, "swiglu")
+    record = {"schema": SCHEMA, "name": "suite", "rows": {"swiglu": {"error": None, "files": {"a.cu": "x"}}}}
+    (tmp_path / "suite.part.json").write_text(json.dumps(record))
+    assert peers.suggestion(place, "swiglu") == {"a.cu": "x"}
+
+
+def test_the_files_of_a_suggestion_come_from_the_journal(tmp_path: Path) -> None:
+    original = fakes.program()
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    evaluation = fakes.FakeEvaluator().open(original)[1]
+    files = {"k.cu": "kernel, but faster: µ\n".encode()}
+    journal.book(Entry(0, None, "", "", {}, "the original", "", (), evaluation, {}, 0.0))
+    journal.book(Entry(1, 0, "rules", "r", {}, "faster", "", (), evaluation, files, 0.1))
+    journal.close()
+    assert searches._files(tmp_path / "journal.sqlite", 1) == {"k.cu": "kernel, but faster: µ\n"}
 
 
 def test_kernel_tuner_gets_the_text_without_our_definitions() -> None:
