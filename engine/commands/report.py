@@ -1,0 +1,34 @@
+"""`optiml report DIR`: one HTML file from a run's output folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser("report", help="make one HTML file of a run")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (default: DIR/report.html)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0; what cannot be read raises."""
+    from engine.errors import MachineError, UsageError
+    from engine.report.page import render
+    from engine.report.read import read_run
+
+    out: Path = arguments.out or arguments.folder / "report.html"
+    if out.is_dir():
+        raise UsageError("is a folder", str(out), "name a file with --out")
+    text = render(read_run(arguments.folder))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = out.with_name(f".{out.name}.part")
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(out)
+    except OSError as error:
+        raise MachineError(f"the page cannot be written: {error.strerror}", str(out), "choose another --out") from None
+    print(out)
+    return 0

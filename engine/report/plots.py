@@ -1,0 +1,220 @@
+"""The report's plots: speedup by step, the search over time, the roofline, speedup by shape, cost by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.report.read import Run
+from engine.report.roofline import Roofline
+from engine.report.svg import INK, Styles, draw, look
+from engine.report.text import clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# What a plot can hold and still be read, or be small; the tables beside the plots hold more. Ours.
+_STEPS, _CASES, _STAGES, _DOTS = 40, 30, 24, 1500
+_LOG_FROM = 8.0  # largest over smallest speedup from which on an axis is logarithmic
+_PASSED = ("accepted", "screened", "slower", "no_difference")
+_STAGE_LEAST = 0.005  # of all stages' time
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One drawing as inline SVG, and what it shows in one sentence."""
+
+    name: str
+    svg: str
+    caption: str
+
+
+def plots(run: Run, roofline: Roofline | None, styles: Styles) -> dict[str, Plot]:
+    """All plots that the run has data for, by name: "steps", "search", "roofline", "shapes", "stages"."""
+    predicted = run.result.mode == "predicted"
+    makers: dict[str, Callable[[], Plot | None]] = {
+        "steps": lambda: _steps(run, predicted, styles),
+        "search": lambda: _search(run, predicted, styles),
+        "roofline": lambda: _roofline(roofline, styles),
+        "shapes": lambda: _shapes(run, predicted, styles),
+        "stages": lambda: _stages(run.result.stages, styles),
+    }
+    found: dict[str, Plot] = {}
+    with look():
+        for name, make in makers.items():
+            plot = make()
+            if plot is not None:
+                found[name] = plot
+    return found
+
+
+def speedup_words(predicted: bool) -> str:
+    """The name of a speedup's axis: measured and predicted never go by the same one."""
+    return "predicted speedup, not measured" if predicted else "measured speedup"
+
+
+def _steps(run: Run, predicted: bool, styles: Styles) -> Plot | None:
+    result = run.result
+    points: list[tuple[str, float, float, float, str]] = [("original", 1.0, 1.0, 1.0, "original")]
+    for number, step in enumerate(result.trajectory[:_STEPS], 1):
+        if (m := step.evaluation.measurement) is not None:
+            points.append((str(number), m.ratio, m.low, m.high, "step"))
+    if result.best is not None and (m := result.best.evaluation.measurement) is not None:
+        points.append(("predicted again" if predicted else "confirmed", m.ratio, m.low, m.high, "best"))
+    if len(points) < 2:
+        return None
+
+    def paint(axes: Axes) -> None:
+        _ratios(axes.yaxis, [p[1] for p in points])
+        for at, (_, ratio, low, high, ink) in enumerate(points):
+            _bar(axes, at, ratio, low, high, INK[ink], upright=True, predicted=predicted)
+        axes.plot(range(len(points)), [p[1] for p in points], color=INK["muted"], linewidth=1, zorder=1)
+        axes.set_xticks(range(len(points)), [p[0] for p in points])
+        axes.set_xlabel("step")
+        axes.set_ylabel(speedup_words(predicted))
+        axes.grid(visible=False, axis="x")
+
+    said = "; ".join(f"{label}: {ratio:.2f}" for label, ratio, *_ in points)
+    bars = "" if predicted else " Bars are 95 % intervals."
+    caption = f"{speedup_words(predicted).capitalize()} over the original after each step.{bars}"
+    return Plot("steps", draw(styles, "steps", f"{caption} {said}", paint), caption)
+
+
+def _search(run: Run, predicted: bool, styles: Styles) -> Plot | None:
+    passed = [
+        (n.elapsed_s, n.ratio)
+        for n in run.nodes
+        if n.ratio and n.ratio > 0 and n.outcome in _PASSED and n.parent is not None
+    ]
+    if not passed:
+        return None
+    best: list[tuple[float, float]] = [(0.0, 1.0)]
+    for node in run.nodes:
+        if node.outcome in ("accepted", "screened") and node.ratio and node.ratio > best[-1][1]:
+            best.append((node.elapsed_s, node.ratio))
+    best.append((max(run.result.elapsed_s, best[-1][0]), best[-1][1]))
+    every = max(1, -(-len(passed) // _DOTS))
+
+    def paint(axes: Axes) -> None:
+        _ratios(axes.yaxis, [r for _, r in passed] + [1.0])
+        dots = passed[::every]
+        axes.plot([t for t, _ in dots], [r for _, r in dots], ".", color=INK["step"], markersize=4, label="right")
+        axes.step(
+            [t for t, _ in best],
+            [r for _, r in best],
+            where="post",
+            color=INK["best"],
+            linewidth=2,
+            label="best so far",
+        )
+        axes.set_xlabel("seconds since the start")
+        axes.set_ylabel(speedup_words(predicted))
+        axes.legend(loc="best")
+
+    some = f" One dot in {every} is drawn." if every > 1 else ""
+    words = speedup_words(predicted).capitalize()
+    caption = f"{words} of each candidate that passed its checks ({len(passed)}), and the best so far.{some}"
+    return Plot("search", draw(styles, "search", caption, paint), caption)
+
+
+def _roofline(roofline: Roofline | None, styles: Styles) -> Plot | None:
+    if roofline is None:
+        return None
+    points = roofline.points[: _STEPS + 2]
+    ridge = roofline.issue_per_s / roofline.bytes_per_s
+    left = min([p.intensity for p in points] + [ridge]) / 3
+    right = max([p.intensity for p in points] + [ridge]) * 3
+
+    def paint(axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        roof = [(left, left * roofline.bytes_per_s), (ridge, roofline.issue_per_s), (right, roofline.issue_per_s)]
+        axes.plot([x for x, _ in roof], [y / 1e9 for _, y in roof], color=INK["ink"], linewidth=2)
+        axes.annotate(
+            roofline.memory_roof, (left, left * roofline.bytes_per_s / 1e9), xytext=(8, 2), textcoords="offset points", rotation=0,
+            color=INK["muted"], va="top",
+        )  # fmt: skip
+        axes.annotate(
+            roofline.issue_roof, (right, roofline.issue_per_s / 1e9), xytext=(-2, 4), textcoords="offset points", ha="right",
+            color=INK["muted"],
+        )  # fmt: skip
+        shapes = {"original": "s", "step": "o", "best": "D"}
+        for point in points:
+            x, y = point.intensity, point.per_s / 1e9
+            axes.plot([x], [y], shapes[point.kind], color=INK[point.kind], markersize=8)
+            axes.annotate(point.label, (x, y), xytext=(7, -4), textcoords="offset points", va="top")
+        axes.set_xlabel(roofline.x_words)
+        axes.set_ylabel(roofline.y_words)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(_plain)
+
+    said = "; ".join(
+        f"{p.label}: {p.per_s / 1e9:.3g} at {p.intensity:.3g}, {100 * p.share:.0f} % of the roof" for p in points
+    )
+    return Plot("roofline", draw(styles, "roofline", f"{roofline.caption} {said}", paint, height=4.2), roofline.caption)
+
+
+def _shapes(run: Run, predicted: bool, styles: Styles) -> Plot | None:
+    best = run.result.best
+    cases = best.evaluation.measurement.cases[:_CASES] if best is not None and best.evaluation.measurement else ()
+    if not cases:
+        return None
+
+    def paint(axes: Axes) -> None:
+        _ratios(axes.xaxis, [c.ratio for c in cases] + [1.0])
+        for at, case in enumerate(cases):
+            _bar(axes, at, case.ratio, case.low, case.high, INK["best"], upright=False, predicted=predicted)
+        axes.axvline(1.0, color=INK["muted"], linewidth=1)
+        axes.set_yticks(range(len(cases)), [clean(c.case)[:40] for c in cases])
+        axes.set_ylim(len(cases) - 0.5, -0.5)
+        axes.set_xlabel(speedup_words(predicted))
+        axes.grid(visible=False, axis="y")
+
+    bars = "" if predicted else ", with 95 % intervals"
+    caption = f"{speedup_words(predicted).capitalize()} for each shape{bars}."
+    said = "; ".join(f"{clean(c.case)[:60]}: {c.ratio:.2f}" for c in cases)
+    return Plot("shapes", draw(styles, "shapes", f"{caption} {said}", paint, height=1.2 + 0.36 * len(cases)), caption)
+
+
+def _stages(stages: Mapping[str, float], styles: Styles) -> Plot | None:
+    total = sum(stages.values())
+    named = sorted(((s, n) for n, s in stages.items() if total > 0 and s >= _STAGE_LEAST * total), reverse=True)[
+        :_STAGES
+    ]
+    if not named:
+        return None
+
+    def paint(axes: Axes) -> None:
+        axes.barh(range(len(named)), [s for s, _ in named], color=INK["step"], height=0.6)
+        axes.set_yticks(range(len(named)), [clean(n)[:40] for _, n in named])
+        axes.set_ylim(len(named) - 0.5, -0.5)
+        axes.set_xlabel("seconds")
+        axes.grid(visible=False, axis="y")
+
+    caption = "Measured seconds by stage. Builds run beside the device, so the sum can exceed the run's time."
+    said = "; ".join(f"{clean(n)[:40]}: {s:.1f} s" for s, n in named)
+    return Plot("stages", draw(styles, "stages", f"{caption} {said}", paint, height=1.2 + 0.3 * len(named)), caption)
+
+
+def _bar(
+    axes: Axes, at: float, ratio: float, low: float, high: float, colour: str, *, upright: bool, predicted: bool
+) -> None:
+    """One speedup with its interval; a predicted one has none and is drawn hollow."""
+    ends = None if predicted else [[max(0.0, ratio - low)], [max(0.0, high - ratio)]]
+    face = INK["back"] if predicted else colour
+    place = ([at], [ratio]) if upright else ([ratio], [at])
+    spread = {"yerr": ends} if upright else {"xerr": ends}
+    axes.errorbar(*place, **spread, fmt="o", color=colour, markerfacecolor=face, markersize=7, capsize=4)
+
+
+def _ratios(axis: Any, ratios: Sequence[float]) -> None:
+    low, high = min(ratios), max(ratios)
+    if low > 0 and high / low >= _LOG_FROM:
+        axis._set_axes_scale("log")
+    axis.set_major_formatter(_plain)
+
+
+def _plain(value: float, _: int) -> str:
+    """A tick without mathematical markup."""
+    return f"{value:g}"

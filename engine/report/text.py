@@ -1,0 +1,25 @@
+"""Text of strangers as a person can safely see it."""
+
+from __future__ import annotations
+
+import re
+
+# Control characters, line and paragraph separators, characters that turn the direction of writing or are not seen, halves of characters
+# and those that no document may hold. See "Trojan Source" (Boucher, Anderson 2021) for what the invisible ones do to source code.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufdd0-\ufdef\ufeff\ufff9-\uffff"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
+
+def clean(text: str) -> str:
+    """The text with every character that is not seen, or changes how others are seen, written as its code point.
+
+    Tabs and line feeds stay.
+    """
+    return _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
+
+
+def short(text: str, most: int) -> str:
+    """At most so many characters, an ellipsis where something is missing."""
+    return text if len(text) <= most else text[: most - 1] + "…"
