@@ -1,0 +1,43 @@
+"""The GPU worker's wall, with a GPU behind it: its own GPU and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from engine.sandbox import Sandbox, available, sandbox
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not available()[0], reason=f"no sandbox here: {available()[1]}")]
+
+_LOOK = """
+import json, os, socket
+import cupy as cp
+found = {"devices": cp.cuda.runtime.getDeviceCount(), "sum": float(cp.arange(5).sum())}
+found["nodes"] = sorted(os.listdir("/dev"))
+found["secret"] = os.environ.get("OPTIML_TEST_SECRET", "")
+found["home"] = os.path.exists("/home") or os.path.exists("/root")
+try:
+    socket.create_connection(("127.0.0.1", 22), timeout=1)
+    found["network"] = True
+except OSError as error:
+    found["network"] = error.errno == 111  # refused by something that listens on no port: a loopback that works
+print(json.dumps(found))
+"""
+
+
+def test_the_worker_sees_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTIML_TEST_SECRET", "s3cret")
+    box = sandbox()
+    assert isinstance(box, Sandbox)
+    environment = {"CUPY_CACHE_DIR": "/tmp/cupy", "CUDA_CACHE_PATH": "/tmp/driver"}
+    command = box.command([sys.executable, "-I", "-c", _LOOK], gpu=True, device=0, environment=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["devices"], found["sum"]) == (1, 10.0)
+    assert len([name for name in found["nodes"] if re.fullmatch(r"nvidia\d+", name)]) == 1
+    assert (found["secret"], found["home"], found["network"]) == ("", False, False)
