@@ -259,6 +259,11 @@ def _torch_operations() -> dict[str, Callable[..., Callable[[], Arrays]]]:
         a, b = x["a"].view(s["m"], s["k"]), x["b"].view(s["k"], s["n"])
         return lambda: {"c": torch._addmm_activation(x["bias"], a, b)}
 
+    def gemm_tiled(torch: Any, x: Arrays, s: Any) -> Any:
+        """torch.addmm"""
+        a, b, c = x["a"].view(s["m"], s["k"]), x["b"].view(s["k"], s["n"]), x["c"].view(s["m"], s["n"])
+        return lambda: {"c": torch.addmm(c, a, b, beta=2.0, alpha=0.5)}
+
     def gemv_update(torch: Any, x: Arrays, s: Any) -> Any:
         """torch.addmv"""
         a = x["a"].view(s["rows"], s["cols"])
@@ -319,8 +324,8 @@ def _torch_operations() -> dict[str, Callable[..., Callable[[], Arrays]]]:
 
     found = (
         swiglu, adamw, row_sum, squared_error, softmax_rows, layer_norm_residual, rms_norm_residual, causal_scores, permute,
-        head_transpose, stencil1d, stencil2d, stencil3d, scan, histogram_float, gemm_bias_relu, gemv_update, batched_gemm, conv2d,
-        spmv, message_passing, bitonic_sort, quantize, cross_entropy, topk,
+        head_transpose, stencil1d, stencil2d, stencil3d, scan, histogram_float, gemm_bias_relu, gemm_tiled, gemv_update, batched_gemm,
+        conv2d, spmv, message_passing, bitonic_sort, quantize, cross_entropy, topk,
     )  # fmt: skip
     return {function.__name__: function for function in found}
 
@@ -335,6 +340,19 @@ def _calls() -> dict[str, Callable[..., Callable[[], Arrays]]]:
 
         def run() -> Arrays:
             cp.matmul(a, b, out=out)
+            return {}
+
+        return run
+
+    def gemm_tiled(cp: Any, x: Arrays, s: Any) -> Any:
+        """cuBLAS sgemm with alpha and beta"""
+        from cupy import cublas
+
+        a, b = x["a"].reshape(s["m"], s["k"]), x["b"].reshape(s["k"], s["n"])
+        c = x["c"].reshape(s["m"], s["n"]).copy()
+
+        def run() -> Arrays:
+            cublas.gemm("N", "N", a, b, out=c, alpha=0.5, beta=2.0)
             return {}
 
         return run
@@ -431,7 +449,7 @@ def _calls() -> dict[str, Callable[..., Callable[[], Arrays]]]:
         return lambda: {"y": a @ x["x"]}
 
     found = (
-        gemm_bias_relu, gemv_update, batched_gemm, control_transpose, row_sum, control_reduction, scan, histogram_float, spmv,
+        gemm_bias_relu, gemm_tiled, gemv_update, batched_gemm, control_transpose, row_sum, control_reduction, scan, histogram_float, spmv,
     )  # fmt: skip
     return {function.__name__: function for function in found}
 
