@@ -199,7 +199,7 @@ def test_exhausting_the_budget_is_said(tmp_path, serve):
 
 
 def test_the_search_does_not_wait_for_the_model_while_it_has_work(tmp_path, serve):
-    server = serve(ok(completion(faster("2.0")), delay_s=0.8))
+    server = serve(ok(completion(faster("2.0")), delay_s=0.3))
     run = Run(tmp_path, server, timeout_s=5.0)
     ids = {e.proposer: e.id for e in reversed(list(run.journal.entries())) if e.id}
     assert ids["rules"] < ids["llm"]  # what the rules proposed was evaluated meanwhile
