@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ablation, kernel_tuner_side, peers, roofline, searches
+from benchmarks import ablation, kernel_tuner_side, peer_operations, peers, roofline, searches
 from benchmarks.bench import SCHEMA, Place
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
@@ -64,9 +64,11 @@ def test_a_floor_counts_what_is_read_and_written_twice() -> None:
 
 def test_peers_are_named_for_kernels_that_are_there() -> None:
     names = {p.stem for p in SUITE}
-    assert set(peers._torch_operations()) <= names
-    assert set(peers._calls()) <= names
-    assert all(f.__doc__ for f in (*peers._torch_operations().values(), *peers._calls().values()))
+    assert set(peer_operations.torch_operations()) <= names
+    assert set(peer_operations.library_calls()) <= names
+    assert all(
+        f.__doc__ for f in (*peer_operations.torch_operations().values(), *peer_operations.library_calls().values())
+    )
 
 
 def test_a_peer_is_held_against_the_suggestion_that_the_suite_recorded(tmp_path: Path) -> None:
