@@ -203,9 +203,10 @@ def _bar(
     """One speedup with its interval; a predicted one has none and is drawn hollow."""
     ends = None if predicted else [[max(0.0, ratio - low)], [max(0.0, high - ratio)]]
     face = INK["back"] if predicted else colour
-    place = ([at], [ratio]) if upright else ([ratio], [at])
-    spread = {"yerr": ends} if upright else {"xerr": ends}
-    axes.errorbar(*place, **spread, fmt="o", color=colour, markerfacecolor=face, markersize=7, capsize=4)
+    x, y, across, along = (at, ratio, None, ends) if upright else (ratio, at, ends, None)
+    axes.errorbar(
+        [x], [y], xerr=across, yerr=along, fmt="o", color=colour, markerfacecolor=face, markersize=7, capsize=4
+    )  # fmt: skip
 
 
 def _ratios(axis: Any, ratios: Sequence[float]) -> None:
@@ -215,6 +216,6 @@ def _ratios(axis: Any, ratios: Sequence[float]) -> None:
     axis.set_major_formatter(_plain)
 
 
-def _plain(value: float, _: int) -> str:
+def _plain(value: float, _: float) -> str:
     """A tick without mathematical markup."""
     return f"{value:g}"

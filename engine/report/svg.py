@@ -64,7 +64,7 @@ def look() -> AbstractContextManager[None]:
     """Matplotlib's settings while something is drawn."""
     import matplotlib
 
-    settings: dict[str, Any] = {
+    settings: Any = {  # the names of the settings are typed differently from version to version
         "svg.fonttype": "none", "svg.hashsalt": "optiml", "font.size": 11.0, "font.family": "DejaVu Sans",
         "text.color": INK["ink"], "axes.labelcolor": INK["ink"], "axes.edgecolor": INK["muted"], "axes.facecolor": "none",
         "figure.facecolor": "none", "xtick.color": INK["ink"], "ytick.color": INK["ink"], "grid.color": INK["grid"],
