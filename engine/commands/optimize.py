@@ -58,6 +58,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer (default: 6000)"
     )
     parser.add_argument("--llm-timeout", type=float, default=180.0, metavar="S", help="for one answer (default: 180)")
+    parser.add_argument("--llm-free-form", action="store_true", help="do not hold the model to the form of an answer")
     parser.add_argument("--llm-judge", default="", metavar="NAME", help="scores proposals; 'same': the model itself")
     parser.add_argument(
         "--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone"
@@ -162,6 +163,7 @@ def _llm(arguments: argparse.Namespace) -> LlmSettings:
         prompts=arguments.llm_log == "full",
         answer_tokens=arguments.llm_answer_tokens,
         timeout_s=arguments.llm_timeout,
+        schema=not arguments.llm_free_form,
     )
 
 
