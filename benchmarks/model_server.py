@@ -37,6 +37,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", default="5m", help="of the run (default: 5m)")
     parser.add_argument("--answer-tokens", type=int, default=400, help="of one answer (default: 400)")
     parser.add_argument("--timeout", type=int, default=240, metavar="S", help="for one answer (default: 240)")
+    parser.add_argument("--free-form", action="store_true", help="do not hold the model to the form of an answer")
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="cpu")
     parser.add_argument("--out", type=Path, default=ROOT / ".optiml" / "model_server")
     parser.add_argument("--record", type=Path, required=True)
@@ -48,7 +49,7 @@ def main(given: Sequence[str] | None = None) -> int:
     command = [
         optiml(), "optimize", str(options.file), "--proposers", "llm", "--budget", options.budget, "--device", options.device,
         "--llm-answer-tokens", str(options.answer_tokens), "--llm-timeout", str(options.timeout),
-        "--out", str(options.out), "--format", "json",
+        "--out", str(options.out), "--format", "json", *(["--llm-free-form"] if options.free_form else []),
     ]  # fmt: skip
     started = time.monotonic()
     done = subprocess.run(

@@ -63,6 +63,7 @@ class LlmOptions:
     repairs: int = 2
     most_tokens: int = MOST_TOKENS
     answer_tokens: int = MOST_ANSWER_TOKENS
+    schema: bool = True  # ask servers to hold the model to the form of an answer
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class LlmProposer:
                 self._options.model,
                 temperature,
                 self._options.answer_tokens,
-                SCHEMA,
+                SCHEMA if self._options.schema else None,
                 about,
             )
             # A conversation that has grown past what a prompt may have is not continued.

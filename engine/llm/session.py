@@ -54,6 +54,7 @@ class LlmSettings:
     concurrency: int = 2
     timeout_s: float = 180.0
     answer_tokens: int = MOST_ANSWER_TOKENS
+    schema: bool = True
     batch: Path | None = None
     replay: Path | None = None
     prompts: bool = True
@@ -101,7 +102,8 @@ class LlmSession:
         asked = self._recorder or client
         plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
         options = LlmOptions(
-            settings.model, plan_model, settings.profile, settings.repairs, answer_tokens=settings.answer_tokens
+            settings.model, plan_model, settings.profile, settings.repairs, answer_tokens=settings.answer_tokens,
+            schema=settings.schema,
         )
         judge_model = settings.model if settings.judge_model == SAME else settings.judge_model
         judge = Judge(asked, judge_model, profile=settings.profile, most_tokens=options.most_tokens)

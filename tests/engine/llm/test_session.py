@@ -401,6 +401,13 @@ def test_a_plan_is_made_hot_and_written_cold_by_two_models(tmp_path, online):
     assert session.summary["requests"] == len(server.requests)
 
 
+def test_a_model_need_not_be_held_to_the_form_of_an_answer(tmp_path, online):
+    server = online(ok(completion("Idea: nothing")))
+    run(tmp_path, LlmSettings(model="m", schema=False))
+    assert server.requests
+    assert not any("response_format" in r for r in server.requests)
+
+
 def test_a_plan_that_does_not_come_ends_the_question(tmp_path, online):
     online(status(401))
     _, session = run(tmp_path, LlmSettings(model="m", plan_model="same", concurrency=1))
