@@ -102,13 +102,13 @@ class Machine:
             return None
         from engine.compile.compiler import Translation
         from engine.compile.cubin import disassemble
-        from engine.profile.model import CHEAP, FULL
+        from engine.profile.model import CHEAP, FULL, LINES
         from engine.profile.ncu import make_profiler
         from engine.profile.service import ProfileService
         from engine.search.insight import ProfilerInsight
 
         bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
-        service = ProfileService(make_profiler(self, spec), self.turns.guest(), prepare=(FULL, CHEAP))
+        service = ProfileService(make_profiler(self, spec), self.turns.guest(), prepare=(FULL, CHEAP, LINES))
         before_s = self.turns.waited_s
 
         def lined(built: Built) -> tuple[Binary, str]:

@@ -19,15 +19,15 @@ from engine.profile.model import MetricSet, Profile, ProfileFailure, ProfileRequ
 BATCH = 16
 # Of a search's time that the GPU may spend under the profiler, and what of it goes to each set: below a tenth, and most of it for the
 # counters of candidates. A search on an H200 verifies ten a second and more, so the share counts the best of them.
-SHARE = 0.08
-_PARTS = {"cheap": 0.75, "full": 0.25}
+SHARE = 0.06
+_PARTS = {"cheap": 0.6, "full": 0.25, "lines": 0.15}
 # How long a batch waits to fill up, in seconds; a search makes some 5 to 20 candidates a second.
 _LINGER_S = 0.3
 _LINGER_BACKGROUND_S = 1.5
 _TICK_S = 0.05
 _LEAST = 4  # kernels of a batch that nobody waits for: each batch costs a process of some two seconds beside the search
 # What one kernel holds the GPU for, until it was measured here: one pass, and some thirty.
-_FIRST_GUESS_S = {"cheap": 0.03, "full": 0.2}
+_FIRST_GUESS_S = {"cheap": 0.03, "full": 0.2, "lines": 0.2}
 
 Answer = Profile | ProfileFailure
 
@@ -91,6 +91,7 @@ class ProfileService:
         self.held_s = 0.0
         self._held_by: defaultdict[str, float] = defaultdict(float)  # set of counters
         self.profiled = 0
+        self._beginning = False  # a batch is on its way to the GPU, or on it
         self.unusable = ""  # why no profile can be had, once that is known
         self._thread = threading.Thread(target=self._serve, name="profiler", daemon=True)
         self._thread.start()
@@ -112,6 +113,16 @@ class ProfileService:
             heapq.heappush(self._jobs, job)
             self._changed.notify()
         return future
+
+    def settle(self, patience_s: float = 3.0) -> None:
+        """The search has ended: answer what waits and is not required with a failure, and let what runs have the GPU first."""
+        with self._changed:
+            dropped = [job for job in self._jobs if job.priority != Priority.REQUIRED]
+            self._jobs = [job for job in self._jobs if job.priority == Priority.REQUIRED]
+            heapq.heapify(self._jobs)
+            self._changed.wait_for(lambda: not self._beginning, timeout=patience_s)
+        for job in dropped:
+            _answer(job, ProfileFailure(job.request.key, "closed", "the search ended before this candidate's turn"))
 
     def close(self) -> None:
         """Answer what waits with a failure, end the profiler and its thread."""
@@ -185,7 +196,9 @@ class ProfileService:
             chosen = {job.number for job in alike}
             self._jobs = [job for job in self._jobs if job.number not in chosen]
             heapq.heapify(self._jobs)
-        return [job for job in alike if job.future.set_running_or_notify_cancel()]
+            started = [job for job in alike if job.future.set_running_or_notify_cancel()]
+            self._beginning = bool(started)
+        return started
 
     def _due(self, alike: list[_Job]) -> tuple[list[_Job], float]:
         """What of a batch may run now; where nothing may, for how long to wait in seconds."""
@@ -211,6 +224,9 @@ class ProfileService:
         except Exception as error:  # a defect of the profiler costs the search a signal, never its life
             batch.problem = f"the profiler failed: {error}"
         self._count(batch)
+        with self._changed:
+            self._beginning = False
+            self._changed.notify_all()
         return batch
 
     def _finish(self, source: Source, batch: _Batch) -> None:

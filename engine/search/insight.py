@@ -31,6 +31,7 @@ from engine.spec.model import KernelSpec
 
 Lined = tuple[Binary, str]  # machine code with line information, and its listing
 _LINES_S = 12.0  # a profiler's start, a launch of a second, and its report
+_LINES_US = 10_000.0  # the code is instrumented, and runs a hundred times as long
 _TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
 # Names of stages in the result: what the profiler cost.
 HELD, WAITED = "profiler held the GPU", "waited for the profiler"
@@ -100,6 +101,7 @@ class ProfilerInsight:
         self._lined = lined
         self._lines: dict[str, tuple[SourceLines, ...]] = {}
         self._line_futures: dict[str, Future[Answer]] = {}
+        self._required: dict[str, Future[Answer]] = {}
         self._lines_missing = ""
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
         self._waited_s = waited_s
@@ -124,17 +126,15 @@ class ProfilerInsight:
             request_for(built, self._spec, self._case), FULL, Priority.EXPANSION, _worth(evaluation)
         )
 
-        def book(done: Future[Answer]) -> None:
-            if done.cancelled():
-                return
-            answer = done.result()
-            if isinstance(answer, Profile):
-                diagnosis = self._diagnosed(built, evaluation, answer)
-                with self._lock:
-                    self._known[digest] = diagnosis, answer
-                self._observe(built, answer)
+        future.add_done_callback(lambda done: self._book_in_full(built, evaluation, done))
 
-        future.add_done_callback(book)
+    def _book_in_full(self, built: Built, evaluation: Evaluation, done: Future[Answer]) -> None:
+        answer = None if done.cancelled() else done.result()
+        if isinstance(answer, Profile):
+            diagnosis = self._diagnosed(built, evaluation, answer)
+            with self._lock:
+                self._known[built.program.digest] = diagnosis, answer
+            self._observe(built, answer)
 
     def passed(self, node: Node, built: Built) -> None:
         assert node.evaluation is not None
@@ -145,8 +145,9 @@ class ProfilerInsight:
             while len(self._built) > _REMEMBERED:
                 self._built.popitem(last=False)
             self._passed += 1
-        if node.id == 0:
-            return  # the original is looked at in full
+        if node.id == 0:  # the original is looked at in full, by whoever starts the search
+            self._ask_for_lines(built, node.evaluation, Priority.EXPANSION)
+            return
         future = self._service.submit(
             request_for(built, self._spec, self._case), CHEAP, Priority.BACKGROUND, _worth(node.evaluation)
         )
@@ -159,26 +160,52 @@ class ProfilerInsight:
         future.add_done_callback(book)
 
     def prepare(self, path: Sequence[tuple[Built, Evaluation]]) -> None:
+        if self._service.unusable:
+            return
+        self._service.settle()
         for built, evaluation in (path[0], path[-1]) if path else ():
-            if built.program.digest not in self._line_futures:
-                future = self._ask_for_lines(built, evaluation)
-                if future is not None:
-                    self._line_futures[built.program.digest] = future
+            if built.program.digest not in self._lines:
+                self._ask_for_lines(built, evaluation, Priority.REQUIRED)
+        for built, evaluation in path:
+            self._ask_in_full(built, evaluation)
 
-    def _ask_for_lines(self, built: Built, evaluation: Evaluation) -> Future[Answer] | None:
-        """Have single instructions counted, of the same machine code built once more with its lines; None where that cannot be."""
+    def _ask_in_full(self, built: Built, evaluation: Evaluation) -> Future[Answer]:
+        """The full profile of a program of the trajectory: what is known already, or asked for once."""
+        digest = built.program.digest
+        known = self.known(digest)
+        future = self._required.get(digest)
+        if future is None or (future.done() and known is not None):
+            if known is None:
+                future = self._service.submit(request_for(built, self._spec, self._case), FULL, Priority.REQUIRED)
+                future.add_done_callback(lambda done: self._book_in_full(built, evaluation, done))
+            else:
+                future = Future()
+                future.set_result(known[1])
+            self._required[digest] = future
+        return future
+
+    def _ask_for_lines(self, built: Built, evaluation: Evaluation, priority: Priority) -> None:
+        """Have single instructions counted, of the same machine code built once more with its lines, where that can be."""
+        digest = built.program.digest
+        asked = self._line_futures.get(digest)
         if self._lined is None or self._lines_missing or self._service.unusable:
-            return None
+            return
+        if asked is not None and not (asked.done() and digest not in self._lines):
+            return
+        time_us = self._time_us(evaluation)
+        if time_us is not None and time_us > _LINES_US:
+            self._lines_missing = f"a launch of {time_us / 1e3:.0f} ms is too long to count its instructions one by one"
+            return
         try:
             binary, listing = self._lined(built)
         except OptimlError as error:
             self._lines_missing = error.what
-            return None
+            return
         if binary.code_hash != built.binary.code_hash:
             self._lines_missing = "with line information the compiler makes other code"
-            return None
+            return
         request = replace(request_for(built, self._spec, self._case), binary=binary)
-        future = self._service.submit(request, LINES, Priority.REQUIRED)
+        future = self._service.submit(request, LINES, priority)
 
         def book(done: Future[Answer]) -> None:
             answer = None if done.cancelled() else done.result()
@@ -196,7 +223,7 @@ class ProfilerInsight:
                 self._lines_missing = answer.reason
 
         future.add_done_callback(book)
-        return future
+        self._line_futures[digest] = future
 
     def _observe(self, built: Built, profile: Profile) -> None:
         """Counters for the reward. The occupancy is what the resources allow, for every program alike; stalls need the full set."""
@@ -235,15 +262,7 @@ class ProfilerInsight:
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
         self.prepare(path)
         concurrent.futures.wait(list(self._line_futures.values()), timeout=_LINES_S)
-        futures: list[Future[Answer]] = []
-        for built, _ in path:
-            known = self.known(built.program.digest)
-            if known is None:
-                request = request_for(built, self._spec, self._case)
-                futures.append(self._service.submit(request, FULL, Priority.REQUIRED))
-            else:  # looked at while the search went on
-                futures.append(Future())
-                futures[-1].set_result(known[1])
+        futures = [self._ask_in_full(*step) for step in path]
         found: list[Evidence] = []
         before: Profile | None = None
         for (built, evaluation), future in zip(path, futures, strict=True):

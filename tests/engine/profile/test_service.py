@@ -221,6 +221,23 @@ def test_a_cancelled_request_is_not_run():
     assert "a" not in [key for _, keys in source.batches for key in keys]
 
 
+def test_when_the_search_ends_only_what_is_required_goes_on():
+    gpu = Turns()
+    source = Source(gpu, each_s=0.1)
+    running = start(source, gpu)
+    first = running.submit(request("first"), CHEAP)
+    time.sleep(0.1)  # it has begun
+    with gpu:
+        pass
+    later = running.submit(request("later"), CHEAP)
+    required = running.submit(request("needed"), FULL, Priority.REQUIRED)
+    running.settle()
+    assert later.result(0).kind == "closed"
+    assert required.result(5).key == "needed"
+    assert first.result(5).key == "first"
+    running.close()
+
+
 def test_nothing_is_taken_after_the_end():
     gpu = Turns()
     running = start(Source(gpu), gpu)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from engine.errors import MachineError
-from engine.model import Evaluation, Measurement, Outcome
+from engine.model import CaseTiming, Evaluation, Measurement, Outcome
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
@@ -44,6 +44,9 @@ class Service:
 
     def names(self):
         return [(metrics.name, priority.name) for _, metrics, priority, _, _ in self.asked]
+
+    def settle(self):
+        self.settled = True
 
     def close(self):
         pass
@@ -134,16 +137,40 @@ def test_source_lines_of_the_original_come_into_its_diagnosis():
     evaluation = node(0, a).evaluation
     made.passed(node(0, a), a)
     made.look(a, evaluation)
-    made.prepare([(a, evaluation)])
-    made.prepare([(a, evaluation)])  # asked once
-    assert service.names() == [("full", "EXPANSION"), ("lines", "REQUIRED")]
-    assert service.asked[1][0].binary.cubin == b"with lines"
+    assert service.names() == [("lines", "EXPANSION"), ("full", "EXPANSION")]
+    assert service.asked[0][0].binary.cubin == b"with lines"
     service.answer(FULL, profile("full"))
     assert not any(f.line for f in made.known(a.program.digest)[0].findings)
     service.answer(LINES, lambda r: Profile(r.key, "lines", r.case, (STEP,)))
     diagnosis = made.known(a.program.digest)[0]
     assert [f.line for f in diagnosis.findings if f.code == "uncoalesced"] == [12]
     assert made.close() == ()
+
+
+def test_when_the_search_ends_what_is_missing_is_asked_for_once(tmp_path):
+    made, service = insight(lambda made: (made.binary, LISTING))
+    a, b = built("a\n"), built("b\n")
+    path = [(a, node(0, a).evaluation), (b, node(1, b).evaluation)]
+    made.passed(node(0, a), a)
+    made.look(a, node(0, a).evaluation)
+    service.answer(FULL, profile("full"))
+    service.answer(LINES, lambda r: ProfileFailure(r.key, "closed", "the search ended before this candidate's turn"))
+    before = len(service.asked)
+    made.prepare(path)
+    made.prepare(path)
+    assert service.settled
+    assert service.names()[before:] == [("lines", "REQUIRED"), ("lines", "REQUIRED"), ("full", "REQUIRED")]
+    assert [r.key for r, m, *_ in service.asked[before:] if m is FULL] == [b.binary.code_hash]
+
+
+def test_a_launch_that_takes_long_is_not_counted_line_by_line():
+    made, service = insight(lambda made: (made.binary, LISTING))
+    a = built("a\n")
+    case = CaseTiming("large", 1.0, 2e5, 2e5, 1.0, 1.0, 1.0, 5)
+    slow = dataclasses.replace(node(0, a).evaluation, measurement=Measurement((case,), 1.0, 1.0, 1.0))
+    made.passed(dataclasses.replace(node(0, a), evaluation=slow), a)
+    assert service.names() == []
+    assert made.close()[-1].startswith("no source lines in the diagnosis: a launch of 200 ms is too long")
 
 
 @pytest.mark.parametrize("how", ["no tool", "other code", "no counters"])
@@ -157,7 +184,6 @@ def test_without_source_lines_the_rest_goes_on_and_it_is_said(how):
     a = built("a\n")
     made.passed(node(0, a), a)
     made.look(a, node(0, a).evaluation)
-    made.prepare([(a, node(0, a).evaluation)])
     service.answer(LINES, lambda r: ProfileFailure(r.key, "missing", "the profiler does not know inst_executed"))
     service.answer(FULL, profile("full"))
     assert made.known(a.program.digest) is not None
