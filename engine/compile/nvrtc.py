@@ -18,7 +18,7 @@ from engine.compile.cache import DiskCache
 from engine.compile.compiler import CompileTimeout, Translation, check_arch, clean_log, compile_error, parse_resources
 from engine.compile.cubin import Cubin, CubinError
 from engine.compile.nvcc import compile_nvcc, find_nvcc, needs_nvcc, too_hard_for_nvrtc
-from engine.errors import CompileError, MachineError
+from engine.errors import CompileError, MachineError, OptimlError
 from engine.model import Binary, Resources
 from engine.worker import Worker, WorkerLost
 
@@ -50,9 +50,8 @@ class NvrtcCompiler:
         self._sandbox, self._timeout_s = sandbox, timeout_s
         self._cache = DiskCache(cache)
         # Each thread owns one worker process, which lives as long as the thread that started it.
-        self._threads = ThreadPoolExecutor(
-            max_workers=max(1, jobs or os.cpu_count() or 1), thread_name_prefix="compile"
-        )
+        self._jobs = max(1, jobs or os.cpu_count() or 1)
+        self._threads = ThreadPoolExecutor(max_workers=self._jobs, thread_name_prefix="compile")
         self._own = threading.local()
         self._workers: set[Worker] = set()
         self._lock = threading.Lock()
@@ -77,6 +76,15 @@ class NvrtcCompiler:
         if self._closed:
             raise MachineError("the compiler is closed")
         return self._threads.submit(self._compile, translation)
+
+    def warm(self) -> None:
+        """Start all workers but one now, beside what else there is to do: the first compile of each takes half a second."""
+        for _ in range(self._jobs - 1):
+            self._threads.submit(self._start)
+
+    def _start(self) -> None:
+        with contextlib.suppress(OptimlError):  # whoever compiles next will meet the reason
+            self._run(Translation(text="__global__ void warm() {}\n", path="warm.cu", expressions=("warm",)))
 
     def close(self) -> None:
         """End the workers. What is being compiled raises MachineError."""

@@ -294,7 +294,9 @@ class CpuEvaluator:
         }
         return replace(built, extra=binary, stage_s=stages)
 
-    def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+    def evaluate(
+        self, built: Built, incumbent: Built | None, *, brief: bool = False
+    ) -> tuple[Evaluation, float | None]:
         stages = dict(built.stage_s)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         begin = time.perf_counter()

@@ -166,10 +166,12 @@ class GpuEvaluator:
     def build(self, program: Program) -> Built:
         return self._builder.candidate(program)
 
-    def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+    def evaluate(
+        self, built: Built, incumbent: Built | None, *, brief: bool = False
+    ) -> tuple[Evaluation, float | None]:
         """See `_evaluate`; takes its turn at the GPU."""
         with self._gpu:
-            evaluation, against = self._evaluate(built, incumbent)
+            evaluation, against = self._evaluate(built, incumbent, brief=brief)
             if evaluation.outcome is Outcome.MEMORY_ERROR:
                 self._runner.close()  # it may have written anywhere in the worker: the next candidate gets a fresh one
             return evaluation, against
@@ -204,7 +206,7 @@ class GpuEvaluator:
                 stages["lost"] = time.perf_counter() - begin
                 return replace(evaluation, outcome=_FAULTS[fault.kind], failure=Failure(_sentence(fault))), None
 
-    def _evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+    def _evaluate(self, built: Built, incumbent: Built | None, *, brief: bool) -> tuple[Evaluation, float | None]:
         """Verify on check shapes, look at the speed beside the incumbent; what comes near it is verified on the real shapes
         too and timed closely beside incumbent and original."""
         stages = dict(built.stage_s)
@@ -215,9 +217,9 @@ class GpuEvaluator:
             passed("restart")
             self._crown(incumbent)
             self._runner.load("candidate", built)
-            failure = self._runner.verify(
-                "candidate", plan(self._spec, self._random, self._builder.defences), timeout_s=self._limit_s
-            )["failure"]
+            checks = plan(self._spec, self._random, self._builder.defences)
+            first = tuple(c for c in checks if c.family == "declared") if brief else checks
+            failure = self._runner.verify("candidate", first, timeout_s=self._limit_s)["failure"]
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None
@@ -228,9 +230,8 @@ class GpuEvaluator:
                 return _refused(evaluation, failure), None
             if (measurement.ratio < _NEAR) if against is None else (against < _NEAR_INCUMBENT):
                 return self._judge(evaluation, measurement), against
-            failure = self._runner.verify("candidate", real_shapes(self._spec, self._random), timeout_s=self._limit_s)[
-                "failure"
-            ]
+            rest = (*(c for c in checks if c not in first), *real_shapes(self._spec, self._random))
+            failure = self._runner.verify("candidate", rest, timeout_s=self._limit_s)["failure"]
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None

@@ -58,8 +58,13 @@ class Evaluator(Protocol):
         """Slice, launch figures and machine code of a candidate. Raises NotBuilt."""
         ...
 
-    def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
-        """Verify and time (or screen and predict). With an incumbent, also the speedup over it in the same run."""
+    def evaluate(
+        self, built: Built, incumbent: Built | None, *, brief: bool = False
+    ) -> tuple[Evaluation, float | None]:
+        """Verify and time (or screen and predict). With an incumbent, also the speedup over it in the same run.
+
+        `brief`: what does not come near the incumbent is verified with the declared inputs alone, on every check shape.
+        """
         ...
 
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:

@@ -159,6 +159,7 @@ class _Run:
         ignore_folder(out)
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
         try:
+            self.machine.compiler.warm()  # beside setting up the device
             built, original = self.evaluator.open(self.program)
             with ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build") as executor:
                 tuner = Tuner(

@@ -24,7 +24,7 @@ from engine.tune.template import Template, program_at
 _WIN = 1.003  # a point replaces the best only by more than the noise of a close look; as in the tree search
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
-_PATIENCE_S = 0.05  # how long the device waits for the most wanted point before it takes the next
+_PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED)
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 
@@ -239,7 +239,7 @@ class Tuner:
                 evaluation, against = self._evaluator.retime(built, rival, trial.effort)
             else:
                 ran = True
-                evaluation, against = self._evaluator.evaluate(built, champion)
+                evaluation, against = self._evaluator.evaluate(built, champion, brief=True)
         if trial.effort:
             evaluation = replace(evaluation, notes=(*evaluation.notes, f"{_EFFORT}{trial.effort}"))
         tried = Tried(self._next_id, trial.point, evaluation, _value(evaluation), trial.effort)

@@ -67,7 +67,7 @@ class Evaluator:
             outcome, Measurement((case,), ratio, ratio, ratio), None, built.binary.resources, built.binary.code_hash
         )
 
-    def evaluate(self, built, incumbent):
+    def evaluate(self, built, incumbent, *, brief=False):
         point = eval_point(built)
         self.evaluated.append(point)
         if point in self.wrong:
@@ -187,10 +187,10 @@ def test_a_run_of_another_source_is_not_resumed(tmp_path):
 
 def test_an_interrupt_leaves_everything_booked(tmp_path):
     class Interrupted(Evaluator):
-        def evaluate(self, built, incumbent):
+        def evaluate(self, built, incumbent, *, brief=False):
             if len(self.evaluated) == 7:
                 raise KeyboardInterrupt
-            return super().evaluate(built, incumbent)
+            return super().evaluate(built, incumbent, brief=brief)
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, Interrupted(), budget=30)
