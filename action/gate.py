@@ -10,7 +10,6 @@ from typing import Any
 from action.api import ApiError, Pull, Reader, pull_of
 from action.request import Request
 from engine.config import NAMES, Config, parse_config
-from engine.config_text import ConfigError
 from engine.errors import UsageError
 
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
@@ -50,15 +49,13 @@ def decide(event_name: str, event: Mapping[str, Any], reader: Reader) -> Decisio
 
 def settings_at(reader: Reader, commit: str) -> Config:
     """The settings of a commit, read through the API: the base's count, never the pull request's. Raises ConfigError."""
-    found = []
     for name in NAMES:
+        # The first that has settings: that only one of the two may is said by the job that has both at hand.
         data = reader.file(name, commit)
         config = parse_config(data, name) if data is not None else None
         if config is not None:
-            found.append(config)
-    if len(found) > 1:
-        raise ConfigError("there are settings in pyproject.toml too", NAMES[0], "keep one of the two places")
-    return found[0] if found else Config()
+            return config
+    return Config()
 
 
 def _on(pull: Pull, reader: Reader, settings: Config | None = None, **asked: Any) -> Decision:

@@ -50,7 +50,7 @@ def _gate(context: Context) -> int:
     if request:
         from action.publish import announce
 
-        hindered = announce(context, request, decision.config)
+        request, hindered = announce(context, request, decision.config)
         if hindered:
             _say(f"::notice::{_escaped(hindered)}")
     context.answer(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from action.api import RestReader
@@ -12,6 +14,7 @@ from bot.apply import Person
 from bot.bundle import FILE, read_bundle
 from bot.client import Client
 from bot.commands import Apply, Cancel, Command, Explain, Help, Status
+from bot.decode import decode, load_json
 from bot.dry import DryCode, DryForge
 from bot.errors import BundleError, ForgeError
 from bot.github import GitHub
@@ -28,22 +31,26 @@ if TYPE_CHECKING:
     from bot.forge import Code, Forge
 
 
-def announce(context: Context, request: Request, config: Config) -> str:
-    """Say on the pull request that a run began; what hinders it in a sentence, "" where nothing did.
+def announce(context: Context, request: Request, config: Config) -> tuple[Request, str]:
+    """Say on the pull request that a run began. The request with what publish need not ask again, and what hindered it.
 
     The gate's token may be one that only reads: the run goes on all the same.
     """
     if request.command == "baseline":
-        return ""
+        return request, ""
+    settings = review_settings(config, context)
+    request = replace(request, settings=json.dumps(asdict(settings), sort_keys=True))
     forge, _ = _sides(context)
+    pull = context.event.get("pull_request")
+    first = context.event.get("action") == "opened" and isinstance(pull, dict) and pull.get("comments") == 0
     try:
         if request.searches:
-            start(forge, _target(context, request), review_settings(config, context))
+            request = replace(request, status=start(forge, _target(context, request), settings, first=first))
         if request.comment:
             forge.react(request.comment, "eyes")
     except ForgeError as error:
-        return f"the start was not announced: {error}"
-    return ""
+        return request, f"the start was not announced: {error}"
+    return request, ""
 
 
 def publish(context: Context, request: Request) -> int:
@@ -93,12 +100,18 @@ def _published(context: Context, request: Request, forge: Forge, target: Target)
     if context.result in ("cancelled", "skipped") and not (context.bundle / FILE).exists():
         return fail(forge, target, settings, cancelled=True), settings
     try:
-        reader = RestReader(context.api_url, context.repository, context.token)
-        settings = review_settings(settings_at(reader, request.base), context)
+        settings = _settings(context, request)
         bundle = read_bundle(context.bundle, head=request.head)
     except (BundleError, ConfigError) as error:
         return fail(forge, target, settings, reason=str(error)), settings
     return post(bundle, forge, target, settings), settings
+
+
+def _settings(context: Context, request: Request) -> Settings:
+    if not request.settings:
+        reader = RestReader(context.api_url, context.repository, context.token)
+        return review_settings(settings_at(reader, request.base), context)
+    return decode(Settings, load_json(request.settings.encode()), "request.settings")
 
 
 def review_settings(config: Config, context: Context) -> Settings:
@@ -119,7 +132,7 @@ def review_settings(config: Config, context: Context) -> Settings:
 
 
 def _target(context: Context, request: Request) -> Target:
-    return Target(request.pull, request.head, context.run_url, context.run)
+    return Target(request.pull, request.head, context.run_url, context.run, request.status)
 
 
 def _command(request: Request) -> Command:

@@ -42,6 +42,8 @@ class Request:
     by: str = ""  # who asked, by login and number
     by_id: int = 0
     reason: str = ""  # help: what was wrong; else why nothing is done
+    status: int = 0  # of the status comment, where the gate wrote one
+    settings: str = ""  # what the base's settings say of posting, as JSON; "": to be read again
 
     @property
     def searches(self) -> bool:
@@ -83,6 +85,7 @@ def _right(request: Request) -> bool:
         (0 if request.command == "baseline" else 1) <= request.pull < 2**31
         and 0 <= request.comment < 2**53
         and 0 <= request.by_id < 2**53
+        and 0 <= request.status < 2**53
         and 0 <= request.number < 1000
         and 0 <= request.budget_s <= 86_400
     )

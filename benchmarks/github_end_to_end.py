@@ -159,10 +159,8 @@ def pull_event(server: Server) -> dict[str, Any]:
     repository = {"full_name": REPOSITORY, "pushed_at": server.pushed_at}
     head = {"sha": server.head, "ref": server.head_ref, "repo": repository}
     base = {"sha": server.base, "ref": "main", "repo": repository}
-    return {
-        "action": "opened",
-        "pull_request": {"number": 7, "draft": False, "state": "open", "head": head, "base": base},
-    }
+    pull = {"number": 7, "draft": False, "state": "open", "head": head, "base": base, "comments": len(server.comments)}
+    return {"action": "opened", "pull_request": pull}
 
 
 def comment_event(body: str, number: int) -> dict[str, Any]:
@@ -238,6 +236,8 @@ def run(device: str, budget: str, folder: Path) -> dict[str, Any]:
         }
         found["faster"]["violations"] = server.violations
     found["jobs"] = story.jobs
+    calls = [job["api_calls"] for job in story.jobs if job["event"] == "pull_request"]
+    found["calls_by_pull_request"] = [sum(calls[:3]), sum(calls[3:])]
     found["validated"] = strict()
     return found
 
@@ -292,6 +292,7 @@ def wrong(found: dict[str, Any]) -> list[str]:
         "the other could be faster": bool(faster["bundle"][0]["best"])
         and "### 1. `softmax_kernel`" in str(faster["reviews"]),
         "the suggestion was committed on the head": bool(applied["on_top_of_head"] and applied["is_the_patch"]),
+        "a review takes at most twelve calls": all(calls <= 12 for calls in found["calls_by_pull_request"]),
         "the commit touches its file alone": applied["files"] == ["src/softmax.cu"],
         "nothing broke GitHub's description": not slower["violations"] and not faster["violations"],
     }

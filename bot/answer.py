@@ -76,17 +76,19 @@ def _explain(forge: Forge, code: Code, target: Target, number: int) -> Said:
 
 
 def _status(forge: Forge, target: Target) -> Said:
-    parts = []
+    own = own_status(forge, target.number)
+    mark = read_run_line(own[0].body) if own else None
     check = own_check(forge, target.head)
     if check is not None:
         how = f"has ended ({prose(check.conclusion)})" if check.status == "completed" else "is running"
-        parts.append(f"The run for {target.head[:12]} {how}: {prose(check.title)}")
+        said = f"The run for {target.head[:12]} {how}: {prose(check.title)}"
+    elif mark is not None and mark.head == target.head:
+        said = f"The run for {target.head[:12]} has begun."
     else:
-        parts.append(f"There was no run for {target.head[:12]} yet.")
-    own = own_status(forge, target.number)
+        said = f"There was no run for {target.head[:12]} yet."
     if own and own[0].url:
-        parts.append(f"More in the [status comment]({Safe(own[0].url)}).")
-    return Said(" ".join(parts), True)
+        said += f" More in the [status comment]({Safe(own[0].url)})."
+    return Said(said, True)
 
 
 def _cancel(forge: Forge, code: Code, target: Target) -> Said:

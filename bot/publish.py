@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bot.bundle import Bundle
-from bot.errors import ForgeError, RejectedError
+from bot.errors import DeniedError, ForgeError, MissingError, RejectedError
 from bot.escape import prose
 from bot.forge import Check, CheckOutput, Forge, Note, Pull
 from bot.marker import ANY_REVIEW, STATUS_MARKER, review_marker
@@ -32,12 +32,16 @@ Ending = Literal["posted", "already posted", "nothing to say", "superseded", "fa
 
 @dataclass(frozen=True)
 class Target:
-    """Where to post. All of it comes from the event, none from the bundle. `run_url` is the job's page, `run` its number."""
+    """Where to post. All of it comes from the event, none from the bundle. `run_url` is the job's page, `run` its number.
+
+    `status` is the status comment, where the job that announced the run told its number; 0: it is looked for.
+    """
 
     number: int
     head: str
     run_url: str = ""
     run: int = 0
+    status: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,12 @@ class Published:
     moved: int = 0
 
 
-def start(forge: Forge, target: Target, settings: Settings) -> None:
-    """Say that a run began: the status comment, and the check run. Raises ForgeError."""
-    _status(forge, target, settings, "is looking at this pull request.")
-    known = own_check(forge, target.head) if settings.check else None
-    output = CheckOutput("Running", "The search is running.")
-    if settings.check and (known is None or known.status != "completed"):
-        forge.write_check(CHECK, target.head, _KEY, "in_progress", "", output, known)
+def start(forge: Forge, target: Target, settings: Settings, *, first: bool = False) -> int:
+    """Say that a run began, in the status comment; its number, 0 without one. Raises ForgeError.
+
+    `first`: nobody has commented on the pull request yet, so there is no comment to look for.
+    """
+    return _status(forge, target, settings, "is looking at this pull request.", first=first)
 
 
 def publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -> Published:
@@ -96,11 +99,7 @@ def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -
     placed: frozenset[int] = frozenset()
     wanted = inline_comments(review)
     if review.worth_posting and settings.review:
-        before = own_reviews(forge, target)
-        if _submitted(before, target.head):
-            ending, placed = "already posted", frozenset(c.number for c in wanted)
-        else:
-            ending, placed = _post(forge, target, review, wanted, before)
+        ending, placed, before = _post(forge, target, review, wanted)
         if any(ANY_REVIEW in note.body and review_marker(target.head) not in note.body for note in before):
             _hide(forge, pull, target)
     moved = len(wanted) - len(placed) if settings.review else 0
@@ -113,24 +112,24 @@ def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -
 
 
 def _post(
-    forge: Forge, target: Target, review: Review, wanted: Sequence[Comment], before: Sequence[Note]
-) -> tuple[Ending, frozenset[int]]:
-    """Draft, look whether another run was first, submit. A draft is a lock: GitHub allows one for an author."""
-    for note in before:
-        if note.state == "PENDING":
-            # Left by a run that was ended, or another's that is about to be submitted: either way it goes first or goes.
-            if review_marker(target.head) in note.body:
-                forge.submit_review(target.number, note.id)
-                return "posted", frozenset(c.number for c in wanted)
-            forge.delete_review(target.number, note.id)
+    forge: Forge, target: Target, review: Review, wanted: Sequence[Comment]
+) -> tuple[Ending, frozenset[int], Sequence[Note]]:
+    """Draft, look whether another run was first, submit; also the reviews that are there besides.
+
+    A draft is a lock: GitHub allows one for an author. One that is in the way was left by a run that was ended, or is about to be
+    submitted by another: either way it is submitted, where it is of this head, or goes.
+    """
     draft, placed = _draft(forge, target, review, tuple(wanted))
-    if draft is not None:
-        others = [note for note in own_reviews(forge, target) if note.id != draft.id]
-        if not _submitted(others, target.head):
-            forge.submit_review(target.number, draft.id)
-            return "posted", frozenset(c.number for c in placed)
-        forge.delete_review(target.number, draft.id)
-    return "already posted", frozenset(c.number for c in wanted)
+    own = own_reviews(forge, target)
+    everything = frozenset(c.number for c in wanted)
+    if draft is None:
+        return "already posted", everything, own
+    others = [note for note in own if note.id != draft.id]
+    if not _submitted(others, target.head):
+        forge.submit_review(target.number, draft.id)
+        return "posted", frozenset(c.number for c in placed), others
+    forge.delete_review(target.number, draft.id)
+    return "already posted", everything, others
 
 
 def _draft(
@@ -201,22 +200,30 @@ def _submitted(notes: Sequence[Note], head: str) -> bool:
 
 
 def _status(
-    forge: Forge, target: Target, settings: Settings, sentence: str, review: Review | None = None, moved: int = 0
-) -> None:
+    forge: Forge, target: Target, settings: Settings, sentence: str, review: Review | None = None, moved: int = 0, *,
+    first: bool = False,
+) -> int:  # fmt: skip
     if not settings.status:
-        return
+        return 0
     body = status_body(sentence, target.head, url=target.run_url, run=target.run, review=review, moved=moved)
-    own = own_status(forge, target.number)
+    if target.status:
+        with contextlib.suppress(MissingError, DeniedError):  # somebody deleted it, or it is another account's
+            forge.edit_comment(target.status, body)
+            return target.status
+    own = [] if first else own_status(forge, target.number)
     if own:
         if own[0].body.strip() != body.strip():
             forge.edit_comment(own[0].id, body)
-        return
+        return own[0].id
     made = forge.add_comment(target.number, body)
+    if first:
+        return made.id
     # Two runs may both have found none: the older comment stays.
-    first = min(own_status(forge, target.number), key=lambda note: note.id, default=made)
-    if first.id != made.id:
+    oldest = min(own_status(forge, target.number), key=lambda note: note.id, default=made)
+    if oldest.id != made.id:
         forge.delete_comment(made.id)
-        forge.edit_comment(first.id, body)
+        forge.edit_comment(oldest.id, body)
+    return oldest.id
 
 
 def own_status(forge: Forge, number: int) -> list[Note]:

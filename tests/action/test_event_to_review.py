@@ -48,7 +48,7 @@ def test_fifty_files_go_from_the_event_to_the_review_within_three_seconds(tmp_pa
         assert decision.request is not None
         client = Client("token", api_url=server.url)
         forge = GitHub("octocat/Hello-World", client)
-        start(forge, Target(7, head), Settings())
+        status = start(forge, Target(7, head), Settings(), first=True)
         found = find_changes(Repository(repo.folder), base, head)
         kernels = tuple(
             Looked(
@@ -61,8 +61,9 @@ def test_fifty_files_go_from_the_event_to_the_review_within_three_seconds(tmp_pa
             for k in found.kernels
         )
         write_bundle(Bundle(head, found.base, kernels, found.skipped), tmp_path / "bundle")
-        done = publish(read_bundle(tmp_path / "bundle", head=head), forge, Target(7, head), Settings())
+        done = publish(read_bundle(tmp_path / "bundle", head=head), forge, Target(7, head, status=status), Settings())
         taken = time.monotonic() - begin
         assert (done.ending, done.inline, len(kernels)) == ("posted", 10, 50)
         assert len(server.submitted()) == 1
+        assert len(server.requests) <= 12, server.requests
     assert taken < 3.0, taken

@@ -53,7 +53,7 @@ def ending(tmp_path: Path) -> str:
 
 
 def test_the_bundle_becomes_one_review(server: Server, environment: dict[str, str], tmp_path: Path) -> None:
-    assert announce(read_context(environment), REQUEST, Config()) == ""
+    assert announce(read_context(environment), REQUEST, Config())[1] == ""
     assert "is looking" in status(server)
     write_bundle(bundle(looked(2.0)), tmp_path / "optiml-bundle")
     assert main([]) == 0
@@ -96,7 +96,7 @@ def test_without_a_bundle_of_this_commit_there_is_one_clear_status(
 
 def test_a_token_that_only_reads_does_not_stop_the_gate(server: Server, environment: dict[str, str]) -> None:
     server.read_only = True
-    assert "not announced" in announce(read_context(environment), REQUEST, Config())
+    assert "not announced" in announce(read_context(environment), REQUEST, Config())[1]
 
 
 def test_a_dry_run_of_gate_and_publish_prints_everything_and_sends_nothing(
@@ -106,12 +106,11 @@ def test_a_dry_run_of_gate_and_publish_prints_everything_and_sends_nothing(
     asked = replace(REQUEST, comment=5, by="ann", by_id=12)
     monkeypatch.setenv("OPTIML_REQUEST", asked.to_json())
     context = replace(read_context(), dry_run=True)
-    assert announce(context, asked, Config()) == ""
+    assert announce(context, asked, Config())[1] == ""
     said = capsys.readouterr().out
     for part in (
         "would add a comment to pull request 7",
         "is looking",
-        "would write the check run 'OptiML'",
         "with eyes",
     ):
         assert part in said, part
@@ -163,7 +162,7 @@ def test_a_command_is_answered_with_reactions(
     server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = replace(REQUEST, comment=5, by="ann", by_id=12, command="status")
-    assert announce(read_context(environment), asked, Config()) == ""
+    assert announce(read_context(environment), asked, Config())[1] == ""
     assert (server.comments, server.checks) == ({}, {})
     monkeypatch.setenv("OPTIML_REQUEST", asked.to_json())
     monkeypatch.setenv("OPTIML_RESULT", "skipped")

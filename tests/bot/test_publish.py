@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def status(server: Server) -> str:
 def test_one_review_with_its_suggestions_one_status_one_check(server: Server) -> None:
     start(client(server), TARGET, Settings())
     assert "is looking" in status(server)
-    assert [c["status"] for c in server.checks.values()] == ["in_progress"]
+    assert server.checks == {}
     done = post(server)
     assert (done.ending, done.inline, done.moved) == ("posted", 2, 0)
     (review,) = server.submitted()
@@ -103,6 +104,30 @@ def test_a_new_head_with_an_old_review_takes_at_most_twelve_calls_and_hides_the_
     assert {old["node_id"], f"T_{old['id']}_0", f"T_{old['id']}_1"} == server.minimized
     assert new["node_id"] not in server.minimized
     assert len(server.comments) == 1
+
+
+def test_the_status_comment_that_was_announced_is_edited_without_being_looked_for(server: Server) -> None:
+    forge = client(server)
+    number = start(forge, TARGET, Settings(), first=True)
+    assert [path for _, path in server.requests] == ["/repos/octocat/Hello-World/issues/7/comments"]
+    server.requests.clear()
+    publish(two(), forge, replace(TARGET, status=number), Settings())
+    assert "2 kernels could be faster" in status(server)
+    assert ("GET", "/repos/octocat/Hello-World/issues/7/comments") not in server.requests
+    assert len(server.requests) <= 8
+
+
+@pytest.mark.parametrize("how", ["deleted", "a stranger's"])
+def test_a_status_comment_that_went_is_replaced(server: Server, how: str) -> None:
+    number = start(client(server), TARGET, Settings())
+    if how == "deleted":
+        server.comments.clear()
+    else:
+        server.comments[number]["user"]["login"] = "mallory"
+    publish(two(), client(server), replace(TARGET, status=number), Settings())
+    own = [c for c in server.comments.values() if c["user"]["login"] == server.author]
+    assert len(own) == 1
+    assert "2 kernels could be faster" in own[0]["body"]
 
 
 def test_a_retried_job_posts_nothing_twice(server: Server) -> None:
