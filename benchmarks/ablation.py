@@ -84,6 +84,8 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
     runs: list[dict[str, Any]] = []
     begin = time.monotonic()
     try:
+        if machine.mode == "predicted" and len({arm.get("profile", True) for arm in arms.values()}) > 1:
+            raise MachineError("there is no profiler without a GPU, so the arms would not differ", do="run it with one")
         lessons = _others(place, settings, kernel) if any(arm.get("memory") for arm in arms.values()) else []
         counted = machine.mode == "measured" and any(arm.get("profile", True) for arm in arms.values())
         for recorded in (False, True) if counted else (True,):

@@ -231,6 +231,13 @@ def test_an_ablation_pairs_runs_of_one_kernel_and_seed() -> None:
     assert found["arms"]["a"]["best"]["better_equal_worse"] == [0, 10, 0]
 
 
+def test_arms_that_would_not_differ_are_not_compared(tmp_path: Path) -> None:
+    """Without a GPU there is no profiler: both arms would be the same search."""
+    place = bench.Place(ROOT, tmp_path, tmp_path)
+    with pytest.raises(MachineError, match="no profiler"):
+        TABLES["ablation-profile"].measure(place, bench.Settings(candidates=1, seeds=1, device="cpu"), "dot")
+
+
 def test_the_page_shows_each_whole_record_with_its_command(tmp_path: Path) -> None:
     rows = {"fast": {**_row("fast", 8.0, 0.9), "commit": "abcdef0123456", "date": "2026-01-02T03:04:05+00:00"}}
     record = {
