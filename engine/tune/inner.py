@@ -59,6 +59,7 @@ class TunerPart:
     ) -> None:  # fmt: skip
         self._spec, self._spec_path, self._target = spec, spec_path, target
         self._evaluator, self._in_flight, self._seed = evaluator, in_flight, seed
+        self._done: dict[str, set[str]] = {}  # templates that a program is the tuned best of, by its digest
 
     def wrap(self, source: Callable[[Program], list[Proposal]]) -> Callable[[Program], list[Proposal]]:
         """`source` with the templates of each program beside its own proposals."""
@@ -76,6 +77,8 @@ class TunerPart:
             pass  # a program whose text no longer holds the template has none
         found: list[Proposal] = []
         for template, prior in templates:
+            if template.name in self._done.get(program.digest, ()):
+                continue
             try:
                 points = feasible(template, self._target)
                 if len(points.points) < _LEAST:
@@ -124,6 +127,7 @@ class TunerPart:
         made = template.proposal(chosen.point)
         summary = f"{made.summary} (the best of {tried} points)"
         evaluation = replace(chosen.evaluation, notes=(*chosen.evaluation.notes, note(tried)))
+        self._done.setdefault(program_at(program, template, chosen.point).digest, set()).add(template.name)
         built = tuner.built.get(chosen.point)
         text = program_at(program, template, chosen.point)
         if built is None:

@@ -1,0 +1,67 @@
+"""A template as one node of the tree search."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.model import Outcome
+from engine.rules.model import Target
+from engine.search.journal import Journal
+from engine.search.loop import Budget, Search
+from engine.search.tree import Tree
+from engine.spec.read import specs_in
+from engine.tune.inner import POINTS, TunerPart
+
+from .kernels import program
+from .test_tuner import TEXT, Evaluator, speed
+
+
+def start(tmp_path, evaluator, *, resume=False):
+    original = program(TEXT)
+    part = TunerPart(specs_in(original, None)[0], None, Target(), evaluator, in_flight=4, seed=0)
+    tree = Tree(original, part.wrap(lambda program: []), 0)
+    journal = Journal(tmp_path / "journal.sqlite", original, {"kernel": "saxpy"}, resume=resume)
+    search = Search(tree, evaluator, journal, ThreadPoolExecutor(2), in_flight=3, inner=part)
+    search.start(*evaluator.open(original))
+    return search
+
+
+def template_nodes(search):
+    return [n for n in search.tree.walk() if n.proposal and n.proposal.rule == "constants"]
+
+
+def test_a_template_is_one_node_whose_reward_is_its_best_point(tmp_path):
+    evaluator = Evaluator()
+    search = start(tmp_path, evaluator)
+    search.run(Budget(candidates=POINTS))
+    nodes = template_nodes(search)
+    assert len(nodes) == 1
+    node = nodes[0]
+    assert node.proposal.proposer == "tuner"
+    assert "the best of" in node.proposal.summary
+    best = max(speed(*p) for p in evaluator.evaluated)
+    assert node.evaluation.measurement.ratio == pytest.approx(best / speed(256, 1))
+    assert search.incumbent is node
+    point = (node.proposal.parameters["BLOCK"], node.proposal.parameters["ITEMS"])
+    assert f"#define BLOCK {point[0]}\n" in node.program.data.decode()
+    assert len(evaluator.evaluated) > 5
+
+
+def test_its_points_count_as_candidates_of_the_budget_also_when_resumed(tmp_path):
+    evaluator = Evaluator()
+    search = start(tmp_path, evaluator)
+    search.run(Budget(candidates=10))
+    # Points that were compiled already and turned out equal count too, so it is never less than what ran.
+    assert len(evaluator.evaluated) + len(evaluator.retimed) <= search.progress.evaluated <= 11
+    counted = search.progress.evaluated
+    search.journal.close()
+    again = start(tmp_path, Evaluator(), resume=True)
+    assert again.progress.evaluated == counted
+
+
+def test_a_template_that_does_not_reproduce_the_original_fails_as_a_node(tmp_path):
+    everything = {(b, i) for b in range(64, 1025, 64) for i in (1, 2, 4, 8)}
+    search = start(tmp_path, Evaluator(wrong=everything))
+    search.run(Budget(candidates=12))
+    assert {n.evaluation.outcome for n in template_nodes(search)} == {Outcome.WRONG_RESULT}
+    assert search.incumbent is None
