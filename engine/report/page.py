@@ -17,7 +17,7 @@ from engine.report.read import Run
 from engine.report.roofline import Roofline, roofline
 from engine.report.sources import listings
 from engine.report.svg import Styles
-from engine.report.text import clean, short
+from engine.report.text import clean, short, speedup_words, upper_first
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,7 +33,7 @@ def render(run: Run) -> str:
     Raises MachineError where the extra `report` is not installed.
     """
     environment = _environment()
-    from engine.report.plots import plots, speedup_words
+    from engine.report.plots import plots
 
     styles = Styles()
     roof = roofline(run)
@@ -77,6 +77,7 @@ def _environment() -> Environment:
         kinds=_kinds,
         drawing=_safe,
         short_number=_short_number,
+        sentence=upper_first,
     )
     return environment
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.report.read import Run
 from engine.report.roofline import Roofline
 from engine.report.svg import INK, Styles, draw, look
-from engine.report.text import clean
+from engine.report.text import clean, speedup_words, upper_first
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,11 +49,6 @@ def plots(run: Run, roofline: Roofline | None, styles: Styles) -> dict[str, Plot
     return found
 
 
-def speedup_words(predicted: bool) -> str:
-    """The name of a speedup's axis: measured and predicted never go by the same one."""
-    return "predicted speedup, not measured" if predicted else "measured speedup"
-
-
 def _steps(run: Run, predicted: bool, styles: Styles) -> Plot | None:
     result = run.result
     points: list[tuple[str, float, float, float, str]] = [("original", 1.0, 1.0, 1.0, "original")]
@@ -77,7 +72,7 @@ def _steps(run: Run, predicted: bool, styles: Styles) -> Plot | None:
 
     said = "; ".join(f"{label}: {ratio:.2f}" for label, ratio, *_ in points)
     bars = "" if predicted else " Bars are 95 % intervals."
-    caption = f"{speedup_words(predicted).capitalize()} over the original after each step.{bars}"
+    caption = f"{upper_first(speedup_words(predicted))} over the original after each step.{bars}"
     return Plot("steps", draw(styles, "steps", f"{caption} {said}", paint), caption)
 
 
@@ -99,7 +94,9 @@ def _search(run: Run, predicted: bool, styles: Styles) -> Plot | None:
     def paint(axes: Axes) -> None:
         _ratios(axes.yaxis, [r for _, r in passed] + [1.0])
         dots = passed[::every]
-        axes.plot([t for t, _ in dots], [r for _, r in dots], ".", color=INK["step"], markersize=4, label="right")
+        axes.plot(
+            [t for t, _ in dots], [r for _, r in dots], ".", color=INK["step"], markersize=4, label="passed its checks"
+        )
         axes.step(
             [t for t, _ in best],
             [r for _, r in best],
@@ -113,7 +110,7 @@ def _search(run: Run, predicted: bool, styles: Styles) -> Plot | None:
         axes.legend(loc="best")
 
     some = f" One dot in {every} is drawn." if every > 1 else ""
-    words = speedup_words(predicted).capitalize()
+    words = upper_first(speedup_words(predicted))
     caption = f"{words} of each candidate that passed its checks ({len(passed)}), and the best so far.{some}"
     return Plot("search", draw(styles, "search", caption, paint), caption)
 
@@ -143,7 +140,10 @@ def _roofline(roofline: Roofline | None, styles: Styles) -> Plot | None:
         for point in points:
             x, y = point.intensity, point.per_s / 1e9
             axes.plot([x], [y], shapes[point.kind], color=INK[point.kind], markersize=8)
-            axes.annotate(point.label, (x, y), xytext=(7, -4), textcoords="offset points", va="top")
+            # The best beside the others, most often close: each kind's label goes another way.
+            dx, dy, side = {"original": (8, 5, "left"), "step": (8, -6, "left"), "best": (-8, 7, "right")}[point.kind]
+            axes.annotate(point.label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=side)
+        axes.set_ylim(bottom=min(left * roofline.bytes_per_s, *(p.per_s for p in points)) / 1e9 / 2)
         axes.set_xlabel(roofline.x_words)
         axes.set_ylabel(roofline.y_words)
         for axis in (axes.xaxis, axes.yaxis):
@@ -172,7 +172,7 @@ def _shapes(run: Run, predicted: bool, styles: Styles) -> Plot | None:
         axes.grid(visible=False, axis="y")
 
     bars = "" if predicted else ", with 95 % intervals"
-    caption = f"{speedup_words(predicted).capitalize()} for each shape{bars}."
+    caption = f"{upper_first(speedup_words(predicted))} for each shape{bars}."
     said = "; ".join(f"{clean(c.case)[:60]}: {c.ratio:.2f}" for c in cases)
     return Plot("shapes", draw(styles, "shapes", f"{caption} {said}", paint, height=1.2 + 0.36 * len(cases)), caption)
 

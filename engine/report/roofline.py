@@ -66,7 +66,7 @@ def roofline(run: Run) -> Roofline | str:
     points = tuple(_points(run, rate, issue, predicted))
     if not points:
         return "There is no roofline: nothing was counted, as without Nsight Compute or with --no-profile."
-    issue_words = f"issue limit {issue / 1e9:.0f} (data sheet)"
+    issue_words = f"issue limit {issue / 1e9:.0f} billion/s (data sheet)"
     if predicted:
         return Roofline(
             points, rate, issue, f"L2 {rate / 1e12:.1f} TB/s (table)", issue_words,

@@ -23,3 +23,13 @@ def clean(text: str) -> str:
 def short(text: str, most: int) -> str:
     """At most so many characters, an ellipsis where something is missing."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def upper_first(text: str) -> str:
+    """The text as the beginning of a sentence; names within keep their capitals."""
+    return text[:1].upper() + text[1:]
+
+
+def speedup_words(predicted: bool) -> str:
+    """What a speedup is called on axes and in headings: measured and predicted never go by the same name."""
+    return "predicted speedup (not measured)" if predicted else "measured speedup"

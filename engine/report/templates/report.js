@@ -36,7 +36,7 @@
     const here = event.target.closest("summary");
     if (!here || event.ctrlKey || event.altKey || event.metaKey) return;
     const fold = here.parentElement;
-    const seen = () => folds().map((d) => d.firstElementChild).filter((s) => s.checkVisibility({ contentVisibilityAuto: false }));
+    const seen = () => folds().map((d) => d.firstElementChild).filter((s) => s.checkVisibility());
     const step = (by) => { const all = seen(); const to = all[all.indexOf(here) + by]; if (to) to.focus(); };
     const above = () => { const up = fold.parentElement.closest("details"); if (up) up.firstElementChild.focus(); };
     const keys = {
