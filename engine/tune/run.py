@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.errors import RefusedError, UsageError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built, Evaluator
+from engine.evaluate.model import Evaluator
 from engine.machine import Machine
 from engine.model import CaseTiming, Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder, provenance
@@ -30,11 +30,11 @@ from engine.spec.read import find_spec, specs_in
 from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, generate, possible, same_code
 from engine.tune.feasible import Feasible, feasible
-from engine.tune.result import Dispatch, General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
-from engine.tune.space import Condition, Parameter, Space
+from engine.tune.result import Branch, Dispatch, General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.space import Condition, Parameter, Point, Space
 from engine.tune.strategy import Known, Strategy, choose
 from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
-from engine.tune.tuner import Tried, Tuner
+from engine.tune.tuner import PASSED, Tried, Tuner
 
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
 _CONFIRMED = 3
@@ -177,10 +177,10 @@ class _Run:
                 searched_s = time.monotonic() - begin - setup_s
                 executor.shutdown(wait=False, cancel_futures=True)
                 best, refused = (None, []) if interrupted else self._confirmed(tuner)
-                shapes = () if interrupted else self._shapes(tuner, best)
+                shapes = () if interrupted else self._shapes(tuner, original, best)
             result, patches = self._result(tuner, original, best, refused, shapes, setup_s, searched_s)
             problem: RefusedError | None = None
-            if wanted is not None and result.best is not None:
+            if wanted is not None and result.shapes:
                 try:
                     result = self._with_dispatch(result, wanted, patches)
                 except RefusedError as error:
@@ -231,29 +231,35 @@ class _Run:
     def _said(self, tried: Tried) -> str:
         return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
 
-    def _shapes(self, tuner: Tuner, best: tuple[Tried, Evaluation] | None) -> tuple[ShapeBest, ...]:
-        """The best point for each timing case: the fastest there are timed closely beside the general one."""
-        if best is None or best[1].measurement is None:
+    def _shapes(
+        self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None
+    ) -> tuple[ShapeBest, ...]:
+        """The best point for each timing case: the fastest there are timed closely beside the general one.
+
+        Where no point is better over all cases, the general one is the original, if it is a point of the template.
+        """
+        default = self.template.default
+        point = best[0].point if best is not None else default
+        held = (best[1] if best is not None else original).measurement
+        if held is None or point is None or (best is None and len(self.spec.time) < 2):
             return ()
         begin = time.monotonic()
-        general, held = best[0], best[1].measurement
-        champion = self.evaluator.build(program_at(self.program, self.template, general.point))
-        passed = tuner.best(len(tuner.tried))
-        timed: dict[tuple[int, ...], Evaluation] = {}
+        champion = None
+        if best is not None:
+            champion = self.evaluator.build(program_at(self.program, self.template, point))
+        passed = [t for t in tuner.best(len(tuner.tried)) if t.point != point and t.evaluation.measurement is not None]
+        timed: dict[Point, Evaluation] = {}
         found = []
         for index, case in enumerate(self.spec.time):
             own = held.cases[index]
-            chosen = (general.point, own.candidate_us, own.ratio, own.low, own.high, 1.0)
-            rivals = [t for t in passed if t.point != general.point and t.evaluation.measurement is not None]
-            rivals.sort(key=lambda t: _case_us(t, index))
+            chosen = (point, own.candidate_us, own.ratio, own.low, own.high, 1.0)
+            rivals = sorted(passed, key=lambda t: _case_us(t, index))
             for rival in rivals[:_RUN_OFF] if len(self.spec.time) > 1 else ():
                 if rival.point not in timed:
                     built = self.evaluator.build(program_at(self.program, self.template, rival.point))
                     timed[rival.point], _ = self.evaluator.retime(built, champion, 2)
                 measured = timed[rival.point].measurement
-                if measured is None or timed[rival.point].outcome not in (
-                    Outcome.ACCEPTED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.SCREENED,
-                ):  # fmt: skip
+                if measured is None or timed[rival.point].outcome not in PASSED:
                     continue
                 there = measured.cases[index]
                 gain = there.ratio / own.ratio
@@ -266,30 +272,17 @@ class _Run:
 
     def _with_dispatch(self, result: TuneResult, template: ConstantTemplate, patches: dict[str, bytes]) -> TuneResult:
         """The result with dispatch code, each of whose instances was held against the original. Raises RefusedError."""
-        assert result.best is not None
-        program, selection = generate(template, self.spec_path, result.shapes, result.best.values)
+        assert template.default is not None
+        general = result.best.values if result.best is not None else template.space.named(template.default)
+        program, selection = generate(template, self.spec_path, result.shapes, general)
         found = next(s for s in specs_in(program, self.spec_path) if s.kernel == self.spec.kernel)
         evaluations: list[Evaluation] = []
         timed: dict[str, CaseTiming] = {}
         for branch in selection.branches:
-            point = tuple(branch.values[n] for n in template.space.names)
-            built = self.evaluator.build(program_at(self.program, template, point))
-            instance = self._instance(program, found, template, branch.values)
-            if not same_code(instance, built):
-                raise RefusedError(
-                    f"the instance for {', '.join(branch.cases)} is not the machine code and launch that were tuned",
-                    do="use the general configuration, and please report it",
-                )
-            # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
-            measured = self.evaluator.signals.mode == "measured"
-            evaluation = self.evaluator.confirm(instance if measured else built)
+            evaluation = self._branch(program, found, template, branch)
+            assert evaluation.measurement is not None
             evaluations.append(evaluation)
-            if evaluation.measurement is None or evaluation.outcome not in (
-                Outcome.ACCEPTED, Outcome.SCREENED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.GUARDRAIL,
-            ):  # fmt: skip
-                reason = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
-                raise RefusedError(f"the instance for {', '.join(branch.cases)} was not confirmed: {reason}")
-            timed |= {c.case: c for c in evaluation.measurement.cases if c.case in branch.cases}
+            timed |= {c.case: c for c in evaluation.measurement.cases}
         cases = [timed[c.name] for c in self.spec.time]
         ratio, low, high = (_mean([(c.weight, getattr(c, f)) for c in cases]) for f in ("ratio", "low", "high"))
         patches["dispatch.patch"] = make_patch(self.program, program)
@@ -299,20 +292,43 @@ class _Run:
         )
         return dataclasses.replace(result, dispatch=dispatch)
 
-    def _instance(
-        self, program: Program, spec: KernelSpec, template: ConstantTemplate, values: Mapping[str, int]
-    ) -> Built:
-        """One instance of the generated template, compiled from the generated file with the launch that its host code has."""
+    def _branch(self, program: Program, found: KernelSpec, template: ConstantTemplate, branch: Branch) -> Evaluation:
+        """The confirmation of one branch's instance, on the shapes that it serves. Raises RefusedError."""
+        root, said = repository_root(self.options.path), ", ".join(branch.cases)
+        time_cases = tuple(c for c in self.spec.time if c.name in branch.cases)
+        point = tuple(branch.values[n] for n in template.space.names)
         unit = parse(program.data, program.kernel_file)
-        head = unit.kernel(spec.kernel).template_parameters
-        arguments = ", ".join(str(values[p.split()[-1]]) for p in head)
-        steps = (dataclasses.replace(spec.steps[0], template_args=arguments),)
-        own = dataclasses.replace(spec, steps=steps)
-        builder = Builder(
-            own, repository_root(self.options.path), self.machine.compiler, self.machine.target, self.spec_path,
-            line_info=self.evaluator.signals.mode == "predicted",
-        )  # fmt: skip
-        return builder.original(program)
+        head = unit.kernel(found.kernel).template_parameters
+        arguments = ", ".join(str(branch.values[p.split()[-1]]) for p in head)
+        own = dataclasses.replace(
+            found, steps=(dataclasses.replace(found.steps[0], template_args=arguments),), time=time_cases
+        )
+        evaluator = self.machine.evaluator(dataclasses.replace(self.spec, time=time_cases), root, self.spec_path)
+        try:
+            built, evaluation = evaluator.open(self.program)
+            measured = evaluator.signals.mode == "measured"
+            if point != template.default:
+                built = evaluator.build(program_at(self.program, template, point))
+            # Compiled from the generated file, with the launch that its host code has.
+            instance = Builder(
+                own, root, self.machine.compiler, self.machine.target, self.spec_path, line_info=not measured
+            ).original(program)
+            if not same_code(instance, built):
+                raise RefusedError(
+                    f"the instance for {said} is not the machine code and launch that were tuned",
+                    do="use the general configuration, and please report it",
+                )
+            if point != template.default:
+                # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
+                evaluation = evaluator.confirm(instance if measured else built)
+        finally:
+            evaluator.close()
+        if evaluation.measurement is None or evaluation.outcome not in PASSED:
+            reason = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
+            raise RefusedError(
+                f"the instance for {said} was not confirmed: {reason}", do="use the general configuration"
+            )
+        return evaluation
 
     def _result(
         self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],

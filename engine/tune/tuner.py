@@ -26,7 +26,7 @@ _CHECKED = 3  # points, the first ones evaluated, at which a template has to rep
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED)
-_PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
+PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class Tuner:
         progress.evaluated += 1
         progress.elapsed_s = self.elapsed_s
         progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
-        progress.verified += evaluation.outcome in _PASSED
+        progress.verified += evaluation.outcome in PASSED
         self.evaluations += ran
         for stage, seconds in evaluation.stage_s.items():
             self._stage(stage, seconds)
@@ -326,7 +326,7 @@ class Tuner:
         """Make a point the best if it beat the best side by side."""
         value, held = tried.value, self._incumbent
         # What is slower than the original is no yardstick: the original is.
-        better = value is not None and value > 0 and tried.evaluation.outcome in _PASSED
+        better = value is not None and value > 0 and tried.evaluation.outcome in PASSED
         if better and held is not None and held.value is not None:
             again = held.point == tried.point  # the best itself, timed for longer
             better = again or (against > _WIN if against is not None else (value or 0.0) > held.value + math.log2(_WIN))
@@ -353,7 +353,7 @@ class Tuner:
 
     def best(self, count: int) -> list[Tried]:
         """The fastest points that passed, each once, the incumbent first."""
-        passed = {t.point: t for t in self.tried if t.value is not None and t.evaluation.outcome in _PASSED}
+        passed = {t.point: t for t in self.tried if t.value is not None and t.evaluation.outcome in PASSED}
         ordered = sorted(passed.values(), key=lambda t: -(t.value or 0.0))
         if self._incumbent is not None:
             ordered = [self._incumbent, *(t for t in ordered if t.point != self._incumbent.point)]
@@ -369,7 +369,7 @@ _EFFORT = "timed again, effort "
 
 def _value(evaluation: Evaluation) -> float | None:
     measurement = evaluation.measurement
-    if measurement is None or evaluation.outcome not in (*_PASSED, Outcome.DUPLICATE, Outcome.UNSTABLE):
+    if measurement is None or evaluation.outcome not in (*PASSED, Outcome.DUPLICATE, Outcome.UNSTABLE):
         return None
     return math.log2(max(measurement.ratio, 1e-9))
 
