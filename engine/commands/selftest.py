@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("there is no such case", do="leave the names away to run all")
     machine = make_machine(device=arguments.device, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
     try:
-        verdicts: list[Verdict] = []
-        for _ in range(arguments.repeat):
-            verdicts += run_cases(cases, machine, lambda verdict: _print(verdict, arguments.verbose))
+        verdicts = run_cases(
+            cases, machine, lambda verdict: _print(verdict, arguments.verbose), rounds=arguments.repeat
+        )
     finally:
         machine.close()
     path = "the GPU" if machine.mode == "measured" else "the CPU path"

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -27,15 +27,18 @@ class Verdict:
     outcome: Outcome | None
     reason: str
     as_expected: bool | None
+    round: int = 1
 
 
 def run_cases(
     cases: Iterable[SelfCase], machine: Machine, on_verdict: Callable[[Verdict], None] = lambda verdict: None,
-    defences: Defences = ALL,
+    defences: Defences = ALL, rounds: int = 1,
 ) -> list[Verdict]:  # fmt: skip
-    """Judge every case that this machine's path can see. Originals are opened once each.
+    """Judge every case that this machine's path can see, each round on fresh seeds. Originals are opened once each.
 
-    An attack that is not refused at first is confirmed like a suggestion, whatever its speed; so are honest edits.
+    An attack that is not refused at first is confirmed like a suggestion, whatever its speed; so are honest edits in the
+    first round. In further rounds these are evaluated alone: what a confirmation adds but for fresh seeds, the second process
+    and the sanitizers, does not depend on the round.
     Raises OptimlError where an original itself is refused: then the suite says nothing.
     """
     verdicts: list[Verdict] = []
@@ -43,9 +46,10 @@ def run_cases(
     for original, group in groupby(ordered, key=lambda case: case.original):
         ours = list(group)
         seen = [case for case in ours if case.expected(machine.mode)]
-        verdicts += [Verdict(case, None, "", None) for case in ours if case not in seen]
+        unseen = [case for case in ours if case not in seen]
+        verdicts += [Verdict(case, None, "", None, number + 1) for number in range(rounds) for case in unseen]
         if seen:
-            verdicts += _of_original(original, seen, machine, on_verdict, defences)
+            verdicts += _of_original(original, seen, machine, on_verdict, defences, rounds)
     return verdicts
 
 
@@ -55,6 +59,7 @@ def _of_original(
     machine: Machine,
     on_verdict: Callable[[Verdict], None],
     defences: Defences,
+    rounds: int,
 ) -> list[Verdict]:
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:
@@ -68,10 +73,13 @@ def _of_original(
             first, _ = evaluator.open(program)
             with ThreadPoolExecutor(machine.jobs) as executor:
                 builds = [executor.submit(_build, evaluator, _edited(program, case)) for case in cases]
-                for case, future in zip(cases, builds, strict=True):
-                    verdict = _judged(case, _evaluated(evaluator, future.result(), first), machine.mode)
-                    on_verdict(verdict)
-                    verdicts.append(verdict)
+                for number in range(1, rounds + 1):
+                    for case, future in zip(cases, builds, strict=True):
+                        confirmed = number == 1 or case.suite == "attacks"
+                        evaluation = _evaluated(evaluator, future.result(), first, confirmed=confirmed)
+                        verdict = replace(_judged(case, evaluation, machine.mode), round=number)
+                        on_verdict(verdict)
+                        verdicts.append(verdict)
     return verdicts
 
 
@@ -86,13 +94,13 @@ def _build(evaluator: Evaluator, program: Program) -> Built | Evaluation:
         return error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
 
 
-def _evaluated(evaluator: Evaluator, built: Built | Evaluation, original: Built) -> Evaluation:
+def _evaluated(evaluator: Evaluator, built: Built | Evaluation, original: Built, *, confirmed: bool) -> Evaluation:
     if isinstance(built, Evaluation):
         return built
     if built.identity == original.identity:
         return Evaluation(Outcome.DUPLICATE, failure=Failure("same machine code and launch as the original"))
     evaluation, _ = evaluator.evaluate(built, None)
-    return evaluator.confirm(built) if evaluation.outcome in PASSED else evaluation
+    return evaluator.confirm(built) if confirmed and evaluation.outcome in PASSED else evaluation
 
 
 def _judged(case: SelfCase, evaluation: Evaluation, mode: str) -> Verdict:

@@ -19,7 +19,7 @@ from engine.verify.screen import screen
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.cu"))
 TEXTUAL = [c for c in load_cases("attacks") if c.gpu == (Outcome.SCREENED_OUT,) and c.reason]
 # Refused by what the compiler or the launch says, not by their text.
-LATER = {"static-by-macro", "too-many-threads", "too-much-shared"}
+LATER = {"static-by-macro", "time-bomb", "too-many-threads", "too-much-shared"}
 
 
 def _load(path: Path) -> tuple[Program, KernelSpec]:
