@@ -138,8 +138,9 @@ def in_passes(
     batch.mkdir(parents=True, exist_ok=True)
     for name in ("requests.jsonl", "responses.jsonl", "index.jsonl"):
         (batch / name).unlink(missing_ok=True)
-    # One pass without answers, one for each round, and one for answers that found their question by what it is about.
-    count = options.rounds + 2
+    # One pass without answers, one for each round that has some, and one for answers that find their question by what it is about.
+    there = max((line["round"] for line in recorded), default=0)
+    count = 1 + there + (1 if there and not options.questions_only else 0)
     passes: list[dict[str, Any]] = []
     given: dict[str, dict[str, Any]] = {}
     renamed: dict[str, str] = {}
