@@ -71,9 +71,11 @@ def _gate(context: Context) -> int:
 def _optimize(context: Context) -> int:
     from action.optimize import run, settings_at
     from action.request import read_request
+    from bot.bundle import FILE, write_reason
     from bot.git import Repository
     from bot.review import regressed
     from engine.commands.optimize import parse_budget
+    from engine.errors import OptimlError
 
     request = read_request(context.request)
     if context.budget and not request.budget_s:
@@ -90,7 +92,12 @@ def _optimize(context: Context) -> int:
         context.answer({"looked-at": str(added)})
         _say(f"{added} kernels added to the baseline")
         return 0
-    bundle = run(request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline)
+    try:
+        bundle = run(request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline)
+    except OptimlError as error:
+        if not (context.bundle / FILE).exists():
+            write_reason(str(error), context.bundle)
+        raise
     least = settings_at(Repository(context.workspace), request.base).thresholds.regression
     improved = sum(looked.result is not None and looked.result.best is not None for looked in bundle.kernels)
     slower = sum(regressed(looked.comparison, least) for looked in bundle.kernels)

@@ -11,7 +11,7 @@ from action.api import RestReader
 from action.gate import settings_at
 from bot.answer import answer
 from bot.apply import Person
-from bot.bundle import FILE, read_bundle
+from bot.bundle import FILE, read_bundle, read_reason
 from bot.client import Client
 from bot.commands import Apply, Cancel, Command, Explain, Help, Status
 from bot.decode import decode, load_json
@@ -103,7 +103,8 @@ def _published(context: Context, request: Request, forge: Forge, target: Target)
         settings = _settings(context, request)
         bundle = read_bundle(context.bundle, head=request.head)
     except (BundleError, ConfigError) as error:
-        return fail(forge, target, settings, reason=str(error)), settings
+        # A run that ended by itself knows better why there is nothing to read.
+        return fail(forge, target, settings, reason=read_reason(context.bundle) or str(error)), settings
     return post(bundle, forge, target, settings), settings
 
 

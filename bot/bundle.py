@@ -23,6 +23,8 @@ from engine.result import OptimizationResult
 
 SCHEMA = "optiml.bundle/1"
 FILE = "bundle.json"
+REASON = "reason.txt"  # beside it, where a run ended without one
+_MAX_REASON = 1_000
 _MAX_BYTES = 32 << 20
 _MAX_KERNELS = 500
 _PATH = re.compile(r"(?!/)[^\0]{1,1024}")
@@ -92,9 +94,30 @@ def write_bundle(bundle: Bundle, folder: Path) -> Path:
     return target
 
 
+def write_reason(text: str, folder: Path) -> None:
+    """Leave word of why there is no bundle. Raises BundleError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / REASON).write_text(text[:_MAX_REASON], encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BundleError(f"cannot be written: {error}", str(folder / REASON)) from None
+
+
+def read_reason(folder: Path) -> str:
+    """Why there is no bundle, in words of a stranger; "" where nothing was left. Raises nothing."""
+    try:
+        data = _bytes(folder / REASON, 4 * _MAX_REASON)
+    except BundleError:
+        return ""
+    return data.decode("utf-8", "replace")[:_MAX_REASON]
+
+
 def read_bundle(folder: Path, *, head: str) -> Bundle:
     """The bundle in `folder`, if it is one and is of the commit `head`, which the event names. Raises BundleError."""
-    path = folder / FILE
+    return parse_bundle(_bytes(folder / FILE, _MAX_BYTES), head=head)
+
+
+def _bytes(path: Path, most: int) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -102,12 +125,11 @@ def read_bundle(folder: Path, *, head: str) -> Bundle:
             f"cannot be read: {error.strerror}", str(path), "see the log of the job that searched"
         ) from None
     status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
         os.close(handle)
-        raise BundleError(f"is no regular file of at most {_MAX_BYTES} bytes", str(path))
+        raise BundleError(f"is no regular file of at most {most} bytes", str(path))
     with os.fdopen(handle, "rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    return parse_bundle(data, head=head)
+        return file.read(most + 1)
 
 
 def parse_bundle(data: bytes, *, head: str) -> Bundle:

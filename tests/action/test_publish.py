@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from action.context import read_context
 from action.main import main
 from action.publish import announce
 from action.request import Request
-from bot.bundle import write_bundle
+from bot.bundle import read_reason, write_bundle, write_reason
 from bot.marker import STATUS_MARKER
+from bot.review import Settings
 from engine.config import Config, parse_config
 from tests.bot.make import BASE, HEAD, bundle, looked
+from tests.bot.repo import Repo
 from tests.bot.server.schema import description
 from tests.bot.server.server import Server
 
@@ -92,6 +95,28 @@ def test_without_a_bundle_of_this_commit_there_is_one_clear_status(
     assert ending(tmp_path) == ends
     assert server.submitted() == []
     assert "cancelled" in status(server) if ends == "cancelled" else "could not finish" in status(server)
+
+
+def test_a_run_that_ended_by_itself_says_why(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job that searches leaves its reason; what stands in it is a stranger's and is shown as words."""
+    repo = Repo(tmp_path / "work")
+    head = repo.commit({".optiml.yml": "budgt: {}\n", "k.cu": "\n"})
+    monkeypatch.setenv("OPTIML_MODE", "optimize")
+    monkeypatch.setenv("OPTIML_REQUEST", Request(7, head, head, False).to_json())
+    assert main([]) == 2
+    assert read_reason(tmp_path / "optiml-bundle").startswith(".optiml.yml:1: unknown key 'budgt'")
+    monkeypatch.setenv("OPTIML_MODE", "publish")
+    server.head = head
+    request = Request(7, BASE, head, False, settings=json.dumps(asdict(Settings())))
+    monkeypatch.setenv("OPTIML_REQUEST", request.to_json())
+    monkeypatch.setenv("OPTIML_RESULT", "failure")
+    assert main([]) == 1
+    assert "unknown key 'budgt'; did you mean 'budget'?" in html.unescape(status(server)).replace("\u200b", "")
+    write_reason("![x](http://e.test/b.png) @octocat <img src=x>" + "y" * 5000, tmp_path / "optiml-bundle")
+    assert main([]) == 1
+    assert not any(bad in status(server) for bad in ("![", "](http:", "<img", "@octocat", "y" * 2000))
 
 
 def test_a_token_that_only_reads_does_not_stop_the_gate(server: Server, environment: dict[str, str]) -> None:
