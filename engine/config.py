@@ -261,8 +261,8 @@ class Guardrails:
 class Permissions:
     """Who may do what in a pull request: the least role on the repository."""
 
-    commands: str = _option("write", _Choice(_ROLES), "To ask for a run in a comment.")
-    apply: str = _option("write", _Choice(_ROLES[2:]), "To have a suggestion committed.")
+    commands: str = _option("write", _Choice(_ROLES), "To use commands in comments, apart from `apply`.")
+    apply: str = _option("write", _Choice(_ROLES[2:]), "To have a suggestion committed by `/optiml apply`.")
 
 
 @dataclass(frozen=True)
