@@ -12,7 +12,10 @@ def as_spec(data: Mapping[str, Any]) -> KernelSpec:
     """A KernelSpec from its `dataclasses.asdict` form."""
 
     def launch(value: Mapping[str, Any] | None) -> LaunchExpr | None:
-        return None if value is None else LaunchExpr(tuple(value["grid"]), tuple(value["block"]), value["shared"])
+        if value is None:
+            return None
+        constants = tuple((str(name), int(number)) for name, number in value.get("constants", ()))
+        return LaunchExpr(tuple(value["grid"]), tuple(value["block"]), value["shared"], constants)
 
     def cases(values: Sequence[Mapping[str, Any]]) -> tuple[Case, ...]:
         return tuple(Case(v["name"], v["sizes"], v["weight"]) for v in values)

@@ -14,6 +14,7 @@ from pathlib import Path
 from engine.errors import RefusedError, UsageError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Evaluator
+from engine.front.client import LEAST_CORES, Front
 from engine.machine import Machine
 from engine.model import CaseTiming, Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder, provenance
@@ -39,6 +40,7 @@ from engine.tune.tuner import PASSED, Tried, Tuner
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
 _CONFIRMED = 3
 _RUN_OFF = 3  # points that are timed closely for each shape. Ours
+_MANY = 200  # points, from which on their texts are read in processes of their own. Ours
 _GAIN = 1.01  # a shape gets a configuration of its own only where it gains so much over the general one. Ours
 
 
@@ -79,12 +81,17 @@ def tune(
     template, notes = make_template(options, program, spec, spec_path, machine.target)
     points = feasible(template, machine.target)
     strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
-    evaluator = machine.evaluator(spec, root, spec_path)
+    # Worker processes that read candidates take half a second to start: too long for a short run.
+    many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
+    front = Front(spec, root, machine.target, spec_path) if many and machine.jobs >= LEAST_CORES else None
+    evaluator = machine.evaluator(spec, root, spec_path, front=front)
     try:
         return _Run(
             options, machine, evaluator, spec, spec_path, program, template, points, strategy, reason, notes
         ).run(on_progress)
     finally:
+        if front is not None:
+            front.close()
         evaluator.close()
 
 

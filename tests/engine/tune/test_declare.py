@@ -1,9 +1,13 @@
+import dataclasses
+import json
+
 import pytest
 
 from engine.errors import OptimlError, SourceError, SpecError, UsageError
 from engine.model import LaunchConfig
 from engine.rules.model import Target
 from engine.source.edit import edit_program
+from engine.spec.plain import as_spec
 from engine.tune.feasible import feasible, fits
 from engine.tune.template import locate, program_at
 
@@ -58,6 +62,8 @@ def test_a_declared_launch_may_name_the_constants():
     made = template(text)
     assert made.figures((128, 4)).launches[0] == (LaunchConfig((128, 1, 1), (128, 1, 1)),)
     assert made.figures((64, 1)).launches[0] == (LaunchConfig((1024, 1, 1), (64, 1, 1)),)
+    assert dict(made.spec.steps[0].launch.constants) == {"BLOCK": 256, "ITEMS": 1}
+    assert as_spec(json.loads(json.dumps(dataclasses.asdict(made.spec)))) == made.spec
 
 
 def test_parameters_and_conditions_may_come_from_the_command_line():
