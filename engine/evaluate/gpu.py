@@ -260,10 +260,16 @@ class GpuEvaluator:
             return
         self._held = self._near.get(incumbent.identity)
         if self._held is None:  # taken over from a journal: measured before, but not in this process
-            self._runner.load("candidate", incumbent)
-            measurement, failure, _ = self._time(["original", "candidate"], "look", 0.0)
-            if failure:
-                raise DeviceFault(f"the best of an earlier run no longer holds: {failure['reason']}", kind="launch")
+            what = ""
+            try:
+                self._runner.load("candidate", incumbent)
+                measurement, failure, _ = self._time(["original", "candidate"], "look", 0.0)
+                what = failure["reason"] if failure else ""
+            except DeviceFault as fault:
+                what = _sentence(fault)
+            if what:  # no fault of the candidate at hand, nor of any to come
+                why = f"the best of the earlier run no longer holds here: {what}"
+                raise MachineError(why, do="check the GPU with nvidia-smi, or start without --resume")
             self._held = self._near[incumbent.identity] = measurement
         self._runner.keep("incumbent", incumbent)
 

@@ -72,6 +72,7 @@ class Monitor:
         try:
             # A process that only holds a context disturbs nobody; one that computes does.
             others: list[int] = []
+            self._seen = min(self._seen, time.time_ns() // 1000)  # the clock may have been set back
             with contextlib.suppress(nvml.NVMLError):
                 for sample in nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen):
                     self._seen = max(self._seen, int(sample.timeStamp))

@@ -57,6 +57,14 @@ while True:
         else:
             answer = {{"failure": None, "checks": len(header["plan"]), "argument": None}}
     elif op == "time":
+        late = [loaded[key] for key in header["programs"] if bytes(str(loaded[key]), "ascii").count(b"timed")]
+        if late and b"kills" in late[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if late and b"hangs" in late[0]:
+            time.sleep(60)
+        if late:
+            wire.send(sink, {{"error": "CUDA_ERROR_ILLEGAL_ADDRESS", "error_kind": "device", "seconds": 0.0}})
+            os._exit(70)
         speeds = [float(loaded[key]) for key in header["programs"]]
         samples = [[100.0 / speed + 0.01 * i for i in range(8)] for speed in speeds]
         answer = {{"results": [

@@ -77,6 +77,31 @@ def test_it_may_happen_in_the_confirmation_too(bench: GpuEvaluator) -> None:
     assert bench.confirm(bench.build(_program("2.0"))).outcome is Outcome.ACCEPTED
 
 
+@pytest.mark.parametrize("code", ["kills", "hangs", "faults"])
+def test_an_incumbent_of_an_earlier_run_that_fails_now_is_held_against_no_candidate(
+    bench: GpuEvaluator, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was verified before: the machine or the driver has changed, and every candidate beside it would count as crashed."""
+    with pytest.raises(MachineError, match="best of the earlier run") as caught:
+        bench.evaluate(bench.build(_program("2.0")), bench.build(_program(f"timed {code}")))
+    assert "without --resume" in caught.value.do
+
+
+def test_a_wall_clock_set_back_hides_no_other_process(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML stamps its samples by the wall clock: what is asked for must not lie in a future that was taken back."""
+    from engine.gpu.monitor import Monitor
+
+    asked: list[int] = []
+    nvml.nvmlDeviceGetProcessUtilization = lambda handle, since: asked.append(since) or []
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    monitor = Monitor()
+    monitor.read()
+    monkeypatch.setattr(time, "time_ns", lambda: now - 3_600_000_000_000)
+    monitor.read()
+    assert asked[1] <= asked[0] - 3_600_000_000
+
+
 def test_a_lost_gpu_ends_the_run_with_everything_booked(bench: GpuEvaluator, nvml: Nvml, tmp_path: Path) -> None:
     class Losing(ScriptedEvaluator):
         seen = 0
