@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from bot.bundle import Bundle
 from bot.changes import Skipped
 from bot.diff import FileDiff
 from bot.escape import code, fence, length, prose
-from bot.render import LIMIT, check_annotations, inline_comments, review_body, status_body, summary_body
+from bot.render import LIMIT, check_annotations, explanation, inline_comments, review_body, status_body, summary_body
 from bot.review import Review, Settings, make_review
+from engine.model import Evaluation, Failure, Outcome
+from engine.result import Refusal
 from tests.bot.make import bundle, looked
 from tests.bot.test_suggest import diff, files
 
@@ -138,6 +141,26 @@ def test_hostile_names_in_a_whole_review_change_nothing_of_its_shape(evil: str) 
         what = bundle(looked(2.0, against=0.8, kernel=word, path=f"src/{word}.cu", summary=word, patch=f"--- a\n{word}\n"),
                       looked(None, kernel=word), skipped=(Skipped(word, word, word),))  # fmt: skip
         html = MARKDOWN.render(review_body(review(what)))
+        return [t for t in re.findall(r"</?[a-z0-9]+", html) if "code" not in t]
+
+    assert shape(evil) == shape("word")
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_hostile_words_in_an_explanation_change_nothing_of_its_shape(evil: str) -> None:
+    def shape(word: str) -> list[str]:
+        one = looked(2.0, kernel=word, path=f"src/{word}.cu", summary=word, patch=f"--- a\n{word}\n")
+        assert one.result is not None
+        wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure(word))
+        result = replace(
+            one.result,
+            notes=(word,),
+            refused=(Refusal(3, word, wrong),),
+            stopped=word,
+            spec={"tolerance": word},
+            diagnosis=(word,),
+        )
+        html = MARKDOWN.render(explanation(review(bundle(replace(one, result=result))).findings))
         return [t for t in re.findall(r"</?[a-z0-9]+", html) if "code" not in t]
 
     assert shape(evil) == shape("word")
