@@ -47,7 +47,7 @@ def render(run: Run) -> str:
         run=run, r=run.result, predicted=run.result.mode == "predicted", plots=drawn, speedup_words=speedup_words,
         roof=roof, tree=tree, left_out=left_out, listings=listings(run), style=_safe(style), script=_safe(script),
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'",
-        command=shlex.join(str(word) for word in run.result.provenance.get("command", ())), cases_most=_CASES,
+        command=_command(run.result.provenance.get("command")), cases_most=_CASES,
         versions=_mapping(run.result.provenance.get("versions")), device=_mapping(run.result.signals.get("device")),
         passed=PASSED,
     )  # fmt: skip
@@ -145,7 +145,14 @@ def _text(value: object) -> str:
 
 
 def _compact(value: object) -> str:
-    return short(json.dumps(value, indent=1, ensure_ascii=False, default=str), 20_000)
+    try:
+        return short(json.dumps(value, indent=1, ensure_ascii=False, default=str), 20_000)
+    except RecursionError:
+        return "nested too deeply to be shown"
+
+
+def _command(words: object) -> str:
+    return shlex.join(map(str, words)) if isinstance(words, list | tuple) else "not recorded"
 
 
 def _kinds(value: Mapping[str, float]) -> list[tuple[str, float]]:

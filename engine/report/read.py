@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import math
 import sqlite3
 import time
 import zlib
@@ -128,6 +129,7 @@ def _journal(
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=1.0)) as db:
         db.set_progress_handler(lambda: int(time.monotonic() > until), 100_000)  # a stranger's view may not end
         db.execute("PRAGMA trusted_schema = OFF")
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
         return _rows(db, result)
 
 
@@ -139,7 +141,10 @@ def _rows(
         f"substr({n}, 1, {_TEXT})" if n in ("proposer", "rule", "summary", "outcome", "reason") else n for n in names
     )
     found = db.execute(f"SELECT {columns} FROM candidates ORDER BY id LIMIT {_NODES}")
-    nodes = tuple(decode(Node, dict(zip(names, row, strict=True)), f"candidate {str(row[0])[:20]}") for row in found)
+    nodes = tuple(
+        decode(Node, {n: _finite(v) for n, v in zip(names, row, strict=True)}, f"candidate {str(row[0])[:20]}")
+        for row in found
+    )
     if not nodes:
         raise NotThis("it has no candidates")
     best: _Files | None = None
@@ -157,6 +162,11 @@ def _rows(
             if seen is not None:
                 counted[id] = seen
     return nodes, counted, original, best
+
+
+def _finite(value: Any) -> Any:
+    """A number that is none is a speedup that is not known."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _counted(metrics: str, text: str) -> Counted | None:

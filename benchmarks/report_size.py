@@ -1,0 +1,220 @@
+"""How large the report of a run is, and how long a browser takes to open it.
+
+    python benchmarks/report_size.py --record benchmarks/results/report.json
+    python benchmarks/report_size.py --folder .optiml/softmax-softmax_kernel
+
+Without `--folder` it makes a run of `--nodes` candidates: result, steps and machine are those of a recorded run on an H200
+(benchmarks/results/examples-h200.json), the journal is synthesised: a tree by chance, outcomes in the recorded run's shares with failures
+added, and summaries and reasons as long as real ones. Opening is timed in headless Chromium, from a new page to its load event and
+the frame after it; the median of `--repeats`, each in a new context. Exit code 1 when a limit is passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.review_screenshot import chromium  # noqa: E402 - the path above makes it importable as a script
+from engine.model import Evaluation, Failure, Measurement, Outcome, Program  # noqa: E402
+from engine.profile.model import DRAM_BYTES, DURATION, INSTRUCTIONS  # noqa: E402
+from engine.report.decode import decode  # noqa: E402
+from engine.report.page import render  # noqa: E402
+from engine.report.read import read_run  # noqa: E402
+from engine.result import OptimizationResult, write  # noqa: E402
+from engine.search.journal import Entry, Journal  # noqa: E402
+from engine.search.reward import Proxies  # noqa: E402
+from engine.source.patch import make_patch  # noqa: E402
+
+LIMIT_BYTES, LIMIT_S = 2_000_000, 1.0
+_RECORD = ROOT / "benchmarks" / "results" / "examples-h200.json"
+_FAILED = (
+    (Outcome.COMPILE_ERROR, 'error: identifier "tile" is undefined (line 23 of the device slice), and 3 errors more'),
+    (
+        Outcome.WRONG_RESULT,
+        "'out' differs at element 40962 in case rows=33,cols=64: 0.7310586 expected, 0.7213475 found",
+    ),
+    (Outcome.RACE, "two threads write 'tile' without a barrier between them, at line 31 and line 37"),
+    (Outcome.TIMED_OUT, "did not end within its deadline of 10 s"),
+)
+_EDITS = (
+    ("unroll", "Unroll the loop of line 13 {0} times"), ("block_size", "Launch blocks of {0} threads"),
+    ("transpose_tile", "Stage in through a {0} x {0} tile in shared memory"),
+    ("vectorize", "Load and store {0} neighbouring elements at once"),
+    ("restrict", "Say that the pointers of transpose_kernel never overlap, for {0} parameters"),
+)  # fmt: skip
+
+
+def recorded(kernel: str = "transpose_kernel") -> OptimizationResult:
+    """A real result of an H200 from the records, which leave the spec out."""
+    runs = json.loads(_RECORD.read_text(encoding="utf-8"))["runs"]
+    found = next(run["result"] for run in runs if run["result"] and run["result"]["kernel"] == kernel)
+    return decode(OptimizationResult, {"spec": {}, **found})
+
+
+def synthesise(
+    folder: Path, nodes: int = 500, seed: int = 0, result: OptimizationResult | None = None,
+    texts: Mapping[str, tuple[bytes, bytes]] | None = None, edit: str = "",
+) -> OptimizationResult:  # fmt: skip
+    """An output folder with a recorded result and a synthesised journal of `nodes` candidates.
+
+    `texts` maps each file to its bytes before and after (default: the example, its kernel bounded by hand); `edit` takes the
+    place of every summary.
+    """
+    chance = random.Random(seed)
+    result = result or recorded()
+    if texts is None:
+        before = (ROOT / result.file).read_bytes()
+        texts = {result.file: (before, before.replace(b"__global__ void", b"__global__ void __launch_bounds__(256)"))}
+    original = Program({name: pair[0] for name, pair in texts.items()}, result.file)
+    best = Program({name: pair[1] for name, pair in texts.items()}, result.file)
+    steps = {step.id: step for step in result.trajectory}
+    counts: dict[str, int] = {}
+    journal = Journal(folder / "journal.sqlite", original, {"kernel": result.kernel}, resume=False)
+    try:
+        alive, last = [0], 0
+        for id in range(nodes):
+            if id == 0:
+                entry = _entry(0, None, "", "", "", result.original, {}, 0.1)
+            elif id in steps:
+                step = steps[id]
+                files = dict(best.files) if result.best is not None and id == result.best.id else {}
+                entry = _entry(
+                    id, last, step.proposer, step.rule, edit or step.summary, step.evaluation, files, id * 0.05
+                )
+                last = id
+                alive.append(id)
+            else:
+                rule, summary = chance.choice(_EDITS)
+                evaluation = _chance_evaluation(chance, result)
+                parent = chance.choice(alive[-40:])
+                summary = edit or summary.format(2 ** chance.randrange(1, 6))
+                entry = _entry(id, parent, "rules", rule, summary, evaluation, {}, id * 0.05)
+                if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SLOWER):
+                    alive.append(id)
+            journal.book(entry)
+            counts[entry.evaluation.outcome.value] = counts.get(entry.evaluation.outcome.value, 0) + 1
+            if (id == 0 or id in steps) and result.mode == "measured":
+                time_us = (entry.evaluation.measurement or Measurement((), 1.0, 1.0, 1.0)).cases[0].candidate_us
+                counters = {
+                    DURATION: (time_us * 1e3, "ns"),
+                    DRAM_BYTES: (5.4e8, "byte"),
+                    INSTRUCTIONS: (4.1e7 + 1e6 * id, "inst"),
+                }
+                journal.book_profile(id, "cheap", [counters], Proxies())
+    finally:
+        journal.close()
+    passed = sum(n for o, n in counts.items() if o in ("accepted", "screened", "slower", "no_difference"))
+    result = dataclasses.replace(result, counts={"candidates": nodes - 1, "verified": passed, **counts})
+    write(result, folder, make_patch(original, best) if result.best is not None else None)
+    return result
+
+
+def _entry(
+    id: int, parent: int | None, proposer: str, rule: str, summary: str, evaluation: Evaluation, files: dict[str, bytes],
+    elapsed_s: float,
+) -> Entry:  # fmt: skip
+    return Entry(id, parent, proposer, rule, {}, summary, f"{id:064x}", (), evaluation, files, elapsed_s)
+
+
+def _chance_evaluation(chance: random.Random, result: OptimizationResult) -> Evaluation:
+    draw = chance.random()
+    if draw < 0.25:
+        outcome, reason = chance.choice(_FAILED)
+        return Evaluation(outcome, failure=Failure(reason))
+    ratio = chance.uniform(0.4, 3.3)
+    predicted = result.mode == "predicted"
+    measurement = Measurement((), ratio, ratio * 0.995, ratio * 1.005, predicted=predicted)
+    if draw < 0.5:
+        return Evaluation(Outcome.DUPLICATE, measurement, Failure("same machine code and launch as candidate 6"))
+    if predicted:
+        return Evaluation(Outcome.SCREENED, measurement)
+    return Evaluation(Outcome.ACCEPTED if ratio > 1 else Outcome.SLOWER, measurement)
+
+
+def opening_s(browser: str, page: Path, repeats: int) -> list[float]:
+    """Seconds from asking for the page to the frame after its load event, each time in a new context of one browser."""
+    from playwright.sync_api import sync_playwright
+
+    found = []
+    with sync_playwright() as playwright:
+        # The page is ours, and root cannot have Chromium's sandbox.
+        chrome = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        for _ in range(repeats):
+            context = chrome.new_context(viewport={"width": 1280, "height": 900})
+            tab = context.new_page()
+            begin = time.monotonic()
+            tab.goto(page.as_uri())
+            tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            found.append(time.monotonic() - begin)
+            context.close()
+        chrome.close()
+    return found
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description="Size and load time of a report.")
+    parser.add_argument("--folder", type=Path, help="of a real run (default: a synthesised one)")
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args(given)
+    browser = chromium()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        if options.folder is None:
+            synthesise(folder, options.nodes)
+        run = read_run(folder)
+        begin = time.monotonic()
+        text = render(run)
+        made_s = time.monotonic() - begin
+        page = Path(scratch) / "page.html"
+        page.write_text(text, encoding="utf-8")
+        size = page.stat().st_size
+        opened = opening_s(browser, page, options.repeats) if browser is not None else []
+    opens_s = statistics.median(opened) if opened else None
+    record: dict[str, Any] = {
+        "schema": "optiml.report_size/1",
+        "command": "python benchmarks/report_size.py " + " ".join(given if given is not None else sys.argv[1:]),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "python": platform.python_version()},
+        "browser": "headless Chromium" if browser is not None else None,
+        "run": "real" if options.folder is not None else "recorded result of an H200, synthesised journal",
+        "candidates": len(run.nodes),
+        "bytes": size,
+        "limit_bytes": LIMIT_BYTES,
+        "made_s": round(made_s, 3),
+        "opens_s": None if opens_s is None else round(opens_s, 3),
+        "opens_all_s": [round(s, 3) for s in opened],
+        "limit_s": LIMIT_S,
+    }
+    print(
+        f"{len(run.nodes)} candidates: {size / 1e6:.2f} MB of at most {LIMIT_BYTES / 1e6:.0f} MB, made in {made_s:.2f} s"
+    )
+    print(
+        f"opens in {opens_s:.2f} s of at most {LIMIT_S:.0f} s"
+        if opens_s is not None
+        else "there is no Chromium to open it in"
+    )
+    if options.record is not None:
+        options.record.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return int(size > LIMIT_BYTES or (opens_s is not None and opens_s > LIMIT_S))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
