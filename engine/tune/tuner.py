@@ -25,7 +25,8 @@ _WIN = 1.003  # a point replaces the best only by more than the noise of a close
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
-_WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED)
+# What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
+_WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
 PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 
 
@@ -251,7 +252,7 @@ class Tuner:
         if ran and built is not None:
             self._codes.setdefault(built.identity, (tried.id, tried.evaluation))
             self._crown(tried, built, against)
-        self._check(tried, ran=ran)
+        self._check(tried)
         if self.trace:
             self._on_progress(self.progress)
 
@@ -259,7 +260,7 @@ class Tuner:
         """Whether the strategy may want the point again, timed for longer: then its machine code is kept."""
         return self.strategy.name == "halving" and len(self._pending) < _MOST_AHEAD
 
-    def _check(self, tried: Tried, *, ran: bool) -> None:
+    def _check(self, tried: Tried) -> None:
         """Refuse a template that does not reproduce the original at its first points."""
         outcome = tried.evaluation.outcome
         at = ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
@@ -273,11 +274,11 @@ class Tuner:
                 if self.template.name == "constants"
                 else f"leave the rule {self.template.name} out, and please report it",
             )
-        if ran or outcome is Outcome.DUPLICATE:
+        if tried.value is not None or outcome is Outcome.GUARDRAIL:
             self.checked.append(tried.point)
         elif not self.checked and len(self.tried) >= 2 * _CHECKED:
             raise RefusedError(
-                f"no point of the template could be built; the last, {at}: {reason}",
+                f"no point of the template could be built and run; the last, {at}: {reason}",
                 do="mend the code, or the conditions",
             )
 

@@ -35,7 +35,8 @@ def speed(block, items):
 class Evaluator:
     """Follows the Evaluator protocol: a point in `wrong` fails, one in `heavy` uses all registers, ITEMS = 8 is ITEMS = 4."""
 
-    def __init__(self, wrong=(), heavy=(), broken=()):
+    def __init__(self, wrong=(), heavy=(), broken=(), slow=()):
+        self.slow = set(slow)
         self.wrong, self.heavy, self.broken = set(wrong), set(heavy), set(broken)
         self.evaluated, self.retimed, self.built, self.lock = [], [], [], threading.Lock()
 
@@ -70,6 +71,8 @@ class Evaluator:
     def evaluate(self, built, incumbent, *, brief=False):
         point = eval_point(built)
         self.evaluated.append(point)
+        if point in self.slow:
+            return Evaluation(Outcome.TIMED_OUT, failure=Failure("did not finish in time")), None
         if point in self.wrong:
             return Evaluation(Outcome.WRONG_RESULT, failure=Failure("differs")), None
         mine = self._evaluation(built)
@@ -155,9 +158,18 @@ def test_one_wrong_point_later_is_a_failure_of_that_point_alone(tmp_path):
     assert tuner.best(1)[0].point != best
 
 
+def test_a_point_that_takes_too_long_says_nothing_against_the_template(tmp_path):
+    slow = {(b, i) for b in range(64, 1025, 64) for i in (1, 2)} - {(512, 2)}
+    tuner = run(tmp_path, Evaluator(slow=slow), name="exhaustive", budget=400)
+    assert tuner.progress.outcomes[Outcome.TIMED_OUT] > 3
+    assert tuner.best(1)[0].point not in slow
+    assert len(tuner.checked) == 3
+    assert not set(tuner.checked) & slow
+
+
 def test_a_template_without_a_point_that_compiles_is_refused(tmp_path):
     everything = {(b, i) for b in range(64, 1025, 64) for i in (1, 2, 4, 8)} - {(256, 1)}
-    with pytest.raises(RefusedError, match=r"no point of the template could be built; .* no such thing"):
+    with pytest.raises(RefusedError, match=r"no point of the template could be built and run; .* no such thing"):
         run(tmp_path, Evaluator(broken=everything))
 
 
