@@ -13,7 +13,7 @@ from engine.errors import OptimlError
 from engine.llm.context import Diagnosed, make_context
 from engine.llm.judge import MOST_JUDGED, Judge
 from engine.llm.model import Fault
-from engine.llm.proposer import LlmProposer, Proposed, propose_label
+from engine.llm.proposer import LlmProposer, Proposed, propose_label, repair_label
 from engine.model import Evaluation, Outcome
 from engine.rules.model import Proposal, Target
 from engine.search.reward import failed
@@ -117,20 +117,22 @@ class LlmFeed:
 
     def arrivals(self) -> list[tuple[Node, tuple[Proposal, ...]]]:
         """Proposals that came since the last call, with the nodes they are for."""
-        with self._changed:
-            arrived, self._arrived = self._arrived, []
         found: list[tuple[Node, tuple[Proposal, ...]]] = []
-        for node, proposed in arrived:
-            # What was judged beside them may have been tried meanwhile.
-            waiting = {id(p.edits) for p in node.untried or ()}
-            found.append((node, (*proposed.proposals, *(p for p in proposed.judged if id(p.edits) in waiting))))
-            # In a resumed run an edit may have failed before the conversation that led to it was read again.
-            for child in node.children:
-                if _failed_edit(child):
-                    self._send_back(child)
-            if self._holds(self._label(node)):
-                self._ask(node)
-        return found
+        while True:
+            with self._changed:
+                arrived, self._arrived = self._arrived, []
+            if not arrived:
+                return found
+            for node, proposed in arrived:
+                # What was judged beside them may have been tried meanwhile.
+                waiting = {id(p.edits) for p in node.untried or ()}
+                found.append((node, (*proposed.proposals, *(p for p in proposed.judged if id(p.edits) in waiting))))
+                # In a resumed run an edit may have failed before the conversation that led to it was read again.
+                for child in node.children:
+                    if _failed_edit(child):
+                        self._send_back(child)
+                if self._holds(self._label(node)):
+                    self._ask(node)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for proposals while the search has nothing else to do; whether any are there. Asks again where it pays."""
@@ -177,10 +179,11 @@ class LlmFeed:
         round = self._rounds[node.id]
         if self._stopped or round >= _ROUNDS or node.id in self._deferred:
             return False
-        if node.parent is not None and not self._pays() and not self._holds(self._label(node)):
+        held = self._holds(self._label(node))
+        if node.parent is not None and not held and not self._pays():
             return False
         self._rounds[node.id] += 1
-        self._submit(node, lambda: self._proposed(node, round))
+        self._submit(node, lambda: self._proposed(node, round, held), held)
         return True
 
     def _label(self, node: Node) -> str:
@@ -193,18 +196,21 @@ class LlmFeed:
             return
         if self._proposer.knows(parent.program, candidate.program):
             self._sent_back.add(candidate.id)
-            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation))
+            held = self._holds(repair_label(parent.path()[0].program, parent.program, candidate.program))
+            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation), held)
 
-    def _submit(self, node: Node, ask: Callable[[], Proposed | None]) -> None:
+    def _submit(self, node: Node, ask: Callable[[], Proposed | None], held: bool) -> None:
         if self._stopped or self._closed:
             return
         with self._changed:
             self._awaited += 1
-        self._jobs.put(_Job(node, ask))
+        if held:
+            self._do(_Job(node, ask))  # takes some milliseconds, and the search goes on from it
+        else:
+            self._jobs.put(_Job(node, ask))
 
-    def _proposed(self, node: Node, round: int) -> Proposed | None:
+    def _proposed(self, node: Node, round: int, held: bool) -> Proposed | None:
         # Profiling takes longer than evaluating, and a model makes more of a diagnosed kernel: waiting pays.
-        held = self._holds(propose_label(node.path()[0].program, node.program, round))
         diagnosed = self._diagnose(node, 0.0 if round or held else _DIAGNOSIS_S)
         try:
             context = make_context(
@@ -228,18 +234,20 @@ class LlmFeed:
 
     def _work(self) -> None:
         while True:
-            job = self._jobs.get()
-            proposed: Proposed | None = None
-            try:
-                if not self._stopped and not self._closed:
-                    proposed = job.ask()
-            except Exception as error:  # a defect of ours must not leave the search waiting for ever
-                self._stopped = f"asking the model failed: {type(error).__name__}: {error}"
-            with self._changed:
-                self._awaited -= 1
-                if proposed is not None:
-                    self._took(job.node, proposed)
-                self._changed.notify_all()
+            self._do(self._jobs.get())
+
+    def _do(self, job: _Job) -> None:
+        proposed: Proposed | None = None
+        try:
+            if not self._stopped and not self._closed:
+                proposed = job.ask()
+        except Exception as error:  # a defect of ours must not leave the search waiting for ever
+            self._stopped = f"asking the model failed: {type(error).__name__}: {error}"
+        with self._changed:
+            self._awaited -= 1
+            if proposed is not None:
+                self._took(job.node, proposed)
+            self._changed.notify_all()
 
     def _took(self, node: Node, proposed: Proposed) -> None:
         self._requests += proposed.requests

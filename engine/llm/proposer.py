@@ -131,7 +131,7 @@ class LlmProposer:
             return None
         message = repair(thread.context, ending(evaluation), idea=thread.idea, detail=_detail(candidate, evaluation))
         original = thread.context.place.original
-        label = f"repair/{node_key(original, parent)}/{node_key(original, candidate)}"
+        label = repair_label(original, parent, candidate)
         messages = (*thread.messages, message)
         about = f"{thread.context.about} > {thread.idea}"
         asked = self._ask(thread.context, messages, label, _COOLEST, about, repairs=thread.repair + 1, tries=1)
@@ -244,6 +244,11 @@ class LlmProposer:
 def propose_label(original: Program, program: Program, round: int) -> str:
     """The beginning of the labels of a node's request: the same in a repeated run, whatever was measured."""
     return f"propose/{node_key(original, program)}/{round}"
+
+
+def repair_label(original: Program, parent: Program, candidate: Program) -> str:
+    """The beginning of the labels of the request that has a failed candidate put right."""
+    return f"repair/{node_key(original, parent)}/{node_key(original, candidate)}"
 
 
 def _said(answer: ChatAnswer) -> Message:

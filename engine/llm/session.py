@@ -102,7 +102,11 @@ class LlmSession:
         asked = self._recorder or client
         plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
         options = LlmOptions(
-            settings.model, plan_model, settings.profile, settings.repairs, answer_tokens=settings.answer_tokens,
+            settings.model,
+            plan_model,
+            settings.profile,
+            settings.repairs,
+            answer_tokens=settings.answer_tokens,
             schema=settings.schema,
         )
         judge_model = settings.model if settings.judge_model == SAME else settings.judge_model

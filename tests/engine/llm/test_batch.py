@@ -171,18 +171,27 @@ def test_an_answer_at_hand_is_asked_for_though_the_node_is_no_better(tmp_path):
         assert feed.report.requests == held
 
 
-def run(tmp_path, *, resume):
+def test_answers_at_hand_are_tried_before_anything_else(tmp_path):
+    """With many candidates in flight, what is left of a small budget would be gone before an answer was read."""
+    run(tmp_path, resume=False)
+    respond(tmp_path / "batch", faster("2.0"))
+    search, _ = run(tmp_path, resume=True, factors=tuple(f"1.{i:02}" for i in range(1, 60)), in_flight=18, more=1)
+    assert [e.proposer for e in search.journal_entries][-1] == "llm"
+
+
+def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None):
     (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     client = BatchClient(tmp_path / "batch", "m")
-    feed = LlmFeed(LlmProposer(client), spec, Target())
+    feed = LlmFeed(LlmProposer(client), spec, Target(), holds=client.holds)
     evaluator = FakeEvaluator()
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(Tree(program, Factors(("1.5",)), 0), evaluator, journal, executor, in_flight=2, feed=feed)
+        tree = Tree(program, Factors(factors), 0)
+        search = Search(tree, evaluator, journal, executor, in_flight=in_flight, feed=feed)
         search.start(*evaluator.open(program))
-        search.run(Budget(seconds=30))
+        search.run(Budget(30, None if more is None else search.progress.evaluated + more))
     search.journal_entries = list(journal.entries())
     journal.close()
     return search, client
