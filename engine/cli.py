@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-_VERBS = ("optimize", "tune", "init", "doctor", "show", "selftest", "memory", "bench", "report")
+_VERBS = ("optimize", "generate", "tune", "init", "doctor", "show", "selftest", "memory", "bench", "report")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -80,6 +80,8 @@ class Options:
     proposers: tuple[str, ...] = ("rules",)  # of "rules", "tuner", "llm"
     llm: LlmSettings | None = None
     memory: MemorySettings | None = None  # lessons of earlier runs, for the model and for the rules' priors
+    seeds: tuple[Proposal, ...] = ()  # edits of the original that are tried before all others
+    notes: tuple[str, ...] = ()  # what the result has to say of where the kernel comes from
 
 
 def optimize(
@@ -144,6 +146,7 @@ def _run(
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
             search.start(built, original)
+            tree.offer(tree.root, options.seeds)
             if insight is not None:
                 insight.look(built, original)
             search.spent_s(time.monotonic() - begin)
@@ -294,7 +297,7 @@ def _result(
         first = search.tree.root.program.files
         changed = tuple(sorted(k for k, v in node.program.files.items() if first.get(k) != v))
         chosen = Best(node.id, evaluation, "best.patch", changed)
-    notes = [*signals.missing, *missing]
+    notes = [*options.notes, *signals.missing, *missing]
     if source.failures:
         rules = sorted({failure.rule for failure in source.failures})
         notes.append(f"rules that failed and were passed over: {', '.join(rules)}")

@@ -97,6 +97,10 @@ class CaseBuffers:
         """Where the first contents of an input stand."""
         return self.pristine if name in self.inout and self.pristine is not None else self.main
 
+    def put(self, name: str, content: bytes) -> None:
+        """Take the first contents of an input from the host."""
+        self._first(name).view(name, cp.uint8)[...] = cp.asarray(np.frombuffer(content, np.uint8))
+
     def copy_inputs(self, twin: CaseBuffers) -> None:
         """Take over the inputs of other buffers of the same case."""
         for name in (*self.read_only, *self.inout):

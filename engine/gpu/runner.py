@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from engine.errors import MachineError
 from engine.evaluate.model import Built
 from engine.gpu.monitor import Monitor, cuda_name
@@ -142,6 +144,22 @@ class GpuRunner:
         plan = [(c.case, c.family, c.seed) for c in checks]
         self._request({"op": "run", "key": key, "plan": plan}, timeout_s=timeout_s)
 
+    def outputs(
+        self, key: str, case: int, buffers: Mapping[str, np.ndarray[Any, Any]], poison: int, *, timeout_s: float
+    ) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
+        """Run a program on these first contents (flat, in storage types): where it strayed, and what it left in its outputs."""
+        self.start()
+        names = list(buffers)
+        header = {"op": "outputs", "key": key, "case": case, "names": names, "poison": poison & 1}
+        blobs = [np.ascontiguousarray(buffers[name]).tobytes() for name in names]
+        answer, out = self._exchange(header, blobs, timeout_s=timeout_s)
+        found = {}
+        for name, blob in zip(answer["names"], out, strict=True):
+            if name not in buffers or len(blob) != buffers[name].nbytes:
+                raise MachineError("the GPU worker answered with outputs of another size", do="please report this")
+            found[name] = np.frombuffer(blob, buffers[name].dtype)
+        return str(answer["strayed"]), found
+
     def time(
         self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float
     ) -> list[Mapping[str, Any]]:
@@ -158,9 +176,14 @@ class GpuRunner:
         return results
 
     def _request(self, header: Mapping[str, Any], blobs: Sequence[bytes] = (), *, timeout_s: float) -> dict[str, Any]:
+        return self._exchange(header, blobs, timeout_s=timeout_s)[0]
+
+    def _exchange(
+        self, header: Mapping[str, Any], blobs: Sequence[bytes], *, timeout_s: float
+    ) -> tuple[dict[str, Any], list[bytes]]:
         assert self._worker is not None
         try:
-            answer, _ = self._worker.call(header, blobs, timeout_s=timeout_s)
+            answer, out = self._worker.call(header, blobs, timeout_s=timeout_s)
         except WorkerLost as lost:
             self._worker = None
             what = (
@@ -176,7 +199,7 @@ class GpuRunner:
             if kind in ("internal", "protocol"):
                 raise MachineError(f"the GPU worker failed: {answer['error']}", do="please report this")
             raise DeviceFault(str(answer["error"]), kind=kind)
-        return answer
+        return answer, out
 
     def close(self) -> None:
         """End the worker; one under a watcher gets the time to write its report."""

@@ -93,6 +93,13 @@ class _Session:
             self.checker.stream.synchronize()
         return {}
 
+    def outputs(self, header: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        """Run a program on contents that the parent gives, and hand back what it left."""
+        from engine.gpu.outputs import run_on
+
+        loaded, launches = self.loaded[header["key"]]
+        return run_on(self.checker, loaded, launches, header["case"], header["names"], blobs, header["poison"])
+
     def time(self, header: dict[str, Any]) -> dict[str, Any]:
         from engine.gpu import timing
 
@@ -172,6 +179,7 @@ def main() -> int:
             return 0
         begin = time.perf_counter()
         broken = False
+        out: list[bytes] = []
         try:
             answer: dict[str, Any]
             match header["op"]:
@@ -196,6 +204,8 @@ def main() -> int:
                     answer = session.repeats(header)
                 case "run" if session:
                     answer = session.run(header)
+                case "outputs" if session:
+                    answer, out = session.outputs(header, blobs)
                 case "time" if session:
                     answer = session.time(header)
                 case other:
@@ -208,7 +218,7 @@ def main() -> int:
 
                 traceback.print_exc()
         answer["seconds"] = time.perf_counter() - begin
-        wire.send(sink, answer)
+        wire.send(sink, answer, out)
         if broken:
             os._exit(70)
 

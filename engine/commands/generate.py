@@ -1,0 +1,167 @@
+"""`optiml generate "SENTENCE"`: a kernel from a sentence, checked against a reference."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from engine.llm.session import LlmSettings
+
+WAITING = 4  # exit code: questions wait in the batch folder for their answers
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser("generate", help="make a kernel from a sentence, with a language model")
+    parser.add_argument("sentence", metavar="SENTENCE", help='what it computes: "row-wise softmax of an fp32 matrix"')
+    parser.add_argument(
+        "--reference",
+        metavar="FILE.py:FUNCTION",
+        help="what is right, in NumPy or CuPy (default: drafted by the model)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the .cu file (default: in the work folder)")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="where all else goes (default: .optiml/generate-…/)")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--generate-only", action="store_true", help="end with the fastest of the strategies")
+    mode.add_argument("--optimize", action="store_true", help="search on from the best of them (the default)")
+    parser.add_argument("--budget", default="60s", metavar="N", help="of that search: 60s, 10m, 1h, or candidates")
+    parser.add_argument("--strategies", default="", metavar="LIST", help="some of those that there are (default: all)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="kernels that start the search (default: 3)")
+    parser.add_argument("--repairs", type=int, default=2, metavar="N", help="how often a failed kernel goes back (2)")
+    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of that search: of rules, tuner, llm")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
+    parser.add_argument("--no-profile", action="store_true", help="do not ask Nsight Compute, even where it is there")
+    parser.add_argument(
+        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
+    )
+    parser.add_argument(
+        "--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
+    parser.add_argument("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
+    parser.add_argument("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
+    parser.add_argument("--llm-plan-model", default="", metavar="NAME", help="makes the plans (default: the same)")
+    parser.add_argument("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
+    parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
+    parser.add_argument("--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer")
+    parser.add_argument("--llm-timeout", type=float, default=180.0, metavar="S", help="for one answer (default: 180)")
+    parser.add_argument("--llm-concurrency", type=int, default=4, metavar="N", help="requests at once (default: 4)")
+    parser.add_argument(
+        "--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone"
+    )
+    parser.add_argument(
+        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 when a kernel was written, 1 when none agrees with the reference, 4 when questions wait."""
+    from engine.commands.optimize import parse_budget
+    from engine.generate.oracle import read_reference
+    from engine.generate.run import GenerateOptions, Told, generate, sentence_of
+    from engine.generate.strategies import chosen
+
+    budget = None if arguments.generate_only else parse_budget(arguments.budget)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UsageError("--jobs must be at least 1")
+    if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
+        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+    if not 0 <= arguments.repairs <= 10 or not 1 <= arguments.seeds <= 16:
+        raise UsageError("--repairs is from 0 to 10, --seeds from 1 to 16")
+    proposers = tuple(name.strip() for name in arguments.proposers.split(","))
+    unknown = sorted(set(proposers) - {"rules", "tuner", "llm"})
+    if unknown:
+        raise UsageError(f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, tuner, llm")
+    sentence = sentence_of(arguments.sentence)
+    strategies = chosen(arguments.strategies)
+    reference = read_reference(arguments.reference) if arguments.reference is not None else None
+    out = _free(arguments.out)
+    settings = _llm(arguments)
+    work = arguments.work or Path(".optiml") / f"generate-{_slug(sentence)}"
+
+    from engine.config import load_config
+    from engine.machine import make_machine
+    from engine.report.generation import Screen, print_generation
+    from engine.search.loop import Budget
+    from engine.source.load import repository_root
+
+    config, _ = load_config(repository_root(Path.cwd() / "any"))
+    quiet = arguments.format == "json"
+    screen = Screen(budget or Budget(), quiet=quiet)
+    machine = make_machine(
+        device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
+    )
+    try:
+        options = GenerateOptions(
+            sentence=arguments.sentence.strip(), llm=settings, work=work.resolve(), reference=reference, out=out, budget=budget,
+            strategies=strategies, seeds=arguments.seeds, repairs=arguments.repairs, seed=arguments.seed, proposers=proposers,
+            guardrails=config.guardrails, targets=config.targets, profile=not arguments.no_profile,
+            command=("optiml", *sys.argv[1:]),
+        )  # fmt: skip
+        with screen:
+            told = Told(screen.step, screen.draft, screen.reference, screen.progress)
+            result = generate(options, machine, told)
+    finally:
+        machine.close()
+    if result is None:
+        print(
+            f"optiml: questions wait in {settings.batch}; run the same command again with their answers",
+            file=sys.stderr,
+        )
+        return WAITING
+    if quiet:
+        sys.stdout.write(result.to_json())
+    else:
+        print_generation(result, work)
+    return 0 if result.written else 1
+
+
+def _free(out: Path | None) -> Path | None:
+    """Where to write. A file that is there is somebody's work. Raises UsageError."""
+    if out is None:
+        return None
+    if out.suffix not in (".cu", ".cuh"):
+        raise UsageError(f"'{out.name}' is no CUDA file", "--out", "name a .cu file")
+    if out.exists():
+        raise UsageError("is there already", str(out), "name another file, or remove it")
+    if not out.resolve().parent.is_dir():
+        raise UsageError("its folder does not exist", str(out), "make the folder, or name another")
+    return out.resolve()
+
+
+def _slug(sentence: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", sentence.lower())[:5])[:48] or "kernel"
+
+
+def _llm(arguments: argparse.Namespace) -> LlmSettings:
+    from engine.llm.budget import parse_limit, parse_price
+    from engine.llm.session import LlmSettings, parse_door
+
+    batch, replay = parse_door(arguments.llm)
+    if (
+        arguments.llm_answer_tokens < 1
+        or not 0 < arguments.llm_timeout < 86_400
+        or not 1 <= arguments.llm_concurrency <= 64
+    ):
+        raise UsageError(
+            "--llm-answer-tokens, --llm-timeout and --llm-concurrency must be positive", do="leave them away"
+        )
+    return LlmSettings(
+        model=arguments.llm_model,
+        plan_model=arguments.llm_plan_model,
+        limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
+        price=parse_price(arguments.llm_price) if arguments.llm_price else None,
+        concurrency=arguments.llm_concurrency,
+        batch=batch,
+        replay=replay,
+        prompts=arguments.llm_log == "full",
+        answer_tokens=arguments.llm_answer_tokens,
+        timeout_s=arguments.llm_timeout,
+    )

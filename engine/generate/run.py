@@ -1,0 +1,529 @@
+"""OptiML-G put together: a sentence in, the fastest kernel that agrees with the reference out.
+
+The first right kernel is the original of everything that follows: of the kernels that agree with the oracle on all checks, the
+simplest one (that can be widened to float64) becomes the yardstick, every other one is verified and timed against it by the
+engine's own evaluator, and what is written is held against the oracle once more, on fresh inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import random
+import re
+import secrets
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.config import Guardrails
+from engine.errors import MachineError, OptimlError, RefusedError, UsageError
+from engine.evaluate.model import Built, Evaluator, NotBuilt
+from engine.generate.author import Author, Deferred, Draft, propose_kernel, workplace
+from engine.generate.door import Door
+from engine.generate.oracle import Oracle, Reference, ReferenceError_, prepare, repeats
+from engine.generate.prompt import Prompts
+from engine.generate.result import GenerationResult, StrategyResult, write
+from engine.generate.strategies import STRATEGIES, Strategy
+from engine.generate.trial import Trial, check_plan
+from engine.guardrails import LIMITS
+from engine.llm.answer import EditError
+from engine.llm.edits import plain
+from engine.llm.session import LlmSettings
+from engine.machine import Machine
+from engine.model import Evaluation, Outcome, Program
+from engine.optimize import LEAST, Options, ignore_folder, optimize, provenance
+from engine.result import OptimizationResult
+from engine.rules.model import Proposal
+from engine.search.journal import Journal
+from engine.search.loop import Budget, Progress
+from engine.source.edit import edit_program
+from engine.source.load import load_program
+from engine.spec.read import find_spec
+
+_MOST_SENTENCE = 2_000
+_TIMED = (Outcome.ACCEPTED, Outcome.SCREENED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.UNSTABLE)
+UNCONFIRMED = "The reference was drafted by a model and confirmed by nobody: read it before you rely on this kernel."
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """What a generation is asked for. `work` keeps everything but the kernel itself; `out` is the file written, None: in `work`.
+
+    `budget` is the search's after generating, None: generate only. `seeds`: so many kernels at most, of different strategies,
+    start that search. `repairs`: how many times a kernel that failed goes back to the model.
+    """
+
+    sentence: str
+    llm: LlmSettings
+    work: Path
+    reference: Reference | None = None
+    out: Path | None = None
+    budget: Budget | None = field(default_factory=lambda: Budget(seconds=60.0))
+    strategies: tuple[Strategy, ...] = STRATEGIES
+    seeds: int = 3
+    repairs: int = 2
+    seed: int = 0
+    proposers: tuple[str, ...] = ("rules",)
+    guardrails: Guardrails = LIMITS
+    targets: tuple[str, ...] = ()
+    profile: bool = True
+    command: tuple[str, ...] = ()
+
+
+@dataclass
+class Told:
+    """What a person is told while it runs. Each may be called from any thread."""
+
+    step: Callable[[str], None] = lambda text: None
+    draft: Callable[[Draft], None] = lambda draft: None
+    reference: Callable[[Reference, int], None] = lambda reference, drafts: None
+    progress: Callable[[Progress], None] = lambda progress: None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A right kernel on the yardstick's file: verified and timed against it."""
+
+    draft: Draft
+    program: Program
+    proposal: Proposal | None  # None: the yardstick
+    built: Built
+    evaluation: Evaluation
+
+    @property
+    def ratio(self) -> float:
+        measurement = self.evaluation.measurement
+        return measurement.ratio if measurement is not None and self.proposal is not None else 1.0
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What may be written: how fast it is, whose it is, and the machine code that it must have, where that was verified."""
+
+    program: Program
+    ratio: float
+    stem: _Candidate
+    identity: tuple[object, ...] | None = None
+
+
+def sentence_of(text: str) -> str:
+    """The sentence as one line of plain words, for comments and results. Raises UsageError where there is none."""
+    line = plain(text, _MOST_SENTENCE)
+    if not any(c.isalpha() for c in line):
+        raise UsageError("the sentence is empty", do='say what the kernel computes, in quotes: "row-wise softmax of …"')
+    if len(text) > _MOST_SENTENCE:
+        raise UsageError(f"the sentence has {len(text)} characters", do=f"say it in {_MOST_SENTENCE} at most")
+    return line
+
+
+def generate(options: GenerateOptions, machine: Machine, told: Told | None = None) -> GenerationResult | None:
+    """Generate a kernel and write it; the result without a file where no strategy gave one. None: questions wait in the batch.
+
+    Raises UsageError, RefusedError (no task, drafts that disagree, a spec that proves nothing), ReferenceError_, ChatError and
+    MachineError.
+    """
+    sentence_of(options.sentence)
+    ignore_folder(options.work)
+    door = Door(options.llm, options.work)
+    run = _Run(options, machine, door, told or Told())
+    try:
+        return run.result()
+    except Deferred:
+        return None
+    finally:
+        run.close()
+        door.close()
+
+
+class _Run:
+    """One generation, step by step."""
+
+    def __init__(self, options: GenerateOptions, machine: Machine, door: Door, told: Told) -> None:
+        self._options, self._machine, self._door, self._told = options, machine, door, told
+        self._begin = time.monotonic()
+        self._random = random.Random(secrets.randbits(64))
+        self._open = contextlib.ExitStack()
+        self._notes: list[str] = []
+
+    def close(self) -> None:
+        self._open.close()
+
+    # ---- the whole
+
+    def result(self) -> GenerationResult | None:
+        """See `generate`. Raises Deferred."""
+        o = self._options
+        given = [self._oracle(o.reference)] if o.reference is not None else []
+        text = o.reference.source.decode("utf-8", "replace") if o.reference is not None else ""
+        prompts = Prompts(o.sentence, self._machine.target, text, o.reference.function if o.reference else "")
+        key = hashlib.sha256(f"{o.sentence}\0{text}".encode()).hexdigest()[:16]
+        author = Author(self._door, prompts, key, repairs=o.repairs)
+        self._told.step("asking for the task")
+        required, optional = (given[0].required, given[0].optional) if given else ((), ())
+        self.task = author.task(required, optional)
+        self._references(author, given)
+        self._place()
+        self._told.step("asking the reference")
+        self.known = prepare(self.spec, self.task, self.oracles, check_plan(self.spec, self._random, real=False))
+        repeats(self.spec, self.task, self.oracles[0], self.known[0])
+        self._told.reference(self.reference, len(self.oracles))
+        self.trial = Trial(self.task, self.spec, self._root, self._machine, self.skeleton, self.known)
+        self._open.callback(self.trial.close)
+        drafts = self._drafts(author)
+        if self._door.waiting:
+            raise Deferred
+        return self._compete(author, drafts)
+
+    def _oracle(self, reference: Reference) -> Oracle:
+        # Only a reference that computes with CuPy needs a GPU.
+        gpu = self._machine.mode == "measured" and b"cupy" in reference.source
+        oracle = Oracle(reference, self._machine.box, gpu=gpu, device=self._machine.device)
+        self._open.callback(oracle.close)
+        return oracle
+
+    def _references(self, author: Author, given: list[Oracle]) -> None:
+        """The user's reference, or drafts of which at least two can be asked."""
+        self.oracles = given
+        if given:
+            self.reference = given[0].reference
+            return
+        self._told.step("drafting a reference")
+        problem: ReferenceError_ | None = None
+        for draft in author.references(self.task):
+            try:
+                self.oracles.append(self._oracle(draft))
+            except ReferenceError_ as error:
+                problem = error
+        if len(self.oracles) < 2:
+            raise RefusedError(
+                f"only {len(self.oracles)} drafts of a reference can be run, and two must agree"
+                f"{': ' + problem.what if problem else ''}", "", "give a reference of your own with --reference",
+            )  # fmt: skip
+        self.reference = self.oracles[0].reference
+        self._notes.append(UNCONFIRMED)
+
+    def _place(self) -> None:
+        """Our file, with an empty kernel, where the strategies' kernels are placed. Raises RefusedError."""
+        options = self._options
+        reference = f"Reference: {plain(self.reference.function)} of {plain(self.reference.name)}."
+        if not self.reference.confirmed:
+            reference = f"UNCONFIRMED: {UNCONFIRMED}"
+        # No comment of ours may read as a line of the spec.
+        task = re.sub(r"(?i)optiml\s*:", "OptiML", sentence_of(options.sentence))
+        header = (
+            *textwrap.wrap(f"Task: {task}", 110),
+            *textwrap.wrap(f"Generated by OptiML from this sentence. {reference}", 110),
+        )
+        self._root = options.work.resolve() / "files"
+        name = f"{self.task.wrapper}.cu"
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            # A repository of its own: what lies around the folder is no part of it.
+            (self._root / ".git").mkdir(exist_ok=True)
+            (self._root / name).write_text(self.task.file(header), encoding="utf-8")
+            reference_file = "reference.py" if not self.reference.confirmed else "reference.given.py"
+            (options.work / reference_file).write_bytes(self.reference.source)
+        except OSError as error:
+            raise MachineError(
+                f"cannot be written ({error.strerror})", str(self._root), "choose another --work"
+            ) from None
+        self._path = self._root / name
+        try:
+            self.spec, _ = find_spec(self._root, self._path)
+            self.skeleton = load_program(self._path, kernels=[self.task.kernel])
+        except OptimlError as error:
+            raise RefusedError(f"the task makes no kernel spec: {error.what}", "", "say it in other words") from None
+
+    def _drafts(self, author: Author) -> list[Draft]:
+        """Every strategy's kernel, asked for side by side."""
+        o = self._options
+        place = workplace(self.skeleton, self.spec, self._machine.target, self.skeleton)
+        reference = self.reference.source.decode("utf-8", "replace")
+        self._told.step(f"asking {len(o.strategies)} strategies")
+
+        def one(strategy: Strategy) -> Draft:
+            draft = author.draft(self.task, strategy, reference, place, self.trial)
+            self._told.draft(draft)
+            return draft
+
+        with ThreadPoolExecutor(max(1, o.llm.concurrency), thread_name_prefix="strategy") as executor:
+            return list(executor.map(one, o.strategies))
+
+    # ---- the competition
+
+    def _compete(self, author: Author, drafts: Sequence[Draft]) -> GenerationResult:
+        right = [d for d in drafts if d.right]
+        if not right:
+            counts = ", ".join(f"{d.strategy.name}: {d.ending.replace('_', ' ')}" for d in drafts)
+            return self._result(author, drafts, [], None, None, f"No strategy gave a right kernel ({counts}).")
+        self._told.step("choosing the yardstick")
+        evaluator, yardstick = self._yardstick(right)
+        try:
+            candidates = [yardstick]
+            self._told.step(f"timing {len(right)} kernels")
+            for draft in right:
+                if draft is not yardstick.draft:
+                    candidate = self._candidate(evaluator, yardstick, draft)
+                    candidates += [candidate] if candidate is not None else []
+            ranked = _distinct(candidates)
+            confirmed = self._confirmed(evaluator, ranked) if self._options.budget is None else []
+        finally:
+            evaluator.close()
+        searched: tuple[OptimizationResult, Program | None] | None = None
+        choices = [_Choice(self._clean(c), c.ratio, c, c.built.identity) for c in confirmed]
+        choices += [_Choice(c.program, c.ratio, c) for c in confirmed]
+        if self._options.budget is not None:
+            searched = self._search(yardstick, ranked)
+            result, program = searched
+            if program is not None and result.best is not None:
+                held = result.best.evaluation.measurement
+                choices.append(_Choice(program, held.ratio if held else 1.0, _stem(result, ranked) or yardstick))
+        choices.append(_Choice(yardstick.program, 1.0, yardstick))
+        return self._written(author, drafts, candidates, choices, searched)
+
+    def _yardstick(self, right: Sequence[Draft]) -> tuple[Evaluator, _Candidate]:
+        """The simplest right kernel as the original of an evaluator. Raises RefusedError where none can be one."""
+        refusal: OptimlError | None = None
+        simple = sorted(right, key=lambda d: (not (d.tried and d.tried.widens), _length(d)))
+        for draft in simple:
+            assert draft.tried is not None
+            assert draft.written is not None
+            race = self.trial.races(draft.tried)
+            if race:
+                refusal = RefusedError(f"the kernel of '{draft.strategy.name}' has a race: {race}")
+                continue
+            self.trial.close()  # one process on the GPU at a time
+            self._path.write_bytes(draft.written.program.data)
+            evaluator = self._machine.evaluator(self.spec, self._root, None, limits=self._options.guardrails)
+            try:
+                built, evaluation = evaluator.open(draft.written.program)
+            except MachineError:
+                evaluator.close()
+                raise
+            except OptimlError as error:
+                evaluator.close()
+                refusal = error
+                continue
+            return evaluator, _Candidate(draft, draft.written.program, None, built, evaluation)
+        assert refusal is not None
+        raise RefusedError(
+            f"no right kernel can be judged by: {refusal.what}", refusal.where, "say the task in other words"
+        )
+
+    def _candidate(self, evaluator: Evaluator, yardstick: _Candidate, draft: Draft) -> _Candidate | None:
+        """A right kernel on the yardstick's file, verified and timed; None where it cannot stand there (a note says why)."""
+        assert draft.written is not None
+        place = workplace(yardstick.program, self.spec, self._machine.target, yardstick.program)
+        name = draft.strategy.name
+        try:
+            proposal = dataclasses.replace(
+                propose_kernel(draft.written.suggestion, place), proposer="generate", rule=name,
+                summary=draft.idea or draft.strategy.title,
+            )  # fmt: skip
+            program = edit_program(yardstick.program, proposal.edits)
+            built = evaluator.build(program)
+            evaluation, _ = evaluator.evaluate(built, None)
+        except EditError as error:
+            self._notes.append(f"{name}: right, but not compared: {error.what}")
+            return None
+        except NotBuilt as error:
+            self._notes.append(f"{name}: right, but not compared: {error.what}")
+            return None
+        return _Candidate(draft, program, proposal, built, evaluation)
+
+    def _confirmed(self, evaluator: Evaluator, ranked: Sequence[_Candidate]) -> list[_Candidate]:
+        """Those that hold under a second look, the fastest first; the yardstick needs none."""
+        found = []
+        least = LEAST[evaluator.signals.mode]
+        for candidate in ranked:
+            if candidate.proposal is None:
+                break  # what follows is slower
+            if candidate.ratio < least:
+                continue
+            evaluation = evaluator.confirm(candidate.built)
+            if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and evaluation.measurement is not None:
+                found.append(dataclasses.replace(candidate, evaluation=evaluation))
+            else:
+                why = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
+                self._notes.append(f"{candidate.draft.strategy.name}: not confirmed: {why}")
+        return found
+
+    def _search(self, yardstick: _Candidate, ranked: Sequence[_Candidate]) -> tuple[OptimizationResult, Program | None]:
+        """The tree of OptiML-X over the yardstick, with the best kernels of different strategies as its first children."""
+        o = self._options
+        assert o.budget is not None
+        self._told.step("searching for more")
+        seeds = tuple(c.proposal for c in ranked if c.proposal is not None)[: o.seeds]
+        out = o.work / "optimize"
+        options = Options(
+            path=self._path, kernel=self.task.kernel, budget=o.budget, seed=o.seed, out=out, profile=o.profile,
+            guardrails=o.guardrails, targets=o.targets, command=o.command, proposers=o.proposers,
+            llm=self._door.rest() if "llm" in o.proposers else None, seeds=seeds,
+            notes=() if self.reference.confirmed else (UNCONFIRMED,),
+        )  # fmt: skip
+        result, _ = optimize(options, self._machine, self._told.progress)
+        if result.best is None:
+            return result, None
+        if not self.reference.confirmed:
+            _mark(out / result.best.patch)
+        settings = {"kernel": self.spec.kernel, "arch": self._machine.arch, "mode": self._machine.mode}
+        journal = Journal(out / "journal.sqlite", yardstick.program, settings, resume=True)
+        try:
+            files = next(e.files for e in journal.entries() if e.id == result.best.id)
+        finally:
+            journal.close()
+        return result, yardstick.program.replace(files)
+
+    def _clean(self, candidate: _Candidate) -> Program:
+        """The kernel without what the yardstick needed beside it: as it was first placed."""
+        assert candidate.draft.written is not None
+        return candidate.draft.written.program
+
+    # ---- the end
+
+    def _written(
+        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[_Candidate],
+        choices: Sequence[_Choice], searched: tuple[OptimizationResult, Program | None] | None,
+    ) -> GenerationResult:  # fmt: skip
+        """Hold the choices against the reference once more, on fresh inputs; write the first that agrees."""
+        self._told.step("holding it against the reference once more")
+        plan = check_plan(self.spec, self._random, real=self._machine.mode == "measured")
+        fresh = prepare(self.spec, self.task, self.oracles, plan)
+        for choice in choices:
+            tried = self.trial(choice.program, fresh)
+            if tried.right and tried.built is not None:
+                if choice.identity in (None, tried.built.identity):
+                    return self._result(author, drafts, candidates, choice, searched, "", checks=len(fresh))
+                continue  # other code than what was verified: the next choice is that program itself
+            assert tried.failure is not None
+            self._notes.append(
+                f"refused at the end, {tried.outcome.value.replace('_', ' ')} against the reference: {tried.failure.reason}"
+            )
+        return self._result(
+            author, drafts, candidates, None, searched, "No kernel agrees with the reference on fresh inputs."
+        )
+
+    def _result(
+        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[_Candidate],
+        chosen: _Choice | None, searched: tuple[OptimizationResult, Program | None] | None,
+        verdict: str, checks: int = 0,
+    ) -> GenerationResult:  # fmt: skip
+        o = self._options
+        written = ""
+        if chosen is not None:
+            target = o.out or o.work / f"{self.task.wrapper}.cu"
+            try:
+                target.write_bytes(chosen.program.data)
+            except OSError as error:
+                raise MachineError(
+                    f"cannot be written ({error.strerror})", str(target), "choose another --out"
+                ) from None
+            written = str(target)
+            verdict = self._verdict(chosen, drafts)
+        best = chosen.stem.draft.strategy.name if chosen is not None else ""
+        spent = self._door.budget.spent
+        result = GenerationResult(
+            sentence=sentence_of(o.sentence), verdict=verdict, kernel=self.task.kernel, mode=self._machine.mode, written=written,
+            reference={
+                "origin": self.reference.origin, "confirmed": self.reference.confirmed, "name": self.reference.name,
+                "function": self.reference.function, "asked": len(self.oracles),
+                "text": self.reference.source.decode("utf-8", "replace"),
+            },
+            task={
+                "signature": self.task.signature, "arguments": [dataclasses.asdict(a) for a in self.task.arguments],
+                "check": [dict(c.sizes) for c in self.task.check], "time": [dict(c.sizes) for c in self.task.time],
+            },
+            strategies=tuple(self._strategy(d, candidates, best) for d in drafts), best=best,
+            ratio=chosen.ratio if chosen is not None else None,
+            optimized=None if searched is None else {
+                "verdict": searched[0].verdict, "counts": dict(searched[0].counts), "stopped": searched[0].stopped,
+                "result": "optimize/result.json",
+            },
+            checks={"each": len(self.known), "written": checks},
+            model={"requests": author.requests, "spent": dataclasses.asdict(spent), "model": o.llm.model},
+            elapsed_s=time.monotonic() - self._begin, notes=(*dict.fromkeys((*self._notes, *self._machine.notes())),),
+            provenance=provenance(o.command),
+        )  # fmt: skip
+        write(result, o.work)
+        return result
+
+    def _strategy(self, draft: Draft, candidates: Sequence[_Candidate], best: str) -> StrategyResult:
+        name = draft.strategy.name
+        file = ""
+        if draft.written is not None:
+            file = f"{name}.cu"
+            with contextlib.suppress(OSError):
+                (self._options.work / file).write_bytes(draft.written.program.data)
+        mine = next((c for c in candidates if c.draft is draft), None)
+        base = StrategyResult(
+            name, draft.strategy.title, draft.ending, draft.reason, draft.idea, draft.plan, draft.requests, draft.repairs,
+            draft.right, "best" if name == best else "", file=file,
+        )  # fmt: skip
+        if mine is None:
+            return base
+        role = "yardstick" if mine.proposal is None else base.role
+        if name == best and mine.proposal is None:
+            role = "best"
+        first = next(c for c in candidates if c.built.identity == mine.built.identity)
+        if first is not mine:
+            role = "twin"
+        measurement = mine.evaluation.measurement
+        reason = mine.evaluation.failure.reason if mine.evaluation.failure else ""
+        ending = mine.evaluation.outcome.value if mine.proposal is not None else draft.ending
+        if measurement is None:
+            return dataclasses.replace(base, ending=ending, reason=reason, role=role)
+        is_original = mine.proposal is None
+        return dataclasses.replace(
+            base, ending=ending, reason=reason, role=role, ratio=1.0 if is_original else measurement.ratio,
+            low=1.0 if is_original else measurement.low, high=1.0 if is_original else measurement.high,
+            time_us={c.case: c.original_us if is_original else c.candidate_us for c in measurement.cases},
+        )  # fmt: skip
+
+    def _verdict(self, chosen: _Choice, drafts: Sequence[Draft]) -> str:
+        right = sum(d.right for d in drafts)
+        known = (
+            "agrees with the reference" if self.reference.confirmed else "agrees with a reference that nobody confirmed"
+        )
+        how = "measured" if self._machine.mode == "measured" else f"predicted for {self._machine.arch}, not measured"
+        speed = (
+            f"{chosen.ratio:.2f}× as fast as the simplest right kernel ({how})"
+            if chosen.ratio != 1.0
+            else "the simplest right kernel, which none of the others beats"
+        )
+        screened = "" if self._machine.mode == "measured" else "; screened on the CPU, not verified on a GPU"
+        return (
+            f"{self.task.kernel} {known}: {speed}; {right} of {len(drafts)} strategies gave a right kernel{screened}."
+        )
+
+
+def _length(draft: Draft) -> int:
+    assert draft.written is not None
+    return len(" ".join(draft.written.suggestion.kernel.split()))
+
+
+def _distinct(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """By falling speed; of kernels with the same machine code and launch the first one, and none that failed."""
+    kept: dict[object, _Candidate] = {}
+    for candidate in candidates:
+        if candidate.proposal is None or (candidate.evaluation.outcome in _TIMED and candidate.evaluation.measurement):
+            kept.setdefault(candidate.built.identity, candidate)
+    return sorted(kept.values(), key=lambda c: -c.ratio)
+
+
+def _stem(result: OptimizationResult, ranked: Sequence[_Candidate]) -> _Candidate | None:
+    """The strategy's kernel that the best program of a search came from."""
+    for step in result.trajectory:
+        if step.proposer == "generate":
+            return next((c for c in ranked if c.draft.strategy.name == step.rule), None)
+    return None
+
+
+def _mark(patch: Path) -> None:
+    """Say at a patch's head that nobody confirmed the reference; git passes over what stands before the first file."""
+    with contextlib.suppress(OSError):
+        patch.write_bytes(f"UNCONFIRMED: {UNCONFIRMED}\n\n".encode() + patch.read_bytes())

@@ -1,0 +1,391 @@
+"""The task: what every strategy's kernel takes and gives. Read from a model's answer, checked, and written as a file by us.
+
+Nothing of an answer reaches the file but names, types, and arithmetic that were each checked; which shapes a kernel is checked
+on, and how closely, is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from engine.arith import ArithmeticError_, evaluate_int
+from engine.errors import OptimlError
+from engine.llm.answer import json_objects
+from engine.llm.edits import plain
+from engine.spec.check import case_name, derived_cases
+from engine.spec.model import Case, Role
+
+_NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,40}\Z")
+_SHAPE = re.compile(r"[\w\s+\-*/()]{1,100}\Z", re.ASCII)
+# C++'s words, CUDA's variables, and what a launch names: none of them can be a parameter.
+_WORDS = (
+    "alignas auto bool case catch char const constexpr default delete do double enum explicit extern false float friend goto "
+    "half inline int long mutable namespace new operator private protected public register short signed sizeof static struct "
+    "switch template this throw true typedef typename uint union unsigned using virtual void volatile stream main warpSize "
+    "threadIdx blockIdx blockDim gridDim dim3 size_t"
+)
+_TAKEN = frozenset([*_WORDS.split(), *keyword.kwlist])
+# Types that an argument may have, as a kernel writes them.
+TYPES: Mapping[str, str] = {
+    "float": "float", "double": "double", "half": "__half", "bfloat16": "__nv_bfloat16", "int8": "signed char",
+    "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int",
+    "int64": "long long", "uint64": "unsigned long long", "bool": "bool",
+}  # fmt: skip
+_SCALARS = frozenset({"float", "double", "int32", "uint32", "int64", "uint64"})
+_FLOATS = frozenset({"float", "double", "half", "bfloat16"})
+_HEADERS = {"half": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
+_FILLS = ("normal", "uniform", "integers", "sorted", "permutation")
+_MOST_ARGUMENTS, _MOST_SIZES, _MOST_DIMENSIONS, _MOST_CASES = 16, 8, 6, 4
+_MOST_SIZE = 1 << 40
+_MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them still fits a workstation. Ours.
+# A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.check`).
+_LENGTH = 64
+# Shapes with one length at its real value and the others small are checked up to so many bytes: they run on the CPU as well.
+_LONG_BYTES = 256 << 10
+_SMALL = (3, 5, 2, 7)
+# A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
+_FACTORS = (1.0, 0.5, 3.0, 1.25)
+
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["kernel", "sizes", "arguments"],
+    "properties": {
+        "kernel": {"type": "string"},
+        "sizes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["name", "values"],
+                "properties": {"name": {"type": "string"}, "values": {"type": "array", "items": {"type": "number"}}},
+            },
+        },
+        "arguments": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["name", "type", "role", "shape", "fill", "low", "high"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "type": {"type": "string", "enum": list(TYPES)},
+                    "role": {"type": "string", "enum": ["in", "out", "inout", "scalar"]},
+                    "shape": {"type": "array", "items": {"type": "string"}},
+                    "fill": {"type": "string", "enum": [*_FILLS, ""]},
+                    "low": {"type": "string"},
+                    "high": {"type": "string"},
+                },
+            },
+        },
+    },
+}
+
+
+class TaskError(OptimlError):
+    """A task that cannot be used, in words that its author could put right."""
+
+
+@dataclass(frozen=True)
+class TaskArgument:
+    """One argument of the kernel. A buffer has a `shape` (expressions over the sizes), a scalar is the size of its name."""
+
+    name: str
+    type: str
+    role: Role
+    shape: tuple[str, ...] = ()
+    fill: str = ""
+    low: str = ""
+    high: str = ""
+
+    @property
+    def declared(self) -> str:
+        """As a parameter of the kernel."""
+        spelled = TYPES[self.type]
+        if self.role == "scalar":
+            return f"{spelled} {self.name}"
+        return f"{'const ' if self.role == 'in' else ''}{spelled}* {self.name}"
+
+    @property
+    def size(self) -> str:
+        """The number of elements as an expression."""
+        return " * ".join(f"({extent})" for extent in self.shape) or "1"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every kernel for one sentence takes and gives. `time` are real shapes, `check` the ones that we hold it to."""
+
+    kernel: str
+    arguments: tuple[TaskArgument, ...]
+    time: tuple[Case, ...]
+    check: tuple[Case, ...]
+
+    @property
+    def outputs(self) -> tuple[TaskArgument, ...]:
+        return tuple(a for a in self.arguments if a.role in ("out", "inout"))
+
+    @property
+    def inputs(self) -> tuple[TaskArgument, ...]:
+        return tuple(a for a in self.arguments if a.role in ("in", "inout"))
+
+    @property
+    def wrapper(self) -> str:
+        """The name of the host function that launches the kernel."""
+        return self.kernel.removesuffix("_kernel")
+
+    @property
+    def signature(self) -> str:
+        return f"__global__ void {self.kernel}({', '.join(a.declared for a in self.arguments)})"
+
+    def shape(self, argument: TaskArgument, case: Case) -> tuple[int, ...]:
+        """The extents of a buffer in one case."""
+        return tuple(evaluate_int(extent, case.sizes) for extent in argument.shape)
+
+    def file(self, header: tuple[str, ...]) -> str:
+        """The file that strategies fill in: comment, spec, an empty kernel, and the host function that launches it."""
+        includes = dict.fromkeys(["cuda_runtime.h", *(_HEADERS[a.type] for a in self.arguments if a.type in _HEADERS)])
+        lines = [f"// {line}" for line in header]
+        lines += [f"#include <{name}>" for name in includes]
+        lines += ["", "#include <cfloat>", ""]
+        lines += [f"// optiml: {line}" for line in self._spec()]
+        lines += [f"{self.signature} {{}}", ""]
+        parameters = ", ".join([*(a.declared for a in self.arguments), "cudaStream_t stream"])
+        names = ", ".join(a.name for a in self.arguments)
+        lines += [f"// Launches {self.kernel} on a stream. All pointers are to device memory."]
+        lines += [f"void {self.wrapper}({parameters}) {{", f"    {self.kernel}<<<1, 1, 0, stream>>>({names});", "}", ""]
+        return "\n".join(lines)
+
+    def _spec(self) -> list[str]:
+        lines = []
+        for a in self.arguments:
+            if a.role == "scalar":
+                continue
+            parts = [f'role = "{a.role}"', f'type = "{a.type}"', f'size = "{a.size}"']
+            if a.role != "out":
+                bounds = "".join(f', {k} = "{v}"' for k, v in (("low", a.low), ("high", a.high)) if v)
+                parts.append(f'fill = {{ kind = "{a.fill}"{bounds} }}')
+            lines.append(f"args.{a.name} = {{ {', '.join(parts)} }}")
+        lines += [
+            f"check = [{', '.join(_toml(c) for c in self.check)}]",
+            f"time = [{', '.join(_toml(c) for c in self.time)}]",
+        ]
+        return lines
+
+
+def _toml(case: Case) -> str:
+    return f"{{ {', '.join(f'{k} = {v!r}' for k, v in case.sizes.items())} }}"
+
+
+def read_task(text: str, *, required: tuple[str, ...] = (), known: tuple[str, ...] = ()) -> Task:
+    """The task in an answer. `required` are the reference's parameters, each of which must be an argument or a size, `known`
+    those that may be.
+
+    Raises TaskError with the first thing that is wrong.
+    """
+    told = next((v for v in json_objects(text) if isinstance(v, dict) and "arguments" in v), None)
+    if told is None:
+        raise TaskError("the answer holds no JSON object with the task")
+    task = _read(told)
+    sizes = task.time[0].sizes
+    there = {*sizes, *(a.name for a in task.arguments)}
+    missing = [name for name in required if name not in there]
+    if missing:
+        raise TaskError(f"the reference takes '{plain(missing[0], 60)}', which is no argument or size of the task")
+    given = {*required, *known}
+    unused = [a.name for a in task.inputs if given and a.name not in given]
+    if unused:
+        raise TaskError(f"the input '{unused[0]}' is none that the reference takes")
+    outputs = {a.name for a in task.arguments if a.role == "out"}
+    if outputs & set(required):
+        raise TaskError(f"'{sorted(outputs & set(required))[0]}' is an output, but the reference takes it as an input")
+    return task
+
+
+def _bad(what: str) -> NoReturn:
+    raise TaskError(what)
+
+
+def _read(told: Mapping[str, Any]) -> Task:
+    kernel = _name(told.get("kernel"), "kernel")
+    kernel = kernel if kernel.endswith("_kernel") else kernel + "_kernel"
+    sizes = _sizes(told.get("sizes"))
+    listed = told.get("arguments")
+    if not isinstance(listed, list) or not 1 <= len(listed) <= _MOST_ARGUMENTS:
+        _bad(f"there are one to {_MOST_ARGUMENTS} arguments")
+    arguments = tuple(_argument(value, sizes) for value in listed)
+    names = [a.name for a in arguments]
+    if len(set(names)) != len(names) or {kernel, kernel.removesuffix("_kernel")} & {*names, *sizes}:
+        _bad("two things have the same name")
+    buffers = [a.name for a in arguments if a.role != "scalar"]
+    if set(buffers) & set(sizes):
+        _bad(f"'{sorted(set(buffers) & set(sizes))[0]}' is both a buffer and a size")
+    if not any(a.role in ("out", "inout") for a in arguments) or not any(a.role in ("in", "inout") for a in arguments):
+        _bad("a task has at least one input and one output buffer")
+    time = tuple(
+        Case(case_name(one), one) for one in ({k: v[i] for k, v in sizes.items()} for i in range(_count(sizes)))
+    )
+    for case in time:
+        if _bytes(arguments, case) > _MOST_BYTES:
+            _bad(f"the buffers of the case {case.name} take over {_MOST_BYTES >> 30} GiB")
+    return Task(kernel, arguments, time, _checks(arguments, time))
+
+
+def _name(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not _NAME.match(value) or value in _TAKEN or "optiml" in value.lower():
+        _bad(f"'{plain(str(value), 60)}' is no name for a {what}")
+    return value
+
+
+def _count(sizes: Mapping[str, list[int | float]]) -> int:
+    return len(next(iter(sizes.values())))
+
+
+def _sizes(told: Any) -> dict[str, list[int | float]]:
+    if not isinstance(told, list) or not 1 <= len(told) <= _MOST_SIZES:
+        _bad(f"there are one to {_MOST_SIZES} sizes")
+    sizes: dict[str, list[int | float]] = {}
+    for one in told:
+        name = _name(one.get("name") if isinstance(one, dict) else None, "size")
+        values = one.get("values")
+        values = values if isinstance(values, list) else [values]
+        if name in sizes or not 1 <= len(values) <= _MOST_CASES:
+            _bad(f"the size '{name}' has one to {_MOST_CASES} values, and is given once")
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST_SIZE:
+                _bad(f"the size '{name}' is no number")
+            if isinstance(value, int) and value < 1:
+                _bad(f"the size '{name}' is {value}; a length is at least 1, and a factor is written with a point")
+        sizes[name] = list(values)
+    most = max(len(v) for v in sizes.values())
+    for name, values in sizes.items():
+        if len(values) not in (1, most):
+            _bad(f"the size '{name}' has {len(values)} values, others have {most}")
+        values = values * (most // len(values))
+        sizes[name] = [float(v) for v in values] if any(isinstance(v, float) for v in values) else values
+    return sizes
+
+
+def _argument(told: Any, sizes: Mapping[str, list[int | float]]) -> TaskArgument:
+    if not isinstance(told, dict):
+        _bad("an argument is no object")
+    name = _name(told.get("name"), "argument")
+    type_, role = str(told.get("type")), told.get("role")
+    if type_ not in TYPES:
+        _bad(f"'{name}' has a type that is none of {', '.join(TYPES)}")
+    if role == "scalar":
+        if name not in sizes:
+            _bad(f"the scalar '{name}' is no size; every scalar is one, with its value in each case")
+        if type_ not in _SCALARS:
+            _bad(f"the scalar '{name}' is a {type_}; write one of {', '.join(sorted(_SCALARS))}")
+        if type_ not in _FLOATS and any(isinstance(v, float) for v in sizes[name]):
+            _bad(f"the scalar '{name}' is a {type_}, but its size is a fraction")
+        return TaskArgument(name, type_, "scalar")
+    if role not in ("in", "out", "inout"):
+        _bad(f"the role of '{name}' is none of in, out, inout, scalar")
+    shape = told.get("shape")
+    if not isinstance(shape, list) or not 1 <= len(shape) <= _MOST_DIMENSIONS:
+        _bad(f"the shape of '{name}' has one to {_MOST_DIMENSIONS} extents")
+    extents = []
+    for extent in shape:
+        text = str(extent).strip() if isinstance(extent, str | int) else ""
+        if not _SHAPE.match(text) or "//" in text or "/*" in text:
+            _bad(f"an extent of '{name}' is no arithmetic over the sizes")
+        extents.append(text)
+    fill, low, high = ("", "", "") if role == "out" else _fill(name, type_, told)
+    return TaskArgument(name, type_, cast(Role, role), tuple(extents), fill, low, high)
+
+
+def _fill(name: str, type_: str, told: Mapping[str, Any]) -> tuple[str, str, str]:
+    """How an input is drawn. A range so narrow that nearly all elements are the same would prove nothing."""
+    kind = told.get("fill") or ("normal" if type_ in _FLOATS else "integers")
+    if kind not in _FILLS:
+        _bad(f"the fill of '{name}' is none of {', '.join(_FILLS)}")
+    if kind == "normal" and type_ not in _FLOATS:
+        _bad(f"'{name}' holds {type_}, which no normal fill makes; use integers")
+    low, high = (str(told.get(k) or "").strip() for k in ("low", "high"))
+    for text in (low, high):
+        if text and not _SHAPE.match(text.replace(".", "0")):
+            _bad(f"a bound of '{name}' is no arithmetic")
+    if kind == "normal":
+        return kind, "", ""  # standard normal: mean and deviation would only make a check easier
+    if kind == "permutation":
+        return kind, "", ""
+    if not high:
+        low, high = ("0", "100") if type_ not in _FLOATS else ("-1", "1")
+        low, high = ("0", "2") if type_ == "bool" else (low, high)
+    return kind, low or "0", high
+
+
+def _elements(argument: TaskArgument, case: Case) -> int:
+    total = 1
+    try:
+        for extent in argument.shape:
+            value = evaluate_int(extent, case.sizes)
+            if value < 1:
+                _bad(f"'{argument.name}' has an extent of {value} in the case {case.name}")
+            total *= value
+    except ArithmeticError_ as error:
+        _bad(f"the shape of '{argument.name}' has no value: {plain(error.what, 100)}")
+    return total
+
+
+def _bytes(arguments: tuple[TaskArgument, ...], case: Case) -> int:
+    from engine.spec.dtypes import parse_dtype
+
+    return sum(_elements(a, case) * parse_dtype(a.type).itemsize for a in arguments if a.role != "scalar")
+
+
+def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...]) -> tuple[Case, ...]:
+    """Awkward shapes (`derived_cases`), and each length at its real value beside small others; factors in other values."""
+    first = time[0].sizes
+    lengths = [n for n, v in first.items() if isinstance(v, int) and any(c.sizes[n] > _LENGTH for c in time)]
+    if not lengths:
+        _bad(f"no size is over {_LENGTH}: nothing would be timed, and no awkward shape can be made")
+    wanted: list[dict[str, int | float]] = [dict(c.sizes) for c in derived_cases(time)]
+    if len(lengths) > 1:
+        for name in lengths:
+            others = iter(_SMALL * len(lengths))
+            sizes = {k: v if k == name or k not in lengths else next(others) for k, v in first.items()}
+            sizes[name] = max(c.sizes[name] for c in time)
+            wanted.append(sizes)
+    cases: list[Case] = []
+    fractions = [n for n, v in first.items() if isinstance(v, float)]
+    for index, sizes in enumerate(wanted):
+        for name in fractions:
+            sizes[name] = float(sizes[name]) * _FACTORS[(index + 1) % len(_FACTORS)]
+        case = _fitting(arguments, sizes, lengths)
+        if case is not None and all(case.sizes != c.sizes for c in cases):
+            cases.append(case)
+    if len(cases) < 3:
+        _bad("the shapes hang together so that hardly any awkward one can be made")
+    return tuple(cases)
+
+
+def _fitting(arguments: tuple[TaskArgument, ...], sizes: dict[str, int | float], lengths: list[str]) -> Case | None:
+    """The case, its longest length halved until it runs on a CPU in no time; None where its shapes have no value."""
+    sizes = dict(sizes)
+    while True:
+        case = Case(case_name(sizes), sizes)
+        try:
+            if _bytes(arguments, case) <= _LONG_BYTES:
+                return case
+        except TaskError:
+            return None
+        longest = max(lengths, key=lambda n: sizes[n])
+        if sizes[longest] <= 1:
+            return None
+        sizes[longest] = int(sizes[longest]) // 2 + 1 if sizes[longest] > 2 else 1
+
+
+def described(task: Task) -> str:
+    """The task as JSON, for a model to read."""
+    arguments = [
+        {"name": a.name, "type": TYPES[a.type], "role": a.role, "shape": list(a.shape)} for a in task.arguments
+    ]
+    return json.dumps({"kernel": task.kernel, "arguments": arguments}, indent=1)

@@ -1,0 +1,120 @@
+"""What a person sees of a generation: the reference, a line for each strategy as it ends, then the table and where the file is."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from engine.generate.result import GenerationResult, StrategyResult
+from engine.report.terminal import Live
+from engine.search.loop import Budget, Progress
+
+if TYPE_CHECKING:
+    from engine.generate.author import Draft
+    from engine.generate.oracle import Reference
+
+_MOST_LINES = 60  # of a drafted reference on the terminal; the whole stands in the work folder
+
+
+class Screen:
+    """Tells on standard error what goes on; nothing when quiet."""
+
+    def __init__(self, budget: Budget, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, highlight=False, quiet=quiet)
+        self._live = Live(budget, quiet=quiet)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def step(self, text: str) -> None:
+        """What begins now."""
+        with self._lock:
+            self._console.print(f"{text} …", markup=False)
+
+    def draft(self, draft: Draft) -> None:
+        """How one strategy ended."""
+        repaired = f" after {draft.repairs} repair{'s' if draft.repairs > 1 else ''}" if draft.repairs else ""
+        text = "right" if draft.right else f"{draft.ending.replace('_', ' ')}: {draft.reason}"
+        with self._lock:
+            self._console.print(f"  {draft.strategy.name}: {text}{repaired}", markup=False)
+
+    def reference(self, reference: Reference, asked: int) -> None:
+        """Show a drafted reference: nobody has confirmed it yet."""
+        if reference.confirmed:
+            return
+        lines = printable(reference.source.decode("utf-8", "replace")).splitlines()
+        with self._lock:
+            self._console.print(
+                f"The reference, drafted by the model; {asked} independent drafts agree, and nobody has confirmed it:",
+                markup=False, style="bold",
+            )  # fmt: skip
+            for line in lines[:_MOST_LINES]:
+                self._console.print(f"    {line}", markup=False, soft_wrap=True)
+            if len(lines) > _MOST_LINES:
+                self._console.print(f"    ({len(lines) - _MOST_LINES} more lines)", markup=False)
+
+    def progress(self, progress: Progress) -> None:
+        """The search's progress line."""
+        self._live.update(progress)
+
+
+def printable(text: str) -> str:
+    """A stranger's text for a terminal: no control characters but line ends."""
+    return "".join(c if c == "\n" or c.isprintable() else " " for c in text)
+
+
+def print_generation(result: GenerationResult, work: Path) -> None:
+    """Verdict, table of strategies, notes, and where everything is."""
+    console = Console(highlight=False)
+    console.print(result.verdict, style="bold", markup=False)
+    console.print(_table(result))
+    if result.optimized is not None:
+        console.print(f"The search: {result.optimized['verdict']}", markup=False)
+    for note in result.notes:
+        console.print(f"Note: {printable(note)}", markup=False)
+    spent = result.model["spent"]
+    money = f", {spent['usd']:.2f} USD" if spent["usd"] is not None else ""
+    tokens = spent["prompt_tokens"] + spent["completion_tokens"]
+    console.print(
+        f"{result.elapsed_s:.0f} s, {result.model['requests']} requests, {tokens} tokens{money}.", markup=False
+    )
+    if result.written:
+        console.print(f"Kernel: {result.written}", markup=False, soft_wrap=True)
+        console.print(f"Go on with: optiml optimize {result.written}", markup=False, soft_wrap=True)
+    console.print(f"Everything else: {work}", markup=False, soft_wrap=True)
+
+
+def _table(result: GenerationResult) -> Table:
+    predicted = result.mode != "measured"
+    table = Table(box=None, pad_edge=False)
+    for heading in ("strategy", "what became of it", "speed (predicted)" if predicted else "speed", "time", "idea"):
+        table.add_column(heading)
+    for s in result.strategies:
+        times = ", ".join(f"{t:.1f} µs" for t in s.time_us.values())
+        table.add_row(
+            s.name, escape(_became(s)), f"{s.ratio:.2f}×" if s.ratio is not None else "", times, escape(s.idea)
+        )
+    return table
+
+
+def _became(s: StrategyResult) -> str:
+    if s.right:
+        role = {"twin": "right, same machine code as another", "": "right", "yardstick": "right, the yardstick"}
+        told = role.get(s.role, f"right, {s.role}")
+        if s.ending in ("wrong_result", "memory_error", "race", "guardrail", "timed_out", "crashed"):
+            told = f"{s.ending.replace('_', ' ')} beside the yardstick: {printable(s.reason)[:120]}"
+    else:
+        told = f"{s.ending.replace('_', ' ')}: {printable(s.reason)[:160]}"
+    return told + (f" ({s.repairs} repaired)" if s.repairs else "")
