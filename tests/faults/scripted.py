@@ -11,6 +11,7 @@ from typing import Any, cast
 from unittest import mock
 
 import engine.evaluate.analysis
+from engine.errors import CompileError
 from engine.evaluate.model import Built, NotBuilt, Signals
 from engine.machine import Machine
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
@@ -108,6 +109,10 @@ def ratio(program: Program) -> float:
     return 0.5 * 4 ** (_figure(program) / 2**32)
 
 
+def _refuse(translation: Any) -> Any:
+    raise CompileError("there is no compiler here")
+
+
 class ScriptedMachine:
     """What `optimize` asks of a machine. `profiles` is where the real profiler's side may work; None: it is not asked."""
 
@@ -117,7 +122,7 @@ class ScriptedMachine:
         self._evaluator, self.target, self.cache = evaluator, target_for("sm_90"), profiles
         self.box, self.turns = NoSandbox(), Turns()
 
-        self.compiler = SimpleNamespace(cache_problem="")
+        self.compiler = SimpleNamespace(cache_problem="", compile=_refuse)
 
     def notes(self) -> tuple[str, ...]:
         return Machine.notes(cast(Machine, self))

@@ -61,7 +61,7 @@ def test_what_takes_the_worker_down_costs_one_candidate(
 ) -> None:
     begin = time.monotonic()
     evaluation = _evaluated(bench, code)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20  # and not the minute that it would hang
     assert evaluation.outcome is outcome
     assert evaluation.failure is not None
     assert says in evaluation.failure.reason

@@ -136,15 +136,20 @@ def test_two_runs_at_once_leave_the_journal_to_the_first(tmp_path: Path) -> None
     path = kernel(tmp_path)
     script = (
         "import sys; from pathlib import Path; from tests.faults.kills import run\n"
-        f"run(Path({str(path)!r}), Path({str(tmp_path / 'out')!r}), False, lambda count: print(count, flush=True))\n"
+        "told = lambda count: count == 5 and (print(count, flush=True), sys.stdin.readline())\n"
+        f"run(Path({str(path)!r}), Path({str(tmp_path / 'out')!r}), False, told)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
         assert first.stdout is not None
-        first.stdout.readline()  # it has booked one
+        assert first.stdin is not None
+        first.stdout.readline()  # it has booked some, and waits
         for resume in (False, True):
             with scripted(ScriptedEvaluator()) as machine, pytest.raises(MachineError, match="another run") as caught:
                 optimize(options(path, tmp_path / "out", resume=resume), machine)
             assert "--out" in caught.value.do
+        first.stdin.write("go on\n")
+        first.stdin.close()
         first.stdout.read()
     assert first.returncode == 0
     assert len(rows(tmp_path / "out")) == 89
