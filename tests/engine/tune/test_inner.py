@@ -1,5 +1,6 @@
 """A template as one node of the tree search."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,8 +12,9 @@ from engine.search.loop import Budget, Search
 from engine.search.tree import Tree
 from engine.spec.read import specs_in
 from engine.tune.inner import POINTS, TunerPart
+from engine.verify.screen import screen
 
-from .kernels import program
+from .kernels import SAXPY, program
 from .test_tuner import TEXT, Evaluator, speed
 
 
@@ -65,3 +67,15 @@ def test_a_template_that_does_not_reproduce_the_original_fails_as_a_node(tmp_pat
     search.run(Budget(candidates=12))
     assert {n.evaluation.outcome for n in template_nodes(search)} == {Outcome.WRONG_RESULT}
     assert search.incumbent is None
+
+
+def test_an_edit_may_bring_a_template_with_it():
+    # Who proposes an edit, a model say, declares a template by the same lines as a person; the screen lets them through.
+    written = SAXPY.replace("#ifndef BLOCK\n#define BLOCK 256\n#endif\n", "constexpr int BLOCK = 256;\n")
+    plain = [line for line in written.split("\n") if not re.search("optiml: (tune|where)|constexpr", line)]
+    original = program(re.sub(r"\bITEMS\b", "1", re.sub(r"\bBLOCK\b", "256", "\n".join(plain))))
+    spec = specs_in(original, None)[0]
+    assert screen(original, program(written), spec) is None
+    part = TunerPart(spec, None, Target(), Evaluator(), in_flight=1, seed=0)
+    assert not [p for p in part.proposals(original) if p.rule == "constants"]
+    assert [p.proposer for p in part.proposals(program(written)) if p.rule == "constants"] == ["tuner"]
