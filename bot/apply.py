@@ -63,7 +63,7 @@ def apply(
     if not taken:
         return Said(f"Nothing was committed:{notes}", False)
     message = _message(taken, mark, person)
-    own = pull.head_repository == repository
+    own = pull.head_repository.casefold() == repository.casefold()
     if not pull.head_repository:
         return Said("The repository of the head is gone: nothing was committed.", False)
     try:
@@ -78,7 +78,7 @@ def apply(
     except (DeniedError, MissingError):
         return Said(_denied(own, pull), False)
     several = (
-        "\n\nEach was verified alone, not together: the next review looks at all of them." if len(taken) > 1 else ""
+        "\n\nEach was checked alone, not together: the next review looks at all of them." if len(taken) > 1 else ""
     )
     return Said(f"{said}\n{_list(taken)}{notes}{several}", True)
 

@@ -126,7 +126,7 @@ def test_all_of_them_are_one_commit(scene: Scene) -> None:
     assert scene.file("src/a.cu") == changed(10).replace("line 40;", "fast 40;")
     assert scene.file("src/b.cu") == changed(5)
     assert scene.repo.git("rev-parse", "topic^") == scene.head
-    assert "verified alone" in scene.answers()[0]
+    assert "checked alone" in scene.answers()[0]
 
 
 def test_a_retried_job_commits_and_answers_once(scene: Scene) -> None:
