@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ from engine.tune.tuner import PASSED, Tried, Tuner
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
 _CONFIRMED = 3
 _RUN_OFF = 3  # points that are timed closely for each shape. Ours
+_SWITCH_S = 0.0005
 _MANY = 200  # points, from which on their texts are read in processes of their own. Ours
 _GAIN = 1.01  # a shape gets a configuration of its own only where it gains so much over the general one. Ours
 
@@ -177,10 +179,15 @@ class _Run:
                 setup_s = time.monotonic() - begin
                 tuner.spent_s(setup_s)
                 interrupted = False
+                interval = sys.getswitchinterval()
+                # Who feeds the device waits for the interpreter several times a point, for so long each, while others read text.
+                sys.setswitchinterval(_SWITCH_S)
                 try:
                     tuner.run(Budget(self._limit(), options.budget.candidates))
                 except KeyboardInterrupt:
                     tuner.progress.stopped, interrupted = "interrupted", True
+                finally:
+                    sys.setswitchinterval(interval)
                 searched_s = time.monotonic() - begin - setup_s
                 executor.shutdown(wait=False, cancel_futures=True)
                 best, refused = (None, []) if interrupted else self._confirmed(tuner)
