@@ -87,15 +87,21 @@ class OptimizationResult:
 
 
 def write(result: OptimizationResult, folder: Path, patch: bytes | None) -> None:
-    """Write result.json and best.patch into `folder`; an older patch goes when there is none now. Raises MachineError."""
+    """Write result.json and best.patch into `folder`; an older patch goes when there is none now. Raises MachineError.
+
+    Each file is written beside its name first, so that a reader finds a whole one or none.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        target = folder / "best.patch"
-        if patch is None:
-            target.unlink(missing_ok=True)
-        else:
-            target.write_bytes(patch)
-        (folder / "result.json").write_text(result.to_json(), encoding="utf-8")
+        contents = {"best.patch": patch, "result.json": result.to_json().encode()}
+        for name, data in contents.items():
+            if data is not None:
+                (folder / f".{name}.new").write_bytes(data)
+        for name, data in contents.items():
+            if data is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                (folder / f".{name}.new").replace(folder / name)
     except OSError as error:
         raise MachineError(
             f"the result cannot be written: {error.strerror}", str(folder), "free some space or choose another --out; "
