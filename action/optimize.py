@@ -274,10 +274,12 @@ class _Looker:
             evaluator = self._machine.evaluator(spec, self._head, spec_path)
         except OptimlError as error:
             return Comparison("not compared", None, self._said(error))
-        self._device = evaluator.signals.device
         files = _renamed(base.files, changed.base_path, changed.path)
         try:
-            return compare(evaluator, Program(files, changed.path), head)
+            comparison = compare(evaluator, Program(files, changed.path), head)
+            # A GPU's evaluator knows its device only now.
+            self._device = evaluator.signals.device
+            return comparison
         finally:
             evaluator.close()
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from action.optimize import run
 from action.request import Request
 from action.trees import write_tree
-from bot.bundle import Looked, read_bundle
+from bot.baseline import Baseline, CaseTime, Entry, spec_name, write_baseline
+from bot.bundle import Comparison, Looked, read_bundle
 from bot.git import Repository
 from engine.config_text import ConfigError
+from engine.evaluate.model import Signals
+from engine.spec.read import find_spec
+from tests.bot.make import measurement
 from tests.hooks.conftest import KERNEL, git
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +142,50 @@ def test_who_proposes_is_asked_for_or_set_by_the_base(
     look(clone, base, commit(clone, "head"), tmp_path / "out", proposers=asked)
     assert seen[0].proposers == proposers
     assert (seen[0].llm.model if seen[0].llm else None) == model
+
+
+def test_the_baseline_is_asked_for_the_device_that_the_kernel_ran_on(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's evaluator knows its device once it was opened, and not before."""
+    import action.optimize as job
+
+    class Evaluator:
+        device: ClassVar[dict[str, str]] = {}
+
+        @property
+        def signals(self) -> Signals:
+            return Signals("measured", dict(self.device))
+
+        def close(self) -> None: ...
+
+    class Machine:
+        mode = "measured"
+
+        def evaluator(self, *_: object) -> Evaluator:
+            return Evaluator()
+
+        def close(self) -> None: ...
+
+    def compared(evaluator: Evaluator, base: object, head: object) -> Comparison:
+        evaluator.device["name"] = "NVIDIA H200"
+        return Comparison("slower", measurement(0.5))  # 200 µs now
+
+    monkeypatch.setattr(job, "machine_for", lambda *_: Machine())
+    monkeypatch.setattr(job, "compare", compared)
+    (clone / "k.cu").write_text(FAST)
+    base = commit(clone, "base")
+    spec, _ = find_spec(clone, clone / "k.cu", "scale")
+    entry = Entry(
+        "k.cu", "scale", "NVIDIA H200 measured", spec_name(spec), base, False, (CaseTime("n=4096", 1.0, 100.0),)
+    )
+    write_baseline(Baseline((entry,)), tmp_path / "past")
+    (clone / "k.cu").write_text(SLOW)
+    request = Request(1, base, commit(clone, "head"), False, command="check")
+    bundle = run(request, clone, tmp_path / "out", device="gpu", say=print, baseline=tmp_path / "past")
+    history = bundle.kernels[0].history
+    assert history is not None
+    assert (history.commit, round(history.slower, 6), history.predicted) == (base, 2.0, False)
 
 
 def test_a_kernel_that_is_named_is_searched_though_nothing_changed_in_it(
