@@ -22,9 +22,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -39,6 +40,9 @@ from engine.result import OptimizationResult, write  # noqa: E402
 from engine.search.journal import Entry, Journal  # noqa: E402
 from engine.search.reward import Proxies  # noqa: E402
 from engine.source.patch import make_patch  # noqa: E402
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 LIMIT_BYTES, LIMIT_S = 2_000_000, 1.0
 _RECORD = ROOT / "benchmarks" / "results" / "examples-h200.json"
@@ -108,8 +112,9 @@ def synthesise(
                     alive.append(id)
             journal.book(entry)
             counts[entry.evaluation.outcome.value] = counts.get(entry.evaluation.outcome.value, 0) + 1
-            if (id == 0 or id in steps) and result.mode == "measured":
-                time_us = (entry.evaluation.measurement or Measurement((), 1.0, 1.0, 1.0)).cases[0].candidate_us
+            seen = entry.evaluation.measurement
+            if result.mode == "measured" and (id == 0 or id in steps) and seen is not None and seen.cases:
+                time_us = seen.cases[0].candidate_us
                 counters = {
                     DURATION: (time_us * 1e3, "ns"),
                     DRAM_BYTES: (5.4e8, "byte"),
@@ -146,24 +151,29 @@ def _chance_evaluation(chance: random.Random, result: OptimizationResult) -> Eva
     return Evaluation(Outcome.ACCEPTED if ratio > 1 else Outcome.SLOWER, measurement)
 
 
-def opening_s(browser: str, page: Path, repeats: int) -> list[float]:
-    """Seconds from asking for the page to the frame after its load event, each time in a new context of one browser."""
+def opening_s(browser: Browser, page: Path, repeats: int) -> list[float]:
+    """Seconds from asking for the page to the frame after its load event, each time in a new context."""
+    found = []
+    for _ in range(repeats):
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        tab = context.new_page()
+        begin = time.monotonic()
+        tab.goto(page.as_uri())
+        tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        found.append(time.monotonic() - begin)
+        context.close()
+    return found
+
+
+@contextmanager
+def headless(executable: str) -> Iterator[Browser]:
+    """Headless Chromium. The pages are ours, and root cannot have Chromium's sandbox."""
     from playwright.sync_api import sync_playwright
 
-    found = []
     with sync_playwright() as playwright:
-        # The page is ours, and root cannot have Chromium's sandbox.
-        chrome = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        for _ in range(repeats):
-            context = chrome.new_context(viewport={"width": 1280, "height": 900})
-            tab = context.new_page()
-            begin = time.monotonic()
-            tab.goto(page.as_uri())
-            tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-            found.append(time.monotonic() - begin)
-            context.close()
-        chrome.close()
-    return found
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -186,7 +196,10 @@ def main(given: Sequence[str] | None = None) -> int:
         page = Path(scratch) / "page.html"
         page.write_text(text, encoding="utf-8")
         size = page.stat().st_size
-        opened = opening_s(browser, page, options.repeats) if browser is not None else []
+        opened: list[float] = []
+        if browser is not None:
+            with headless(browser) as started:
+                opened = opening_s(started, page, options.repeats)
     opens_s = statistics.median(opened) if opened else None
     record: dict[str, Any] = {
         "schema": "optiml.report_size/1",

@@ -1,0 +1,276 @@
+"""The page in a real browser: nothing is loaded, the tree unfolds, themes and keys work, it prints, and it opens at once."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.report_size import LIMIT_S, headless, opening_s, synthesise
+from benchmarks.review_screenshot import chromium
+from engine.report.page import render
+from engine.report.read import read_run
+from tests.engine.report.make import hostile
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = chromium()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+_LIGHT, _DARK = "rgb(255, 255, 255)", "rgb(18, 22, 27)"
+_ROWS = "[...document.querySelectorAll('#tree-root li')].filter(e => e.checkVisibility()).length"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with headless(CHROMIUM) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def file(page: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("page") / "report.html"
+    target.write_text(page, encoding="utf-8")
+    return target
+
+
+class Tab:
+    """A new tab on a file, with all that it asked for and complained of."""
+
+    def __init__(self, browser: Browser, file: Path, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page: Page = self.context.new_page()
+        self.asked: list[str] = []
+        self.said: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.goto(file.as_uri())
+
+    def do(self, script: str) -> Any:
+        return self.page.evaluate(script)
+
+    @property
+    def back(self) -> str:
+        return str(self.do("getComputedStyle(document.documentElement).backgroundColor"))
+
+    @property
+    def focused(self) -> str:
+        return str(self.do("document.activeElement.textContent.trim().split(/\\s+/)[0]"))
+
+
+@pytest.fixture
+def tab(browser: Browser, file: Path) -> Iterator[Tab]:
+    tab = Tab(browser, file, color_scheme="light")
+    yield tab
+    assert tab.asked == [file.as_uri()]  # the page alone, whatever was clicked
+    assert tab.said == []
+    tab.context.close()
+
+
+def test_the_tree_unfolds(tab: Tab) -> None:
+    rows = tab.do(_ROWS)
+    assert 3 <= rows < 500  # the way to the best is open
+    tab.page.get_by_role("button", name="Unfold all").click()
+    assert tab.do(_ROWS) == 500
+    tab.page.get_by_role("button", name="Fold all", exact=True).click()
+    assert tab.do(_ROWS) == 1
+    tab.page.locator("#tree-root > li > details > summary").click()
+    first = tab.do(_ROWS)
+    assert 1 < first < rows
+    tab.page.get_by_role("button", name="The way to the best alone").click()
+    assert tab.do(_ROWS) == rows
+    tab.page.get_by_role("button", name="Unfold all").click()
+    tab.page.get_by_label("leave out what did not pass").check()
+    left = tab.page.locator("#tree-root li:visible")
+    assert 100 < left.count() < 400
+    assert tab.page.locator("#tree-root li.failed:visible").count() == 0
+    tab.page.get_by_label("leave out what did not pass").uncheck()
+    assert tab.do(_ROWS) == 500
+
+
+def test_the_theme_follows_the_system_until_it_is_switched(tab: Tab) -> None:
+    assert tab.back == _LIGHT
+    tab.page.emulate_media(color_scheme="dark")
+    assert tab.back == _DARK
+    button = tab.page.locator("#theme")
+    assert button.inner_text() == "Light theme"
+    line = "getComputedStyle(document.querySelector('#plot-steps svg text')).fill"
+    dark = tab.do(line)
+    button.click()
+    assert tab.back == _LIGHT
+    assert tab.do(line) != dark  # drawings too
+    assert button.inner_text() == "Dark theme"
+    tab.page.reload()
+    assert tab.back == _LIGHT  # kept
+    assert tab.asked.pop() == tab.asked[0]
+
+
+def test_everything_is_reached_by_keys(tab: Tab) -> None:
+    keys = tab.page.keyboard
+    keys.press("Tab")
+    assert tab.focused == "Skip"
+    outline = tab.do(
+        "getComputedStyle(document.activeElement).outlineStyle + getComputedStyle(document.activeElement).outlineWidth"
+    )
+    assert outline == "solid3px"
+    keys.press("Enter")
+    assert tab.do("document.activeElement.id") == "main"
+    summary = tab.page.locator("#tree-root summary").first
+    summary.focus()
+    assert tab.focused == "0"
+    keys.press("ArrowLeft")
+    assert tab.do(_ROWS) == 1
+    keys.press("ArrowRight")
+    assert tab.do(_ROWS) > 1
+    keys.press("ArrowRight")
+    first = tab.focused
+    assert first != "0"
+    keys.press("ArrowDown")
+    assert tab.focused not in ("0", first)
+    keys.press("ArrowUp")
+    assert tab.focused == first
+    keys.press("End")
+    last = tab.focused
+    keys.press("Home")
+    assert tab.focused == "0" != last
+    keys.press("Enter")
+    assert tab.do(_ROWS) == 1
+    keys.press("Tab")  # on to what comes after the tree
+    assert tab.do("!document.activeElement.closest('#tree-root') && document.activeElement !== document.body")
+
+
+def test_a_screen_reader_finds_its_way(tab: Tab) -> None:
+    for role in ("banner", "navigation", "main"):
+        assert tab.page.get_by_role(role).count() == 1, role  # type: ignore[arg-type]
+    assert tab.page.get_by_role("heading", level=1).all_inner_texts() == ["transpose_kernel"]
+    levels = tab.do("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
+    assert tab.page.get_by_role("img").count() == 5
+    assert "3.45" in (tab.page.get_by_role("img").first.get_attribute("aria-label") or "")
+    assert tab.do(
+        "[...document.querySelectorAll('table')].every(t => t.caption && t.querySelector('thead th[scope=col]'))"
+    )
+    assert tab.do(
+        "[...document.querySelectorAll('table:not(.code) tbody tr')].every(r => r.querySelector('th[scope=row]'))"
+    )
+    parts = tab.do("[...document.querySelectorAll('nav a')].every(a => document.querySelector(a.getAttribute('href')))")
+    assert parts
+    regions = tab.page.get_by_role("region")
+    assert all(box.get_attribute("aria-label") or box.get_attribute("aria-labelledby") for box in regions.all())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_on_its_ground(tab: Tab, scheme: Any) -> None:
+    """At least 4.5 to 1, as WCAG 2.2 asks of text (1.4.3)."""
+    tab.page.emulate_media(color_scheme=scheme)
+    names = ("ink", "muted", "best", "bad", "step", "original", "back", "raised", "old", "new", "note")
+    read = "n => getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim()"
+    colours = {n: luminance(tab.page.evaluate(read, n)) for n in names}
+    pairs = [(a, b) for a in names[:6] for b in ("back", "raised")] + [("ink", "old"), ("ink", "new"), ("ink", "note")]
+    for a, b in pairs:
+        low, high = sorted((colours[a], colours[b]))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (a, b)
+
+
+def luminance(colour: str) -> float:
+    digits = colour.removeprefix("#")
+    digits = "".join(2 * d for d in digits) if len(digits) == 3 else digits
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_it_prints_on_white_without_buttons_and_unfolded(tab: Tab) -> None:
+    tab.page.locator("#theme").click()
+    assert tab.back == _DARK
+    tab.page.emulate_media(media="print")
+    assert tab.back == _LIGHT
+    for part in ("nav", "#theme", "#tree-tools"):
+        assert not tab.page.locator(part).is_visible(), part
+    assert tab.page.locator("table").first.is_visible()
+    tab.do(
+        "window.seen = 0; addEventListener('beforeprint', () => { seen = document.querySelectorAll('[data-print][open]').length })"
+    )
+    closed = tab.do("document.querySelectorAll('details[data-print]:not([open])').length")
+    assert closed > 0
+    assert tab.page.pdf(format="A4").startswith(b"%PDF")
+    assert tab.do("seen") == tab.do("document.querySelectorAll('[data-print]').length")
+    assert tab.do("document.querySelectorAll('details[data-print]:not([open])').length") == closed
+
+
+def test_a_narrow_window_needs_no_scrolling_sideways(browser: Browser, file: Path) -> None:
+    tab = Tab(browser, file, viewport={"width": 360, "height": 700})
+    assert tab.do("document.documentElement.scrollWidth") <= 360
+    tab.context.close()
+
+
+def test_it_can_be_read_without_scripts(browser: Browser, file: Path) -> None:
+    tab = Tab(browser, file, java_script_enabled=False)
+    assert not tab.page.locator("#theme").is_visible()  # what would do nothing is not shown
+    assert not tab.page.locator("#tree-tools").is_visible()
+    before = tab.page.locator("#tree-root li:visible").count()
+    tab.page.locator("#tree-root summary").first.click()
+    assert tab.page.locator("#tree-root li:visible").count() < before
+    tab.context.close()
+
+
+def test_the_policy_holds_against_what_got_in_all_the_same(browser: Browser, file: Path) -> None:
+    tab = Tab(browser, file)
+    tab.do(
+        """async () => {
+            const add = (html) => { const d = document.createElement('div'); d.innerHTML = html; document.body.append(d); };
+            add('<img src="http://127.0.0.1:9/a.png" onerror="window.pwned = 1">');
+            add('<link rel=stylesheet href="http://127.0.0.1:9/a.css"><iframe src="http://127.0.0.1:9/"></iframe>');
+            add('<p style="background: url(http://127.0.0.1:9/b.png)">x</p>');
+            const s = document.createElement('script'); s.textContent = 'window.pwned = 1'; document.body.append(s);
+            await fetch('http://127.0.0.1:9/').catch(() => 0);
+        }"""
+    )
+    tab.page.wait_for_timeout(100)
+    assert tab.do("window.pwned") is None
+    refused = " ".join(tab.said)
+    assert all(rule in refused for rule in ("script-src", "style-src", "default-src"))
+    assert not [url for url in tab.asked if url.startswith("http") and not re.match(r"http://127\.0\.0\.1:9/", url)]
+    assert "ERR_CONNECTION_REFUSED" not in refused  # stopped before it went out
+    tab.context.close()
+
+
+def test_a_hostile_run_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    hostile(tmp_path)
+    file = tmp_path / "report.html"
+    file.write_text(render(read_run(tmp_path)), encoding="utf-8")
+    tab = Tab(browser, file)
+    tab.page.get_by_role("button", name="Unfold all").click()
+    tab.page.mouse.move(300, 300)
+    assert tab.do("window.pwned") is None
+    assert (
+        tab.do(
+            "document.scripts.length + document.images.length + document.querySelectorAll('iframe,object,link').length"
+        )
+        == 1
+    )
+    assert tab.do("document.querySelectorAll('main > section').length") == 10
+    assert tab.asked == [file.as_uri()]
+    assert tab.said == []
+    tab.context.close()
+
+
+def test_it_opens_at_once(browser: Browser, file: Path) -> None:
+    assert min(opening_s(browser, file, 3)) < LIMIT_S
+
+
+def test_a_run_of_many_thousands_opens_too(browser: Browser, tmp_path: Path) -> None:
+    synthesise(tmp_path, 3000)
+    file = tmp_path / "report.html"
+    file.write_text(render(read_run(tmp_path)), encoding="utf-8")
+    assert file.stat().st_size < 2_000_000
+    tab = Tab(browser, file)
+    assert "candidates are left out here" in tab.page.locator("#tree ~ p").first.inner_text()
+    tab.context.close()

@@ -1,0 +1,248 @@
+"""The page: what it says, that predicted and measured stay apart, and that no text of a stranger leaves its place."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.report_size import LIMIT_BYTES, recorded, synthesise
+from engine.cli import main
+from engine.model import Evaluation, Outcome
+from engine.report.page import render, speed, time_words
+from engine.report.read import read_run
+from engine.report.text import speedup_words
+from tests.engine.report.make import hostile, predicted
+
+_VOID = {"meta", "br", "img", "input", "link", "hr"}
+# What the page is made of: an element or attribute beyond these is a stranger's, or a change that somebody must look at.
+_TAGS = set(re.findall(r"\w+", """
+    html head meta title style body a header p button nav ul li main section h1 h2 h3 h4 strong span dl div dt dd figure figcaption 
+    table caption thead tbody tr th td details summary ol pre code b label input script svg g path defs use text tspan clippath rect
+"""))  # fmt: skip
+_LINKS = re.compile(r"#[\w-]+")
+
+
+class Page(HTMLParser):
+    """Elements and attributes of a page, its text outside style and script, and whether every element is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text, self._open = "", [""]
+        self.feed(text)
+        self.close()
+        assert self._open == [""]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1] not in ("style", "script"):
+            self.text += data
+
+
+def harmless(text: str) -> Page:
+    """The page holds nothing that runs, loads or hides but its own style and script."""
+    found = Page(text)
+    assert set(found.tags) <= _TAGS, set(found.tags) - _TAGS
+    assert found.tags["script"] == found.tags["style"] == 1
+    for tag, name, value in found.attributes:
+        assert not name.startswith("on"), (tag, name)
+        assert name not in (
+            "src",
+            "srcset",
+            "srcdoc",
+            "style",
+            "action",
+            "formaction",
+            "data",
+            "background",
+            "poster",
+            "ping",
+        ), (tag, name)
+        if name in ("href", "xlink:href"):
+            assert _LINKS.fullmatch(value), value
+        if name not in ("aria-label", "content"):
+            assert "pwned" not in value, (tag, name)
+    assert not re.search(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]", text
+    )
+    return found
+
+
+def test_a_measured_run_says_everything(page: str) -> None:
+    text = harmless(page).text
+    for part in (
+        "transpose_kernel is 3.45× faster (95 % interval 3.45 to 3.46), verified",
+        "3.18× (95 %: 3.15 to 3.27)",  # a step with its interval
+        "stores take 16.0 sectors per request where 4 would do",  # the diagnosis before
+        "time 495 µs → 154 µs",  # a counter that moved
+        "rows=8192,cols=8192", "505.2", "146.3", "3.45 to 3.46",  # times of a shape
+        "racecheck", "the least speedup is 3.45×",  # guardrails
+        "__launch_bounds__(256)",  # the best's source
+        "did not end within its deadline of 10 s",  # why a candidate failed
+        "optiml optimize examples/transpose.cu --budget 30s", "13.0.88", "NVIDIA H200", "2026-11-21",  # how to reproduce
+        "device memory 4.22 TB/s (measured copy)",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "redicted" not in text
+
+
+def test_five_plots_are_drawn(page: str) -> None:
+    found = re.findall(r'<figure id="plot-(\w+)"><svg', page)
+    assert sorted(found) == ["roofline", "search", "shapes", "stages", "steps"]
+    for name in found:
+        assert f"{name}-" in page
+
+
+def test_ids_are_unique_and_every_reference_leads_somewhere(page: str) -> None:
+    ids = Counter(re.findall(r'\sid="([^"]+)"', page))
+    assert max(ids.values()) == 1
+    named = (
+        re.findall(r'href="#([^"]+)"', page)
+        + re.findall(r"url\(#([^)]+)\)", page)
+        + re.findall(r'labelledby="([^"]+)"', page)
+    )
+    assert set(named) <= set(ids)
+
+
+def test_the_policy_forbids_everything_but_its_own_style_and_script(page: str) -> None:
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    assert re.fullmatch(
+        r"default-src 'none'; style-src 'sha256-[\w+/=]{44}'; script-src 'sha256-[\w+/=]{44}'; base-uri 'none'; form-action 'none'",
+        policy[1].replace("&#39;", "'"),
+    )
+
+
+def test_a_page_of_500_candidates_is_small(page: str) -> None:
+    assert len(page.encode()) < LIMIT_BYTES
+    assert len(re.findall(r"<li[ >]", page.split('id="tree-root"')[1].split("</section>")[0])) == 500
+
+
+def test_a_predicted_run_says_so_at_every_speed(tmp_path: Path) -> None:
+    synthesise(tmp_path, 60, result=predicted())
+    page = render(read_run(tmp_path))
+    text = harmless(page).text
+    assert "Predicted, not measured." in text
+    assert "measured speedup" not in re.sub(r"not measured\)? speedup", "", text.lower())
+    assert "95 % interval 3" not in text
+    # Wherever the page itself writes a speedup, the word follows it.
+    speeds = re.findall(r"\d+\.\d\d×(.{0,12})", text.split("From the original to the best")[1].split("Guardrails")[0])
+    assert len(speeds) >= 3
+    assert all("predicted" in after for after in speeds)
+    tree = text.split("Search tree")[2]
+    speeds = re.findall(r"\d+\.\d\d×(.{0,12})", tree.split("Who proposed what")[0])
+    assert len(speeds) >= 20
+    assert all("predicted" in after for after in speeds)
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert [c for c in captions if "redicted" not in c] == [
+        c for c in captions if c.startswith("Measured seconds by stage")
+    ]
+
+
+def test_no_text_of_a_stranger_leaves_its_place(tmp_path: Path) -> None:
+    hostile(tmp_path)
+    page = render(read_run(tmp_path))
+    found = harmless(page)
+    assert found.text.count("window.pwned=1") > 100  # it is all there, as text
+    assert "⟨U+202E⟩" in found.text
+    assert "⟨U+0000⟩" in found.text
+    assert "{{ 7*7 }}" in found.text
+    assert "49" not in found.text.split("Kernel spec")[0].split("How candidates ended")[0].split("transpose")[0]
+
+
+def test_without_a_suggestion_and_without_counters(tmp_path: Path) -> None:
+    result = dataclasses.replace(
+        recorded(), best=None, trajectory=(), verdict="No improvement found.", signals={}, stages={}
+    )
+    synthesise(tmp_path, 30, result=result)
+    text = harmless(render(read_run(tmp_path))).text
+    assert "No improvement found." in text
+    assert "There is no roofline: the limits of this device are not known here." in text
+    assert "There is no suggestion to hold to them." in text
+    assert "int row" in text or "kTile" in text  # the original's source is there
+
+
+def test_the_original_alone_is_a_run_too(tmp_path: Path) -> None:
+    bare = Evaluation(Outcome.SCREENED)
+    result = dataclasses.replace(
+        recorded(), best=None, trajectory=(), original=bare, provenance={"command": 5}, signals={"device": 3}
+    )
+    synthesise(tmp_path, 1, result=result)
+    text = harmless(render(read_run(tmp_path))).text
+    assert "There are no times." in text
+
+
+def test_the_command_writes_the_page_and_says_where(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "page.html"
+    assert main(["report", str(measured), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [p.name for p in out.parent.iterdir()] == ["page.html"]
+
+
+def test_a_folder_is_no_place_for_the_page(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(measured), "--out", str(tmp_path)]) == 2
+    assert "is a folder; name a file with --out" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_said(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["report", str(measured), "--out", str(tmp_path / "file" / "page.html")]) == 1
+    assert "the page cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_a_missing_extra_is_named(
+    measured: Path, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = builtins.__import__
+
+    def absent(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    assert main(["report", str(measured)]) == 1
+    said = capsys.readouterr().err
+    assert f"a package that is not installed: {package}; install it with: pip install 'optiml[report]'" in said
+
+
+def test_the_same_run_makes_the_same_page(measured: Path, page: str) -> None:
+    assert render(read_run(measured)) == page
+
+
+def test_speeds_and_times_in_words() -> None:
+    assert speed(None) == "no speed"
+    assert [time_words(us) for us in (0, 0.01234, 1.5, 146.336, 12345.6)] == [
+        "0",
+        "0.01234",
+        "1.500",
+        "146.3",
+        "12,346",
+    ]
+    assert speedup_words(True) != speedup_words(False)
