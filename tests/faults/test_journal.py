@@ -19,7 +19,7 @@ from engine.optimize import optimize
 from engine.search.journal import Journal
 from engine.search.reward import Proxies
 
-from .kills import rows
+from .kills import child, rows
 from .scripted import ScriptedEvaluator, kernel, options, scripted
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +87,25 @@ def _check(folder: Path, booked: Path) -> None:
         assert found.items() <= known.items() or len(found) == 2  # nothing was left of it: started from nothing
     # Whatever lies there, a run that does not ask for it starts anew.
     assert len(_resumed(folder, resume=False)) == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_corrupt_log_of_a_killed_run_gives_what_was_booked_or_a_clean_end(tmp_path: Path, seed: int) -> None:
+    """What SQLite had not yet moved from its write-ahead log into the file."""
+    path, chance = kernel(tmp_path), random.Random(seed)
+    for _ in range(20):
+        child(path, tmp_path / "out", False, chance.uniform(0.03, 0.15))
+        log = tmp_path / "out" / "journal.sqlite-wal"
+        if log.exists() and log.stat().st_size > 30_000:
+            break
+    else:
+        pytest.skip("no kill left a log: this machine is too busy")
+    intact = _copy(tmp_path, tmp_path.with_name(f"{tmp_path.name}-intact"))
+    data = bytearray(log.read_bytes())
+    start = chance.randrange(len(data))
+    data[start : start + 64] = chance.randbytes(len(data[start : start + 64]))
+    log.write_bytes(data if seed % 2 else data[:start])
+    _check(tmp_path, intact)
 
 
 def test_a_lost_row_is_noticed(booked: Path, tmp_path: Path) -> None:
