@@ -27,6 +27,7 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.examples import ROOT, commit, machine, optiml
+from benchmarks.model_server import shown
 from engine.selftest.cases import SelfCase, load_cases, original_text
 
 SCHEMA = "optiml.hostile_model/1"
@@ -53,7 +54,11 @@ def main(given: Sequence[str] | None = None) -> int:
         originals.append(attacked(name, ours, options.device, options.budget))
     record = {
         "schema": SCHEMA,
-        "command": ["python", Path(__file__).relative_to(ROOT).as_posix(), *(sys.argv[1:] if given is None else given)],
+        "command": [
+            "python",
+            Path(__file__).relative_to(ROOT).as_posix(),
+            *shown(sys.argv[1:] if given is None else given),
+        ],
         "date": begin.isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),

@@ -58,7 +58,11 @@ def main(given: Sequence[str] | None = None) -> int:
     result = json.loads(done.stdout) if done.returncode == 0 else None
     record = {
         "schema": SCHEMA,
-        "command": ["python", Path(__file__).relative_to(ROOT).as_posix(), *(sys.argv[1:] if given is None else given)],
+        "command": [
+            "python",
+            Path(__file__).relative_to(ROOT).as_posix(),
+            *shown(sys.argv[1:] if given is None else given),
+        ],
         "date": begin.isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
@@ -68,11 +72,24 @@ def main(given: Sequence[str] | None = None) -> int:
         "result": trimmed(result) if result is not None else None,
         "exchanges": exchanges(options.out / "exchanges.jsonl"),
     }
+    if result is not None:
+        result["provenance"]["command"] = shown(result["provenance"]["command"])
     record["checks"] = checks(record)
     options.record.parent.mkdir(parents=True, exist_ok=True)
     options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     print(table(record))
     return 0 if all(record["checks"].values()) else 1
+
+
+def shown(arguments: Sequence[str]) -> list[str]:
+    """A command without the folders of one machine: paths relative to the project, others by their names."""
+    found = []
+    for text in arguments:
+        path = Path(text)
+        if path.is_absolute():
+            text = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+        found.append(text)
+    return found
 
 
 def models(url: str) -> list[str]:

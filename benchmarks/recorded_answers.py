@@ -37,6 +37,7 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.examples import ROOT, commit, machine, optiml, speedup, trimmed
+from benchmarks.model_server import shown
 from engine.llm.batch import custom_id
 
 SCHEMA = "optiml.model_path/1"
@@ -85,7 +86,11 @@ def main(given: Sequence[str] | None = None) -> int:
         kernels.append({"kernel": file.stem, "runs": runs, **across_seeds(runs)})
     record = {
         "schema": SCHEMA,
-        "command": ["python", Path(__file__).relative_to(ROOT).as_posix(), *(sys.argv[1:] if given is None else given)],
+        "command": [
+            "python",
+            Path(__file__).relative_to(ROOT).as_posix(),
+            *shown(sys.argv[1:] if given is None else given),
+        ],
         "date": begin.isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
@@ -192,6 +197,7 @@ def run(file: Path, out: Path, arguments: Sequence[str]) -> dict[str, Any]:
         found["exit_code"] = done.returncode
         if done.returncode in (0, WAITING) and done.stdout.strip():
             found["result"] = trimmed(json.loads(done.stdout))
+            found["result"]["provenance"]["command"] = shown(found["result"]["provenance"]["command"])
         else:
             found["error"] = done.stderr.strip()[-2000:] or f"exit code {done.returncode} without a word"
     except subprocess.TimeoutExpired:
