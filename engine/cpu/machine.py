@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -14,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.compile.cache import DiskCache
 from engine.cpu.features import unsupported
 from engine.cpu.lines import Lines
 from engine.cpu.model import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
 _RACE_FIBERS = 768  # CUDA threads after which race detection starts no further block: 1 MB and up to 1 ms each
 _MAX_TEXT = 8 << 20
+_MAX_OBJECT = 256 << 20
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
 _TSAN = "history_size=0:symbolize=0:atexit_sleep_ms=0:report_signal_unsafe=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:exitcode=0"
@@ -52,6 +56,7 @@ class CpuMachine:
             raise MachineError("no C++ compiler was found", "", "install g++ or clang++, or 'pip install ziglang'")
         self.toolchain = found
         self._prepared: dict[str, Prepared] = {}
+        self._objects = DiskCache(self.cache / "objects")
 
     def prepared(self, std: str = "c++17") -> Prepared:
         """The header and programs for a language standard, built on the first call. C++14 code is taken as C++17."""
@@ -86,8 +91,16 @@ class CpuMachine:
         prepared = self.prepared(spec.compile.std)
         folder = self._folder("build-")
         source, target = folder / "kernel.cpp", folder / "kernel.so"
+        translated = prepare_text(text, path, list(expressions))
+        # The prepared folder's name stands for the compiler, its flags and the header.
+        parts = [1, prepared.folder.name, self._std(spec), list(spec.compile.defines), translated]
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        kept = self._objects.get(key)
         try:
-            source.write_text(prepare_text(text, path, list(expressions)), encoding="utf-8")
+            if kept is not None:
+                target.write_bytes(kept[1])
+                return CpuBinary(target, spec, path, time.monotonic() - started)
+            source.write_text(translated, encoding="utf-8")
         except OSError as error:
             raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
         argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, "-I", str(INCLUDE)]
@@ -116,6 +129,7 @@ class CpuMachine:
             why = f"did not end in {timeout_s:g} s" if status is None else "refuses the kernel"
             log = output.replace(str(source), path)[:_MAX_LOG]
             raise CompileError(f"the C++ compiler {why}", path, "see the log", log=log)
+        self._objects.put(key, {}, _read(target, _MAX_OBJECT))
         return CpuBinary(target, spec, path, time.monotonic() - started)
 
     def discard(self, binary: CpuBinary) -> None:

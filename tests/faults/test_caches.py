@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import engine.cpu.toolchain as toolchain_module
 from engine.compile.cache import DiskCache
+from engine.cpu.machine import CpuMachine
 from engine.cpu.toolchain import Toolchain, prepare
+from engine.folders import cache_folder
 from engine.optimize import optimize
 from engine.sandbox import Sandbox
+from engine.spec.read import find_spec
 
 from .scripted import ScriptedEvaluator, kernel, options, scripted
 
@@ -100,3 +104,33 @@ def test_the_result_says_what_the_machine_lacks(tmp_path: Path) -> None:
     assert not [note for note in result.notes if "--unsafe-no-sandbox" in note]
     for said in ("no filter of system calls", "user namespaces", "No space left on device"):
         assert [note for note in result.notes if said in note], said
+
+
+@pytest.mark.skipif(toolchain_module.find_toolchain() is None, reason="no C++ compiler here")
+def test_an_object_for_the_cpu_is_kept_and_compiled_anew_once_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, _ = find_spec(tmp_path, kernel(tmp_path))
+    text = (
+        "__global__ void k(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
+    )
+    machine = CpuMachine(cache_folder() / "cpu", sandbox=None, scratch=tmp_path / "scratch")
+    monkeypatch.setattr(machine, "_objects", DiskCache(tmp_path / "objects"))
+    starts = []
+    real = machine._start
+
+    def start(*arguments: Any, **named: Any) -> Any:
+        starts.append(arguments)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(machine, "_start", start)
+    first = machine.build(text, "k.cu", spec, ["k"]).object.read_bytes()
+    assert machine.build(text, "k.cu", spec, ["k"]).object.read_bytes() == first
+    assert len(starts) == 1
+    machine.build(text.replace("x[threadIdx.x];", "2 * x[threadIdx.x];"), "k.cu", spec, ["k"])
+    assert len(starts) == 2
+    for path in (tmp_path / "objects").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-100])
+    machine.build(text, "k.cu", spec, ["k"])
+    assert len(starts) == 3
