@@ -74,14 +74,14 @@ class Author:
 
     # ---- the task and its reference
 
-    def task(self, required: tuple[str, ...], optional: tuple[str, ...]) -> Task:
+    def task(self, required: tuple[str, ...], optional: tuple[str, ...], *, cpu: bool) -> Task:
         """The task that the sentence means. Raises Deferred, ChatError, and RefusedError where no answer makes one."""
         messages = self._prompts.task(required, optional)
         problem = ""
         for attempt in range(_TASK_TRIES):
             answer = self._ask(messages, f"task/{attempt}", "the task", temperature=CODING, schema=TASK_SCHEMA)
             try:
-                return read_task(answer, required=required, known=(*required, *optional))
+                return read_task(answer, required=required, known=(*required, *optional), cpu=cpu)
             except TaskError as error:
                 problem = error.what
             messages = (*messages, _said(answer), self._prompts.repair(problem))
@@ -224,7 +224,9 @@ def workplace(program: Program, spec: KernelSpec, target: Target, original: Prog
 
 
 def _digest(task: Task) -> str:
-    return hashlib.sha256(repr(task).encode()).hexdigest()[:12]
+    """A name for what a model is told of a task: the shapes it is checked on are no part of it."""
+    told = repr((task.kernel, task.arguments, task.time))
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def _said(answer: str) -> Message:

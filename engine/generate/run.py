@@ -165,7 +165,7 @@ class _Run:
         author = Author(self._door, prompts, key, repairs=o.repairs)
         self._told.step("asking for the task")
         required, optional = (given[0].required, given[0].optional) if given else ((), ())
-        self.task = author.task(required, optional)
+        self.task = author.task(required, optional, cpu=self._machine.mode == "predicted")
         self._references(author, given)
         self._place()
         self._told.step("asking the reference")

@@ -45,8 +45,10 @@ _MOST_SIZE = 1 << 40
 _MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them still fits a workstation. Ours.
 # A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.check`).
 _LENGTH = 64
-# Shapes with one length at its real value and the others small are checked up to so many bytes: they run on the CPU as well.
+# Shapes with one length at its real value and the others small, up to so many bytes. On the CPU, where a thread costs a
+# microsecond, the greatest length stops at the first figure and the others, which grids grow with, at the second.
 _LONG_BYTES = 256 << 10
+_CPU_LONGEST, _CPU_LONG = 2048, 521
 _SMALL = (3, 5, 2, 7)
 # A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
 _FACTORS = (1.0, 0.5, 3.0, 1.25)
@@ -182,16 +184,18 @@ def _toml(case: Case) -> str:
     return f"{{ {', '.join(f'{k} = {v!r}' for k, v in case.sizes.items())} }}"
 
 
-def read_task(text: str, *, required: tuple[str, ...] = (), known: tuple[str, ...] = ()) -> Task:
+def read_task(
+    text: str, *, required: tuple[str, ...] = (), known: tuple[str, ...] = (), cpu: bool = False
+) -> Task:  # fmt: skip
     """The task in an answer. `required` are the reference's parameters, each of which must be an argument or a size, `known`
-    those that may be.
+    those that may be. With `cpu` check shapes are such that kernels run on a CPU in no time.
 
     Raises TaskError with the first thing that is wrong.
     """
     told = next((v for v in json_objects(text) if isinstance(v, dict) and "arguments" in v), None)
     if told is None:
         raise TaskError("the answer holds no JSON object with the task")
-    task = _read(told)
+    task = _read(told, cpu=cpu)
     sizes = task.time[0].sizes
     there = {*sizes, *(a.name for a in task.arguments)}
     missing = [name for name in required if name not in there]
@@ -211,7 +215,7 @@ def _bad(what: str) -> NoReturn:
     raise TaskError(what)
 
 
-def _read(told: Mapping[str, Any]) -> Task:
+def _read(told: Mapping[str, Any], *, cpu: bool) -> Task:
     kernel = _name(told.get("kernel"), "kernel")
     kernel = kernel if kernel.endswith("_kernel") else kernel + "_kernel"
     sizes = _sizes(told.get("sizes"))
@@ -233,7 +237,7 @@ def _read(told: Mapping[str, Any]) -> Task:
     for case in time:
         if _bytes(arguments, case) > _MOST_BYTES:
             _bad(f"the buffers of the case {case.name} take over {_MOST_BYTES >> 30} GiB")
-    return Task(kernel, arguments, time, _checks(arguments, time))
+    return Task(kernel, arguments, time, _checks(arguments, time, cpu=cpu))
 
 
 def _name(value: Any, what: str) -> str:
@@ -341,7 +345,7 @@ def _bytes(arguments: tuple[TaskArgument, ...], case: Case) -> int:
     return sum(_elements(a, case) * parse_dtype(a.type).itemsize for a in arguments if a.role != "scalar")
 
 
-def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...]) -> tuple[Case, ...]:
+def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...], *, cpu: bool) -> tuple[Case, ...]:
     """Awkward shapes (`derived_cases`), and each length at its real value beside small others; factors in other values."""
     first = time[0].sizes
     lengths = [n for n, v in first.items() if isinstance(v, int) and any(c.sizes[n] > _LENGTH for c in time)]
@@ -349,10 +353,12 @@ def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...]) -> tupl
         _bad(f"no size is over {_LENGTH}: nothing would be timed, and no awkward shape can be made")
     wanted: list[dict[str, int | float]] = [dict(c.sizes) for c in derived_cases(time)]
     if len(lengths) > 1:
+        real = {name: int(max(c.sizes[name] for c in time)) for name in lengths}
         for name in lengths:
             others = iter(_SMALL * len(lengths))
             sizes = {k: v if k == name or k not in lengths else next(others) for k, v in first.items()}
-            sizes[name] = max(c.sizes[name] for c in time)
+            most = _CPU_LONGEST if real[name] == max(real.values()) else _CPU_LONG
+            sizes[name] = min(real[name], most) if cpu else real[name]
             wanted.append(sizes)
     cases: list[Case] = []
     fractions = [n for n, v in first.items() if isinstance(v, float)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,7 +48,7 @@ class Tried:
 
     outcome: Outcome
     failure: Failure | None = None
-    built: Built | None = None
+    built: Built | None = field(default=None, repr=False)
     widens: bool = False  # it can be compiled in double precision, and then is a better yardstick for others
     elapsed_s: float = 0.0
 

@@ -1,0 +1,2 @@
+def saxpy(a, x, y):
+    return a * x + y
