@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: a progress line while searching, then verdict, trajectory and where the patch is."""
+"""What a person sees in the terminal: progress while searching, then verdict, trajectory and where the patch is."""
 
 from __future__ import annotations
 
@@ -11,67 +11,83 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Column, Table
 from rich.tree import Tree
 
 from engine.model import Evaluation, Outcome
+from engine.report.text import clean, cleaned, short
 from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress
 
 _REFRESH_S = 0.2
 _SENTENCES, _COUNTERS = 2, 3  # of a diagnosis and of a step: the rest is in result.json
-_LOG_EVERY_S = 10.0  # in a log, where a line cannot be rewritten
+_ONE_LINE = Column(
+    no_wrap=True, overflow="ellipsis", ratio=1
+)  # of a progress line: what is too long for the window is cut
 
 
 class Live:
-    """The progress line: rewritten in a terminal, one line every ten seconds elsewhere, nothing when quiet."""
+    """Progress on standard error with the best so far, in a terminal; nothing elsewhere, nothing when quiet.
+
+    Colours follow `NO_COLOR` and `TERM`, as rich does. `FORCE_COLOR` makes no terminal of a file.
+    """
 
     def __init__(self, budget: Budget, *, quiet: bool = False) -> None:
-        self._budget, self._quiet = budget, quiet
-        self._console = Console(stderr=True, highlight=False)
-        self._status = self._console.status("setting up and validating the spec") if self._console.is_terminal else None
+        self._budget = budget
+        console = Console(stderr=True, highlight=False)
+        self._shown = not quiet and sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+        self._bars = Bars(
+            SpinnerColumn(), BarColumn(bar_width=16), TextColumn("{task.description}", markup=False, table_column=_ONE_LINE),
+            console=console, transient=True, expand=True,
+        )  # fmt: skip
+        self._task = self._bars.add_task("setting up and validating the spec", total=None)
         self._last = 0.0
 
     def __enter__(self) -> Live:
-        if self._status and not self._quiet:
-            self._status.start()
+        if self._shown:
+            self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status and not self._quiet:
-            self._status.stop()
+        if self._bars.live.is_started:
+            self._bars.stop()
 
     def update(self, progress: Progress) -> None:
         """Show the state, but not more often than a person can read."""
         now = time.monotonic()
-        if self._quiet or now - self._last < (_REFRESH_S if self._status else _LOG_EVERY_S):
+        if not self._shown or now - self._last < _REFRESH_S:
             return
         self._last = now
+        self._bars.start()
+        done, total = progress.elapsed_s, self._budget.seconds
+        if total is None and self._budget.candidates is not None:
+            done, total = float(progress.evaluated), float(self._budget.candidates)
         text = progress_line(progress, self._budget)
-        if self._status:
-            self._status.update(escape(text))
-        else:
-            self._console.print(text, markup=False)
+        self._bars.update(self._task, completed=min(done, total or done), total=total, description=text)
 
 
 def progress_line(progress: Progress, budget: Budget) -> str:
-    """Candidates tried, verified, best speedup so far, time left."""
+    """Candidates tried, verified, time left, best speedup so far."""
     left = ""
     if budget.seconds is not None:
         left = f", {max(0.0, budget.seconds - progress.elapsed_s):.0f} s left"
     elif budget.candidates is not None:
         left = f", {max(0, budget.candidates - progress.evaluated)} to go"
-    best = f"best {progress.best_ratio:.2f}×"
+    predicted = " predicted" if Outcome.SCREENED in progress.outcomes else ""
+    best = f"best so far {progress.best_ratio:.2f}×{predicted}"
     if progress.best_summary:
-        best += f" ({progress.best_summary[:60]})"
-    return f"{progress.evaluated} candidates tried, {progress.verified} passed, {best}{left}"
+        best += f" ({short(clean(progress.best_summary), 60)})"
+    return f"{progress.evaluated} candidates tried, {progress.verified} passed{left}, {best}"
 
 
 def print_result(result: OptimizationResult, out: Path) -> None:
     """Verdict, trajectory, timing cases, notes, and the patch's place."""
     console = Console(highlight=False)
+    result = cleaned(result)  # a stranger's text must not steer the terminal
     console.print(result.verdict, style="bold", markup=False)
     predicted = result.mode == "predicted"
     if predicted:
@@ -92,7 +108,9 @@ def print_result(result: OptimizationResult, out: Path) -> None:
     for note in result.notes:
         console.print(f"Note: {note}", markup=False)
     if len(result.proposers) > 1:
-        console.print(f"Who found what: {found_by(result.proposers)}", markup=False)
+        console.print(
+            f"Who found what{' (predicted)' if predicted else ''}: {found_by(result.proposers)}", markup=False
+        )
     console.print(f"{result.elapsed_s:.0f} s; the search ended because {result.stopped}.", markup=False)
     if result.best is not None:
         patch = out / result.best.patch
@@ -169,8 +187,10 @@ def print_tree(rows: Sequence[tuple[int, int | None, str, str, str, float | None
     branches: dict[int, Any] = {}
     root: Tree | None = None
     for id, parent, summary, outcome, reason, ratio in rows:
+        summary, reason = clean(summary), clean(reason)
         label = f"{id} {summary}: "
-        label += f"{ratio:.2f}× " if ratio is not None and outcome != Outcome.DUPLICATE else ""
+        if ratio is not None and outcome != Outcome.DUPLICATE:
+            label += f"{ratio:.2f}× predicted " if outcome == Outcome.SCREENED else f"{ratio:.2f}× "
         label += outcome + (f" ({reason[:100]})" if reason else "")
         if parent is None:
             root = branches[id] = Tree(escape(f"{id} {summary}"))

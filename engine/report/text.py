@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 # Control characters, line and paragraph separators, characters that turn the direction of writing or are not seen, halves of characters
 # and those that no document may hold. See "Trojan Source" (Boucher, Anderson 2021) for what the invisible ones do to source code.
@@ -18,6 +24,24 @@ def clean(text: str) -> str:
     Tabs and line feeds stay.
     """
     return _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
+
+
+def cleaned(value: T) -> T:
+    """The value with every text in it cleaned: in dataclasses, mappings (their keys too), tuples and lists."""
+    return cast(T, _cleaned(value))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if isinstance(value, Enum) else clean(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: _cleaned(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **changed)
+    if isinstance(value, Mapping):
+        return {_cleaned(k): _cleaned(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_cleaned, value))
+    return value
 
 
 def short(text: str, most: int) -> str:

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.report_size import LIMIT_BYTES, recorded, synthesise
 from engine.cli import main
 from engine.model import Evaluation, Outcome
+from engine.report import page as page_module
 from engine.report.page import render, speed, time_words
 from engine.report.read import read_run
 from engine.report.text import speedup_words
@@ -208,8 +209,9 @@ def test_a_folder_is_no_place_for_the_page(measured: Path, tmp_path: Path, capsy
 
 
 def test_a_place_that_cannot_be_written_is_said(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(page_module, "render", lambda run: "")
     (tmp_path / "file").write_text("")
     assert main(["report", str(measured), "--out", str(tmp_path / "file" / "page.html")]) == 1
     assert "the page cannot be written" in capsys.readouterr().err
@@ -246,3 +248,10 @@ def test_speeds_and_times_in_words() -> None:
         "12,346",
     ]
     assert speedup_words(True) != speedup_words(False)
+
+
+def test_a_run_of_many_thousands_stays_small(tmp_path: Path) -> None:
+    synthesise(tmp_path, 3000)
+    page = render(read_run(tmp_path))
+    assert len(page.encode()) < LIMIT_BYTES
+    assert re.search(r"1\d\d\d candidates are left out here, those that failed first", page)

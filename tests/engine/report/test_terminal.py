@@ -1,0 +1,120 @@
+"""The terminal: a live best so far where somebody watches, silence elsewhere, no colours where none are wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report_size import recorded
+from engine.model import Outcome
+from engine.report.terminal import Live, print_result, print_tree, progress_line
+from engine.search.loop import Budget, Progress
+from tests.engine.report.make import predicted
+
+_WATCHED = """
+from engine.report.terminal import Live
+from engine.search.loop import Budget, Progress
+import time
+with Live(Budget(candidates=40)) as live:
+    for i in range(1, 4):
+        live.update(Progress(evaluated=i, verified=i, best_ratio=1.0 + i, best_summary='[red]Unroll[/red]' + chr(27) + '[2J'))
+        time.sleep(0.25)
+"""
+
+
+def watched(**environment: str) -> str:
+    """What a terminal of 120 columns gets to see."""
+    master, slave = pty.openpty()
+    unwanted = ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    settings = {k: v for k, v in os.environ.items() if k not in unwanted}
+    settings |= {"TERM": "xterm-256color", "COLUMNS": "120", **environment}
+    process = subprocess.Popen([sys.executable, "-c", _WATCHED], stderr=slave, stdout=subprocess.DEVNULL, env=settings)
+    os.close(slave)
+    seen = b""
+    while select.select([master], [], [], 30)[0]:
+        try:
+            data = os.read(master, 4096)
+        except OSError:
+            break  # the other end is closed
+        if not data:
+            break
+        seen += data
+    os.close(master)
+    assert process.wait(30) == 0
+    return seen.decode()
+
+
+def test_a_terminal_shows_the_best_so_far_as_it_grows() -> None:
+    seen = watched()
+    for figure in ("2.00", "3.00", "4.00"):
+        assert f"best so far {figure}× ([red]Unroll[/red]⟨U+001B⟩[2J)" in seen
+    assert "37 to go" in seen
+    assert "\x1b[2J" not in seen.replace("⟨U+001B⟩[2J", "")
+    assert re.search(r"\x1b\[[\d;]*3\dm|\x1b\[[\d;]*38;", seen)  # colours
+    assert seen.rstrip().endswith("\x1b[2K")  # and leaves nothing behind
+
+
+def test_no_color_is_respected() -> None:
+    seen = watched(NO_COLOR="1")
+    assert "best so far 4.00×" in seen
+    assert not re.search(r"\x1b\[[\d;]*(?:3\d|38;[\d;]*|9\d)m", seen)
+
+
+def test_a_terminal_that_cannot_rewrite_a_line_stays_quiet() -> None:
+    assert watched(TERM="dumb") == ""
+
+
+def test_nothing_is_said_where_nobody_watches(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as some CI systems set it: still a file
+    with Live(Budget(seconds=10.0)) as live:
+        live.update(Progress(evaluated=3))
+    out, err = capfd.readouterr()
+    assert out + err == ""
+
+
+def test_the_line_says_what_is_predicted() -> None:
+    progress = Progress(7, 3, 2.5, "Edit", elapsed_s=4.0)
+    assert (
+        progress_line(progress, Budget(seconds=10.0))
+        == "7 candidates tried, 3 passed, 6 s left, best so far 2.50× (Edit)"
+    )
+    progress.outcomes[Outcome.SCREENED] = 3
+    assert "best so far 2.50× predicted" in progress_line(progress, Budget())
+
+
+def test_text_of_a_stranger_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]0;owned\x07\u202e[bold]x[/bold]"
+    result = recorded()
+    assert result.best is not None
+    steps = tuple(dataclasses.replace(s, summary=evil, diagnosis=(evil,), moved=(evil,)) for s in result.trajectory)
+    print_result(
+        dataclasses.replace(result, verdict=evil, notes=(evil,), diagnosis=(evil,), trajectory=steps), Path("out")
+    )
+    print_tree([(0, None, "", "", "", None), (1, 0, evil, "race", evil, None), (2, 0, "b", "screened", "", 2.0)])
+    out = capsys.readouterr().out
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out)
+    assert "⟨U+001B⟩" in out
+    assert "[bold]x[/bold]" in out
+    assert "2.00× predicted" in out
+
+
+def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(
+        dataclasses.replace(predicted(), proposers={n: {"gain": 1.0, "candidates": 2, "usd": 0} for n in "ab"}),
+        Path("out"),
+    )
+    out = capsys.readouterr().out
+    assert "Speeds are predicted for sm_90, not measured." in out
+    assert "predicted speedup" in out
+    assert "Predicted times" in out
+    assert "Who found what (predicted): a 2.00×" in out
