@@ -163,7 +163,8 @@ def _run(
             if part is not None and not interrupted:
                 part.settle(_QUESTIONS_S if options.budget.seconds is None else _QUESTIONS_SHORT_S)
             if insight is not None and not interrupted:  # the profiler starts beside the confirmation
-                insight.prepare(_looked_at(search, evaluator, [search.tree.root, *search.best_nodes(1)]))
+                likely = next(iter(search.best_nodes(1)), search.tree.root)
+                insight.prepare(_looked_at(search, evaluator, steps_that_count(likely.path(), source)))
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
             path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
             seer = insight or predicted

@@ -177,9 +177,8 @@ class GpuEvaluator:
             return evaluation, against
 
     def confirm(self, built: Built) -> Evaluation:
-        """See `_confirm`; takes its turn at the GPU."""
-        with self._gpu:
-            return self._confirm(built)
+        """See `Evaluator.confirm`; between two stages others have their turn at the GPU."""
+        return self._confirm(built)
 
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
         """See `Evaluator.retime`; takes its turn at the GPU."""
@@ -364,36 +363,31 @@ class GpuEvaluator:
     def _confirm(self, built: Built) -> Evaluation:
         """Verify with twice the seeds and time at full effort, in a worker process of its own."""
         assert self._original is not None
-        runner, self._runner = self._runner, self._make_runner()
-        runner.close()
         stages: dict[str, float] = {}
         lap = _Laps(stages)
+        evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
+        defences = self._builder.defences
         try:
-            self._runner.open(self._spec, self._original, self._wide)
-            problems = self._runner.validate()["problems"]
-            if problems:
-                raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
+            with self._gpu:
+                runner, self._runner = self._runner, self._make_runner()
+                runner.close()
+                self._runner.open(self._spec, self._original, self._wide)
+                problems = self._runner.validate()["problems"]
+                if problems:
+                    raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
+                self._runner.load("candidate", built)
             lap("second process")
-            self._runner.load("candidate", built)
-            evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
-            before = (
-                *plan(self._spec, self._random, self._builder.defences, repeats=2),
-                *real_shapes(self._spec, self._random),
-            )
-            failure = self._runner.verify("candidate", before, timeout_s=4 * self._limit_s)["failure"]
+            failure = self._checked(plan(self._spec, self._random, defences, repeats=2))
             lap("verify")
             if failure:
                 return _refused(evaluation, failure)
-            measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
+            with self._gpu:
+                measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
             lap("time")
             if failure:
                 return _refused(evaluation, failure)
-            if self._builder.defences.checks_after_timing:
-                after = (
-                    *plan(self._spec, self._random, self._builder.defences),
-                    *real_shapes(self._spec, self._random),
-                )
-                failure = self._runner.verify("candidate", after, timeout_s=4 * self._limit_s)["failure"]
+            if defences.checks_after_timing:
+                failure = self._checked(plan(self._spec, self._random, defences))
                 lap("verify")
                 if failure:
                     return _refused(evaluation, failure)
@@ -407,14 +401,23 @@ class GpuEvaluator:
             lap("lost")
             return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)), stage_s=stages)
 
+    def _checked(self, small: tuple[Check, ...]) -> Mapping[str, Any] | None:
+        """The first failure among these checks and those on the real shapes."""
+        with self._gpu:
+            checks = (*small, *real_shapes(self._spec, self._random))
+            failure: Mapping[str, Any] | None = self._runner.verify("candidate", checks, timeout_s=4 * self._limit_s)[
+                "failure"
+            ]
+            return failure
+
     def _guarded(self, judged: Evaluation, built: Built) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
         limits = self._builder.limits
         assert self._original is not None
         assert judged.measurement is not None
-        answer = self._runner.repeats(
-            "candidate", plan(self._spec, self._random, self._builder.defences)[:_REPEATED], timeout_s=4 * self._limit_s
-        )
+        with self._gpu:
+            some = plan(self._spec, self._random, self._builder.defences)[:_REPEATED]
+            answer = self._runner.repeats("candidate", some, timeout_s=4 * self._limit_s)
         checks = [c for c in plan(self._spec, self._random, self._builder.defences) if c.family == "declared"]
         verdicts = [
             guardrails.timing(judged.measurement, limits),
@@ -425,8 +428,9 @@ class GpuEvaluator:
             ),
         ]
         if self._sanitize is not None:
-            found = self._sanitize(built, checks)
-            again = self._sanitize(self._original, checks) if any(s.errors for s in found) else ()
+            with self._gpu:
+                found = self._sanitize(built, checks)
+                again = self._sanitize(self._original, checks) if any(s.errors for s in found) else ()
             verdicts += guardrails.sanitizers(found, again, limits)
         else:
             verdicts += guardrails.sanitizers((), (), limits)

@@ -114,6 +114,10 @@ class ProfileService:
             self._changed.notify()
         return future
 
+    def together(self) -> AbstractContextManager[object]:
+        """Requests made within go into one batch for each set of counters, as far as one holds them."""
+        return self._changed
+
     def settle(self, patience_s: float = 3.0) -> None:
         """The search has ended: answer what waits and is not required with a failure, and let what runs have the GPU first."""
         with self._changed:
@@ -182,17 +186,22 @@ class ProfileService:
             heapq.heapify(self._jobs)
             if not self._jobs:
                 return []
-            first = self._jobs[0]
-            alike = sorted(job for job in self._jobs if job.metrics.name == first.metrics.name)[: self._batch]
-            if first.priority != Priority.REQUIRED:
-                others = sorted(j for j in self._jobs if j.metrics.name != first.metrics.name)[: self._batch]
-                alike, pause_s = self._due(alike)
-                if not alike and others and not self._affordable(first.metrics):
-                    alike, pause_s = self._due(others)  # another set has time of its own left
-                if not alike:
-                    if wait:
-                        self._changed.wait(pause_s)
-                    return []
+            sets: dict[str, list[_Job]] = {}  # the most urgent first; each has time of its own
+            for job in sorted(self._jobs):
+                sets.setdefault(job.metrics.name, []).append(job)
+            alike: list[_Job] = []
+            pauses: list[float] = []
+            for jobs in sets.values():
+                alike, pause_s = self._due(jobs[: self._batch])
+                if alike:
+                    break
+                pauses.append(pause_s)
+                if self._affordable(jobs[0].metrics):
+                    break  # it only waits for company, and goes first
+            if not alike:
+                if wait:
+                    self._changed.wait(min(pauses))
+                return []
             chosen = {job.number for job in alike}
             self._jobs = [job for job in self._jobs if job.number not in chosen]
             heapq.heapify(self._jobs)
@@ -203,6 +212,8 @@ class ProfileService:
     def _due(self, alike: list[_Job]) -> tuple[list[_Job], float]:
         """What of a batch may run now; where nothing may, for how long to wait in seconds."""
         first = alike[0]
+        if first.priority == Priority.REQUIRED:
+            return alike, 0.0
         linger_s = _LINGER_BACKGROUND_S if first.priority == Priority.BACKGROUND else _LINGER_S
         waited = time.monotonic() - min(job.since for job in alike)
         if len(alike) < self._batch and waited < linger_s:

@@ -163,11 +163,12 @@ class ProfilerInsight:
         if self._service.unusable:
             return
         self._service.settle()
-        for built, evaluation in (path[0], path[-1]) if path else ():
-            if built.program.digest not in self._lines:
-                self._ask_for_lines(built, evaluation, Priority.REQUIRED)
-        for built, evaluation in path:
-            self._ask_in_full(built, evaluation)
+        with self._service.together():
+            for built, evaluation in path:
+                self._ask_in_full(built, evaluation)
+            for built, evaluation in (path[0], path[-1]) if path else ():
+                if built.program.digest not in self._lines:
+                    self._ask_for_lines(built, evaluation, Priority.REQUIRED)
 
     def _ask_in_full(self, built: Built, evaluation: Evaluation) -> Future[Answer]:
         """The full profile of a program of the trajectory: what is known already, or asked for once."""

@@ -5,7 +5,7 @@ import pytest
 
 from engine.model import Binary, LaunchConfig
 from engine.profile import service
-from engine.profile.model import CHEAP, FULL, Profile, ProfileFailure, ProfileRequest
+from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure, ProfileRequest
 from engine.profile.service import Priority, ProfileService
 from engine.profile.turns import Turns
 
@@ -74,6 +74,34 @@ def test_requests_are_batched_by_set_and_priority():
     assert source.closed
     assert len(source.threads) == 1
     assert with_service.profiled == 6
+
+
+def test_a_set_whose_time_is_spent_holds_up_no_other():
+    gpu = Turns()
+    source = Source(gpu)
+    running = start(source, gpu, share=0.001, batch=4)
+    for metrics in (FULL, LINES):
+        running._each_s[metrics.name] = 1000.0
+        running.submit(request(metrics.name), metrics, Priority.EXPANSION)
+    running._each_s["cheap"] = 1e-9
+    cheap = [running.submit(request(str(i)), CHEAP) for i in range(4)]
+    assert [f.result(5).key for f in cheap] == ["0", "1", "2", "3"]
+    running.close()
+    assert source.batches == [("cheap", ["0", "1", "2", "3"])]
+
+
+def test_what_is_asked_for_together_is_one_batch():
+    gpu = Turns()
+    source = Source(gpu)
+    running = start(source, gpu)
+    with running.together():
+        futures = []
+        for name in "ab":
+            futures.append(running.submit(request(name), FULL, Priority.REQUIRED))
+            time.sleep(0.1)
+    assert [f.result(5).key for f in futures] == ["a", "b"]
+    running.close()
+    assert source.batches == [("full", ["a", "b"])]
 
 
 def test_a_profile_waits_for_the_timing_that_holds_the_gpu():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from concurrent.futures import Future
+from contextlib import nullcontext
 
 import pytest
 
@@ -47,6 +48,9 @@ class Service:
 
     def settle(self):
         self.settled = True
+
+    def together(self):
+        return nullcontext()
 
     def close(self):
         pass
@@ -159,7 +163,7 @@ def test_when_the_search_ends_what_is_missing_is_asked_for_once(tmp_path):
     made.prepare(path)
     made.prepare(path)
     assert service.settled
-    assert service.names()[before:] == [("lines", "REQUIRED"), ("lines", "REQUIRED"), ("full", "REQUIRED")]
+    assert service.names()[before:] == [("full", "REQUIRED"), ("lines", "REQUIRED"), ("lines", "REQUIRED")]
     assert [r.key for r, m, *_ in service.asked[before:] if m is FULL] == [b.binary.code_hash]
 
 
