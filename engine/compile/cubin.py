@@ -110,7 +110,9 @@ class Cubin:
             self._feed_section(digest, f".nv.constant0.{entry}")
             self._feed_section(digest, f".nv.constant2.{entry}")
             digest.update(f"shared {self.static_shared_bytes(entry)}\0".encode())
-        for name in (".nv.constant3", ".nv.constant4") if module else ():  # __constant__ variables, and addresses of globals
+        for name in (
+            (".nv.constant3", ".nv.constant4") if module else ()
+        ):  # __constant__ variables, and addresses of globals
             self._feed_section(digest, name)
             self._feed_relocations(digest, name, _MAX_DEPTH)
         return digest.hexdigest()
