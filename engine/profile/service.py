@@ -19,8 +19,8 @@ from engine.profile.model import MetricSet, Profile, ProfileFailure, ProfileRequ
 BATCH = 16
 # Of a search's time that the GPU may spend under the profiler, and what of it goes to each set: below a tenth, and most of it for the
 # counters of candidates. A search on an H200 verifies ten a second and more, so the share counts the best of them.
-SHARE = 0.06
-_PARTS = {"cheap": 0.6, "full": 0.25, "lines": 0.15}
+SHARE = 0.07
+_PARTS = {"cheap": 0.7, "full": 0.2, "lines": 0.1}
 # How long a batch waits to fill up, in seconds; a search makes some 5 to 20 candidates a second.
 _LINGER_S = 0.3
 _LINGER_BACKGROUND_S = 1.5
