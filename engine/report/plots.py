@@ -139,9 +139,10 @@ def _roofline(roofline: Roofline | None, styles: Styles) -> Plot | None:
         shapes = {"original": "s", "step": "o", "best": "D"}
         for point in points:
             x, y = point.intensity, point.per_s / 1e9
-            axes.plot([x], [y], shapes[point.kind], color=INK[point.kind], markersize=8)
+            face = INK["back"] if roofline.predicted else INK[point.kind]
+            axes.plot([x], [y], shapes[point.kind], color=INK[point.kind], markerfacecolor=face, markersize=8)
             # The best beside the others, most often close: each kind's label goes another way.
-            dx, dy, side = {"original": (8, 5, "left"), "step": (8, -6, "left"), "best": (-8, 7, "right")}[point.kind]
+            dx, dy, side = {"original": (8, 5, "left"), "step": (8, -6, "left"), "best": (0, -18, "center")}[point.kind]
             axes.annotate(point.label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=side)
         axes.set_ylim(bottom=min(left * roofline.bytes_per_s, *(p.per_s for p in points)) / 1e9 / 2)
         axes.set_xlabel(roofline.x_words)

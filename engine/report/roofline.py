@@ -32,6 +32,7 @@ class Roofline:
     """Points under min(intensity × `bytes_per_s`, `issue_per_s`), and the words of the figure."""
 
     points: tuple[Point, ...]
+    predicted: bool
     bytes_per_s: float
     issue_per_s: float
     memory_roof: str
@@ -69,13 +70,13 @@ def roofline(run: Run) -> Roofline | str:
     issue_words = f"issue limit {issue / 1e9:.0f} billion/s (data sheet)"
     if predicted:
         return Roofline(
-            points, rate, issue, f"L2 {rate / 1e12:.1f} TB/s (table)", issue_words,
+            points, predicted, rate, issue, f"L2 {rate / 1e12:.1f} TB/s (table)", issue_words,
             "predicted warp instructions per byte asked of L2", "predicted billion warp instructions a second",
             f"Predicted, not measured: the instruction roofline of {figures.name}. Counts and times come from a model of the target.",
         )  # fmt: skip
     measured = "measured copy" if rate != figures.dram_bytes_s else "table"
     return Roofline(
-        points, rate, issue, f"device memory {rate / 1e12:.2f} TB/s ({measured})", issue_words,
+        points, predicted, rate, issue, f"device memory {rate / 1e12:.2f} TB/s ({measured})", issue_words,
         "warp instructions per byte of device memory", "billion warp instructions a second",
         "Measured: the instruction roofline. Bytes, instructions and times are the profiler's, of the heaviest case.",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from engine.report.read import Run
 from engine.report.text import short
 
 # Unchanged lines around a change; below `_FOLD` hidden lines hiding saves nothing. Rows and characters that are shown. Ours.
-_CONTEXT, _FOLD, _ROWS, _LINE = 12, 4, 3000, 1000
+_CONTEXT, _FOLD, _ROWS, _LINE = 8, 4, 3000, 1000
 _COMPARED = 4_000_000  # pairs of lines; above, what differs is shown as replaced as a whole
 _WHERE = re.compile(r"\blines? (\d{1,7})\b")
 
