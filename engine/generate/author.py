@@ -164,7 +164,7 @@ class Author:
                         requests,
                         repair,
                     )
-                    if tried.right:
+                    if tried.right or tried.final:
                         return last
                     told = self._prompts.repair(*_ending(tried, program))
                 messages = (*messages, _said(answer), told)

@@ -47,6 +47,7 @@ class GenerationResult:
     verdict: str  # one sentence for a person
     kernel: str
     mode: str  # "measured" or "predicted"
+    device: Mapping[str, Any]  # what was measured on, or predicted for
     written: str  # the file, "" where there is none
     reference: Mapping[str, Any]  # origin, confirmed, function, name, drafts, text
     task: Mapping[str, Any]

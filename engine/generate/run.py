@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from engine.config import Guardrails
 from engine.errors import MachineError, OptimlError, RefusedError, UsageError
@@ -149,6 +150,7 @@ class _Run:
         self._random = random.Random(secrets.randbits(64))
         self._open = contextlib.ExitStack()
         self._notes: list[str] = []
+        self._device: dict[str, Any] = {"arch": machine.arch}
 
     def close(self) -> None:
         self._open.close()
@@ -309,6 +311,7 @@ class _Run:
                 evaluator.close()
                 refusal = error
                 continue
+            self._device = dict(evaluator.signals.device)
             return evaluator, _Candidate(draft, draft.written.program, None, built, evaluation)
         assert refusal is not None
         raise RefusedError(
@@ -428,7 +431,8 @@ class _Run:
         best = chosen.stem.draft.strategy.name if chosen is not None else ""
         spent = self._door.budget.spent
         result = GenerationResult(
-            sentence=sentence_of(o.sentence), verdict=verdict, kernel=self.task.kernel, mode=self._machine.mode, written=written,
+            sentence=sentence_of(o.sentence), verdict=verdict, kernel=self.task.kernel, mode=self._machine.mode,
+            device=self._device, written=written,
             reference={
                 "origin": self.reference.origin, "confirmed": self.reference.confirmed, "name": self.reference.name,
                 "function": self.reference.function, "asked": len(self.oracles),

@@ -49,6 +49,7 @@ class Tried:
     outcome: Outcome
     failure: Failure | None = None
     built: Built | None = field(default=None, repr=False)
+    final: bool = False  # nothing that the model could put right
     widens: bool = False  # it can be compiled in double precision, and then is a better yardstick for others
     elapsed_s: float = 0.0
 
@@ -60,9 +61,9 @@ class Tried:
 class _Stopped(Exception):
     """A run that gave no outputs, and why."""
 
-    def __init__(self, outcome: Outcome, failure: Failure) -> None:
+    def __init__(self, outcome: Outcome, failure: Failure, *, final: bool = False) -> None:
         super().__init__(failure.reason)
-        self.outcome, self.failure = outcome, failure
+        self.outcome, self.failure, self.final = outcome, failure, final
 
 
 class Runs(Protocol):
@@ -92,7 +93,7 @@ class CpuRuns:
             binary = self._machine.build(built.text, self._spec.file, self._spec, built.expressions)
         except Unsupported as error:
             reason = f"the CPU path cannot run {', '.join(error.features)}"
-            raise _Stopped(Outcome.SCREENED_OUT, Failure(reason)) from None
+            raise _Stopped(Outcome.SCREENED_OUT, Failure(reason), final=True) from None
         except CompileError as error:
             raise _Stopped(Outcome.COMPILE_ERROR, Failure(error.what)) from None
         return replace(built, extra=binary)
@@ -223,12 +224,12 @@ class Trial:
                 built = self._runs.start(built)
                 outputs = self._runs.outputs(built, known)
             except _Stopped as stopped:
-                return Tried(stopped.outcome, stopped.failure, built)
+                return Tried(stopped.outcome, stopped.failure, built, stopped.final)
         for one, got in zip(known, outputs, strict=True):
             failure = compare(self._spec, self._task, one, got)
             if failure is not None:
                 return Tried(Outcome.WRONG_RESULT, failure, built)
-        return Tried(Outcome.SCREENED, None, built, widens)
+        return Tried(Outcome.SCREENED, None, built, widens=widens)
 
     def _build(self, program: Program) -> Built:
         predicted = self._machine.mode == "predicted"
