@@ -23,8 +23,8 @@ from typing import Any
 
 from engine.config import Guardrails
 from engine.errors import MachineError, OptimlError, RefusedError, UsageError
-from engine.evaluate.model import Built, Evaluator, NotBuilt
-from engine.generate.author import Author, Deferred, Draft, propose_kernel, workplace
+from engine.generate.author import Author, Deferred, Draft, workplace
+from engine.generate.contest import Candidate, Contest, distinct, stem
 from engine.generate.door import Door
 from engine.generate.oracle import Oracle, Reference, ReferenceError_, prepare, repeats
 from engine.generate.prompt import Prompts
@@ -32,17 +32,13 @@ from engine.generate.result import GenerationResult, StrategyResult, write
 from engine.generate.strategies import STRATEGIES, Strategy
 from engine.generate.trial import Trial, check_plan
 from engine.guardrails import LIMITS
-from engine.llm.answer import EditError
 from engine.llm.edits import plain
 from engine.llm.session import LlmSettings
 from engine.machine import Machine
-from engine.model import Evaluation, Outcome, Program
-from engine.optimize import LEAST, Options, ignore_folder, optimize, provenance
+from engine.model import Outcome, Program
+from engine.optimize import Options, ignore_folder, provenance
 from engine.result import OptimizationResult
-from engine.rules.model import Proposal
-from engine.search.journal import Journal
 from engine.search.loop import Budget, Progress
-from engine.source.edit import edit_program
 from engine.source.load import load_program
 from engine.spec.read import find_spec
 
@@ -87,28 +83,12 @@ class Told:
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """A right kernel on the yardstick's file: verified and timed against it."""
-
-    draft: Draft
-    program: Program
-    proposal: Proposal | None  # None: the yardstick
-    built: Built
-    evaluation: Evaluation
-
-    @property
-    def ratio(self) -> float:
-        measurement = self.evaluation.measurement
-        return measurement.ratio if measurement is not None and self.proposal is not None else 1.0
-
-
-@dataclass(frozen=True)
 class _Choice:
     """What may be written: how fast it is, whose it is, and the machine code that it must have, where that was verified."""
 
     program: Program
     ratio: float
-    stem: _Candidate
+    stem: Candidate
     identity: tuple[object, ...] | None = None
 
 
@@ -264,134 +244,48 @@ class _Run:
             counts = ", ".join(f"{d.strategy.name}: {d.ending.replace('_', ' ')}" for d in drafts)
             return self._result(author, drafts, [], None, None, f"No strategy gave a right kernel ({counts}).")
         self._told.step("choosing the yardstick")
-        evaluator, yardstick = self._yardstick(right)
+        o = self._options
+        search = Options(
+            path=self._path, kernel=self.task.kernel, budget=o.budget or Budget(), seed=o.seed, out=o.work / "optimize",
+            profile=o.profile, guardrails=o.guardrails, targets=o.targets, command=o.command, proposers=o.proposers,
+            notes=() if self.reference.confirmed else (UNCONFIRMED,),
+        )  # fmt: skip
+        if "llm" in o.proposers:
+            search = dataclasses.replace(search, llm=self._door.rest())
+        contest = Contest(search, self.spec, self._root, self._machine, self.trial, self._notes)
+        evaluator, yardstick = contest.yardstick(right)
+        self._device = contest.device
         try:
             candidates = [yardstick]
             self._told.step(f"timing {len(right)} kernels")
             for draft in right:
                 if draft is not yardstick.draft:
-                    candidate = self._candidate(evaluator, yardstick, draft)
+                    candidate = contest.candidate(evaluator, yardstick, draft)
                     candidates += [candidate] if candidate is not None else []
-            ranked = _distinct(candidates)
-            confirmed = self._confirmed(evaluator, ranked) if self._options.budget is None else []
+            ranked = distinct(candidates)
+            confirmed = contest.confirmed(evaluator, ranked) if o.budget is None else []
         finally:
             evaluator.close()
-        searched: tuple[OptimizationResult, Program | None] | None = None
-        choices = [_Choice(self._clean(c), c.ratio, c, c.built.identity) for c in confirmed]
-        choices += [_Choice(c.program, c.ratio, c) for c in confirmed]
-        if self._options.budget is not None:
-            searched = self._search(yardstick, ranked)
-            result, program = searched
+        choices: list[_Choice] = []
+        for c in confirmed:
+            assert c.draft.written is not None
+            # As it was first placed: without what the yardstick needed beside it.
+            choices += [_Choice(c.draft.written.program, c.ratio, c, c.built.identity), _Choice(c.program, c.ratio, c)]
+        result: OptimizationResult | None = None
+        if o.budget is not None:
+            self._told.step("searching for more")
+            result, program = contest.search(yardstick, ranked, o.seeds, self._told.progress)
             if program is not None and result.best is not None:
                 held = result.best.evaluation.measurement
-                choices.append(_Choice(program, held.ratio if held else 1.0, _stem(result, ranked) or yardstick))
+                choices.append(_Choice(program, held.ratio if held else 1.0, stem(result, ranked) or yardstick))
         choices.append(_Choice(yardstick.program, 1.0, yardstick))
-        return self._written(author, drafts, candidates, choices, searched)
-
-    def _yardstick(self, right: Sequence[Draft]) -> tuple[Evaluator, _Candidate]:
-        """The simplest right kernel as the original of an evaluator. Raises RefusedError where none can be one."""
-        refusal: OptimlError | None = None
-        simple = sorted(right, key=lambda d: (not (d.tried and d.tried.widens), _length(d)))
-        for draft in simple:
-            assert draft.tried is not None
-            assert draft.written is not None
-            race = self.trial.races(draft.tried)
-            if race:
-                refusal = RefusedError(f"the kernel of '{draft.strategy.name}' has a race: {race}")
-                continue
-            self.trial.close()  # one process on the GPU at a time
-            self._path.write_bytes(draft.written.program.data)
-            evaluator = self._machine.evaluator(self.spec, self._root, None, limits=self._options.guardrails)
-            try:
-                built, evaluation = evaluator.open(draft.written.program)
-            except MachineError:
-                evaluator.close()
-                raise
-            except OptimlError as error:
-                evaluator.close()
-                refusal = error
-                continue
-            self._device = dict(evaluator.signals.device)
-            return evaluator, _Candidate(draft, draft.written.program, None, built, evaluation)
-        assert refusal is not None
-        raise RefusedError(
-            f"no right kernel can be judged by: {refusal.what}", refusal.where, "say the task in other words"
-        )
-
-    def _candidate(self, evaluator: Evaluator, yardstick: _Candidate, draft: Draft) -> _Candidate | None:
-        """A right kernel on the yardstick's file, verified and timed; None where it cannot stand there (a note says why)."""
-        assert draft.written is not None
-        place = workplace(yardstick.program, self.spec, self._machine.target, yardstick.program)
-        name = draft.strategy.name
-        try:
-            proposal = dataclasses.replace(
-                propose_kernel(draft.written.suggestion, place), proposer="generate", rule=name,
-                summary=draft.idea or draft.strategy.title,
-            )  # fmt: skip
-            program = edit_program(yardstick.program, proposal.edits)
-            built = evaluator.build(program)
-            evaluation, _ = evaluator.evaluate(built, None)
-        except EditError as error:
-            self._notes.append(f"{name}: right, but not compared: {error.what}")
-            return None
-        except NotBuilt as error:
-            self._notes.append(f"{name}: right, but not compared: {error.what}")
-            return None
-        return _Candidate(draft, program, proposal, built, evaluation)
-
-    def _confirmed(self, evaluator: Evaluator, ranked: Sequence[_Candidate]) -> list[_Candidate]:
-        """Those that hold under a second look, the fastest first; the yardstick needs none."""
-        found = []
-        least = LEAST[evaluator.signals.mode]
-        for candidate in ranked:
-            if candidate.proposal is None:
-                break  # what follows is slower
-            if candidate.ratio < least:
-                continue
-            evaluation = evaluator.confirm(candidate.built)
-            if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and evaluation.measurement is not None:
-                found.append(dataclasses.replace(candidate, evaluation=evaluation))
-            else:
-                why = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
-                self._notes.append(f"{candidate.draft.strategy.name}: not confirmed: {why}")
-        return found
-
-    def _search(self, yardstick: _Candidate, ranked: Sequence[_Candidate]) -> tuple[OptimizationResult, Program | None]:
-        """The tree of OptiML-X over the yardstick, with the best kernels of different strategies as its first children."""
-        o = self._options
-        assert o.budget is not None
-        self._told.step("searching for more")
-        seeds = tuple(c.proposal for c in ranked if c.proposal is not None)[: o.seeds]
-        out = o.work / "optimize"
-        options = Options(
-            path=self._path, kernel=self.task.kernel, budget=o.budget, seed=o.seed, out=out, profile=o.profile,
-            guardrails=o.guardrails, targets=o.targets, command=o.command, proposers=o.proposers,
-            llm=self._door.rest() if "llm" in o.proposers else None, seeds=seeds,
-            notes=() if self.reference.confirmed else (UNCONFIRMED,),
-        )  # fmt: skip
-        result, _ = optimize(options, self._machine, self._told.progress)
-        if result.best is None:
-            return result, None
-        if not self.reference.confirmed:
-            _mark(out / result.best.patch)
-        settings = {"kernel": self.spec.kernel, "arch": self._machine.arch, "mode": self._machine.mode}
-        journal = Journal(out / "journal.sqlite", yardstick.program, settings, resume=True)
-        try:
-            files = next(e.files for e in journal.entries() if e.id == result.best.id)
-        finally:
-            journal.close()
-        return result, yardstick.program.replace(files)
-
-    def _clean(self, candidate: _Candidate) -> Program:
-        """The kernel without what the yardstick needed beside it: as it was first placed."""
-        assert candidate.draft.written is not None
-        return candidate.draft.written.program
+        return self._written(author, drafts, candidates, choices, result)
 
     # ---- the end
 
     def _written(
-        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[_Candidate],
-        choices: Sequence[_Choice], searched: tuple[OptimizationResult, Program | None] | None,
+        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[Candidate],
+        choices: Sequence[_Choice], searched: OptimizationResult | None,
     ) -> GenerationResult:  # fmt: skip
         """Hold the choices against the reference once more, on fresh inputs; write the first that agrees."""
         self._told.step("holding it against the reference once more")
@@ -412,8 +306,8 @@ class _Run:
         )
 
     def _result(
-        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[_Candidate],
-        chosen: _Choice | None, searched: tuple[OptimizationResult, Program | None] | None,
+        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[Candidate],
+        chosen: _Choice | None, searched: OptimizationResult | None,
         verdict: str, checks: int = 0,
     ) -> GenerationResult:  # fmt: skip
         o = self._options
@@ -445,7 +339,7 @@ class _Run:
             strategies=tuple(self._strategy(d, candidates, best) for d in drafts), best=best,
             ratio=chosen.ratio if chosen is not None else None,
             optimized=None if searched is None else {
-                "verdict": searched[0].verdict, "counts": dict(searched[0].counts), "stopped": searched[0].stopped,
+                "verdict": searched.verdict, "counts": dict(searched.counts), "stopped": searched.stopped,
                 "result": "optimize/result.json",
             },
             checks={"each": len(self.known), "written": checks},
@@ -456,7 +350,7 @@ class _Run:
         write(result, o.work)
         return result
 
-    def _strategy(self, draft: Draft, candidates: Sequence[_Candidate], best: str) -> StrategyResult:
+    def _strategy(self, draft: Draft, candidates: Sequence[Candidate], best: str) -> StrategyResult:
         name = draft.strategy.name
         file = ""
         if draft.written is not None:
@@ -503,31 +397,3 @@ class _Run:
         return (
             f"{self.task.kernel} {known}: {speed}; {right} of {len(drafts)} strategies gave a right kernel{screened}."
         )
-
-
-def _length(draft: Draft) -> int:
-    assert draft.written is not None
-    return len(" ".join(draft.written.suggestion.kernel.split()))
-
-
-def _distinct(candidates: Sequence[_Candidate]) -> list[_Candidate]:
-    """By falling speed; of kernels with the same machine code and launch the first one, and none that failed."""
-    kept: dict[object, _Candidate] = {}
-    for candidate in candidates:
-        if candidate.proposal is None or (candidate.evaluation.outcome in _TIMED and candidate.evaluation.measurement):
-            kept.setdefault(candidate.built.identity, candidate)
-    return sorted(kept.values(), key=lambda c: -c.ratio)
-
-
-def _stem(result: OptimizationResult, ranked: Sequence[_Candidate]) -> _Candidate | None:
-    """The strategy's kernel that the best program of a search came from."""
-    for step in result.trajectory:
-        if step.proposer == "generate":
-            return next((c for c in ranked if c.draft.strategy.name == step.rule), None)
-    return None
-
-
-def _mark(patch: Path) -> None:
-    """Say at a patch's head that nobody confirmed the reference; git passes over what stands before the first file."""
-    with contextlib.suppress(OSError):
-        patch.write_bytes(f"UNCONFIRMED: {UNCONFIRMED}\n\n".encode() + patch.read_bytes())
