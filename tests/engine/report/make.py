@@ -46,6 +46,7 @@ def hostile(folder: Path) -> None:
     result = dataclasses.replace(
         recorded(), model={"spent": {"usd": 1.0}, "stopped": "x", "faults": {"y": 1}}, memory={"learnt": 1},
         proposers={"rules": {"candidates": 1}, "llm": 5}, refused=(),
+        spec={"steps": [{"kernel": "k"}]}, constants={"reward": {"cap": {"value": 1.0, "reason": "r"}, "odd": 3}}, notes=("n",),
     )  # fmt: skip
     texts = {result.file: (source.encode(), (source + "__global__ " + source).encode())}
     synthesise(folder, 60, result=result, texts=texts, edit=EVIL)
