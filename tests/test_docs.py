@@ -16,12 +16,29 @@ from engine import cli, model, result
 from engine.search import journal
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _COMMAND = re.compile(r"^(?:\$ )?(?:\S+/)?optiml (.*)$")
 
 
-def _commands() -> list[tuple[str, str]]:
+def _verbs() -> dict[str, argparse.ArgumentParser]:
+    return next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+
+
+def check_command(page: Path, arguments: str) -> None:
+    """The words after `optiml` parse, and the file they name is there, or shown by the page."""
+    words = shlex.split(arguments)
+    if words == ["COMMAND", "--help"]:
+        return
+    if len(words) == 1 and words[0] in _verbs():
+        return  # a command named in running text
+    parsed = cli._parser().parse_args(words)
+    file = getattr(parsed, "file", None)
+    if isinstance(file, Path) and file.name not in ("FILE", "FILE.cu"):
+        assert (ROOT / file).is_file() or f"// {file}\n" in page.read_text(), f"{page.name}: no such file {file}"
+
+
+def _commands() -> list[tuple[Path, str]]:
     found = []
     for page in PAGES:
         text = page.read_text()
@@ -30,22 +47,13 @@ def _commands() -> list[tuple[str, str]]:
         for line in lines:
             match = _COMMAND.match(line.strip())
             if match:
-                found.append((page.name, match[1].partition(" #")[0].strip()))
+                found.append((page, match[1].partition(" #")[0].strip()))
     return sorted(set(found))
 
 
-@pytest.mark.parametrize(("page", "arguments"), _commands())
-def test_every_command_in_the_documents_parses(page: str, arguments: str) -> None:
-    parser = cli._parser()
-    words = shlex.split(arguments)
-    verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
-    if words == ["COMMAND", "--help"]:
-        return
-    if len(words) == 1 and words[0] in verbs:
-        return  # a command named in running text
-    parsed = parser.parse_args(words)
-    file = getattr(parsed, "file", None)
-    assert file is None or file.name == "FILE" or (ROOT / file).is_file(), f"{page}: no such file {file}"
+@pytest.mark.parametrize(("page", "arguments"), _commands(), ids=lambda value: getattr(value, "stem", value))
+def test_every_command_in_the_documents_parses(page: Path, arguments: str) -> None:
+    check_command(page, arguments)
 
 
 def test_commands_are_found_in_the_documents() -> None:
@@ -76,12 +84,13 @@ def test_every_column_of_the_journal_is_documented() -> None:
     assert [c for c in columns if f"`{c}`" not in text] == []
 
 
-def test_every_option_of_optimize_is_documented() -> None:
-    text = (ROOT / "docs" / "cli.md").read_text()
-    verbs = next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
-    options = {o for parser in verbs.values() for a in parser._actions for o in a.option_strings if o.startswith("--")}
-    assert "--budget" in options
-    assert sorted(o for o in options - {"--help"} if f"`{o}" not in text) == []
+@pytest.mark.parametrize("verb", _verbs())
+def test_every_option_is_documented(verb: str) -> None:
+    """In the section of its own command."""
+    sections = re.split(r"^## ", (ROOT / "docs" / "cli.md").read_text(), flags=re.M)
+    (section,) = (s for s in sections if re.match(rf"`optiml {verb}\b", s))
+    options = {o for a in _verbs()[verb]._actions for o in a.option_strings if o.startswith("--")} - {"--help"}
+    assert sorted(o for o in options if f"`{o}`" not in section and f"`{o} " not in section) == []
 
 
 def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

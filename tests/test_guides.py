@@ -1,0 +1,186 @@
+"""The guides work: their kernels are read, validated and screened, and their commands do what the pages say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engine.errors import OptimlError
+from engine.machine import Machine, make_machine
+from engine.model import Outcome
+from engine.source.load import load_program
+from engine.spec.read import find_spec
+from tests.test_docs import check_command
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "guides"
+GUIDES = sorted(FOLDER.glob("*.md"))
+# What a command may need that is not here. Such a command is not run, but its options and files are looked at.
+NEEDS = {"the network", "a GPU", "GitHub", "a model", "root", "a run that was killed"}
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+_SECTION = re.compile(r"^## (\d+\. .*)$", re.M)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One `$ …` line of a guide, what it needs ("": nothing), and the lines of output that the page shows."""
+
+    text: str
+    needs: str
+    output: tuple[str, ...]
+
+
+def _commands(page: Path) -> list[Command]:
+    found = []
+    for language, block in _FENCE.findall(page.read_text()):
+        if language != "console":
+            continue
+        for entry in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            first, *output = entry.strip().splitlines()
+            text, _, needs = first.partition("  # needs: ")
+            found.append(Command(text, needs, tuple(line for line in output if line)))
+    return found
+
+
+def _patterns() -> dict[str, dict[str, str]]:
+    parts = _SECTION.split((FOLDER / "spec.md").read_text())
+    return {title: dict(_FENCE.findall(text)) for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all workers of a test run: what the CPU path needs is built once."""
+    return tmp_path_factory.getbasetemp().parent / "cache-of-the-guides"
+
+
+@pytest.fixture(scope="module")
+def machine(cache: Path) -> Iterator[Machine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPTIML_CACHE", str(cache))
+        made = make_machine(device="cpu", arch="sm_90")
+    yield made
+    made.close()
+
+
+def _screen(blocks: dict[str, str], folder: Path, machine: Machine) -> Outcome:
+    """Read, validate and screen the file of a pattern, with its `optiml.toml` where it has one."""
+    root = folder.resolve()
+    (root / ".git").mkdir()  # the root, wherever the folder lies
+    name = re.search(r'^file = "(\S+)"$', blocks.get("toml", ""), re.M)
+    path = root / (name[1] if name else "kernel.cu")
+    path.write_text(blocks["cuda"])
+    if "toml" in blocks:
+        (root / "optiml.toml").write_text(blocks["toml"])
+    spec, spec_path = find_spec(root, path, None)
+    program = load_program(path, spec_file=spec_path, kernels=[step.kernel for step in spec.steps])
+    with closing(machine.evaluator(spec, root, spec_path)) as evaluator:
+        original, opened = evaluator.open(program)
+        assert opened.outcome is Outcome.SCREENED
+        evaluation, _ = evaluator.evaluate(original, None)
+    return evaluation.outcome
+
+
+def test_the_spec_guide_has_ten_patterns() -> None:
+    assert [int(title.partition(".")[0]) for title in _patterns()] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("title", _patterns())
+def test_pattern_is_validated_and_screened(title: str, machine: Machine, tmp_path: Path) -> None:
+    assert _screen(_patterns()[title], tmp_path, machine) is Outcome.SCREENED
+
+
+_FIRST = next(iter(_patterns().values()))["cuda"]
+_RESULT = "y[i] = x[i] > 0.0f ? x[i] : 0.01f * x[i];"
+_OUT = '{ role = "out", size = "n" }'
+
+
+@pytest.mark.parametrize(
+    ("find", "replacement", "messages"),
+    [
+        (
+            _RESULT,
+            "y[i] = 0.0f * x[i];",
+            ["all zeros in 'y' would pass for a right result", "no output depends on the input 'x' in any check case"],
+        ),
+        (_OUT, '{ role = "out", size = "n-(n>1)" }', ["the kernel fails on its own"]),
+    ],
+    ids=["zeros", "too-small"],
+)
+def test_a_bad_spec_is_refused_as_the_guide_says(
+    find: str, replacement: str, messages: list[str], machine: Machine, tmp_path: Path
+) -> None:
+    assert _FIRST.count(find) == 1
+    with pytest.raises(OptimlError) as caught:
+        _screen({"cuda": _FIRST.replace(find, replacement)}, tmp_path, machine)
+    page = (FOLDER / "spec.md").read_text()
+    for message in messages:
+        assert message in str(caught.value)
+        assert f"`{message}`" in page
+
+
+def test_the_guide_to_reviews_quotes_what_the_bot_writes() -> None:
+    """Each quotation stands in a golden file of the bot's tests, and each part of a golden review is explained."""
+    golden = [path.read_text() for path in sorted((ROOT / "tests" / "bot" / "golden").glob("*.md"))]
+    page = (FOLDER / "review.md").read_text()
+    quoted = [block.strip() for language, block in _FENCE.findall(page) if language == "markdown"]
+    assert len(quoted) >= 10
+    assert [text for text in quoted if not any(text in review for review in golden)] == []
+    parts = {part for review in golden for part in re.findall(r"<summary>(.*?)(?: \(\d+\))?</summary>", review)}
+    parts |= {heading for review in golden for heading in re.findall(r"^### (\D.*)$", review, re.M)}
+    parts |= {title for review in golden for title in re.findall(r'^    title "(.*)"$', review, re.M)}
+    assert len(parts) >= 6
+    assert [part for part in parts - {"Patch"} if part not in page] == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
+def test_commands_of_a_guide_run(page: Path, cache: Path, tmp_path: Path) -> None:
+    """In order, in one new repository that holds what the page says and the examples; searches get three candidates."""
+    wanted = [command for command in _commands(page) if not command.needs]
+    if not wanted:
+        pytest.skip("no command of this page runs without a GPU, GitHub, a model, a network or root")
+    for language, block in _FENCE.findall(page.read_text()):
+        named = re.match(r"// (\S+/\S+\.cu)$", block.partition("\n")[0])
+        if language == "cuda" and named:
+            (tmp_path / named[1]).parent.mkdir(exist_ok=True)
+            (tmp_path / named[1]).write_text(block.partition("\n")[2])
+    author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    installed = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, **author, "PATH": installed, "OPTIML_CACHE": str(cache), "COLUMNS": "200"}
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for command in wanted:
+        text = re.sub(r"--budget \d+[smh]", "--budget 3", command.text)
+        done = subprocess.run(
+            shlex.split(text), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{command.text}\n{done.stdout}{done.stderr}"
+        for line in command.output:
+            assert line in done.stdout, command.text
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.stem)
+def test_commands_that_need_more_name_what_there_is(page: Path) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    for command in _commands(page):
+        assert not command.needs or command.needs in NEEDS, command
+        words = shlex.split(command.text)
+        while "=" in words[0] or words[0] in ("sudo", "env"):
+            words = words[1:]
+        program = Path(words[0]).name
+        if program == "optiml":
+            check_command(page, shlex.join(words[1:]))
+        elif program.startswith("optiml-"):
+            assert program in scripts
+        elif program == "make":
+            assert set(words[1:]) <= targets
