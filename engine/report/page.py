@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,7 @@ def _environment() -> Environment:
         drawing=_safe,
         short_number=_short_number,
         sentence=upper_first,
+        rows=_rows,
     )
     return environment
 
@@ -123,7 +124,9 @@ def words(name: str) -> str:
 
 
 def plain(value: object) -> str:
-    """A number or text of a table: floats to six figures."""
+    """A number or text of a table: floats to six figures, nothing for None."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -138,6 +141,11 @@ def _short_number(value: object) -> str:
 def _mapping(value: object) -> Mapping[str, Any]:
     """The value where it is a table, else an empty one: the inner parts of a result are not typed."""
     return value if isinstance(value, Mapping) else {}
+
+
+def _rows(value: object) -> Sequence[Any]:
+    """The value where it is a list, else an empty one."""
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _text(value: object) -> str:

@@ -255,3 +255,19 @@ def test_a_run_of_many_thousands_stays_small(tmp_path: Path) -> None:
     page = render(read_run(tmp_path))
     assert len(page.encode()) < LIMIT_BYTES
     assert re.search(r"200 candidates are left out here, those that failed first", page)
+
+
+def test_what_a_model_expected_is_held_against_what_was_counted(tmp_path: Path) -> None:
+    edit = {
+        "id": 6, "parent": 0, "idea": "stage a tile", "outcome": "accepted", "ratio": 3.18, "expects": "sectors per store down",
+        "before": 16.0, "after": 4.0, "held": True,
+    }  # fmt: skip
+    model = {
+        "requests": 2,
+        "edits": [edit, {**edit, "id": 9, "ratio": None, "before": None, "after": None, "held": None}],
+    }
+    synthesise(tmp_path, 30, result=dataclasses.replace(recorded(), model=model))
+    text = re.sub(r"\s+", " ", re.sub(r"</t[dh]>", " | ", render(read_run(tmp_path))))
+    text = re.sub(r"<[^>]*>", "", text)
+    assert "6 | stage a tile | accepted | 3.18 | sectors per store down | 16 | 4 | yes |" in text
+    assert "9 | stage a tile | accepted | | sectors per store down | | | not counted |" in text
