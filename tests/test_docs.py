@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import json
 import re
 import shlex
 import tomllib
@@ -114,6 +115,21 @@ def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert b"__global__ void __launch_bounds__(256, 2) softmax_kernel(" in edited.data
     # A kernel that has launch bounds is left alone.
     assert list(rule.propose(make_site(edited, spec))) == []
+
+
+def test_the_example_in_the_readme_is_what_its_record_says() -> None:
+    text = (ROOT / "README.md").read_text()
+    (shown,) = (block for language, block in _FENCE.findall(text) if language == "text")
+    (name,) = set(re.findall(r"benchmarks/results/[\w.-]+json", text))
+    runs = [run["result"] for run in json.loads((ROOT / name).read_text())["runs"]]
+    (run,) = (run for run in runs if run["verdict"] == shown.splitlines()[0])
+    steps = [step["evaluation"]["measurement"] for step in run["trajectory"]]
+    cases = run["best"]["evaluation"]["measurement"]["cases"]
+    figures = [f"{x['ratio']:.2f} ({x['low']:.2f} to {x['high']:.2f})" for x in [*steps, *cases]]
+    figures += [f" {case[key]:.1f} " for case in cases for key in ("original_us", "candidate_us")]
+    assert [figure for figure in figures if figure not in shown] == []
+    tables = "\n".join(shown.splitlines()[1:])
+    assert len(re.findall(r"\d+\.\d+", tables)) == 3 * len(steps) + 5 * len(cases) + 1  # the original's 1.00
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
