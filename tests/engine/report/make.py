@@ -44,7 +44,8 @@ def hostile(folder: Path) -> None:
     """Every text of the run, names and source too, tries to leave its place."""
     source = ("// " + EVIL.replace("\x00", "") + "\n") * 3
     result = dataclasses.replace(
-        recorded(), model={"spent": {"usd": 1.0}, "stopped": "x", "faults": {"y": 1}, "edits": [{"id": 3, "idea": "i", "held": None}, "odd"]},
+        recorded(), model={"spent": {"usd": 1.0}, "stopped": "x", "faults": {"y": 1},
+               "edits": [{"id": 3, "idea": "i", "held": None}, "odd"]},
         memory={"learnt": 1},
         proposers={"rules": {"candidates": 1}, "llm": 5}, refused=(),
         spec={"steps": [{"kernel": "k"}]}, constants={"reward": {"cap": {"value": 1.0, "reason": "r"}, "odd": 3}}, notes=("n",),
