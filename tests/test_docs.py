@@ -159,3 +159,17 @@ def test_paths_in_the_documents_exist(page: Path) -> None:
     # A record that a command writes need not be there yet.
     lost = {n for n in named if not (ROOT / n).exists() and not n.startswith("benchmarks/results/")}
     assert not lost
+
+
+def test_the_map_names_every_package_and_folder_of_the_tests() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    packages = [
+        p.parent.relative_to(ROOT).as_posix()
+        for name in ("engine", "bot", "action", "hooks")
+        for p in (ROOT / name).rglob("__init__.py")
+    ]
+    kinds = {p.parent.name for p in (ROOT / "tests").glob("*/__init__.py")}
+    assert [name for name in packages if f"`{name}`" not in text] == []
+    assert [name for name in kinds if f"`{name}`" not in text] == []
+    shared = [p.relative_to(ROOT).as_posix() for p in (ROOT / "engine").glob("*.py") if p.name != "__init__.py"]
+    assert [name for name in shared if name not in text and f"{Path(name).name}" not in text] == []
