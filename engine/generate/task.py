@@ -46,9 +46,9 @@ _MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them
 # A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.check`).
 _LENGTH = 64
 # Shapes with one length at its real value and the others small, up to so many bytes. On the CPU, where a thread costs a
-# microsecond, the greatest length stops at the first figure and the others, which grids grow with, at the second.
+# microsecond, the greatest length alone, and a little beyond what one thread of a block each could do.
 _LONG_BYTES = 256 << 10
-_CPU_LONGEST, _CPU_LONG = 2048, 521
+_CPU_LONG = 1031
 _SMALL = (3, 5, 2, 7)
 # A number beside the lengths (a factor, an epsilon) keeps its sign and comes in other values, so that none can be hard-coded.
 _FACTORS = (1.0, 0.5, 3.0, 1.25)
@@ -355,10 +355,11 @@ def _checks(arguments: tuple[TaskArgument, ...], time: tuple[Case, ...], *, cpu:
     if len(lengths) > 1:
         real = {name: int(max(c.sizes[name] for c in time)) for name in lengths}
         for name in lengths:
+            if cpu and real[name] < max(real.values()):
+                continue
             others = iter(_SMALL * len(lengths))
             sizes = {k: v if k == name or k not in lengths else next(others) for k, v in first.items()}
-            most = _CPU_LONGEST if real[name] == max(real.values()) else _CPU_LONG
-            sizes[name] = min(real[name], most) if cpu else real[name]
+            sizes[name] = min(real[name], _CPU_LONG) if cpu else real[name]
             wanted.append(sizes)
     cases: list[Case] = []
     fractions = [n for n, v in first.items() if isinstance(v, float)]

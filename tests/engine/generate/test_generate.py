@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("jinja2")
+
+from engine import cli
+from engine.generate.result import SCHEMA, GenerationResult, StrategyResult
+from engine.generate.strategies import STRATEGIES
+from engine.llm.batch import custom_id
+from engine.llm.client import OpenAIClient  # noqa: F401 - the real client is what the tests run
+from engine.model import Program
+from engine.source.load import load_program
+from engine.spec.read import find_spec
+from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
+from tests.engine.llm.server import completion, ok, status
+
+from .scripts import RECORDED, as_json, asked, recorded
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def run(
+    serve: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, Any, str, Any]]:  # fmt: skip
+    """Runs the command on one recorded task: (exit code, result or None, standard error, server)."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(
+        task: str, *arguments: str, instead: Any = None, own: bool = True, script: Any = None
+    ) -> tuple[int, Any, str, Any]:
+        server = serve(script or recorded(task, instead))
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        sentence = (RECORDED / task / "sentence.txt").read_text()
+        given = [
+            "generate",
+            sentence,
+            "--device",
+            "cpu",
+            "--llm-concurrency",
+            "1",
+            "--work",
+            "work",
+            "--format",
+            "json",
+        ]
+        given += ["--reference", f"{RECORDED / task / 'ref.py'}:{task}"] if own else []
+        code = cli.main([*given, *arguments])
+        said = capsys.readouterr()
+        return code, json.loads(said.out) if said.out.strip() else None, said.err, server
+
+    return start
+
+
+def told_to(server: Any) -> str:
+    """Everything that a model was told, its own answers left out."""
+    return "\n".join(m["content"] for body in server.requests for m in body["messages"] if m["role"] != "assistant")
+
+
+def test_strategies_compete_and_the_fastest_right_kernel_is_written(run: Any, tmp_path: Path) -> None:
+    """A kernel that reads beyond the last row goes back and is put right; CUB cannot run on a CPU."""
+    code, result, _, server = run(
+        "column_sum", "--generate-only", "--strategies", "parallel,memory,library", "--out", "k.cu"
+    )
+    assert code == 0
+    assert asked(server, "column_sum") == [
+        "task", "parallel-plan", "parallel", "parallel-repair-1", "memory-plan", "memory", "library-plan", "library",
+    ]  # fmt: skip
+    by = {s["name"]: s for s in result["strategies"]}
+    assert result["schema"] == SCHEMA
+    assert result["mode"] == "predicted"
+    assert result["reference"]["confirmed"]
+    assert (by["parallel"]["role"], by["parallel"]["ratio"], by["parallel"]["repairs"]) == ("yardstick", 1.0, 1)
+    assert by["memory"]["right"]
+    assert by["library"]["ending"] == "screened_out"
+    assert "CUB" in by["library"]["reason"]
+    assert (result["best"], by["memory"]["role"]) == ("memory", "best")
+    assert result["ratio"] == by["memory"]["ratio"] > 1.2
+    assert result["checks"] == {"each": 25, "written": 25}
+
+    text = (tmp_path / "k.cu").read_text()
+    assert result["written"] == str(tmp_path / "k.cu")
+    assert text.startswith(
+        "// Task: the sum of each column of a row-major fp32 matrix with 8192 rows and 4096 columns\n"
+    )
+    assert "UNCONFIRMED" not in text
+    assert "column_sum_kernel<<<(cols + 31) / 32, dim3(32, 8), 0, stream>>>(x, sums, rows, cols);" in text
+    spec, _ = find_spec(tmp_path, tmp_path / "k.cu")
+    assert spec.kernel == "column_sum_kernel"
+    assert isinstance(load_program(tmp_path / "k.cu"), Program)
+
+    # What a model is told: never the shapes that it is checked on.
+    told = told_to(server)
+    assert "Your answer could not be used: it touches memory outside of its arrays" in told
+    assert "129" not in told
+    temperatures = [body["temperature"] for body in server.requests]
+    assert temperatures[1] > temperatures[2]  # plans are drawn wide, code is not
+
+
+def test_a_drafted_reference_is_shown_checked_and_marked_everywhere(run: Any, tmp_path: Path) -> None:
+    code, result, _, server = run(
+        "saxpy", "--strategies", "parallel,instruction", "--repairs", "1", "--budget", "2", own=False
+    )
+    assert code == 0
+    assert asked(server, "saxpy").count("draft") == 3
+    assert result["reference"]["confirmed"] is False
+    assert result["reference"]["asked"] == 3
+    assert "def reference" in result["reference"]["text"]
+    assert (tmp_path / "work" / "reference.py").read_text() == result["reference"]["text"]
+    assert "confirmed by nobody" in " ".join(result["notes"])
+    assert "a reference that nobody confirmed" in result["verdict"]
+    text = Path(result["written"]).read_text()
+    assert "// Generated by OptiML from this sentence. UNCONFIRMED" in text
+    searched = json.loads((tmp_path / "work" / "optimize" / "result.json").read_text())
+    assert "confirmed by nobody" in searched["notes"][0]
+    assert searched["proposers"]["generate"]["candidates"] == 1  # the other strategy's kernel, tried first
+    assert searched["counts"]["candidates"] == 2
+    patch = tmp_path / "work" / "optimize" / "best.patch"
+    assert not patch.exists() or patch.read_text().startswith("UNCONFIRMED: ")
+    # The kernel with the factor written into it passed on no other factor.
+    instruction = next(s for s in result["strategies"] if s["name"] == "instruction")
+    assert instruction["repairs"] == 1
+
+
+def test_no_right_kernel_is_no_kernel(run: Any, tmp_path: Path) -> None:
+    """One leaves the maximum out and overflows; one is hostile in what its text brings in, and never reaches a compiler."""
+    kernel = "__global__ void softmax_kernel(const float* x, float* y, int rows, int cols)"
+    hostile = [
+        kernel + ' { asm("trap;"); }',
+        "#include <cstdlib>\n" + kernel + ' {}\nint main() { return system("id"); }',
+    ]
+    instead = {"memory": as_json(hostile[0], ["1"], ["1"]), "memory-repair-1": as_json(hostile[1], ["1"], ["1"])}
+    again = {"instruction-repair-1": (RECORDED / "softmax" / "instruction.md").read_text()}
+    code, result, _, server = run(
+        "softmax", "--generate-only", "--strategies", "memory,instruction", "--repairs", "1", "--out", "k.cu",
+        instead={**instead, **again},
+    )  # fmt: skip
+    by = {s["name"]: s for s in result["strategies"]}
+    assert code == 1
+    assert not (tmp_path / "k.cu").exists()
+    assert result["written"] == ""
+    assert (by["memory"]["ending"], by["memory"]["repairs"]) == ("forbidden", 1)
+    assert by["instruction"]["ending"] == "wrong_result"
+    assert result["verdict"] == "No strategy gave a right kernel (memory: forbidden, instruction: wrong result)."
+    assert json.loads((tmp_path / "work" / "generate.json").read_text()) == result
+    told = told_to(server)
+    assert "Your answer could not be used: its result is wrong" in told
+    assert re.search(r"first difference: y\[\d+\]", told)
+    assert by["instruction"]["reason"] not in told  # what was expected stays here
+
+
+def test_drafts_that_disagree_end_it_before_a_kernel_is_asked_for(run: Any) -> None:
+    other = "```python\nimport numpy as np\ndef reference(x, y, n, a):\n    return a * y + x\n```"
+    code, result, err, server = run("saxpy", own=False, instead={"draft-3": other})
+    assert (code, result) == (1, None)
+    assert "the drafted references 'draft 1' and 'draft 3' disagree: 'y'[0] is" in err
+    assert "give a reference of your own" in err
+    assert asked(server, "saxpy") == ["task", "draft", "draft", "draft"]
+
+
+def test_too_few_drafts_end_it(run: Any) -> None:
+    bad = {"draft-1": "I would rather not.", "draft-2": "```python\ndef reference(x, y, n, a)\n```"}
+    code, _, err, _ = run("saxpy", own=False, instead=bad)
+    assert code == 1
+    assert "only 1 drafts of a reference can be run, and two must agree" in err
+    assert err.count("\n") == 1
+
+
+def test_a_task_that_nobody_can_use_is_asked_for_once_more(run: Any) -> None:
+    code, _, err, server = run("saxpy", instead={"task": '{"arguments": []}', "task-repair-1": "sorry"})
+    assert code == 1
+    assert err == (
+        "optiml: the model made no task of the sentence: the answer holds no JSON object with the task; say what is computed, of which "
+        "types and sizes\n"
+    )
+    told = server.requests[1]["messages"][-1]["content"]
+    assert "Your answer could not be used" in told
+
+
+def test_the_batch_door_takes_the_questions_and_the_same_command_goes_on(run: Any, tmp_path: Path) -> None:
+    batch = tmp_path / "batch"
+    door = ("--llm", f"batch:{batch}", "--llm-model", "m", "--generate-only", "--strategies", "memory")
+    code, result, err, server = run("column_sum", *door)
+    assert (code, result) == (4, None)
+    assert "run the same command again" in err
+    [question] = [json.loads(line) for line in (batch / "index.jsonl").read_text().splitlines()]
+    assert question["about"] == "the task"
+    assert question["custom_id"] == custom_id(question["label"], "m")
+    body = json.loads(completion((RECORDED / "column_sum" / "task.md").read_text()))
+    response = {"custom_id": question["custom_id"], "response": {"status_code": 200, "body": body}, "error": None}
+    (batch / "responses.jsonl").write_text(json.dumps(response) + "\n")
+    code, _, _, _ = run("column_sum", *door)
+    assert code == 4
+    abouts = [json.loads(line)["about"] for line in (batch / "index.jsonl").read_text().splitlines()]
+    assert abouts == ["plan: Memory hierarchy"]
+    assert server.requests == []
+
+
+def test_a_budget_stops_it_and_says_so(run: Any) -> None:
+    code, _, err, server = run("saxpy", "--llm-budget", "1tok", own=False)
+    assert code == 1
+    assert "the budget for the model is spent" in err
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["  "], 2, "the sentence is empty"),
+        (["!?"], 2, "the sentence is empty"),
+        (["x" * 3000], 2, "has 3000 characters"),
+        (["saxpy"], 2, "no server for the model is named"),
+        (["saxpy", "--reference", "nowhere.py:f"], 2, "cannot be read"),
+        (["saxpy", "--strategies", "magic"], 2, "there is no strategy 'magic'"),
+        (["saxpy", "--out", "k.txt"], 2, "is no CUDA file"),
+        (["saxpy", "--out", "there.cu"], 2, "is there already"),
+        (["saxpy", "--out", "no/where.cu"], 2, "does not exist"),
+        (["saxpy", "--budget", "soon"], 2, "is no budget"),
+        (["saxpy", "--repairs", "99"], 2, "--repairs is from 0"),
+        (["saxpy", "--llm", "replay:nothing.jsonl"], 2, "cannot be read"),
+    ],
+)
+def test_wrong_use_is_one_sentence(
+    arguments: list[str], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "there.cu").write_text("somebody's work")
+    assert cli.main(["generate", *arguments, "--device", "cpu"]) == code
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "there.cu").read_text() == "somebody's work"
+
+
+def test_a_server_that_fails_is_one_sentence(run: Any) -> None:
+    code, _, err, _ = run("saxpy", script=status(401))
+    assert code == 1
+    assert "refuses the request with status 401" in err
+    code, _, err, _ = run("saxpy", script=ok(completion(None, refusal="no")))
+    assert code == 1
+    assert "the model refused" in err
+
+
+def test_a_reference_that_raises_ends_it_before_the_model_is_asked(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "ref.py").write_text("raise RuntimeError('broken')\n")
+    code, _, err, server = run("saxpy", "--reference", "ref.py:saxpy", own=False)
+    assert code == 1
+    assert "ref.py: the reference 'saxpy' cannot be imported: RuntimeError: broken (line 1)" in err
+    assert server.requests == []
+
+
+def test_the_page_names_every_field_strategy_and_option() -> None:
+    import argparse
+    import dataclasses
+
+    page = (ROOT / "docs" / "generate.md").read_text()
+    for part in (GenerationResult, StrategyResult):
+        for field in dataclasses.fields(part):
+            assert f"`{field.name}`" in page, field.name
+    for strategy in STRATEGIES:
+        assert f"`{strategy.name}`" in page
+    verbs = next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+    for action in verbs["generate"]._actions:
+        for option in action.option_strings:
+            if option.startswith("--") and option != "--help":
+                assert f"`{option}" in page, option

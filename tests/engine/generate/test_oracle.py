@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import RefusedError, UsageError
+from engine.generate.oracle import Known, Oracle, Reference, ReferenceError_, compare, prepare, read_reference, repeats
+from engine.generate.task import Task, read_task
+from engine.model import Program
+from engine.sandbox import sandbox
+from engine.spec.model import KernelSpec
+from engine.spec.read import specs_in
+from engine.verify.plan import Check, plan
+
+from .scripts import RECORDED
+
+RIGHT = """import numpy as np
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+"""
+
+
+def made(name: str = "softmax") -> tuple[Task, KernelSpec]:
+    task = read_task((RECORDED / name / "task.md").read_text(), cpu=True)
+    return task, specs_in(Program({"k.cu": task.file(("",)).encode()}, "k.cu"), None)[0]
+
+
+@pytest.fixture
+def ask() -> Iterator[Any]:
+    started: list[Oracle] = []
+
+    def start(source: str, function: str = "softmax", name: str = "ref.py", **more: Any) -> Oracle:
+        oracle = Oracle(Reference(textwrap.dedent(source).encode(), function, name, **more), sandbox())
+        started.append(oracle)
+        return oracle
+
+    yield start
+    for oracle in started:
+        oracle.close()
+
+
+def test_a_reference_answers_every_check_and_sets_the_tolerance_by_its_own_rounding(ask: Any) -> None:
+    task, spec = made()
+    oracle = ask(RIGHT)
+    assert (oracle.required, oracle.optional) == (("x",), ())
+    known = prepare(spec, task, [oracle], plan(spec, random.Random(1)))
+    assert len(known) == 5 * len(spec.check)
+    repeats(spec, task, oracle, known[0])
+    one = next(k for k in known if k.case.sizes == {"rows": 7, "cols": 129})
+    x = one.buffers["x"].astype(np.float64).reshape(7, 129)
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    assert np.allclose(one.wide["y"], (e / e.sum(axis=1, keepdims=True)).ravel(), rtol=1e-12)
+    assert compare(spec, task, one, one.narrow) is None
+    off = one.narrow["y"].copy()
+    off[200] *= np.float32(1.001)
+    failure = compare(spec, task, one, {"y": off})
+    assert failure is not None
+    assert (failure.argument, failure.index) == ("y", 200)
+    for control in (np.zeros_like(off), one.buffers["y"], one.buffers["x"]):
+        assert compare(spec, task, one, {"y": control}) is not None
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def other(x):\n    return x\n", "has no function 'softmax'; it has other"),
+        ("def softmax(x:\n    return x\n", r"cannot be imported: SyntaxError.*line 1"),
+        ("import nowhere_to_be_found\n", "cannot be imported: ModuleNotFoundError.*line 1"),
+        ("raise SystemExit(0)\n", "cannot be imported: SystemExit"),
+        ("def softmax(*x):\n    return x\n", "must take its arguments by name"),
+        ("softmax = 3\n", "has no function"),
+        ("import os\nos._exit(0)\n", "ended its process"),
+    ],
+)
+def test_a_reference_that_cannot_be_asked_is_refused_with_one_sentence(ask: Any, source: str, says: str) -> None:
+    with pytest.raises(ReferenceError_, match=says) as error:
+        ask(source)
+    assert error.value.where == "ref.py"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("    return x.undefined\n", r"raises AttributeError.*line 4"),
+        ("    return x[0]\n", r"returns 'y' with the shape .129. where .7, 129. is expected .case rows=7,cols=129"),
+        ("    return None\n", "returns nothing"),
+        ("    return {'z': x}\n", "the outputs are"),
+        ("    return np.array(['a'])\n", "holds no numbers"),
+        ("    return x.astype(complex)\n", "holds no numbers"),
+        ("    import os; os._exit(3)\n", "ended its process"),
+        ("    return np.zeros((1 << 40,))\n", r"raises .*Memory"),
+        ("    raise KeyboardInterrupt\n", "raises KeyboardInterrupt"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused_with_one_sentence(ask: Any, body: str, says: str) -> None:
+    task, spec = made()
+    oracle = ask("import numpy as np\n\ndef softmax(x):\n" + body)
+    with pytest.raises(ReferenceError_, match=says):
+        prepare(spec, task, [oracle], [Check(1, "declared", 3)])
+
+
+def test_a_reference_that_disagrees_with_itself_is_refused(ask: Any) -> None:
+    task, spec = made()
+    oracle = ask("import numpy as np\ndef softmax(x):\n    return np.random.default_rng().random(x.shape)\n")
+    known = prepare(spec, task, [oracle], [Check(1, "declared", 3)])
+    with pytest.raises(ReferenceError_, match=r"disagrees with itself: 'y'\[0\] was"):
+        repeats(spec, task, oracle, known[0])
+
+
+def test_what_a_reference_prints_and_reads_from_its_input_disturbs_nothing(ask: Any) -> None:
+    task, spec = made()
+    loud = "import os, sys\nos.write(1, b'OML1' * 50)\nprint('hello')\nsys.stdin.read()\n" + RIGHT
+    assert prepare(spec, task, [ask(loud)], [Check(0, "declared", 3)])[0].wide["y"] == pytest.approx([1.0])
+
+
+def test_a_hostile_reference_reaches_no_file_no_network_and_no_secret(ask: Any, tmp_path: Path) -> None:
+    """What it can see is told through the numbers that it returns: all of them say 0."""
+    task, spec = made()
+    secret, there = tmp_path / "secret.txt", tmp_path / "written"
+    secret.write_text("a secret")
+    os.environ["OPTIML_TEST_SECRET"] = "a secret"
+    try:
+        oracle = ask(f"""
+            import os, socket, subprocess
+            import numpy as np
+
+            def tried(what):
+                try:
+                    what()
+                    return 1.0
+                except BaseException:
+                    return 0.0
+
+            def network():
+                socket.create_connection(("1.1.1.1", 53), timeout=0.5)
+
+            def softmax(x):
+                y = np.zeros_like(x)
+                seen = [
+                    tried(lambda: open({str(secret)!r}).read()),
+                    tried(lambda: open({str(there)!r}, "w").write("x")),
+                    tried(lambda: open("/etc/passwd").read()),
+                    tried(lambda: os.listdir("/home") and os.listdir("/root")),
+                    tried(network),
+                    tried(lambda: os.environ["OPTIML_TEST_SECRET"]),
+                    tried(lambda: open("/proc/1/environ").read().index("OPTIML_TEST_SECRET")),
+                    tried(lambda: os.kill(os.getppid(), 9) if os.getppid() > 1 else 1 / 0),
+                    tried(lambda: open(np.__file__, "a").write("#")),
+                ]
+                y[0, : len(seen)] = seen
+                y[1, 0] = len(seen)
+                return y
+        """)
+        known = prepare(spec, task, [oracle], [Check(1, "declared", 3)])[0]
+    finally:
+        del os.environ["OPTIML_TEST_SECRET"]
+    told = known.wide["y"].reshape(7, 129)
+    assert told[1, 0] == 9
+    assert told[0, :9].tolist() == [0.0] * 9
+    assert not there.exists()
+
+
+def test_a_reference_that_never_ends_is_stopped(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, spec = made()
+    monkeypatch.setattr("engine.generate.oracle._CALL_S", 0.3)
+    oracle = ask("def softmax(x):\n    while True:\n        pass\n")
+    with pytest.raises(ReferenceError_, match="did not answer in 0 s"):
+        prepare(spec, task, [oracle], [Check(0, "declared", 3)])
+
+
+def test_drafts_that_disagree_are_refused_with_the_element_that_differs(ask: Any) -> None:
+    task, spec = made()
+    other = RIGHT.replace("return e / e.sum(axis=1, keepdims=True)", "return e / e.sum()")
+    drafts = [ask(s, name=f"draft {i}", origin="drafted") for i, s in enumerate((RIGHT, RIGHT, other), 1)]
+    checks = [Check(0, "declared", 3), Check(1, "declared", 3)]
+    said = r"'draft 1' and 'draft 3' disagree: 'y'\[0\] is 0\.\d+ in one and 0\.\d+ in the other \(case rows=7,cols=129"
+    with pytest.raises(RefusedError, match=said):
+        prepare(spec, task, drafts, checks)
+    assert not drafts[0].reference.confirmed
+
+
+def test_no_draft_widens_the_tolerance(ask: Any) -> None:
+    """A draft that is inaccurate in single precision counts no more than the most accurate one."""
+    task, spec = made()
+    rough = RIGHT.replace("return ", "r = ").rstrip() + "\n    return r + (x.dtype == np.float32) * r.max() * 1e-5\n"
+    checks = [Check(1, "declared", 3)]
+    alone = prepare(spec, task, [ask(rough)], checks)[0].noise["y"].error
+    both = prepare(spec, task, [ask(rough), ask(RIGHT)], checks)[0].noise["y"].error
+    exact = prepare(spec, task, [ask(RIGHT)], checks)[0].noise["y"].error
+    assert both == exact < alone
+
+
+def test_inputs_come_as_the_kernel_gets_them(ask: Any) -> None:
+    """Shapes, types, scalars rounded to their type; integers stay integers, an inout is both."""
+    task, spec = made("saxpy")
+    oracle = ask(
+        "def saxpy(a, x, y, n):\n    assert x.shape == (n,) and isinstance(a, float)\n    return a * x + y\n", "saxpy"
+    )
+    known = prepare(spec, task, [oracle], [Check(1, "declared", 3)])[0]
+    a = known.case.sizes["a"]
+    want = a * known.buffers["x"].astype(float) + known.buffers["y"].astype(float)
+    assert np.array_equal(known.wide["y"], want)
+
+
+def test_whole_outputs_are_held_to_whole_numbers(ask: Any) -> None:
+    task, spec = made()
+    whole = dataclasses.replace(
+        task, arguments=(task.arguments[0], dataclasses.replace(task.arguments[1], type="int8"), *task.arguments[2:])
+    )
+    spec = specs_in(Program({"k.cu": whole.file(("",)).encode()}, "k.cu"), None)[0]
+    checks = [Check(1, "declared", 3)]
+    with pytest.raises(ReferenceError_, match="not whole"):
+        prepare(spec, whole, [ask(RIGHT)], checks)
+    with pytest.raises(ReferenceError_, match="int8 cannot hold"):
+        prepare(spec, whole, [ask("def softmax(x):\n    return (x * 0 + 300)\n")], checks)
+    known: Known = prepare(spec, whole, [ask("def softmax(x):\n    return (x > 0)\n")], checks)[0]
+    assert known.wide["y"].dtype == np.int8
+    assert set(known.wide["y"].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ref.py", "write it like ref.py:softmax"),
+        (":softmax", "write it like"),
+        ("ref.py:soft max", "write it like"),
+        ("nowhere.py:softmax", "cannot be read"),
+        (".:softmax", "is a folder"),
+    ],
+)
+def test_a_reference_that_is_not_there_is_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read_reference(text)
+
+
+def test_a_giant_reference_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "big.py").write_bytes(b"#" * (300 << 10))
+    with pytest.raises(UsageError, match="over 256 KiB"):
+        read_reference(f"{tmp_path / 'big.py'}:f")

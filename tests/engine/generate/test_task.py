@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine.errors import OptimlError
+from engine.generate.task import Task, TaskError, read_task
+from engine.model import Program
+from engine.spec.read import specs_in
+
+from .scripts import RECORDED
+
+X = {"name": "x", "type": "float", "role": "in", "shape": ["rows", "cols"], "fill": "normal", "low": "", "high": ""}
+Y = {"name": "y", "type": "float", "role": "out", "shape": ["rows", "cols"], "fill": "", "low": "", "high": ""}
+ROWS = {"name": "rows", "type": "int32", "role": "scalar", "shape": [], "fill": "", "low": "", "high": ""}
+SIZES = [{"name": "rows", "values": [4096]}, {"name": "cols", "values": [8192]}]
+
+
+def told(*arguments: dict[str, Any], sizes: Any = SIZES, kernel: Any = "softmax_kernel") -> str:
+    return json.dumps({"kernel": kernel, "sizes": sizes, "arguments": list(arguments)})
+
+
+def specs(task: Task) -> Any:
+    return specs_in(Program({"k.cu": task.file(("a comment",)).encode()}, "k.cu"), None)[0]
+
+
+@pytest.mark.parametrize("name", ["softmax", "saxpy", "column_sum"])
+@pytest.mark.parametrize("cpu", [True, False])
+def test_a_task_becomes_a_file_whose_spec_the_engine_reads(name: str, cpu: bool) -> None:
+    task = read_task((RECORDED / name / "task.md").read_text(), cpu=cpu)
+    spec = specs(task)
+    assert spec.kernel == task.kernel == name.removesuffix("_kernel") + "_kernel"
+    assert [a.name for a in spec.arguments] == [a.name for a in task.arguments]
+    assert spec.check == task.check
+    assert [dict(c.sizes) for c in spec.time] == [dict(c.sizes) for c in task.time]
+    assert spec.tolerance is None
+    assert spec.deterministic
+    assert all(a.tolerance is None for a in spec.arguments)
+
+
+def test_check_shapes_are_awkward_and_reach_the_real_length() -> None:
+    task = read_task((RECORDED / "softmax" / "task.md").read_text())
+    shapes = [(c.sizes["rows"], c.sizes["cols"]) for c in task.check]
+    assert (1, 1) in shapes
+    assert (7, 129) in shapes
+    assert any(cols == 8192 and rows < 10 for rows, cols in shapes)
+    assert (4096, 8192) not in shapes
+
+
+def test_a_factor_comes_in_several_values_of_one_sign() -> None:
+    task = read_task((RECORDED / "saxpy" / "task.md").read_text())
+    factors = {c.sizes["a"] for c in task.check}
+    assert len(factors) >= 3
+    assert all(f > 0 for f in factors)
+    assert task.time[0].sizes["a"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("I cannot do that.", "no JSON object"),
+        (told(X, Y, kernel="x;y"), "no name for a kernel"),
+        (told(X, Y, kernel="optiml_k"), "no name for a kernel"),
+        (told({**X, "name": "x, float* z"}, Y), "no name for a argument"),
+        (told({**X, "name": "threadIdx"}, Y), "no name"),
+        (told({**X, "type": "float4"}, Y), "has a type that is none of"),
+        (told({**X, "role": "secret"}, Y), "the role of 'x'"),
+        (told({**X, "shape": ["rows; system()"]}, Y), "no arithmetic"),
+        (told({**X, "shape": ["rows/*", "*/cols"]}, Y), "no arithmetic"),
+        (told({**X, "shape": ["depth"]}, Y), "has no value"),
+        (told({**X, "shape": ["rows - 4096"]}, Y), "extent of 0"),
+        (told({**X, "shape": []}, Y), "one to 6 extents"),
+        (told({**X, "fill": "constant"}, Y), "fill of 'x'"),
+        (told({**X, "fill": "uniform", "low": "0\n", "high": 'a" }'}, Y), "no arithmetic"),
+        (told({**X, "type": "int32", "fill": "normal"}, Y), "no normal fill"),
+        (told(X, Y, {**ROWS, "name": "depth"}), "is no size"),
+        (told(X, Y, {**ROWS, "type": "half"}), "write one of"),
+        (told(X, Y, X), "same name"),
+        (told(X), "at least one input and one output"),
+        (told(Y), "at least one input and one output"),
+        (told(X, Y, sizes=[]), "one to 8 sizes"),
+        (told(X, Y, sizes=[{"name": "rows", "values": [0]}]), "a length is at least 1"),
+        (told(X, Y, sizes=[{"name": "rows", "values": ["many"]}]), "is no number"),
+        (told(X, Y, sizes=[{"name": "rows", "values": [8]}, {"name": "cols", "values": [16]}]), "no size is over"),
+        (told(X, Y, sizes=[{"name": "rows", "values": [1 << 20]}, {"name": "cols", "values": [1 << 20]}]), "GiB"),
+        (told(X, Y, sizes=[{"name": "rows", "values": [1, 2]}, {"name": "cols", "values": [1, 2, 3]}]), "others have 3"),
+        (told(X, Y, sizes=[{"name": "x", "values": [4096]}, *SIZES]), "both a buffer and a size"),
+    ],
+)  # fmt: skip
+def test_a_bad_task_is_refused_with_one_sentence(answer: str, says: str) -> None:
+    with pytest.raises(TaskError, match=says):
+        read_task(answer)
+
+
+def test_nothing_of_an_answer_reaches_the_file_but_what_was_checked() -> None:
+    """A task that asks for a loose judgement gets ours: tolerance, shapes and determinism are not its own to say."""
+    loose = json.loads(told({**X, "tolerance": 0.1, "low": "1", "high": "2"}, {**Y, "tolerance": 0.1}))
+    loose |= {
+        "tolerance": 0.1,
+        "deterministic": False,
+        "check": [{"rows": 1, "cols": 1}],
+        "compile": {"defines": ["A=1"]},
+    }
+    text = read_task(json.dumps(loose)).file(("",))
+    assert "tolerance" not in text
+    assert "deterministic" not in text
+    assert "compile" not in text
+    assert 'kind = "normal" }' in text  # neither mean nor deviation
+    assert len(specs(read_task(json.dumps(loose))).check) >= 3
+
+
+@pytest.mark.parametrize(
+    ("required", "known", "says"),
+    [
+        (("matrix",), (), "takes 'matrix', which is no argument"),
+        (("x", "y"), (), "'y' is an output"),
+        (("rows",), (), "the input 'x' is none that the reference takes"),
+    ],
+)
+def test_a_task_has_to_fit_the_reference(required: tuple[str, ...], known: tuple[str, ...], says: str) -> None:
+    with pytest.raises(TaskError, match=says):
+        read_task(told(X, Y), required=required, known=(*required, *known))
+
+
+def test_fuzzed_answers_end_in_a_task_or_a_sentence() -> None:
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+
+    keys = st.sampled_from(["name", "type", "role", "shape", "fill", "low", "high", "values"])
+    leaf = st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.just("rows"), st.just("in")
+    )
+    value = st.recursive(leaf, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(
+        keys, inner, max_size=5)), max_leaves=12)  # fmt: skip
+
+    @given(arguments=st.lists(value, max_size=4), sizes=value)
+    @settings(max_examples=150, deadline=None)
+    def check(arguments: list[Any], sizes: Any) -> None:
+        try:
+            task = read_task(json.dumps({"kernel": "k", "sizes": sizes, "arguments": [X, Y, *arguments]}))
+        except TaskError:
+            return
+        try:
+            specs(task)
+        except OptimlError:
+            return  # the run turns it into a refusal
+
+    check()
