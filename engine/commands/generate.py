@@ -52,6 +52,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
     parser.add_argument("--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer")
     parser.add_argument("--llm-timeout", type=float, default=180.0, metavar="S", help="for one answer (default: 180)")
+    parser.add_argument(
+        "--llm-free-form", action="store_true", help="do not ask the server to hold the model to the form of an answer"
+    )
     parser.add_argument("--llm-concurrency", type=int, default=4, metavar="N", help="requests at once (default: 4)")
     parser.add_argument(
         "--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone"
@@ -162,6 +165,7 @@ def _llm(arguments: argparse.Namespace) -> LlmSettings:
         batch=batch,
         replay=replay,
         prompts=arguments.llm_log == "full",
+        schema=not arguments.llm_free_form,
         answer_tokens=arguments.llm_answer_tokens,
         timeout_s=arguments.llm_timeout,
     )

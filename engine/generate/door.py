@@ -54,7 +54,7 @@ class Door:
         s = self.settings
         model = s.plan_model if plan and s.plan_model not in ("", "same") else s.model
         most = min(MOST_PLAN_TOKENS, s.answer_tokens) if plan else s.answer_tokens
-        held = schema if isinstance(schema, dict) else None
+        held = schema if s.schema and isinstance(schema, dict) else None
         return self._client.complete(ChatRequest(messages, label, model, temperature, most, held, about))
 
     @property
