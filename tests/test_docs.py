@@ -36,7 +36,9 @@ def check_command(page: Path, arguments: str) -> None:
     parsed = cli._parser().parse_args(words)
     file = getattr(parsed, "file", None)
     if isinstance(file, Path) and file.name not in ("FILE", "FILE.cu"):
-        assert (ROOT / file).is_file() or f"// {file}\n" in page.read_text(), f"{page.name}: no such file {file}"
+        text = page.read_text()
+        shown = f"// {file}\n" in text or f"--out {file}" in text  # by the page itself, or written by a command of it
+        assert (ROOT / file).is_file() or shown, f"{page.name}: no such file {file}"
 
 
 def _commands() -> list[tuple[Path, str]]:
@@ -132,11 +134,21 @@ def test_the_example_in_the_readme_is_what_its_record_says() -> None:
     assert len(re.findall(r"\d+\.\d+", tables)) == 3 * len(steps) + 5 * len(cases) + 1  # the original's 1.00
 
 
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings: small letters, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", page.read_text()):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        there = page.parent / name if name else page
+        assert there.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in _anchors(there), f"{page.name}: {target}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
