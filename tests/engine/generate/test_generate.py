@@ -68,12 +68,15 @@ def told_to(server: Any) -> str:
 
 def test_strategies_compete_and_the_fastest_right_kernel_is_written(run: Any, tmp_path: Path) -> None:
     """A kernel that reads beyond the last row goes back and is put right; CUB cannot run on a CPU."""
+    memory = (RECORDED / "column_sum" / "memory.md").read_text()
     code, result, _, server = run(
-        "column_sum", "--generate-only", "--strategies", "parallel,memory,library", "--out", "k.cu"
-    )
+        "column_sum", "--generate-only", "--strategies", "parallel,memory,algorithm,library", "--out", "k.cu",
+        instead={"algorithm": memory.replace("sum", "total").replace("column_total", "column_sum").replace("totals", "sums")},
+    )  # fmt: skip
     assert code == 0
     assert asked(server, "column_sum") == [
-        "task", "parallel-plan", "parallel", "parallel-repair-1", "memory-plan", "memory", "library-plan", "library",
+        "task", "parallel-plan", "parallel", "parallel-repair-1", "memory-plan", "memory", "algorithm-plan",
+        "algorithm", "library-plan", "library",
     ]  # fmt: skip
     by = {s["name"]: s for s in result["strategies"]}
     assert result["schema"] == SCHEMA
@@ -81,6 +84,7 @@ def test_strategies_compete_and_the_fastest_right_kernel_is_written(run: Any, tm
     assert result["reference"]["confirmed"]
     assert (by["parallel"]["role"], by["parallel"]["ratio"], by["parallel"]["repairs"]) == ("yardstick", 1.0, 1)
     assert by["memory"]["right"]
+    assert by["algorithm"]["role"] == "twin"  # other names, the same machine code
     assert by["library"]["ending"] == "screened_out"
     assert "CUB" in by["library"]["reason"]
     assert (result["best"], by["memory"]["role"]) == ("memory", "best")
@@ -166,6 +170,11 @@ def test_drafts_that_disagree_end_it_before_a_kernel_is_asked_for(run: Any) -> N
     assert "give a reference of your own" in err
     assert asked(server, "saxpy") == ["task", "draft", "draft", "draft"]
     assert all("response_format" not in body for body in server.requests)
+    # The recording tells the same without a server.
+    again = run("saxpy", "--llm-free-form", "--llm", "replay:work/exchanges.jsonl", "--work", "again", own=False)
+    assert again[:2] == (1, None)
+    assert "the drafted references 'draft 1' and 'draft 3' disagree" in again[2]
+    assert again[3].requests == []
 
 
 def test_too_few_drafts_end_it(run: Any) -> None:
