@@ -15,6 +15,8 @@ from engine.report.decode import NotThis, decode
 from engine.report.read import Run
 from engine.spec.model import KernelSpec
 
+_LEAST = 1e-9  # warp instructions per byte; its inverse is as far from anything real
+
 
 @dataclass(frozen=True)
 class Point:
@@ -100,6 +102,8 @@ def _points(run: Run, rate: float, issue: float, predicted: bool) -> list[Point]
             "original" if at == 0 else "best" if at == last and result.best else "step"
         )
         intensity, per_s = seen.instructions / seen.bytes_moved, seen.instructions / time_us * 1e6
+        if not (_LEAST < intensity < 1 / _LEAST and 1.0 < per_s < 1 / _LEAST**2):
+            continue  # no device counts so: a damaged journal
         name = label if kind != "best" else f"{label} (best)"
         points.append(Point(name, kind, intensity, per_s, per_s / min(intensity * rate, issue)))
     return points

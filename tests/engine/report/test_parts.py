@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.report_size import recorded, synthesise
 from engine.report.branches import _DEEPEST, _MOST, branches
-from engine.report.read import Node, Run, Source, read_run
+from engine.report.read import Counted, Node, Run, Source, read_run
 from engine.report.roofline import Roofline, roofline
 from engine.report.sources import listings
 from engine.report.svg import Styles, draw, look
@@ -150,9 +150,13 @@ def test_the_roofline_of_a_measured_run(measured: Path) -> None:
     assert "predicted" not in (roof.x_words + roof.y_words)
 
 
-def test_the_roofline_of_a_predicted_run_is_another_one(tmp_path: Path) -> None:
-    from engine.report.read import Counted
+@pytest.mark.parametrize("counted", [(1e-200, 1e200, 1.0), (1e200, 1e-200, 1.0), (1.0, 1.0, 1e-300), (1e9, 1e8, 1e300)])
+def test_counts_that_no_device_gives_are_no_points(counted: tuple[float, float, float]) -> None:
+    run = dataclasses.replace(run_of(), counted={0: Counted(*counted)})
+    assert isinstance(roofline(run), str)
 
+
+def test_the_roofline_of_a_predicted_run_is_another_one(tmp_path: Path) -> None:
     spec = {
         "file": "k.cu", "steps": [{"kernel": "k", "template_args": "", "arguments": ["x"]}],
         "arguments": [{"name": "x", "type": "float", "role": "inout", "size": "rows*cols"}],
