@@ -1,7 +1,7 @@
 """What part of a search's time the full verification of promoted candidates took.
 
     python benchmarks/verification_share.py .optiml/softmax-softmax_kernel/result.json
-    python benchmarks/verification_share.py benchmarks/results/examples-h200.json
+    python benchmarks/verification_share.py benchmarks/results/examples.json
 
 Reads results, or records that hold several, and prints a row for each run: the search's seconds, those of the checks that
 every candidate passes (stage `verify`, or `screen` on the CPU path), and those of the full verification of what would be
@@ -45,9 +45,12 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def results(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The result itself, or those of a record's runs."""
+    """The result itself, those of a record's runs, or the rows of a table of `optiml bench`."""
     if "stages" in data and "kernel" in data:
         yield data
+    for row in (data.get("rows") or {}).values():
+        if "stages" in row:
+            yield row
     for run in data.get("runs", ()):
         if run.get("result"):
             yield run["result"]
@@ -56,7 +59,7 @@ def results(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def confirmations(result: Mapping[str, Any]) -> dict[str, float]:
     """Seconds by stage of all confirmations, the refused ones too."""
     found: dict[str, float] = {}
-    looked = [*result["refused"], *([result["best"]] if result["best"] else [])]
+    looked = [*result.get("refused", ()), *([result["best"]] if result.get("best") else [])]
     for one in looked:
         for stage, seconds in one["evaluation"]["stage_s"].items():
             found[stage] = found.get(stage, 0.0) + seconds
