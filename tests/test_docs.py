@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import readme_example
 from engine import cli, model, result
 from engine.search import journal
 
@@ -96,6 +97,19 @@ def test_every_option_is_documented(verb: str) -> None:
     assert sorted(o for o in options if f"`{o}`" not in section and f"`{o} " not in section) == []
 
 
+@pytest.mark.parametrize("module", ["hooks/check.py", "hooks/quick.py", "action/main.py"])
+def test_every_option_of_the_other_commands_is_documented(module: str) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    (command,) = (
+        name for name, entry in scripts.items() if entry == module.removesuffix(".py").replace("/", ".") + ":main"
+    )
+    sections = re.split(r"^## ", (ROOT / "docs" / "cli.md").read_text(), flags=re.M)
+    (section,) = (s for s in sections if f"`{command}`" in s.partition("\n")[0])
+    options = re.findall(r"""add_argument\(\s*"(--[\w-]+)""", (ROOT / module).read_text())
+    assert options
+    assert [o for o in options if f"`{o}`" not in section and f"`{o} " not in section] == []
+
+
 def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What "how to add a rule" shows is a rule: it edits an example so that the text still has its kernel."""
     from engine.rules import make_site
@@ -120,18 +134,11 @@ def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_example_in_the_readme_is_what_its_record_says() -> None:
-    text = (ROOT / "README.md").read_text()
-    (shown,) = (block for language, block in _FENCE.findall(text) if language == "text")
-    (name,) = set(re.findall(r"benchmarks/results/[\w.-]+json", text))
-    runs = [run["result"] for run in json.loads((ROOT / name).read_text())["runs"]]
-    (run,) = (run for run in runs if run["verdict"] == shown.splitlines()[0])
-    steps = [step["evaluation"]["measurement"] for step in run["trajectory"]]
-    cases = run["best"]["evaluation"]["measurement"]["cases"]
-    figures = [f"{x['ratio']:.2f} ({x['low']:.2f} to {x['high']:.2f})" for x in [*steps, *cases]]
-    figures += [f" {case[key]:.1f} " for case in cases for key in ("original_us", "candidate_us")]
-    assert [figure for figure in figures if figure not in shown] == []
-    tables = "\n".join(shown.splitlines()[1:])
-    assert len(re.findall(r"\d+\.\d+", tables)) == 3 * len(steps) + 5 * len(cases) + 1  # the original's 1.00
+    record = json.loads(readme_example.RECORD.read_text())
+    readme = (ROOT / "README.md").read_text()
+    text = readme_example.example(record)
+    assert record["rows"][readme_example.ROW]["verdict"] in text
+    assert readme == readme_example.replaced(readme, text), "run 'python benchmarks/readme_example.py'"
 
 
 def _anchors(page: Path) -> set[str]:
