@@ -118,7 +118,7 @@ class Author:
             raise Deferred
         if len(found) < _LEAST_DRAFTS:
             raise RefusedError(
-                f"only {len(found)} of {DRAFTS} drafts of a reference can be used, and {_LEAST_DRAFTS} must agree: {problem}",
+                f"{len(found)} of {DRAFTS} drafts of a reference can be used, and {_LEAST_DRAFTS} must agree: {problem}",
                 "", "give a reference of your own with --reference",
             )  # fmt: skip
         return found

@@ -74,7 +74,7 @@ class Door:
         return replace(self.settings, limit=limit, batch=batch)
 
     def close(self) -> None:
-        """End waiting retries, close the recording."""
+        """End waiting retries, close the recording. Twice is once."""
         if self._server is not None:
             self._server.close()
         if self._recorder is not None:

@@ -23,17 +23,17 @@ from typing import Any
 
 from engine.config import Guardrails
 from engine.errors import MachineError, OptimlError, RefusedError, UsageError
-from engine.generate.author import Author, Deferred, Draft, workplace
+from engine.generate.author import DRAFTS, Author, Deferred, Draft, workplace
 from engine.generate.contest import Candidate, Contest, distinct, stem
 from engine.generate.door import Door
 from engine.generate.oracle import Oracle, Reference, ReferenceError_, prepare, repeats
 from engine.generate.prompt import Prompts
-from engine.generate.result import GenerationResult, StrategyResult, write
+from engine.generate.result import RESULT, GenerationResult, StrategyResult, write
 from engine.generate.strategies import STRATEGIES, Strategy
 from engine.generate.trial import Trial, check_plan
 from engine.guardrails import LIMITS
 from engine.llm.edits import plain
-from engine.llm.session import LlmSettings
+from engine.llm.session import EXCHANGES, LlmSettings
 from engine.machine import Machine
 from engine.model import Outcome, Program
 from engine.optimize import Options, ignore_folder, provenance
@@ -109,6 +109,7 @@ def generate(options: GenerateOptions, machine: Machine, told: Told | None = Non
     MachineError.
     """
     sentence_of(options.sentence)
+    _check_folder(options.work)
     ignore_folder(options.work)
     door = Door(options.llm, options.work)
     run = _Run(options, machine, door, told or Told())
@@ -148,8 +149,8 @@ class _Run:
         self._told.step("asking for the task")
         required, optional = (given[0].required, given[0].optional) if given else ((), ())
         self.task = author.task(required, optional, cpu=self._machine.mode == "predicted")
-        self._references(author, given)
         self._place()
+        self._references(author, given)
         self._told.step("asking the reference")
         self.known = prepare(self.spec, self.task, self.oracles, check_plan(self.spec, self._random, real=False))
         repeats(self.spec, self.task, self.oracles[0], self.known[0])
@@ -169,32 +170,46 @@ class _Run:
         return oracle
 
     def _references(self, author: Author, given: list[Oracle]) -> None:
-        """The user's reference, or drafts of which at least two can be asked."""
+        """The user's reference, or drafts of which at least two answer as the task says."""
         self.oracles = given
         if given:
-            self.reference = given[0].reference
+            self._keep(given[0].reference, "reference.given.py")
             return
         self._told.step("drafting a reference")
         problem: ReferenceError_ | None = None
+        first = check_plan(self.spec, self._random, real=False)[:1]
         for draft in author.references(self.task):
             try:
-                self.oracles.append(self._oracle(draft))
+                oracle = self._oracle(draft)
+                prepare(self.spec, self.task, [oracle], first)
+                self.oracles.append(oracle)
             except ReferenceError_ as error:
                 problem = error
         if len(self.oracles) < 2:
             raise RefusedError(
-                f"only {len(self.oracles)} drafts of a reference can be run, and two must agree"
+                f"{len(self.oracles)} of {DRAFTS} drafts of a reference can be run, and two must agree"
                 f"{': ' + problem.what if problem else ''}", "", "give a reference of your own with --reference",
             )  # fmt: skip
-        self.reference = self.oracles[0].reference
+        self._keep(self.oracles[0].reference, "reference.py")
         self._notes.append(UNCONFIRMED)
+
+    def _keep(self, reference: Reference, name: str) -> None:
+        """Take a reference as the one that counts, and keep its text beside the result."""
+        self.reference = reference
+        try:
+            for other in ("reference.py", "reference.given.py"):
+                (self._options.work / other).unlink(missing_ok=True)
+            (self._options.work / name).write_bytes(reference.source)
+        except OSError as error:
+            raise _unwritable(error, self._options.work) from None
 
     def _place(self) -> None:
         """Our file, with an empty kernel, where the strategies' kernels are placed. Raises RefusedError."""
         options = self._options
-        reference = f"Reference: {plain(self.reference.function)} of {plain(self.reference.name)}."
-        if not self.reference.confirmed:
-            reference = f"UNCONFIRMED: {UNCONFIRMED}"
+        given = options.reference
+        reference = f"UNCONFIRMED: {UNCONFIRMED}"
+        if given is not None:
+            reference = f"Reference: {plain(given.function)} of {plain(given.name)}."
         # No comment of ours may read as a line of the spec.
         task = re.sub(r"(?i)optiml\s*:", "OptiML", sentence_of(options.sentence))
         header = (
@@ -208,12 +223,8 @@ class _Run:
             # A repository of its own: what lies around the folder is no part of it.
             (self._root / ".git").mkdir(exist_ok=True)
             (self._root / name).write_text(self.task.file(header), encoding="utf-8")
-            reference_file = "reference.py" if not self.reference.confirmed else "reference.given.py"
-            (options.work / reference_file).write_bytes(self.reference.source)
         except OSError as error:
-            raise MachineError(
-                f"cannot be written ({error.strerror})", str(self._root), "choose another --work"
-            ) from None
+            raise _unwritable(error, self._root) from None
         self._path = self._root / name
         try:
             self.spec, _ = find_spec(self._root, self._path)
@@ -234,7 +245,12 @@ class _Run:
             return draft
 
         with ThreadPoolExecutor(max(1, o.llm.concurrency), thread_name_prefix="strategy") as executor:
-            return list(executor.map(one, o.strategies))
+            try:
+                return list(executor.map(one, o.strategies))
+            except BaseException:
+                self._door.close()  # whoever still waits for an answer waits no longer
+                executor.shutdown(wait=False, cancel_futures=True)
+                raise
 
     # ---- the competition
 
@@ -397,3 +413,17 @@ class _Run:
         return (
             f"{self.task.kernel} {known}: {speed}; {right} of {len(drafts)} strategies gave a right kernel{screened}."
         )
+
+
+def _check_folder(work: Path) -> None:
+    """A work folder is written over, so it is a new one, an empty one, or one of ours. Raises UsageError."""
+    try:
+        there = {path.name for path in work.iterdir()} if work.is_dir() else set()
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", str(work), "choose another --work") from None
+    if there and not there & {RESULT, EXCHANGES, "files"}:
+        raise UsageError("holds files that are none of a generation's", str(work), "choose another --work")
+
+
+def _unwritable(error: OSError, path: Path) -> MachineError:
+    return MachineError(f"cannot be written ({error.strerror})", str(path), "choose another --work")

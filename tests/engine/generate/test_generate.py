@@ -17,6 +17,7 @@ from engine.generate.strategies import STRATEGIES
 from engine.llm.batch import custom_id
 from engine.llm.client import OpenAIClient  # noqa: F401 - the real client is what the tests run
 from engine.model import Program
+from engine.report.generation import print_generation
 from engine.source.load import load_program
 from engine.spec.read import find_spec
 from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
@@ -66,7 +67,9 @@ def told_to(server: Any) -> str:
     return "\n".join(m["content"] for body in server.requests for m in body["messages"] if m["role"] != "assistant")
 
 
-def test_strategies_compete_and_the_fastest_right_kernel_is_written(run: Any, tmp_path: Path) -> None:
+def test_strategies_compete_and_the_fastest_right_kernel_is_written(
+    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A kernel that reads beyond the last row goes back and is put right; CUB cannot run on a CPU."""
     memory = (RECORDED / "column_sum" / "memory.md").read_text()
     code, result, _, server = run(
@@ -101,6 +104,15 @@ def test_strategies_compete_and_the_fastest_right_kernel_is_written(run: Any, tm
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu")
     assert spec.kernel == "column_sum_kernel"
     assert isinstance(load_program(tmp_path / "k.cu"), Program)
+
+    monkeypatch.setenv("COLUMNS", "300")
+    strategies = tuple(StrategyResult(**s) for s in result["strategies"])
+    print_generation(GenerationResult(**{**result, "strategies": strategies}), Path("work"))
+    shown = capsys.readouterr().out
+    assert result["verdict"] in " ".join(shown.split())
+    assert "speed (predicted)" in shown
+    assert "right, same machine code" in " ".join(shown.split())
+    assert f"Kernel: {tmp_path / 'k.cu'}" in shown
 
     # What a model is told: never the shapes that it is checked on.
     told = told_to(server)
@@ -181,8 +193,18 @@ def test_too_few_drafts_end_it(run: Any) -> None:
     bad = {"draft-1": "I would rather not.", "draft-2": "```python\ndef reference(x, y, n, a)\n```"}
     code, _, err, _ = run("saxpy", own=False, instead=bad)
     assert code == 1
-    assert "only 1 drafts of a reference can be run, and two must agree" in err
+    assert "1 of 3 drafts of a reference can be run, and two must agree" in err
     assert err.count("\n") == 1
+    # One that takes other arguments than the task has is no draft of it either.
+    other = {
+        "draft-2": "```python\ndef reference(matrix):\n    return matrix\n```",
+        "draft-3": "```python\nreference = 1\n```",
+    }
+    code, _, err, _ = run("saxpy", own=False, instead=other)
+    assert code == 1
+    assert (
+        "1 of 3 drafts of a reference can be run, and two must agree: the reference 'reference' raises TypeError" in err
+    )
 
 
 def test_a_task_that_nobody_can_use_is_asked_for_once_more(run: Any) -> None:
@@ -235,6 +257,11 @@ def test_a_budget_stops_it_and_says_so(run: Any) -> None:
         (["saxpy", "--out", "there.cu"], 2, "is there already"),
         (["saxpy", "--out", "no/where.cu"], 2, "does not exist"),
         (["saxpy", "--budget", "soon"], 2, "is no budget"),
+        (
+            ["saxpy", "--work", ".", "--llm", "batch:b", "--llm-model", "m"],
+            2,
+            "holds files that are none of a generation's",
+        ),
         (["saxpy", "--repairs", "99"], 2, "--repairs is from 0"),
         (["saxpy", "--llm", "replay:nothing.jsonl"], 2, "cannot be read"),
     ],
