@@ -142,6 +142,13 @@ def test_the_guide_to_reviews_quotes_what_the_bot_writes() -> None:
     assert [part for part in parts - {"Patch"} if part not in " ".join(page.split())] == []
 
 
+def test_defaults_in_the_guide_to_runners_are_those_of_the_settings() -> None:
+    named = re.findall(r"^\| `(\w+\.\w+)` \| `(\w+)` \|", (FOLDER / "runners.md").read_text(), re.M)
+    assert len(named) >= 4
+    settings = (ROOT / "docs" / "config.md").read_text()
+    assert [name for name, default in named if f"| `{name}` | `{default}` |" not in settings] == []
+
+
 @pytest.mark.parametrize("page", [p for p in GUIDES if any(not c.needs for c in _commands(p))], ids=lambda p: p.stem)
 def test_commands_of_a_guide_run(page: Path, cache: Path, tmp_path: Path) -> None:
     """In order, in one new repository that holds what the page says and the examples; searches get three candidates."""
