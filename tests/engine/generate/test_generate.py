@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
 from engine import cli
+from engine.generate.contest import _mark
 from engine.generate.result import SCHEMA, GenerationResult, StrategyResult
+from engine.generate.run import UNCONFIRMED
 from engine.generate.strategies import STRATEGIES
 from engine.llm.batch import custom_id
 from engine.llm.client import OpenAIClient  # noqa: F401 - the real client is what the tests run
 from engine.model import Program
 from engine.report.generation import print_generation
 from engine.source.load import load_program
+from engine.source.patch import make_patch
 from engine.spec.read import find_spec
 from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
 from tests.engine.llm.server import completion, ok, status
@@ -60,6 +64,18 @@ def run(
         return code, json.loads(said.out) if said.out.strip() else None, said.err, server
 
     return start
+
+
+def test_a_marked_patch_still_applies(tmp_path: Path) -> None:
+    before, after = Program({"k.cu": b"int a;\n"}, "k.cu"), Program({"k.cu": b"int b;\n"}, "k.cu")
+    (tmp_path / "k.cu").write_bytes(before.data)
+    patch = tmp_path / "best.patch"
+    patch.write_bytes(make_patch(before, after))
+    _mark(patch, UNCONFIRMED)
+    assert patch.read_text().startswith("UNCONFIRMED: The reference was drafted by a model")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "best.patch"], cwd=tmp_path, check=True)
+    assert (tmp_path / "k.cu").read_bytes() == after.data
 
 
 def told_to(server: Any) -> str:
@@ -124,7 +140,7 @@ def test_strategies_compete_and_the_fastest_right_kernel_is_written(
 
 def test_a_drafted_reference_is_shown_checked_and_marked_everywhere(run: Any, tmp_path: Path) -> None:
     code, result, _, server = run(
-        "saxpy", "--strategies", "parallel,instruction", "--repairs", "1", "--budget", "2", own=False
+        "saxpy", "--strategies", "parallel,instruction", "--repairs", "1", "--budget", "1", own=False
     )
     assert code == 0
     assert asked(server, "saxpy").count("draft") == 3
@@ -139,9 +155,7 @@ def test_a_drafted_reference_is_shown_checked_and_marked_everywhere(run: Any, tm
     searched = json.loads((tmp_path / "work" / "optimize" / "result.json").read_text())
     assert "confirmed by nobody" in searched["notes"][0]
     assert searched["proposers"]["generate"]["candidates"] == 1  # the other strategy's kernel, tried first
-    assert searched["counts"]["candidates"] == 2
-    patch = tmp_path / "work" / "optimize" / "best.patch"
-    assert not patch.exists() or patch.read_text().startswith("UNCONFIRMED: ")
+    assert searched["counts"]["candidates"] == 1
     # The kernel with the factor written into it passed on no other factor.
     instruction = next(s for s in result["strategies"] if s["name"] == "instruction")
     assert instruction["repairs"] == 1
