@@ -180,6 +180,16 @@ def test_paths_in_the_documents_exist(page: Path) -> None:
     assert not lost
 
 
+def test_each_published_method_is_named_where_the_map_says() -> None:
+    rows = re.findall(r"^\|.*\| .*arXiv (\S+) \| (.*) \|$", (ROOT / "docs" / "architecture.md").read_text(), re.M)
+    assert len(rows) >= 5
+    for number, places in rows:
+        for place in re.findall(r"`([^`]+)`", places):
+            package = [*(ROOT / place).glob("*.py"), *(ROOT / "docs").glob(f"{Path(place).name}.md")]
+            files = [ROOT / place] if place.endswith(".py") else package
+            assert any(number in file.read_text() for file in files), (number, place)
+
+
 def test_the_map_names_every_package_and_folder_of_the_tests() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     packages = [
