@@ -31,7 +31,7 @@ class StrategyResult:
     requests: int
     repairs: int
     right: bool  # agrees with the reference on every check
-    role: str = ""  # "yardstick", "best", "seed", "twin" (same machine code as another), "" otherwise
+    role: str = ""  # "best", "yardstick", "twin" (same machine code as another), "" otherwise
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -52,6 +52,7 @@ class GenerationResult:
     reference: Mapping[str, Any]  # origin, confirmed, function, name, drafts, text
     task: Mapping[str, Any]
     strategies: tuple[StrategyResult, ...]
+    yardstick: str  # the strategy whose kernel was the original that all others were verified and timed against
     best: str  # the strategy that what was written stems from
     ratio: float | None  # of what was written, against the yardstick
     optimized: Mapping[str, Any] | None  # what the search came to; None: generate only

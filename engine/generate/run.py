@@ -339,6 +339,7 @@ class _Run:
             written = str(target)
             verdict = self._verdict(chosen, drafts)
         best = chosen.stem.draft.strategy.name if chosen is not None else ""
+        yardstick = next((c.draft.strategy.name for c in candidates if c.proposal is None), "")
         spent = self._door.budget.spent
         result = GenerationResult(
             sentence=sentence_of(o.sentence), verdict=verdict, kernel=self.task.kernel, mode=self._machine.mode,
@@ -352,7 +353,7 @@ class _Run:
                 "signature": self.task.signature, "arguments": [dataclasses.asdict(a) for a in self.task.arguments],
                 "check": [dict(c.sizes) for c in self.task.check], "time": [dict(c.sizes) for c in self.task.time],
             },
-            strategies=tuple(self._strategy(d, candidates, best) for d in drafts), best=best,
+            strategies=tuple(self._strategy(d, candidates, best) for d in drafts), yardstick=yardstick, best=best,
             ratio=chosen.ratio if chosen is not None else None,
             optimized=None if searched is None else {
                 "verdict": searched.verdict, "counts": dict(searched.counts), "stopped": searched.stopped,

@@ -106,7 +106,7 @@ def test_strategies_compete_and_the_fastest_right_kernel_is_written(
     assert by["algorithm"]["role"] == "twin"  # other names, the same machine code
     assert by["library"]["ending"] == "screened_out"
     assert "CUB" in by["library"]["reason"]
-    assert (result["best"], by["memory"]["role"]) == ("memory", "best")
+    assert (result["best"], by["memory"]["role"], result["yardstick"]) == ("memory", "best", "parallel")
     assert result["ratio"] == by["memory"]["ratio"] > 1.2
     assert result["checks"] == {"each": 25, "written": 25}
 
