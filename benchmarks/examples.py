@@ -163,6 +163,28 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def head(schema: str, script: str, given: Sequence[str] | None, begin: datetime.datetime) -> dict[str, Any]:
+    """What every record of a script says first: its schema, command, date, commit and machine."""
+    return {
+        "schema": schema,
+        "command": ["python", Path(script).resolve().relative_to(ROOT).as_posix(), *shown(sys.argv[1:] if given is None else given)],
+        "date": begin.isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+    }  # fmt: skip
+
+
+def shown(arguments: Sequence[str]) -> list[str]:
+    """A command without the folders of one machine: paths relative to the project, others by their names."""
+    found = []
+    for text in arguments:
+        path = Path(text)
+        if path.is_absolute():
+            text = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+        found.append(text)
+    return found
+
+
 def commit() -> str:
     """The checkout's commit, marked when files differ from it; outside git what `OPTIML_COMMIT` says."""
     git = ["git", "-C", str(ROOT)]

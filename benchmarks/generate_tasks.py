@@ -28,8 +28,7 @@ from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.examples import ROOT, commit, machine, optiml
-from benchmarks.model_server import shown
+from benchmarks.examples import ROOT, commit, machine, optiml, shown
 from engine.generate.strategies import STRATEGIES
 
 SCHEMA = "optiml.generate_tasks/1"

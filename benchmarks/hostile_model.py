@@ -26,8 +26,7 @@ from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.examples import ROOT, commit, machine, optiml
-from benchmarks.model_server import shown
+from benchmarks.examples import head, optiml
 from engine.selftest.cases import SelfCase, load_cases, original_text
 
 SCHEMA = "optiml.hostile_model/1"
@@ -53,15 +52,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"{name}: {len(ours)} attacks …", file=sys.stderr, flush=True)
         originals.append(attacked(name, ours, options.device, options.budget))
     record = {
-        "schema": SCHEMA,
-        "command": [
-            "python",
-            Path(__file__).relative_to(ROOT).as_posix(),
-            *shown(sys.argv[1:] if given is None else given),
-        ],
-        "date": begin.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine(),
+        **head(SCHEMA, __file__, given, begin),
         "device": options.device,
         "originals": originals,
         "summary": summary(originals),

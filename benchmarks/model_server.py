@@ -24,7 +24,7 @@ from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.examples import ROOT, commit, machine, optiml, trimmed
+from benchmarks.examples import ROOT, head, optiml, shown, trimmed
 
 SCHEMA = "optiml.model_server/1"
 _SHOWN = 400  # characters of an answer in the record
@@ -57,15 +57,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     result = json.loads(done.stdout) if done.returncode == 0 else None
     record = {
-        "schema": SCHEMA,
-        "command": [
-            "python",
-            Path(__file__).relative_to(ROOT).as_posix(),
-            *shown(sys.argv[1:] if given is None else given),
-        ],
-        "date": begin.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine(),
+        **head(SCHEMA, __file__, given, begin),
         "models": models(url),
         "wall_s": round(time.monotonic() - started, 1),
         "error": None if result is not None else done.stderr.strip()[-2000:] or f"exit code {done.returncode}",
@@ -79,17 +71,6 @@ def main(given: Sequence[str] | None = None) -> int:
     options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     print(table(record))
     return 0 if all(record["checks"].values()) else 1
-
-
-def shown(arguments: Sequence[str]) -> list[str]:
-    """A command without the folders of one machine: paths relative to the project, others by their names."""
-    found = []
-    for text in arguments:
-        path = Path(text)
-        if path.is_absolute():
-            text = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
-        found.append(text)
-    return found
 
 
 def models(url: str) -> list[str]:

@@ -36,8 +36,7 @@ from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.examples import ROOT, commit, machine, optiml, speedup, trimmed
-from benchmarks.model_server import shown
+from benchmarks.examples import ROOT, head, optiml, shown, speedup, trimmed
 from engine.llm.batch import custom_id
 
 SCHEMA = "optiml.model_path/1"
@@ -85,15 +84,7 @@ def main(given: Sequence[str] | None = None) -> int:
             runs.append(compared(file, seed, options))
         kernels.append({"kernel": file.stem, "runs": runs, **across_seeds(runs)})
     record = {
-        "schema": SCHEMA,
-        "command": [
-            "python",
-            Path(__file__).relative_to(ROOT).as_posix(),
-            *shown(sys.argv[1:] if given is None else given),
-        ],
-        "date": begin.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine(),
+        **head(SCHEMA, __file__, given, begin),
         "answers": provenance(options.answers),
         "candidates": options.candidates,
         "rounds": options.rounds,

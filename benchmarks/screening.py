@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
 
 SCHEMA = "optiml.screening/1"
 
@@ -46,11 +46,7 @@ def main(given: Sequence[str] | None = None) -> int:
     screened = [s for row in rows for s in row["screened_s"]]
     raced = [s for row in rows for s in row["races_s"]]
     record = {
-        "schema": SCHEMA,
-        "command": ["python", "benchmarks/screening.py", *(sys.argv[1:] if given is None else given)],
-        "date": begin.isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine(),
+        **head(SCHEMA, __file__, given, begin),
         "kernels": rows,
         "screened_median_s": statistics.median(screened),
         "screened_most_s": max(screened),

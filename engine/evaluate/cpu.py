@@ -276,7 +276,7 @@ class CpuEvaluator:
     def build(self, program: Program) -> Built:
         built = self._builder.candidate(program)
         if self._original is not None and built.identity == self._original.identity:
-            return built  # known already: no need to compile it for the CPU
+            return replace(built, extra=self._original.extra)  # known already: no need to compile it for the CPU
         begin = time.perf_counter()
         try:
             binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
