@@ -293,6 +293,9 @@ class _Run:
             result, program = contest.search(yardstick, ranked, o.seeds, self._told.progress)
             if program is not None and result.best is not None:
                 held = result.best.evaluation.measurement
+                same = next((c for c in ranked if c.program == program and c.proposal is not None), None)
+                if same is not None and same.draft.written is not None and held is not None:
+                    choices.append(_Choice(same.draft.written.program, held.ratio, same, same.built.identity))
                 choices.append(_Choice(program, held.ratio if held else 1.0, stem(result, ranked) or yardstick))
         choices.append(_Choice(yardstick.program, 1.0, yardstick))
         return self._written(author, drafts, candidates, choices, result)
