@@ -222,7 +222,7 @@ def _counters() -> Part:
     from pathlib import Path
 
     costs = "ncu may not read counters"
-    get = "Load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give CAP_SYS_ADMIN"
+    get = "Load the driver with NVreg_RestrictProfilingToAdminUsers=0"
     try:
         text = Path("/proc/driver/nvidia/params").read_text()
     except OSError:
