@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from engine.sandbox import NoSandbox, Sandbox
 
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
-_RACE_FIBERS = 768  # CUDA threads after which race detection starts no further block: 1 MB and up to 1 ms each
+_RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
 _MAX_TEXT = 8 << 20
 _MAX_OBJECT = 256 << 20
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")

@@ -110,7 +110,7 @@ void hook_block_begin() {
 
 void hook_block_end() {}
 
-void hook_launch_end() {}
+void hook_launch_end() { blocks_run = 0; }
 
 void hook_fiber_start(Fiber &fiber) {
     fiber.tsan = __tsan_create_fiber(0);
@@ -128,10 +128,12 @@ void hook_release(void *variable) { __tsan_release(variable); }
 void hook_acquire(void *variable) { __tsan_acquire(variable); }
 
 bool hook_more_blocks() {
-    // Two blocks at least: what one alone does not show is that they race with each other.
-    if (job.max_fibers > 0 && started >= job.max_fibers && blocks_run >= 2) reached_limit = true;
-    blocks_run += !reached_limit;
-    return !reached_limit;
+    // Two blocks of a launch at least: what one alone does not show is that they race with each other.
+    long threads = static_cast<long>(block_dimension.x) * block_dimension.y * block_dimension.z;
+    bool more = job.max_fibers <= 0 || blocks_run < 2 || started + threads <= job.max_fibers;
+    reached_limit |= !more;
+    blocks_run += more;
+    return more;
 }
 
 bool hook_enough() { return reports >= MAX_REPORTS; }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.engine.cpu.conftest import Kernel, Make
+from tests.engine.cpu.conftest import Kernel, Make, launch
 from tests.engine.cpu.kernels import Honest, honest
 
 KERNELS = honest()
@@ -108,3 +108,25 @@ def test_race_found_in_every_run(name: str, old: str, new: str, array: str, make
         assert found, all_found
         assert not array or array in {f.array for f in found}
         assert all(f.line > 0 for f in found)
+
+
+def test_a_race_in_a_later_launch_is_found_behind_one_of_many_threads(make: Make) -> None:
+    text = """
+__global__ void fill(float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = 1.0f;
+}
+__global__ void total(const float* y, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) *out += y[i];
+}
+"""
+    n = np.int32(2048)
+    arguments = [
+        ("y", "inout", np.zeros(2048, np.float32)),
+        ("out", "inout", np.zeros(1, np.float32)),
+        ("n", "scalar", n),
+    ]
+    steps = [("y", "n"), ("y", "out", "n")]
+    kernel = make(text, ["fill", "total"], [launch(8, 256), launch(8, 256)], arguments, steps)
+    assert "out" in {f.array for f in kernel.races((0,)) if f.kind == "race"}
