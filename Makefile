@@ -18,7 +18,7 @@ demo: $(VENV)/.ready
 	@test -s $(DEMO_OUT)/best.patch && cat $(DEMO_OUT)/best.patch
 
 test: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -72,7 +72,7 @@ def _rows(path: Path) -> list[tuple[int, int | None, str, str, str, float | None
     if not path.is_file():
         raise UsageError("there is no journal", where=str(path), do="name the output folder of 'optiml optimize'")
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=0.5)) as db:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0.5)) as db:
             return list(db.execute("SELECT id, parent, summary, outcome, reason, ratio FROM candidates ORDER BY id"))
     except sqlite3.Error as error:
         raise MachineError(f"the journal cannot be read: {error}", str(path), "wait for the run that uses it") from None

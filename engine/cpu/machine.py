@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
 _RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
+_RACE_FIBERS_PER_CORE = 2048  # of all jobs together: some 0.7 s
 _MAX_TEXT = 8 << 20
 _MAX_OBJECT = 256 << 20
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
@@ -148,7 +149,11 @@ class CpuMachine:
         return self._jobs(binary, jobs, "screen", deadline_s)
 
     def races(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> tuple[Finding, ...]:
-        """What ThreadSanitizer finds over these jobs, each race once. Raises MachineError where `degraded` says why."""
+        """What ThreadSanitizer finds over these jobs, each race once. Raises MachineError where `degraded` says why.
+
+        Jobs of large blocks cost a second each; of those only as many are looked at as fit the time, the ones with the most blocks.
+        """
+        jobs = _watched(jobs, self.jobs)
         if self.prepared(binary.spec.compile.std).race is None:
             raise MachineError("races cannot be looked for", "", self.degraded[0])
         found: dict[tuple[object, ...], Finding] = {}
@@ -239,6 +244,21 @@ class CpuMachine:
             ]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watched(jobs: Sequence[CpuJob], cores: int) -> list[CpuJob]:
+    """The jobs that race detection has time for: the two with the most blocks, and others while the threads are few enough."""
+
+    def threads(job: CpuJob) -> int:
+        return sum(min(x.blocks, max(2, _RACE_FIBERS // x.threads)) * x.threads for x in job.launches)
+
+    chosen: list[CpuJob] = []
+    left = _RACE_FIBERS_PER_CORE * cores
+    for job in sorted(jobs, key=lambda job: -max((x.blocks for x in job.launches), default=0)):
+        if len(chosen) < 2 or threads(job) <= left:
+            chosen.append(job)
+        left -= threads(job)
+    return [job for job in jobs if any(job is one for one in chosen)]
 
 
 def _buffers(spec: KernelSpec) -> list[str]:
