@@ -271,7 +271,9 @@ class Model:
 
     enabled: bool = _option(False, _Flag(), "Ask a language model for edits, beside the rules.")
     name: str = _option("", _MODEL, "The model's name as its server knows it.")
-    plan: str = _option("", _MODEL, "A model that makes plans for the other to write as code; same for that one itself.")
+    plan: str = _option(
+        "", _MODEL, "A model that makes plans for the other to write as code; same for that one itself."
+    )
     judge: str = _option("", _MODEL, "A model that scores edits before they are tried; same for the model itself.")
     tokens: int = _option(200_000, _Number(0, 100_000_000, whole=True), "At most so many for one kernel, a hard stop.")
 
