@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
 _RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
-_RACE_FIBERS_PER_CORE = 2048  # of all jobs together: some 0.7 s
+_RACE_FIBERS_PER_CORE = 1280  # of all jobs together: a second at most
 _MAX_TEXT = 8 << 20
 _MAX_OBJECT = 256 << 20
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
