@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engine.errors import MachineError
 from engine.generate.strategies import Strategy
 from engine.generate.task import TYPES, Task, described
 from engine.llm.model import Message
+from engine.llm.templates import prompts_in
 from engine.rules.model import Target
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
+_PROMPTS = Path(__file__).parent / "prompts"
 _MOST_REFERENCE, _MOST_PLAN, _MOST_DETAIL = 24_000, 6_000, 3_000  # characters
 
 
@@ -74,21 +71,4 @@ class Prompts:
         )  # fmt: skip
 
     def _render(self, name: str, **values: Any) -> str:
-        return _environment().get_template(name).render(fence=self._fence, sentence=self._sentence, **values)
-
-
-@cache
-def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise MachineError("the package 'jinja2' is missing", do="pip install 'optiml[llm]'") from None
-    # Prompts are plain text: there is nothing to escape into, and what is data is fenced.
-    return Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "prompts"),
-        autoescape=False,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+        return prompts_in(_PROMPTS).get_template(name).render(fence=self._fence, sentence=self._sentence, **values)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from engine.errors import MachineError, OptimlError
+from engine.errors import OptimlError
 from engine.llm.context import Context, launch_text, source_of
 from engine.llm.model import Message, estimated_tokens
+from engine.llm.templates import prompts_in
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
     from engine.llm.judge import Judged
 
 Profile = Literal["none", "raw", "diagnosis"]
@@ -24,6 +22,7 @@ PROFILES: tuple[Profile, ...] = ("none", "raw", "diagnosis")
 # A kernel of 400 lines with all that is said about it, and room for a repair in windows of 32,000. Ours.
 MOST_TOKENS = 12_000
 MOST_PROPOSALS = 3
+_PROMPTS = Path(__file__).parent / "prompts"
 _MOST_DETAIL = 3_000  # characters of a compiler's complaint
 _MOST_PLAN = 6_000  # characters
 
@@ -161,22 +160,5 @@ def lines_around(data: bytes, line: int, *, around: int = 3) -> str:
     return "\n".join(shown)
 
 
-@cache
-def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise MachineError("the package 'jinja2' is missing", do="pip install 'optiml[llm]'") from None
-    # Prompts are plain text: there is nothing to escape into, and what is data is fenced.
-    return Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "prompts"),
-        autoescape=False,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
 def _render(name: str, **values: Any) -> str:
-    return _environment().get_template(name).render(values)
+    return prompts_in(_PROMPTS).get_template(name).render(values)
