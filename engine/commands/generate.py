@@ -66,16 +66,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when a kernel was written, 1 when none agrees with the reference, 4 when questions wait."""
-    from engine.commands.optimize import parse_budget
+    from engine.commands.optimize import check_machine, parse_budget
     from engine.generate.oracle import read_reference
     from engine.generate.run import GenerateOptions, Told, generate, sentence_of
     from engine.generate.strategies import chosen
 
     budget = None if arguments.generate_only else parse_budget(arguments.budget)
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise UsageError("--jobs must be at least 1")
-    if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
-        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+    check_machine(arguments)
     if not 0 <= arguments.repairs <= 10 or not 1 <= arguments.seeds <= 16:
         raise UsageError("--repairs is from 0 to 10, --seeds from 1 to 16")
     proposers = tuple(name.strip() for name in arguments.proposers.split(","))

@@ -84,10 +84,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 whether something was found or not; what is refused raises."""
     budget = parse_budget(arguments.budget)
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise UsageError("--jobs must be at least 1")
-    if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
-        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+    check_machine(arguments)
     if arguments.file.is_dir():
         raise UsageError("is a folder", where=str(arguments.file), do="name one .cu file")
     if not arguments.file.is_file():
@@ -176,6 +173,14 @@ def _memory(arguments: argparse.Namespace) -> MemorySettings | None:
     path = arguments.memory_file or default_path()
     root = str(repository_root(arguments.file))
     return MemorySettings(path, root, across=arguments.memory_across, seed=arguments.seed)
+
+
+def check_machine(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where --jobs or --arch says nothing that can be."""
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UsageError("--jobs must be at least 1")
+    if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
+        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
 
 
 def parse_budget(text: str) -> Budget:

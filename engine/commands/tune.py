@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
-from engine.commands.optimize import parse_budget
+from engine.commands.optimize import check_machine, parse_budget
 from engine.errors import UsageError
 
 _STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
@@ -55,10 +54,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 whether something was found or not; what is refused raises."""
     budget = parse_budget(arguments.budget)
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise UsageError("--jobs must be at least 1")
-    if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
-        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+    check_machine(arguments)
     if not arguments.file.is_file():
         what = "is a folder" if arguments.file.is_dir() else "no such file"
         raise UsageError(what, where=str(arguments.file), do="name one .cu file")
