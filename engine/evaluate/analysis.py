@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import OptimlError
@@ -13,7 +13,7 @@ from engine.rules.model import Proposal, Target
 from engine.source.launch import evaluate
 from engine.source.slice import device_slice
 from engine.spec.model import KernelSpec
-from engine.spec.read import specs_in
+from engine.spec.read import relaunched
 from engine.verify.defences import ALL, Defences
 from engine.verify.screen import screen
 
@@ -69,18 +69,8 @@ class Analysis:
 
     def launches_for(self, program: Program, sizes: Mapping[str, int | float]) -> tuple[LaunchConfig, ...]:
         """The launches, one per step, at any sizes. Raises SourceError."""
-        spec = self._with_current_launch(program)
+        spec = relaunched(program, self.spec)
         return tuple(evaluate(program, spec, step, sizes) for step in range(len(spec.steps)))
-
-    def _with_current_launch(self, program: Program) -> KernelSpec:
-        """The spec as validated, but with the launch that this program's text declares: nothing else of a spec may change."""
-        if all(step.launch is None for step in self.spec.steps):
-            return self.spec
-        for current in specs_in(program, self.spec_path):
-            if [s.kernel for s in current.steps] == [s.kernel for s in self.spec.steps]:
-                steps = tuple(replace(a, launch=b.launch) for a, b in zip(self.spec.steps, current.steps, strict=True))
-                return replace(self.spec, steps=steps)
-        return self.spec
 
     def check_limits(self, launches: Sequence[Sequence[LaunchConfig]]) -> None:
         """Raises OptimlError where a launch is beyond the target's limits."""

@@ -101,17 +101,19 @@ def families(site: Site, *, failures: list[RuleFailure] | None = None) -> tuple[
 def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:
     """Parse the program once for all rules.
 
-    `configs` is empty where a launch of a timing case cannot be evaluated. Raises KeyError where the kernel is gone,
-    and SourceError where the file cannot be parsed.
+    Launches are those that the program's own text declares. `configs` is empty where that of a timing case cannot be
+    evaluated. Raises KeyError where the kernel is gone, and SourceError where the file cannot be parsed.
     """
     from engine.source.launch import evaluate, sites
     from engine.source.parse import parse
+    from engine.spec.read import relaunched
 
     unit = parse(program.data, program.kernel_file)
     kernel = unit.kernel(spec.steps[step].kernel)
     launches = sites(program, kernel.name)
     configs: list[LaunchConfig] = []
     try:
+        spec = relaunched(program, spec)
         for case in spec.time:
             configs.append(evaluate(program, spec, step, case.sizes))
     except OptimlError:

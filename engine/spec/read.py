@@ -59,6 +59,20 @@ def specs_in(program: Program, spec_path: str | None, *, limit_bytes: int = MAX_
     return tuple(_Reader(program, table).spec(limit_bytes) for table in tables_of(program, spec_path))
 
 
+def relaunched(program: Program, spec: KernelSpec) -> KernelSpec:
+    """The spec with the launches that this program's text declares: an edit may have changed them, and nothing else of a spec.
+
+    The spec itself where its text is not in the program, or where it declares no launch. Raises as `specs_in`.
+    """
+    if all(step.launch is None for step in spec.steps):
+        return spec
+    for current in specs_in(program, spec.origin.rpartition(":")[0] or None):
+        if [s.kernel for s in current.steps] == [s.kernel for s in spec.steps]:
+            steps = tuple(replace(a, launch=b.launch) for a, b in zip(spec.steps, current.steps, strict=True))
+            return replace(spec, steps=steps)
+    return spec
+
+
 def find_spec(
     root: Path, file: Path, kernel: str | None = None, *, limit_bytes: int = MAX_BYTES
 ) -> tuple[KernelSpec, str | None]:

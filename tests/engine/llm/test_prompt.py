@@ -11,9 +11,12 @@ from engine.llm.judge import Judged
 from engine.llm.model import estimated_tokens
 from engine.llm.prompt import PromptError, fence_for, judge, plan, planned, propose, repair
 from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome, Program, Resources
+from engine.rules import make_site
+from engine.rules.common import launch_edits
 from engine.rules.model import Proposal, Target
 from engine.search.tree import Tree
 from engine.source.edit import edit_program
+from engine.source.load import load_program
 from engine.source.model import Edit, Span
 from engine.spec.read import find_spec
 
@@ -129,6 +132,24 @@ def test_the_profile_decides_what_is_told_of_the_counters():
     assert "Occupancy is 12 %" not in told["raw"]
     assert "134217728 byte" not in told["none"]
     assert "Occupancy" not in told["none"]
+
+
+def test_a_launch_that_an_edit_changed_is_told_and_can_be_changed_again():
+    """The launch that the original's spec declares was held against the edited one, and neither was known."""
+    path = ROOT / "benchmarks" / "suite" / "scan.cu"
+    spec, spec_path = find_spec(ROOT, path)
+    original = load_program(path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+    edits = launch_edits(make_site(original, spec, 2, Target()), grid=["(n + 511) / 512"])
+    tree = Tree(original, lambda program: [], 0)
+    tree.root.evaluation = Evaluation(Outcome.ACCEPTED, timed(1.0))
+    proposal = Proposal("rules", "coarsen", "Let each thread work on 2 elements", edits)
+    node = tree.add(1, tree.root, proposal, edit_program(original, edits), Evaluation(Outcome.ACCEPTED, timed(1.1)))
+    context = make_context(node, spec, Target(), counters=COUNTERS)
+    launches = [line for line in propose(context)[1].content.splitlines() if line.startswith("- n = 16777216")]
+    assert [line.count(" threads") for line in launches] == [3]
+    assert "32768 x 1 x 1 blocks of 256 x 1 x 1 threads" in launches[0]
+    again = launch_edits(context.place.sites[2], grid=["(n + 1023) / 1024"])
+    assert sorted(again) == ["benchmarks/suite/optiml.toml", "benchmarks/suite/scan.cu"]
 
 
 def test_checks_seeds_and_tolerances_are_never_told():
