@@ -90,10 +90,10 @@ class Machine:
         )
 
     def tool_kernels(self) -> bytes:
-        """The machine code of the worker's own kernels (engine/gpu/tools.cu). Raises CompileError."""
+        """The machine code of the worker's own kernels (tools.cu and relations.cu in engine/gpu). Raises CompileError."""
         from engine.compile.compiler import Translation
 
-        text = (Path(__file__).parent / "gpu" / "tools.cu").read_text()
+        text = "".join((Path(__file__).parent / "gpu" / name).read_text() for name in ("tools.cu", "relations.cu"))
         return self.compiler.compile(Translation(text=text, path="tools.cu", expressions=())).cubin
 
     def insight(self, spec: KernelSpec, evaluator: Evaluator) -> Insight | None:

@@ -9,7 +9,7 @@ import cupy as cp
 import numpy as np
 
 from engine.gpu.device import POISON_WORDS, Arena, Tools
-from engine.spec.data import buffer_elements, figures, generate, scalars
+from engine.spec.data import Related, buffer_elements, figures, generate, related, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Argument, Case, KernelSpec
 
@@ -64,7 +64,7 @@ class CaseBuffers:
 
     def draw(self, seed: int, family: str, *, widen: bool) -> None:
         """Fresh inputs, and if asked their double twins in `wide`. First contents of inouts wait in `pristine` for `reset`."""
-        others = self._draw_numbers(seed, family, 0)
+        others = self._draw_all(seed, family, 0)
         if others:
             rest = replace(self.spec, arguments=tuple(others))
             for name, data in generate(rest, self.case, seed, family, xp=cp).items():
@@ -73,25 +73,46 @@ class CaseBuffers:
             self.widen()
 
     def redraw(self, seed: int, salt: int) -> bool:
-        """Fresh numbers in the inputs that a kernel of ours draws, from the seed and the word that stands at address `salt`.
+        """Fresh contents of the inputs that kernels of ours draw alone, from the seed and the word that stands at address `salt`.
 
-        False when there is none: then the inputs are as they were.
+        What must be sorted keeps its contents: sorting cannot be recorded in a graph. False when there is nothing else: then
+        the inputs are as they were.
         """
-        others = self._draw_numbers(seed, "declared", salt)
+        others = self._draw_all(seed, "declared", salt)
         return len(others) < len(self.read_only) + len(self.inout)
 
-    def _draw_numbers(self, seed: int, family: str, salt: int) -> list[Argument]:
+    def _draw_all(self, seed: int, family: str, salt: int) -> list[Argument]:
         """Draw what can be drawn by a kernel of ours (CuPy's generators cost half a millisecond each); returns the rest."""
-        others = []
-        for argument in self.buffers:
-            name = argument.name
-            found = figures(self.spec, self.case, argument, seed, family)
-            if found is not None:
-                address = self._first(name).address(name)
-                self._tools.draw(tool_kind(self.dtypes[name]), address, self.counts[name], found, salt)
-            elif argument.role != "out":
-                others.append(argument)
-        return others
+        return [a for a in self.buffers if a.role != "out" and not self._draw_one(a, seed, family, salt)]
+
+    def _draw_one(self, argument: Argument, seed: int, family: str, salt: int) -> bool:
+        name = argument.name
+        arena, dtype = self._first(name), self.dtypes[name]
+        found = figures(self.spec, self.case, argument, seed, family)
+        if found is not None:
+            if found.ordered and (salt or dtype.bfloat):  # the bits of a bfloat16 do not order as integers
+                return False
+            self._tools.draw(tool_kind(dtype), arena.address(name), self.counts[name], found, salt)
+            if found.ordered:
+                arena.view(name, dtype.storage).sort()
+            return True
+        relation = related(self.spec, self.case, argument, seed, family)
+        if relation is None:
+            return False
+        if relation.kind == "permutation":
+            self._tools.permute(arena.address(name), self.item_bytes(name), self.counts[name], relation.seed, salt)
+        elif relation.kind == "csr":
+            self._draw_sparse(name, relation, salt)
+        return True
+
+    def _draw_sparse(self, name: str, relation: Related, salt: int) -> None:
+        """The row offsets `name`, and the columns that go with them."""
+        columns = relation.columns
+        self._tools.sparse(
+            (self._first(name).address(name), self.item_bytes(name)),
+            (self._first(columns).address(columns), self.item_bytes(columns)),
+            self.counts[name] - 1, self.counts[columns], relation.width, relation.seed, salt,
+        )  # fmt: skip
 
     def _first(self, name: str) -> Arena:
         """Where the first contents of an input stand."""

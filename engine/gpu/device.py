@@ -165,6 +165,28 @@ class Tools:
             ctypes.c_uint32(figures.special), ctypes.c_double(figures.tiny), ctypes.c_double(figures.large),
         )  # fmt: skip
 
+    def permute(self, address: int, item_bytes: int, count: int, seed: int, salt: int) -> None:
+        """Put 0 .. count - 1 there in random order; seed and salt as in `draw`."""
+        self._launch(
+            "draw_permutation", self._blocks(count), ctypes.c_void_p(address), ctypes.c_uint32(item_bytes), ctypes.c_uint64(count),
+            ctypes.c_uint64(seed), ctypes.c_void_p(salt),
+        )  # fmt: skip
+
+    def sparse(
+        self, offsets: tuple[int, int], columns: tuple[int, int], rows: int, entries: int, width: int, seed: int, salt: int
+    ) -> None:  # fmt: skip
+        """Draw a sparse matrix in compressed rows; `offsets` and `columns` are address and bytes of an item. Seed and salt as
+        in `draw`."""
+        offset_words = ctypes.c_void_p(offsets[0]), ctypes.c_uint32(offsets[1])
+        self._launch(
+            "draw_csr_offsets", self._blocks(rows + 1), *offset_words, ctypes.c_uint64(rows), ctypes.c_uint64(entries),
+            ctypes.c_uint64(width), ctypes.c_uint64(seed), ctypes.c_void_p(salt),
+        )  # fmt: skip
+        self._launch(
+            "draw_csr_columns", self._blocks(32 * rows), ctypes.c_void_p(columns[0]), ctypes.c_uint32(columns[1]), *offset_words,
+            ctypes.c_uint64(rows), ctypes.c_uint64(width), ctypes.c_uint64(seed ^ 1), ctypes.c_void_p(salt),
+        )  # fmt: skip
+
     def perturb(self, address: int, count: int, epsilon: float, seed: int) -> None:
         self._launch(
             "perturb", self._blocks(count), ctypes.c_void_p(address), ctypes.c_uint64(count), ctypes.c_double(epsilon),

@@ -101,7 +101,7 @@ class Draw:
     below `most`. With `special` some become 0, -0, ± `tiny`, or far out by `large` (normal), or an end of the range.
     """
 
-    kind: str  # "normal", "uniform" or "integers"
+    kind: str  # "normal", "uniform" or "integers"; `ordered`: ascending
     seed: int
     low: float
     high: float
@@ -110,6 +110,7 @@ class Draw:
     special: bool
     tiny: float
     large: float
+    ordered: bool = False
 
 
 def figures(spec: KernelSpec, case: Case, argument: Argument, seed: int, family: str) -> Draw | None:
@@ -118,12 +119,12 @@ def figures(spec: KernelSpec, case: Case, argument: Argument, seed: int, family:
     kind = argument.fill.kind
     if argument.role not in ("in", "inout") or dtype.kind not in ("float", "int"):
         return None
-    if kind not in ("normal", "uniform", "integers"):
+    if kind not in ("normal", "uniform", "integers", "sorted"):
         return None
-    own = _seed(spec, case, argument, family, seed)
+    own, ordered = _seed(spec, case, argument, family, seed), kind == "sorted"
     if kind == "integers" or dtype.kind == "int":
         low, high = _range(spec, case, argument, dtype)
-        return Draw("integers", own, math.ceil(low), math.ceil(high), 1.0, math.inf, False, 0.0, 0.0)
+        return Draw("integers", own, math.ceil(low), math.ceil(high), 1.0, math.inf, False, 0.0, 0.0, ordered)
     changed = family if _allows(spec, argument, family) else "declared"
     scale, special = _SCALES.get(changed, 1.0), changed == "special"
     if kind == "normal":
@@ -132,7 +133,37 @@ def figures(spec: KernelSpec, case: Case, argument: Argument, seed: int, family:
         return Draw("normal", own, mean, deviation, scale, math.inf, special, dtype.tiny, large)
     low, high = (float(v) for v in _range(spec, case, argument, dtype))
     most = _below(high, dtype)
-    return Draw("uniform", own, low, high, scale, most if scale > 0 else math.inf, special, 0.0, 0.0)
+    return Draw("uniform", own, low, high, scale, most if scale > 0 else math.inf, special, 0.0, 0.0, ordered)
+
+
+@dataclass(frozen=True)
+class Related:
+    """The figures of contents that stand in a relation, for a generator other than NumPy's.
+
+    "permutation": of as many numbers as the buffer holds. "csr": row offsets, with the name of their `columns`, which are below
+    `width`. "csr_columns": made with their offsets.
+    """
+
+    kind: str
+    seed: int
+    columns: str = ""
+    width: int = 0
+
+
+def related(spec: KernelSpec, case: Case, argument: Argument, seed: int, family: str) -> Related | None:
+    """What stands in this argument, if its numbers are no independent draws. Raises SpecError."""
+    kind = argument.fill.kind
+    if argument.role not in ("in", "inout") or parse_dtype(argument.type).kind != "int":
+        return None
+    own = _seed(spec, case, argument, family, seed)
+    if kind == "permutation":
+        return Related(kind, own)
+    pair = [argument, *(a for a in spec.arguments if a.name == argument.fill.of)]
+    if len(pair) < 2 or any(a.role == "out" or parse_dtype(a.type).lanes > 1 for a in pair):
+        return None
+    if kind == "csr_offsets":
+        return Related("csr", own, pair[1].name, int(_number(pair[1].fill.high or "1", pair[1], spec, case)))
+    return Related(kind, own) if kind == "csr_columns" else None
 
 
 def _moments(spec: KernelSpec, case: Case, argument: Argument) -> tuple[float, float]:
@@ -312,4 +343,5 @@ def _csr(rows: int, entries: int, width: int, rng: np.random.Generator) -> tuple
     place = np.arange(entries) - offsets[row]
     # Ascending draws from the width less the length, each moved by its place in the row, are distinct.
     drawn = np.floor(rng.random(entries) * (width - lengths[row] + 1)).astype(np.int64)
-    return offsets, drawn[np.lexsort((drawn, row))] + place
+    before = row * (width + 1)  # rows stay in order while each one's draws are sorted
+    return offsets, np.sort(before + drawn) - before + place
