@@ -1,15 +1,10 @@
-"""`optiml show DIR`: print a run's result again, with the tree if asked."""
+"""`optiml show DIR`: print the result of a run of `optimize`, `tune` or `generate` again, with the tree if asked."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-
-from engine.errors import MachineError, UsageError
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,59 +15,25 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0."""
+    """Exit code 0; what cannot be read raises."""
+    from engine.generate.result import RESULT, GenerationResult
+    from engine.report.generation import print_generation
+    from engine.report.read import read_nodes, read_result
     from engine.report.terminal import print_result, print_tree
-    from engine.result import SCHEMA
+    from engine.report.tuning import print_tuning
+    from engine.result import OptimizationResult
+    from engine.tune.result import TuneResult
 
-    path = arguments.folder / "result.json"
-    if not path.is_file():
-        raise UsageError("there is no result", where=str(path), do="name the output folder of 'optiml optimize'")
-    try:
-        data: dict[str, Any] = json.loads(path.read_bytes())
-        if data["schema"] != SCHEMA:
-            raise UsageError(f"has the schema {data['schema']}, not {SCHEMA}", str(path), "run 'optiml optimize' again")
-        result = _result(data)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"is no result of this program ({error})", str(path), "run 'optiml optimize' again") from None
-    print_result(result, arguments.folder)
-    if arguments.tree:
-        print_tree(_rows(arguments.folder / "journal.sqlite"))
+    folder: Path = arguments.folder
+    files: dict[str, tuple[type, ...]] = {"result.json": (OptimizationResult, TuneResult), RESULT: (GenerationResult,)}
+    result: Any = read_result(folder, files)
+    nodes = read_nodes(folder) if arguments.tree else ()
+    if isinstance(result, TuneResult):
+        print_tuning(result, folder)
+    elif isinstance(result, GenerationResult):
+        print_generation(result, folder)
+    else:
+        print_result(result, folder)
+    if nodes:
+        print_tree(nodes)
     return 0
-
-
-def _result(data: dict[str, Any]) -> Any:
-    from engine.result import Best, OptimizationResult, Refusal
-    from engine.search.journal import evaluation_from_json as evaluation
-
-    best = data["best"]
-    return OptimizationResult(
-        **{
-            **data,
-            "original": evaluation(data["original"]),
-            "best": Best(**{**best, "evaluation": evaluation(best["evaluation"]), "files": tuple(best["files"])})
-            if best
-            else None,
-            "trajectory": tuple(_step(s) for s in data["trajectory"]),
-            "refused": tuple(Refusal(**{**r, "evaluation": evaluation(r["evaluation"])}) for r in data["refused"]),
-            "notes": tuple(data["notes"]),
-            "diagnosis": tuple(data["diagnosis"]),
-        }
-    )
-
-
-def _step(data: dict[str, Any]) -> Any:
-    from engine.result import Step
-    from engine.search.journal import evaluation_from_json as evaluation
-
-    lists = {name: tuple(data[name]) for name in ("diagnosis", "moved")}
-    return Step(**{**data, **lists, "evaluation": evaluation(data["evaluation"])})
-
-
-def _rows(path: Path) -> list[tuple[int, int | None, str, str, str, float | None]]:
-    if not path.is_file():
-        raise UsageError("there is no journal", where=str(path), do="name the output folder of 'optiml optimize'")
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0.5)) as db:
-            return list(db.execute("SELECT id, parent, summary, outcome, reason, ratio FROM candidates ORDER BY id"))
-    except sqlite3.Error as error:
-        raise MachineError(f"the journal cannot be read: {error}", str(path), "wait for the run that uses it") from None

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from engine.generate.result import GenerationResult, StrategyResult
 from engine.report.terminal import Live
+from engine.report.text import clean, cleaned
 from engine.search.loop import Budget, Progress
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Screen:
     def draft(self, draft: Draft) -> None:
         """How one strategy ended."""
         repaired = f" after {draft.repairs} repair{'s' if draft.repairs > 1 else ''}" if draft.repairs else ""
-        text = "right" if draft.right else f"{draft.ending.replace('_', ' ')}: {draft.reason}"
+        text = "right" if draft.right else f"{draft.ending.replace('_', ' ')}: {clean(draft.reason)}"
         with self._lock:
             self._console.print(f"  {draft.strategy.name}: {text}{repaired}", markup=False)
 
@@ -54,7 +55,7 @@ class Screen:
         """Show a drafted reference: nobody has confirmed it yet."""
         if reference.confirmed:
             return
-        lines = printable(reference.source.decode("utf-8", "replace")).splitlines()
+        lines = clean(reference.source.decode("utf-8", "replace")).splitlines()
         with self._lock:
             self._console.print(
                 f"The reference, drafted by the model; {asked} independent drafts agree, and nobody has confirmed it:",
@@ -70,20 +71,16 @@ class Screen:
         self._live.update(progress)
 
 
-def printable(text: str) -> str:
-    """A stranger's text for a terminal: no control characters but line ends."""
-    return "".join(c if c == "\n" or c.isprintable() else " " for c in text)
-
-
 def print_generation(result: GenerationResult, work: Path) -> None:
     """Verdict, table of strategies, notes, and where everything is."""
     console = Console(highlight=False)
+    result = cleaned(result)  # a stranger's text must not steer the terminal
     console.print(result.verdict, style="bold", markup=False)
     console.print(_table(result))
     if result.optimized is not None:
         console.print(f"The search: {result.optimized['verdict']}", markup=False)
     for note in result.notes:
-        console.print(f"Note: {printable(note)}", markup=False)
+        console.print(f"Note: {note}", markup=False)
     spent = result.model["spent"]
     money = f", {spent['usd']:.2f} USD" if spent["usd"] is not None else ""
     tokens = spent["prompt_tokens"] + spent["completion_tokens"]
@@ -114,7 +111,7 @@ def _became(s: StrategyResult) -> str:
         role = {"twin": "right, same machine code as another", "": "right", "yardstick": "right, the yardstick"}
         told = role.get(s.role, f"right, {s.role}")
         if s.ending in ("wrong_result", "memory_error", "race", "guardrail", "timed_out", "crashed"):
-            told = f"{s.ending.replace('_', ' ')} beside the yardstick: {printable(s.reason)[:120]}"
+            told = f"{s.ending.replace('_', ' ')} beside the yardstick: {s.reason[:120]}"
     else:
-        told = f"{s.ending.replace('_', ' ')}: {printable(s.reason)[:160]}"
+        told = f"{s.ending.replace('_', ' ')}: {s.reason[:160]}"
     return told + (f" ({s.repairs} repaired)" if s.repairs else "")

@@ -8,24 +8,33 @@ import sqlite3
 import time
 import zlib
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from engine.decode import NotThis, decode, load
 from engine.errors import MachineError, UsageError
 from engine.model import LaunchConfig
 from engine.profile.model import Counter, Profile, StepProfile
-from engine.report.decode import NotThis, decode, load
-from engine.result import SCHEMA, OptimizationResult
+from engine.result import OptimizationResult
 
 # Bounds on what an artifact of a stranger may cost. Ours: a run of an hour has some 10,000 candidates and 100 MB.
 _RESULT_BYTES, _PATCH_BYTES, _FILES_BYTES = 32 << 20, 4 << 20, 16 << 20
 _NODES = 100_000
+_MOST = 1_000_000  # items of a list in a result: the tuner has one for every evaluation
 _TEXT = 600  # characters of one summary or reason
 _SECONDS = 30.0
-_AGAIN = "name the output folder of a run of this version of 'optiml optimize'"
+_AGAIN = "name the output folder of a run of this version of OptiML"
+_VERBS = {
+    "optiml.result": "optiml optimize",
+    "optiml.tune": "optiml tune",
+    "optiml.generate": "optiml generate",
+}  # by schema
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -76,34 +85,44 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """Read result.json, journal.sqlite and best.patch. Raises UsageError (nothing there, another version), MachineError."""
-    if not folder.is_dir():
-        raise UsageError("no such folder", str(folder), "name the output folder of 'optiml optimize'")
-    result = _result(folder / "result.json")
-    path = folder / "journal.sqlite"
-    if not path.is_file():
-        raise UsageError("there is no journal beside the result", str(path), _AGAIN)
-    try:
-        nodes, counted, files, best = _journal(path, result)
-    except sqlite3.Error as error:
-        raise MachineError(
-            f"the journal cannot be read: {error}", str(path), "wait for the run that writes it"
-        ) from None
-    except (NotThis, ValueError, TypeError, zlib.error) as error:
-        raise UsageError(f"is no journal of this version ({error})", str(path), _AGAIN) from None
+    result = read_result(folder, {"result.json": (OptimizationResult,)})
+    assert isinstance(result, OptimizationResult)
+    nodes, counted, files, best = _journal(folder / "journal.sqlite", lambda db: _rows(db, result))
     return Run(result, nodes, counted, _sources(result, files, best), _patch(folder, result))
 
 
-def _result(path: Path) -> OptimizationResult:
-    if not path.is_file():
-        raise UsageError("there is no result", str(path), "name the output folder of 'optiml optimize'")
+def read_nodes(folder: Path) -> tuple[Node, ...]:
+    """Every candidate of the journal in a run's folder. Raises UsageError, MachineError."""
+    return _journal(folder / "journal.sqlite", _nodes)
+
+
+def read_result(folder: Path, files: Mapping[str, tuple[type[T], ...]]) -> T:
+    """The result in a folder: `files` says which file may hold which kinds, each a dataclass with a default `schema`.
+
+    Raises UsageError (nothing there, of another kind or version), MachineError.
+    """
+    if not folder.is_dir():
+        raise UsageError("no such folder", str(folder), "name the output folder of a run")
+    path = next((folder / name for name in files if (folder / name).is_file()), None)
+    if path is None:
+        raise UsageError("there is no result", str(folder / next(iter(files))), "name the output folder of a run")
     try:
         data = load(_bytes(path, _RESULT_BYTES))
         schema = data.get("schema") if isinstance(data, dict) else None
-        if schema != SCHEMA:
-            raise UsageError(f"has the schema {str(schema)[:40]!r}, not {SCHEMA!r}", str(path), _AGAIN)
-        return decode(OptimizationResult, data, "the result")
+        kinds = {getattr(kind, "schema", ""): kind for kind in files[path.name]}
+        if not isinstance(schema, str) or schema not in kinds:
+            raise UsageError(*_other(schema, path, tuple(kinds)))
+        return decode(kinds[schema], data, "the result", later=True, most=_MOST)
     except NotThis as error:
         raise UsageError(f"is no result of this version ({error})", str(path), _AGAIN) from None
+
+
+def _other(schema: object, path: Path, wanted: tuple[str, ...]) -> tuple[str, str, str]:
+    """What is wrong with a result of another schema, where, and what to do."""
+    name = str(schema).partition("/")[0]
+    if name in _VERBS and name not in [w.partition("/")[0] for w in wanted]:
+        return f"is a result of '{_VERBS[name]}', of which no page is made", str(path), "print it with 'optiml show'"
+    return f"has the schema {str(schema)[:40]!r}, not {' or '.join(map(repr, wanted))}", str(path), _AGAIN
 
 
 def _bytes(path: Path, most: int) -> bytes:
@@ -120,22 +139,28 @@ def _bytes(path: Path, most: int) -> bytes:
 _Files = dict[str, bytes]
 
 
-def _journal(
-    path: Path, result: OptimizationResult
-) -> tuple[tuple[Node, ...], dict[int, Counted], _Files | None, _Files | None]:
+def _journal(path: Path, ask: Callable[[sqlite3.Connection], R]) -> R:
+    """What `ask` reads of a journal, which may be a stranger's. Raises UsageError, MachineError."""
+    if not path.is_file():
+        raise UsageError("there is no journal beside the result", str(path), _AGAIN)
     # A run that still writes keeps a log beside the journal. Without one nothing changes, and reading leaves nothing behind.
     mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
     until = time.monotonic() + _SECONDS
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=1.0)) as db:
-        db.set_progress_handler(lambda: int(time.monotonic() > until), 100_000)  # a stranger's view may not end
-        db.execute("PRAGMA trusted_schema = OFF")
-        db.text_factory = lambda data: data.decode("utf-8", "replace")
-        return _rows(db, result)
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=1.0)) as db:
+            db.set_progress_handler(lambda: int(time.monotonic() > until), 100_000)  # a stranger's view may not end
+            db.execute("PRAGMA trusted_schema = OFF")
+            db.text_factory = lambda data: data.decode("utf-8", "replace")
+            return ask(db)
+    except sqlite3.Error as error:
+        raise MachineError(
+            f"the journal cannot be read: {error}", str(path), "wait for the run that writes it"
+        ) from None
+    except (NotThis, ValueError, TypeError, zlib.error) as error:
+        raise UsageError(f"is no journal of this version ({error})", str(path), _AGAIN) from None
 
 
-def _rows(
-    db: sqlite3.Connection, result: OptimizationResult
-) -> tuple[tuple[Node, ...], dict[int, Counted], _Files | None, _Files | None]:
+def _nodes(db: sqlite3.Connection) -> tuple[Node, ...]:
     names = ("id", "parent", "proposer", "rule", "summary", "outcome", "reason", "ratio", "low", "high", "elapsed_s")
     columns = ", ".join(
         f"substr({n}, 1, {_TEXT})" if n in ("proposer", "rule", "summary", "outcome", "reason") else n for n in names
@@ -147,6 +172,13 @@ def _rows(
     )
     if not nodes:
         raise NotThis("it has no candidates")
+    return nodes
+
+
+def _rows(
+    db: sqlite3.Connection, result: OptimizationResult
+) -> tuple[tuple[Node, ...], dict[int, Counted], _Files | None, _Files | None]:
+    nodes = _nodes(db)
     best: _Files | None = None
     if result.best is not None:
         row = db.execute("SELECT files FROM candidates WHERE id = ?", (result.best.id,)).fetchone()

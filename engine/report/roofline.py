@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.decode import NotThis, decode
 from engine.errors import OptimlError
 from engine.model import Measurement
-from engine.report.decode import NotThis, decode
 from engine.report.read import Run
 from engine.spec.model import KernelSpec
 
@@ -114,7 +114,7 @@ def _heaviest(run: Run) -> str | None:
     from engine.profile.evidence import heaviest_case
 
     try:
-        spec = decode(KernelSpec, dict(run.result.spec), "spec")
+        spec = decode(KernelSpec, dict(run.result.spec), "spec", later=True)
         return spec.time[heaviest_case(spec) - len(spec.check)].name
     except (NotThis, OptimlError, IndexError, ValueError):
         return None

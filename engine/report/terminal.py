@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.tree import Tree
 
 from engine.model import Evaluation, Outcome
+from engine.report.read import Node
 from engine.report.text import clean, cleaned, short
 from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress
@@ -181,21 +182,20 @@ def _resources(evaluation: Evaluation) -> tuple[str, str]:
     )
 
 
-def print_tree(rows: Sequence[tuple[int, int | None, str, str, str, float | None]]) -> None:
+def print_tree(nodes: Sequence[Node]) -> None:
     """Every candidate below the one it was made from."""
     console = Console(highlight=False)
     branches: dict[int, Any] = {}
     root: Tree | None = None
-    for id, parent, summary, outcome, reason, ratio in rows:
-        summary, reason = clean(summary), clean(reason)
-        label = f"{id} {summary}: "
-        if ratio is not None and outcome != Outcome.DUPLICATE:
-            label += f"{ratio:.2f}× predicted " if outcome == Outcome.SCREENED else f"{ratio:.2f}× "
-        label += outcome + (f" ({reason[:100]})" if reason else "")
-        if parent is None:
-            root = branches[id] = Tree(escape(f"{id} {summary}"))
-        elif parent in branches:
-            branches[id] = branches[parent].add(escape(label))
+    for node in map(cleaned, nodes):
+        label = f"{node.id} {node.summary}: "
+        if node.ratio is not None and node.outcome != Outcome.DUPLICATE:
+            label += f"{node.ratio:.2f}× predicted " if node.outcome == Outcome.SCREENED else f"{node.ratio:.2f}× "
+        label += node.outcome + (f" ({node.reason[:100]})" if node.reason else "")
+        if node.parent is None:
+            root = branches[node.id] = Tree(escape(f"{node.id} {node.summary}"))
+        elif node.parent in branches:
+            branches[node.id] = branches[node.parent].add(escape(label))
     if root is not None:
         console.print(root)
     sys.stdout.flush()

@@ -9,12 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from engine.report.text import cleaned
 from engine.tune.result import TuneResult
+
+_TOTALS = ("configurations", "evaluations", "verified")  # of the counts; the others are outcomes
 
 
 def print_tuning(result: TuneResult, out: Path) -> None:
     """Verdict, how the points were chosen, the table per shape, dispatch code, notes, and where everything is."""
     console = Console(highlight=False)
+    result = cleaned(result)  # a stranger's text must not steer the terminal
     console.print(result.verdict, style="bold", markup=False)
     if result.mode == "predicted":
         arch = result.signals.get("device", {}).get("arch", "")
@@ -37,10 +41,13 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
     for note in result.notes:
         console.print(f"Note: {note}", markup=False)
-    rates = result.rates
+    outcomes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in result.counts.items() if name not in _TOTALS)
     console.print(
-        f"{result.elapsed_s:.0f} s; {rates['configurations_per_s']:.1f} configurations a second while searching; the search "
-        f"ended because {result.stopped}.", markup=False,
+        f"{result.counts.get('configurations', 0)} configurations{f': {outcomes}' if outcomes else ''}.", markup=False
+    )
+    console.print(
+        f"{result.elapsed_s:.0f} s; {result.rates.get('configurations_per_s', 0.0):.1f} configurations a second while "
+        f"searching; the search ended because {result.stopped}.", markup=False,
     )  # fmt: skip
     patches = [p.patch for p in (result.best, result.dispatch) if p is not None]
     for patch in patches:

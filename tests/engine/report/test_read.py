@@ -16,9 +16,9 @@ import pytest
 
 from benchmarks.report_size import recorded, synthesise
 from engine.cli import main
+from engine.decode import NotThis, decode
 from engine.errors import MachineError, UsageError
 from engine.report import read
-from engine.report.decode import NotThis, decode
 from engine.report.read import read_run, unpack
 from engine.result import OptimizationResult
 

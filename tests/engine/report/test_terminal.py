@@ -15,11 +15,13 @@ import pytest
 
 from benchmarks.report_size import recorded
 from engine.model import Outcome
+from engine.report.read import Node
 from engine.report.terminal import Live, print_result, print_tree, progress_line
 from engine.search.loop import Budget, Progress
 from tests.engine.report.make import predicted
 
 _WATCHED = """
+from engine.report.read import Node
 from engine.report.terminal import Live
 from engine.search.loop import Budget, Progress
 import time
@@ -100,7 +102,11 @@ def test_text_of_a_stranger_does_not_steer_the_terminal(capsys: pytest.CaptureFi
     print_result(
         dataclasses.replace(result, verdict=evil, notes=(evil,), diagnosis=(evil,), trajectory=steps), Path("out")
     )
-    print_tree([(0, None, "", "", "", None), (1, 0, evil, "race", evil, None), (2, 0, "b", "screened", "", 2.0)])
+    rest = (None, None, 0.0)
+    print_tree([
+        Node(0, None, "", "", "", "", "", None, *rest), Node(1, 0, "", "", evil, "race", evil, None, *rest),
+        Node(2, 0, "", "", "b", "screened", "", 2.0, *rest),
+    ])  # fmt: skip
     out = capsys.readouterr().out
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out)
     assert "⟨U+001B⟩" in out
