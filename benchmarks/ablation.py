@@ -68,9 +68,12 @@ def _table(name: str) -> Table:
             return {"runs": [], "lessons": _learn(place, settings, key.removeprefix(_LEARN))}
         return compare(place, settings, key, arms)
 
+    def needs(place: Place, key: str) -> list[tuple[str, str]]:
+        return [(name, row) for row in rows(place, Settings()) if row.startswith(_LEARN) and not key.startswith(_LEARN)]
+
     return Table(
         name, _TITLES[name], Settings(candidates=CANDIDATES, seeds=SEEDS), rows, measure, summary, render,
-        lambda settings, row: 60.0 if row.startswith(_LEARN) else 150.0,
+        lambda settings, row: 60.0 if row.startswith(_LEARN) else 150.0, needs, lambda row: f"examples {row.removeprefix(_LEARN)}",
     )  # fmt: skip
 
 

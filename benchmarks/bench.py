@@ -2,6 +2,7 @@
 
 `optiml bench` (engine/commands/bench.py) is the command, `benchmarks/tables.py` the list of tables. While rows are missing a
 record is `<name>.part.json`; with the last row it becomes `<name>.json`, so that a whole record is never lost to a broken run.
+`benchmarks/spread.py` measures the rows of several tables over several GPUs at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,10 +47,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Table:
-    """One table. `measure` gives one row; what it raises of OptimlError becomes the row's `error`.
+    """One table. `measure` gives one row; what it raises becomes the row's `error`.
 
     `defaults` are the settings where none are given, `row_s` is about what a row takes (for the limit of a call), `summary`
-    and `render` (Markdown) are made from the record alone.
+    and `render` (Markdown) are made from the record alone. `needs` names the rows, with their tables, whose results a row takes:
+    in a call that measures both they come first. Rows of one `group` leave on a GPU what the next of them can use there again.
     """
 
     name: str
@@ -59,6 +62,8 @@ class Table:
     summary: Callable[[Mapping[str, Row]], dict[str, Any]]
     render: Callable[[Mapping[str, Any]], str]
     row_s: Callable[[Settings, str], float] = field(default=lambda settings, row: 60.0)
+    needs: Callable[[Place, str], Sequence[tuple[str, str]]] = field(default=lambda place, row: ())
+    group: Callable[[str], str | None] = field(default=lambda row: None)
 
 
 @dataclass(frozen=True)
@@ -90,67 +95,103 @@ def load(path: Path, name: str) -> dict[str, Any] | None:
     return record
 
 
+class Ledger:
+    """One table's record while its rows are measured: what is still to do, and each row on disk as soon as it is booked.
+
+    Raises UsageError: no such row, a record of another version, other settings than the record's.
+    """
+
+    def __init__(
+        self, table: Table, place: Place, settings: Settings, command: Sequence[str], *, only: Sequence[str] = (), resume: bool = False
+    ) -> None:  # fmt: skip
+        self.table, self.place, self.settings = table, place, _filled(settings, table.defaults)
+        self._keys = list(table.rows(place, self.settings))
+        unknown = [key for key in only if key not in self._keys]
+        if unknown:
+            raise UsageError(
+                f"'{unknown[0][:60]}' is no row of {table.name}", "--only", f"there are {', '.join(self._keys)}"
+            )
+        self._whole, self._part = place.results / f"{table.name}.json", place.results / f"{table.name}.part.json"
+        finished, begun = load(self._whole, table.name), load(self._part, table.name)
+        record = (begun or finished) if resume else None
+        if record is not None and record["settings"] != dataclasses.asdict(self.settings):
+            raise UsageError(
+                f"was begun with other settings ({_text(record['settings'])})", str(self._part if begun else self._whole),
+                "give the same ones, or leave --resume away to begin anew",
+            )  # fmt: skip
+        if record is None:
+            record = {
+                "schema": SCHEMA, "name": table.name, "date": _now(), "settings": dataclasses.asdict(self.settings), "commands": [],
+                "machine": machine(), "device": {}, "versions": {}, "rows": {},
+            }  # fmt: skip
+        self.record: dict[str, Any] = record
+        self.record["commands"] = [*record["commands"], list(command)]
+        rows = record["rows"]
+        self.todo = [key for key in (only or self._keys) if rows.get(key, {"error": ""})["error"] is not None]
+        self._idle = self._whole if finished and not self.todo else self._part
+
+    def row_s(self, key: str) -> float:
+        """About what a row takes, in seconds."""
+        return self.table.row_s(self.settings, key)
+
+    def book(self, key: str, row: Row) -> None:
+        """Keep a row, on disk as well."""
+        row = dict(row)
+        for kept in ("device", "versions"):
+            self.record[kept] = {**self.record[kept], **row.pop(kept, {})}
+        rows = {**self.record["rows"], key: row}
+        self.record["rows"] = rows = {k: rows[k] for k in self._keys if k in rows}
+        good = {k: r for k, r in rows.items() if r["error"] is None}
+        self.record["summary"] = self.table.summary(good) if good else {}
+        _write(self._part, self.record)
+
+    def progress(self) -> Progress:
+        """How the call ended; with the last row the record gets its name."""
+        if not self.todo:
+            return Progress(self.record, self._idle, (), ())
+        rows = self.record["rows"]
+        missing = tuple(k for k in self._keys if k not in rows)
+        failed = tuple(k for k in self._keys if k in rows and rows[k]["error"] is not None)
+        if not missing and not failed:
+            os.replace(self._part, self._whole)
+            return Progress(self.record, self._whole, (), ())
+        return Progress(self.record, self._part, missing, failed)
+
+
 def run(
     table: Table, place: Place, settings: Settings, command: Sequence[str], *,
     only: Sequence[str] = (), resume: bool = False, limit_s: float | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> Progress:  # fmt: skip
-    """Measure a table, or what is missing of it; see the module's docstring.
+    """Measure a table, or what is missing of it, in this process; see the module's docstring.
 
-    `limit_s`: no row is begun that would not end within so many seconds from now. Raises UsageError: no such row, a record of
-    another version, other settings than the record's.
+    `limit_s`: no row is begun that would not end within so many seconds from now. Raises UsageError as `Ledger`.
     """
     begin = time.monotonic()
-    settings = _filled(settings, table.defaults)
-    keys = list(table.rows(place, settings))
-    unknown = [key for key in only if key not in keys]
-    if unknown:
-        raise UsageError(f"'{unknown[0][:60]}' is no row of {table.name}", "--only", f"there are {', '.join(keys)}")
-    whole, part = place.results / f"{table.name}.json", place.results / f"{table.name}.part.json"
-    finished, begun = load(whole, table.name), load(part, table.name)
-    record = begun if resume else None
-    if record is None and resume and finished is not None:
-        record = finished
-    if record is not None and record["settings"] != dataclasses.asdict(settings):
-        raise UsageError(
-            f"was begun with other settings ({_text(record['settings'])})", str(part if begun else whole),
-            "give the same ones, or leave --resume away to begin anew",
-        )  # fmt: skip
-    if record is None:
-        record = {
-            "schema": SCHEMA, "name": table.name, "date": _now(), "settings": dataclasses.asdict(settings), "commands": [],
-            "machine": machine(), "device": {}, "versions": {}, "rows": {},
-        }  # fmt: skip
-    rows: dict[str, Row] = record["rows"]
-    record["commands"] = [*record["commands"], list(command)]
-    todo = [key for key in (only or keys) if rows.get(key, {"error": ""})["error"] is not None]
-    if not todo:
+    ledger = Ledger(table, place, settings, command, only=only, resume=resume)
+    if not ledger.todo:
         say(f"{table.name}: every row is there")
-        return Progress(record, whole if finished else part, (), ())
-    for key in todo:
+    for key in ledger.todo:
         left = None if limit_s is None else limit_s - (time.monotonic() - begin)
-        if left is not None and left < table.row_s(settings, key):
-            say(f"{table.name}: {left:.0f} s left of the limit, {key} takes about {table.row_s(settings, key):.0f} s")
+        if left is not None and left < ledger.row_s(key):
+            say(f"{table.name}: {left:.0f} s left of the limit, {key} takes about {ledger.row_s(key):.0f} s")
             break
         say(f"{table.name}: {key} …")
-        started, wall = _now(), time.monotonic()
-        try:
-            row = {"error": None, **table.measure(place, settings, key)}
-        except OptimlError as error:
-            row = {"error": str(error)[:2000]}
-        rows[key] = {**row, "date": started, "commit": commit(), "wall_s": round(time.monotonic() - wall, 2)}
-        for kept in ("device", "versions"):
-            record[kept] = {**record[kept], **rows[key].pop(kept, {})}
-        record["rows"] = rows = {k: rows[k] for k in keys if k in rows}
-        good = {k: r for k, r in rows.items() if r["error"] is None}
-        record["summary"] = table.summary(good) if good else {}
-        _write(part, record)
-    missing = tuple(k for k in keys if k not in rows)
-    failed = tuple(k for k in keys if k in rows and rows[k]["error"] is not None)
-    if not missing and not failed:
-        os.replace(part, whole)
-        return Progress(record, whole, (), ())
-    return Progress(record, part, missing, failed)
+        ledger.book(key, measured_row(table, place, ledger.settings, key))
+    return ledger.progress()
+
+
+def measured_row(table: Table, place: Place, settings: Settings, key: str) -> Row:
+    """One row with its date, commit and seconds. What goes wrong in it is its `error`: the others go on."""
+    started, wall = _now(), time.monotonic()
+    try:
+        row = {"error": None, **table.measure(place, _filled(settings, table.defaults), key)}
+    except OptimlError as error:
+        row = {"error": str(error)[:2000]}
+    except Exception as error:  # of a peer's library as well as of ours
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        row = {"error": f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno} in {at.name})"[:2000]}
+    return {**row, "date": started, "commit": commit(), "wall_s": round(time.monotonic() - wall, 2)}
 
 
 def _filled(settings: Settings, defaults: Settings) -> Settings:

@@ -30,6 +30,7 @@ def pytorch_table() -> Table:
     return Table(
         "peers-pytorch", "the suite's suggestions beside PyTorch, eager and compiled", Settings(),
         lambda place, settings: sorted(torch_operations()), _measure_torch, summary, render, lambda settings, row: _TORCH_ROW_S,
+        _needs,
     )  # fmt: skip
 
 
@@ -38,7 +39,13 @@ def cublas_cub_table() -> Table:
     return Table(
         "peers-cublas-cub", "the suite's suggestions beside one call of cuBLAS or CUB; the copy bandwidth", Settings(),
         lambda place, settings: [COPY, *sorted(library_calls())], _measure_calls, summary, render, lambda settings, row: _CALL_ROW_S,
+        _needs,
     )  # fmt: skip
+
+
+def _needs(place: Place, kernel: str) -> list[tuple[str, str]]:
+    """The row that `suggestion` reads."""
+    return [] if kernel == COPY or kernel.startswith("control_") else [("suite", kernel)]
 
 
 def suggestion(place: Place, kernel: str) -> dict[str, str]:

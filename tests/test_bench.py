@@ -72,6 +72,21 @@ def test_what_failed_stays_in_the_record_and_is_measured_again(counted: Counted,
     assert counted.measured == ["a", "b", "c", "b"]
 
 
+def test_no_error_of_a_row_ends_the_table(counted: Counted, tmp_path: Path) -> None:
+    """A library that asserts (CuPy's histogram did) ended the whole table."""
+
+    def asserts(place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+        assert row != "b"
+        return counted.measure(place, settings, row)
+
+    counted.table = bench.Table(**{**counted.table.__dict__, "measure": asserts})
+    progress = _run(counted, tmp_path)
+    assert (progress.failed, counted.measured) == (("b",), ["a", "c"])
+    error = progress.record["rows"]["b"]["error"]
+    assert error.startswith("AssertionError")
+    assert "test_bench.py" in error
+
+
 def test_a_whole_record_stays_while_it_is_measured_anew(counted: Counted, tmp_path: Path) -> None:
     whole = _run(counted, tmp_path).path
     before = whole.read_bytes()
@@ -155,7 +170,7 @@ def test_outside_a_checkout_the_command_says_what_is_missing(tmp_path: Path, mon
     monkeypatch.setattr(command, "__file__", str(tmp_path / "site-packages" / "engine" / "commands" / "bench.py"))
     monkeypatch.chdir(ROOT)
     with pytest.raises(UsageError, match="no checkout"):
-        command.run(argparse.Namespace(checkout=None, name="suite"))
+        command.run(argparse.Namespace(checkout=None, names=["suite"]))
     assert command.find_checkout(ROOT) == ROOT
 
 

@@ -1,12 +1,15 @@
-"""`optiml bench NAME`: measure one table of the project's figures, by name. Needs a checkout of the project."""
+"""`optiml bench NAME …`: measure tables of the project's figures, by name. Needs a checkout of the project."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import importlib
+import json
 import shlex
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,60 +20,101 @@ INCOMPLETE = 4  # exit code: rows are missing; the same command with --resume go
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("bench", help="measure one of the project's tables again (needs a checkout)")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the table (default: list them)")
+    parser = verbs.add_parser("bench", help="measure some of the project's tables again (needs a checkout)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the tables (default: list them)")
     parser.add_argument("--only", default="", metavar="ROWS", help="only these rows, separated by commas")
     parser.add_argument("--resume", action="store_true", help="go on with a record that has rows missing or failed")
     parser.add_argument("--limit", metavar="N", help="begin no row that would not end within 540s, 9m …")
     parser.add_argument("--seconds", type=float, metavar="N", help="of each search (default: the table's)")
     parser.add_argument("--candidates", type=int, metavar="N", help="of each run of an ablation (default: 100)")
     parser.add_argument("--seeds", type=int, metavar="N", help="how many (default: the table's)")
+    parser.add_argument("--gpus", metavar="N", help="rows at once, one a GPU: how many GPUs, or which, as in 0,1,2,3")
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the records are (default: benchmarks/results)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="the project's checkout (default: this package's)")
+    parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what --gpus starts for each row
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 when the table is whole, 4 when rows are missing. Raises UsageError."""
+    """Exit code 0 when the tables are whole, 4 when rows are missing. Raises UsageError."""
     root = find_checkout(arguments.checkout)
     sys.path.insert(0, str(root))
     bench: Any = importlib.import_module("benchmarks.bench")
     tables: Any = importlib.import_module("benchmarks.tables").TABLES
-    if arguments.name is None:
+    if not arguments.names:
         width = max(map(len, tables))
         for name, table in tables.items():
             print(f"{name.ljust(width)}  {table.title}")
         return 0
-    if arguments.name not in tables:
-        near = difflib.get_close_matches(arguments.name, tables, n=3, cutoff=0.4)
-        raise UsageError(
-            f"there is no table '{arguments.name[:60]}'",
-            do=f"did you mean {' or '.join(near)}?" if near else "`optiml bench` lists them",
-        )
+    names = list(dict.fromkeys(arguments.names))
+    for name in names:
+        if name not in tables:
+            near = difflib.get_close_matches(name, tables, n=3, cutoff=0.4)
+            raise UsageError(
+                f"there is no table '{name[:60]}'",
+                do=f"did you mean {' or '.join(near)}?" if near else "`optiml bench` lists them",
+            )
     for option in ("seconds", "candidates", "seeds"):
         value = getattr(arguments, option)
         if value is not None and not value > 0:
             raise UsageError(f"--{option} must be above 0")
-    table = tables[arguments.name]
     results = (arguments.out or root / "benchmarks" / "results").resolve()
-    progress = bench.run(
-        table, bench.Place(root, results, root / ".optiml" / "bench"),
-        bench.Settings(arguments.seconds, arguments.candidates, arguments.seeds, arguments.device),
-        ["optiml", *sys.argv[1:]],
-        only=[row for row in arguments.only.split(",") if row], resume=arguments.resume, limit_s=_limit(arguments.limit),
-    )  # fmt: skip
+    place = bench.Place(root, results, root / ".optiml" / "bench")
+    settings = bench.Settings(arguments.seconds, arguments.candidates, arguments.seeds, arguments.device)
+    only = [row for row in arguments.only.split(",") if row]
+    limit_s = _limit(arguments.limit)
+    if arguments.row_to is not None:
+        return _row(bench, tables[names[0]], place, settings, only, arguments.row_to)
+    chosen = [(tables[name], _of_table(tables[name], place, settings, only, len(names))) for name in names]
+    if only:
+        chosen = [(table, rows) for table, rows in chosen if rows]
+        there = {row for _, rows in chosen for row in rows}
+        missing = [row for row in only if row not in there]
+        if missing:
+            raise UsageError(f"'{missing[0][:60]}' is no row of {', '.join(names)}", "--only")
+    command = ["optiml", *sys.argv[1:]]
+    if arguments.gpus is not None:
+        spread: Any = importlib.import_module("benchmarks.spread")
+        gpus = spread.find_gpus(arguments.gpus, arguments.device)
+        ledgers = [
+            bench.Ledger(table, place, settings, command, only=rows, resume=arguments.resume) for table, rows in chosen
+        ]
+        ended = spread.run(ledgers, gpus, limit_s=limit_s)
+    else:
+        ended, begin = [], time.monotonic()
+        for table, rows in chosen:
+            left_s = None if limit_s is None else limit_s - (time.monotonic() - begin)
+            ended.append(bench.run(table, place, settings, command, only=rows, resume=arguments.resume, limit_s=left_s))
+    for (table, _), progress in zip(chosen, ended, strict=True):
+        _show(table, progress)
+    if any(progress.missing or progress.failed for progress in ended):
+        again = shlex.join(["optiml", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        missed, failed = (sum(len(getattr(p, what)) for p in ended) for what in ("missing", "failed"))
+        print(f"optiml: {missed} rows missing, {failed} failed; go on: {again}", file=sys.stderr)
+        return INCOMPLETE
+    return 0
+
+
+def _of_table(table: Any, place: Any, settings: Any, only: Sequence[str], tables: int) -> Sequence[str]:
+    """Of the rows asked for those of this table; all where it is the only one, which says what it has."""
+    return only if tables == 1 else [row for row in only if row in table.rows(place, settings)]
+
+
+def _show(table: Any, progress: Any) -> None:
     if progress.record.get("summary"):
         print(table.render(progress.record))
     for row in progress.failed:
         print(f"optiml: {row}: {progress.record['rows'][row]['error']}", file=sys.stderr)
     print(progress.path)
-    if progress.missing or progress.failed:
-        again = shlex.join(["optiml", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
-        print(
-            f"optiml: {len(progress.missing)} rows missing, {len(progress.failed)} failed; go on: {again}",
-            file=sys.stderr,
-        )
-        return INCOMPLETE
+
+
+def _row(bench: Any, table: Any, place: Any, settings: Any, only: Sequence[str], target: Path) -> int:
+    """Measure one row and leave it in a file: the process that `--gpus` starts for it."""
+    importlib.import_module("benchmarks.spread").end_with_parent()
+    row = bench.measured_row(table, place, settings, only[0])
+    new = target.with_suffix(".new")
+    new.write_text(json.dumps(row), encoding="utf-8")
+    new.replace(target)
     return 0
 
 

@@ -1,0 +1,256 @@
+"""`optiml bench --gpus`: rows of several tables at once, each in a process of its own that costs only itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import bench, spread
+from benchmarks.tables import TABLES
+from engine import cli
+from engine.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+# A row's process: writes down when it ran and where, then does what its key says.
+PROGRAM = """
+import json, os, pathlib, signal, sys, time
+table, key, target, log = sys.argv[1:]
+begin = time.monotonic()
+words = key.split("-")
+if "slow" in words: time.sleep(0.4)
+if "long" in words: time.sleep(60)
+if "killed" in words: os.kill(os.getpid(), signal.SIGKILL)
+if "mute" in words: print("lost my way", file=sys.stderr); sys.exit(3)
+row = {"error": "broke down" if "bad" in words else None, "value": 1, "date": "2026", "commit": "", "wall_s": 1.0}
+seen = {"table": table, "key": key, "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "cpus": sorted(os.sched_getaffinity(0)),
+        "begin": begin, "end": time.monotonic(), "pid": os.getpid()}
+with open(log, "a") as lines: lines.write(json.dumps(seen) + "\\n")
+pathlib.Path(target).write_text(json.dumps(row))
+"""
+GPUS = (spread.Gpu("0", "a GPU", "GPU-a"), spread.Gpu("1", "a GPU", "GPU-b"))
+
+
+def _table(name: str, rows: Sequence[str], row_s: Callable[[str], float] = lambda row: 1.0, **more: Any) -> bench.Table:
+    def measure(place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+        raise AssertionError("rows are measured elsewhere")
+
+    return bench.Table(
+        name, "a table for tests", bench.Settings(), lambda place, settings: list(rows), measure,
+        lambda kept: {"sum": len(kept)}, lambda record: f"sum {record['summary']['sum']}", lambda settings, row: row_s(row), **more,
+    )  # fmt: skip
+
+
+class Call:
+    """One call over two GPUs, with `PROGRAM` in the place of the command."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.place = bench.Place(ROOT, tmp_path / "results", tmp_path / "work")
+        self.log = tmp_path / "log"
+        self.said: list[str] = []
+
+    def run(self, *tables: bench.Table, resume: bool = False, **more: Any) -> list[bench.Progress]:
+        ledgers = [bench.Ledger(t, self.place, bench.Settings(), ["optiml", "bench"], resume=resume) for t in tables]
+        return spread.run(ledgers, GPUS, command=self._command, say=self.said.append, **more)
+
+    def _command(self, ledger: bench.Ledger, key: str, target: Path) -> list[str]:
+        return [sys.executable, "-S", "-c", PROGRAM, ledger.table.name, key, str(target), str(self.log)]
+
+    def seen(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    return Call(tmp_path)
+
+
+def test_rows_of_two_tables_run_at_once_on_two_gpus_and_stay_in_the_record(call: Call) -> None:
+    first, second = call.run(_table("first", ["a-slow", "b-slow", "c"]), _table("second", ["d"]))
+    assert (first.path.name, second.path.name) == ("first.json", "second.json")
+    seen = {one["key"]: one for one in call.seen()}
+    assert {one["gpu"] for one in seen.values()} == {"0", "1"}
+    assert seen["a-slow"]["begin"] < seen["b-slow"]["end"]  # at once
+    assert seen["b-slow"]["begin"] < seen["a-slow"]["end"]
+    record = json.loads(first.path.read_text())
+    assert list(record["rows"]) == ["a-slow", "b-slow", "c"]
+    assert record["gpus_at_once"] == 2
+    for key, row in record["rows"].items():
+        index = seen[key]["gpu"]
+        assert row["gpu"] == {"index": index, "name": "a GPU", "uuid": GPUS[int(index)].uuid, "at_once": 2}
+
+
+def test_cores_are_divided_between_the_rows_at_once(call: Call) -> None:
+    call.run(_table("one", ["a-slow", "b-slow"]))
+    by_gpu = {one["gpu"]: one["cpus"] for one in call.seen()}
+    usable = sorted(os.sched_getaffinity(0))
+    assert by_gpu == {str(i): cpus for i, cpus in enumerate(spread.shares(usable, 2))}
+    assert spread.shares([0, 1, 2, 3, 4, 5], 4) == [[0], [1, 2], [3], [4, 5]]
+    assert spread.shares([7], 3) == [[7], [7], [7]]
+
+
+def test_a_row_that_is_killed_or_fails_costs_only_itself(call: Call) -> None:
+    (progress,) = call.run(_table("one", ["a-killed", "b-mute", "c-bad", "d"]))
+    assert progress.failed == ("a-killed", "b-mute", "c-bad")
+    assert progress.path.name == "one.part.json"
+    rows = json.loads(progress.path.read_text())["rows"]
+    assert "ended with signal 9" in rows["a-killed"]["error"]
+    assert "exit code 3" in rows["b-mute"]["error"]
+    assert "lost my way" in rows["b-mute"]["error"]
+    assert (rows["c-bad"]["error"], rows["d"]["error"]) == ("broke down", None)
+    (again,) = call.run(_table("one", ["a-killed", "b-mute", "c-bad", "d"]), resume=True)
+    assert [one["key"] for one in call.seen()].count("d") == 1
+    assert again.failed == progress.failed
+
+
+def test_the_longest_rows_come_first_and_what_passes_the_limit_is_left(call: Call) -> None:
+    seconds = {"a": 1.0, "b": 900.0, "c": 5.0, "d": 30.0}
+    (progress,) = call.run(_table("one", list(seconds), seconds.__getitem__), limit_s=100.0)
+    assert progress.missing == ("b",)
+    assert sum("left for the next call" in line for line in call.said) == 1
+    order = [line.split()[1] for line in call.said if line.endswith("…")]
+    assert order == ["d", "c", "a"]
+
+
+def test_a_row_waits_for_the_row_that_it_needs_and_is_left_with_it(call: Call) -> None:
+    # "a" is the first that a free GPU would take; its need is the longest row of the other table.
+    user = _table("user", ["a", "b"], needs=lambda place, row: [("maker", f"{row}-slow")])
+    maker = _table("maker", ["a-slow", "b-slow"], lambda row: 900.0 if row.startswith("b") else 1.0)
+    used, made = call.run(user, maker, limit_s=100.0)
+    assert (used.missing, made.missing) == (("b",), ("b-slow",))
+    seen = {one["key"]: one for one in call.seen()}
+    assert seen["a"]["begin"] > seen["a-slow"]["end"]
+
+
+def test_rows_of_a_group_stay_on_the_gpu_where_it_began(call: Call) -> None:
+    tables = [_table(name, ["a-slow", "b-slow"], group=lambda row: row) for name in ("one", "two", "three")]
+    call.run(*tables)
+    homes: dict[str, set[str]] = {}
+    for one in call.seen():
+        homes.setdefault(one["key"], set()).add(one["gpu"])
+    assert sorted(map(len, homes.values())) == [1, 1]
+    assert homes["a-slow"] != homes["b-slow"]
+
+
+def test_an_interruption_ends_the_rows_that_run(call: Call) -> None:
+    begin = time.monotonic()
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.6, signal.pthread_kill, (main, signal.SIGINT)).start()
+    pids: list[int] = []
+    popen = subprocess.Popen
+
+    def kept(*given: Any, **more: Any) -> Any:
+        process = popen(*given, **more)
+        pids.append(process.pid)
+        return process
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", kept)
+        with pytest.raises(KeyboardInterrupt):
+            call.run(_table("one", ["a", "b-long", "c-long"]))
+    assert time.monotonic() - begin < 20.0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert list(json.loads((call.place.results / "one.part.json").read_text())["rows"]) == ["a"]
+
+
+def test_a_row_ends_with_the_call_that_began_it() -> None:
+    """Also where that is killed and can end nothing: its end of the pipe closes."""
+    program = "import sys, time; from benchmarks import spread; spread.end_with_parent(); print('up', flush=True); time.sleep(60)"
+    row = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, process_group=0
+    )
+    assert row.stdin is not None
+    assert row.stdout is not None
+    assert row.stdout.readline() == b"up\n"
+    row.stdin.close()
+    assert row.wait(10.0) == -signal.SIGKILL
+    row.stdout.close()
+
+
+@pytest.mark.parametrize("text", ["0", "", "a", "1,1", "-1", "0,GPU", "1.5"])
+def test_lists_of_gpus_that_make_no_sense_are_wrong_use(text: str) -> None:
+    with pytest.raises(UsageError):
+        spread.find_gpus(text, "cpu")
+
+
+def test_gpus_are_counted_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [gpu.index for gpu in spread.find_gpus("3", "cpu")] == ["0", "1", "2"]
+    assert [gpu.index for gpu in spread.find_gpus("2,0", "cpu")] == ["2", "0"]
+    assert [gpu.index for gpu in spread.find_gpus("1,", "cpu")] == ["1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    with pytest.raises(UsageError, match="1 are visible"):
+        spread.find_gpus("2", "auto")
+
+
+def test_peers_need_the_suite_and_comparisons_with_memory_what_was_learnt() -> None:
+    place = bench.Place(ROOT, ROOT, ROOT)
+    pytorch, calls = TABLES["peers-pytorch"], TABLES["peers-cublas-cub"]
+    assert pytorch.needs(place, "adamw") == [("suite", "adamw")]
+    assert list(calls.needs(place, "copy")) == list(calls.needs(place, "control_transpose")) == []
+    suite = TABLES["suite"].rows(place, bench.Settings())
+    for table in (pytorch, calls):
+        assert {row for key in table.rows(place, bench.Settings()) for _, row in table.needs(place, key)} <= set(suite)
+    memory = TABLES["ablation-memory"]
+    assert ("ablation-memory", "learn:softmax") in memory.needs(place, "dot")
+    assert list(memory.needs(place, "learn:dot")) == []
+    assert memory.group("learn:dot") == memory.group("dot") == TABLES["ablation-search"].group("dot")
+
+
+def test_a_row_is_measured_by_the_command_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of a row does what the table's `measure` says, errors of any kind included, and touches no record."""
+
+    def measure(place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+        if row == "b":
+            raise AssertionError("of a library")
+        return {"value": settings.seconds, "results": str(place.results)}
+
+    table = bench.Table(**{**_table("fake", ["a", "b"]).__dict__, "measure": measure})
+    monkeypatch.setitem(TABLES, "fake", table)
+    monkeypatch.setattr(spread, "end_with_parent", lambda: None)
+    place = bench.Place(ROOT, tmp_path / "results", tmp_path)
+    ledger = bench.Ledger(table, place, bench.Settings(seconds=7.0), ["optiml"])
+    rows = {}
+    for key in "ab":
+        assert cli.main(spread.row_command(ledger, key, tmp_path / key)[1:]) == 0
+        rows[key] = json.loads((tmp_path / key).read_text())
+    assert (rows["a"]["error"], rows["a"]["value"], rows["a"]["results"]) == (None, 7.0, str(place.results))
+    assert rows["b"]["error"].startswith("AssertionError: of a library")
+    assert not place.results.exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_several_tables_in_one_call_take_the_rows_that_each_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[str, str]] = []
+
+    def made(name: str, rows: Sequence[str]) -> bench.Table:
+        def measure(place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+            measured.append((name, row))
+            return {"value": 1}
+
+        return bench.Table(**{**_table(name, rows).__dict__, "measure": measure})
+
+    monkeypatch.setitem(TABLES, "first", made("first", ["a", "b"]))
+    monkeypatch.setitem(TABLES, "second", made("second", ["b", "c"]))
+    out = ["--out", str(tmp_path)]
+    assert cli.main(["bench", "first", "second", "--only", "b", *out]) == 4
+    assert measured == [("first", "b"), ("second", "b")]
+    assert cli.main(["bench", "first", "second", "--resume", *out]) == 0
+    assert measured[2:] == [("first", "a"), ("second", "c")]
+    assert cli.main(["bench", "first", "second", "--only", "z", *out]) == 2
