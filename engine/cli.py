@@ -46,8 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OptimlError as error:
         print(f"optiml: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("optiml: interrupted; what was evaluated is in the journal, --resume goes on with it", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        kept = "what was evaluated is in the journal, --resume goes on with it" if "resume" in parsed else ""
+        said = str(interrupt) or kept  # a verb may know better what is left
+        print(f"optiml: interrupted{'; ' if said else ''}{said}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -108,6 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
         with screen:
             told = Told(screen.step, screen.draft, screen.reference, screen.progress)
             result = generate(options, machine, told)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_left(work)) from None
     finally:
         machine.close()
     if result is None:
@@ -121,6 +123,16 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_generation(result, work)
     return 0 if result.written else 1
+
+
+def _left(work: Path) -> str:
+    """What an interrupted run leaves: answers that were paid for."""
+    from engine.llm.session import EXCHANGES
+
+    answers = work / EXCHANGES
+    if not answers.is_file() or not answers.stat().st_size:
+        return "nothing was written"
+    return f"no kernel was written; the answers so far can be used again: --llm replay:{answers}"
 
 
 def _free(out: Path | None) -> Path | None:
