@@ -131,7 +131,10 @@ def _run(
         if llm is not None or options.memory is not None:
             from engine.llm.part import Part
 
-            part = Part(llm, options.memory, spec, machine.target, out, insight, predicted, resume=options.resume)
+            part = Part(
+                llm, options.memory, spec, machine.target, out, insight, predicted,
+                build=evaluator.build, resume=options.resume,
+            )  # fmt: skip
         weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
         weigh = part.weigh if part is not None else weigh
         propose = source if inner is None else inner.wrap(source)

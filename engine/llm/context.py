@@ -23,11 +23,13 @@ _SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:[^\n]*\n?", re.M)
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """What profiling one program gave: sentences, the counters as text by name, and the codes of the findings."""
+    """What profiling one program gave: sentences, the counters as text by name, and the codes of the findings. `pending`: more is
+    to come."""
 
     sentences: tuple[str, ...] = ()
     counters: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
+    pending: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,11 @@ from engine.spec.model import KernelSpec
 # A node is worth asking about when it beats the best so far by this; as the search's own noise. Ours.
 _BETTER = 1.02
 _ROUNDS = 3  # requests for one node, at most
-_DIAGNOSIS_S = 8.0  # the first batch of profiles takes some five seconds
+# A batch of profiles takes some five seconds, and the first may wait for one under way. A question without its diagnosis is half
+# a question, and its answer costs more than this: but a profiler that hangs must not hold it up.
+_DIAGNOSIS_S = 20.0
+_TICK_S = 0.25
+_WRITTEN_S = 3.0  # what questions need that were told to wait no longer
 _PATIENCE = 12  # candidates without a better one, after which the best node is asked about again
 _HOPELESS = 4  # exchanges in a row that failed for the server's sake: then it is left alone
 _EXCHANGE = frozenset({
@@ -49,7 +53,7 @@ class _Job:
 
 
 class LlmFeed:
-    """Follows `engine.search.loop.Feed`. `diagnose` gives what is known of a node, after some seconds' wait at most, and
+    """Follows `engine.search.loop.Feed`. `diagnose` gives what is known of a node, waiting so many seconds at most, and
     `recall` what was learnt from others; both are called from the feed's threads. `holds` says whether the answer to a label is
     at hand and costs nothing: such a node is always asked about, since a repeated run does not measure quite the same. `pays`
     says whether more questions are worth their price, and `judge` scores what was proposed and the best of what the rules have.
@@ -85,6 +89,7 @@ class LlmFeed:
         self._since_better = 0
         self._stopped = ""
         self._closed = False
+        self._hurry = False  # no question waits for its diagnosis any more
         for i in range(workers):
             threading.Thread(target=self._work, name=f"llm-{i}", daemon=True).start()
 
@@ -152,7 +157,13 @@ class LlmFeed:
                 return False
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until nothing is under way; whether that is so."""
+        """Wait until nothing is under way, the last of it without a diagnosis; whether that is so."""
+        if self._idle(timeout_s):
+            return True
+        self._hurry = True
+        return self._idle(_WRITTEN_S)
+
+    def _idle(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._awaited and time.monotonic() < deadline:
@@ -210,8 +221,9 @@ class LlmFeed:
             self._jobs.put(_Job(node, ask))
 
     def _proposed(self, node: Node, round: int, held: bool) -> Proposed | None:
-        # Profiling takes longer than evaluating, and a model makes more of a diagnosed kernel: waiting pays.
-        diagnosed = self._diagnose(node, 0.0 if round or held else _DIAGNOSIS_S)
+        diagnosed = self._diagnose(node, 0.0) if held else self._waited_for(node)
+        if self._closed:
+            return None
         try:
             context = make_context(
                 node, self._spec, self._target,
@@ -228,6 +240,14 @@ class LlmFeed:
         scored = self._judge.scored(context, [*proposed.proposals, *others], round)
         ours = tuple(p for p in scored if id(p.edits) in known)
         return replace(proposed, proposals=ours, judged=tuple(p for p in scored if id(p.edits) not in known))
+
+    def _waited_for(self, node: Node) -> Diagnosed:
+        """The diagnosis of a node that a question is about: profiling takes longer than evaluating."""
+        deadline = time.monotonic() + _DIAGNOSIS_S
+        diagnosed = Diagnosed(pending=True)
+        while diagnosed.pending and not self._hurry and not self._closed and time.monotonic() < deadline:
+            diagnosed = self._diagnose(node, _TICK_S)
+        return diagnosed
 
     def _repaired(self, parent: Node, candidate: Node, evaluation: Evaluation) -> Proposed | None:
         return self._proposer.repair(parent.program, candidate.program, evaluation)

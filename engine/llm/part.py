@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.evaluate.model import Built
 from engine.llm.lessons import Lessons, MemorySettings
 from engine.llm.session import Known, LlmSession, LlmSettings, diagnoser
+from engine.model import Program
 from engine.rules.model import Proposal, Target
 from engine.search.insight import Insight
 from engine.search.tree import Node, Tree
 from engine.spec.model import KernelSpec
-
-_PREDICTED_S = 1.0
 
 
 class Part:
@@ -24,11 +24,10 @@ class Part:
 
     def __init__(
         self, llm: LlmSettings | None, memory: MemorySettings | None, spec: KernelSpec, target: Target, out: Path,
-        insight: Insight | None, known: Known | None = None, *, resume: bool = False,
+        insight: Insight | None, known: Known | None = None, *, build: Callable[[Program], Built], resume: bool = False,
     ) -> None:  # fmt: skip
         self._insight = insight
-        # A prediction is there as soon as a node is booked, or never.
-        diagnose = diagnoser(insight) if insight is not None else diagnoser(known, _PREDICTED_S)
+        diagnose = diagnoser(insight or known, build)
         self.lessons = Lessons(memory, spec, target, diagnose) if memory is not None else None
         self.model: LlmSession | None = None
         if llm is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from engine.config import Model
-from engine.errors import UsageError
+from engine.errors import OptimlError, UsageError
+from engine.evaluate.model import Built
 from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price
 from engine.llm.cassette import Recorder, Replayer
@@ -22,6 +22,7 @@ from engine.llm.judge import Judge
 from engine.llm.model import ChatClient
 from engine.llm.prompt import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
+from engine.model import Program
 from engine.profile.diagnosis import Diagnosis
 from engine.profile.model import CHEAP, FULL, Profile
 from engine.rules.model import Proposal, Target
@@ -30,6 +31,8 @@ from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
 EXCHANGES = "exchanges.jsonl"
+# Questions for a batch wait for their diagnoses together: as many as the profiler takes at once.
+_BATCH_WORKERS = 16
 SAME = "same"  # for a plan or a judge: the model that writes the code
 # What an expectation may name: the counters that are collected.
 COUNTERS: tuple[str, ...] = tuple(dict.fromkeys((*CHEAP.metrics, *FULL.metrics)))
@@ -115,7 +118,8 @@ class LlmSession:
         self._proposer = LlmProposer(asked, options)
         self._feed = LlmFeed(
             self._proposer, spec, target,
-            counters=COUNTERS, diagnose=diagnose, recall=recall, workers=settings.concurrency, judge=self.judge,
+            counters=COUNTERS, diagnose=diagnose, recall=recall, judge=self.judge,
+            workers=settings.concurrency if self.batch is None else _BATCH_WORKERS,
             pays=lambda: self.mixture is None or self.mixture.pays("llm"),
             holds=self.batch.holds if self.batch is not None else lambda label: False,
         )  # fmt: skip
@@ -164,7 +168,7 @@ class LlmSession:
         return self._feed.wait(timeout_s)
 
     def settle(self, timeout_s: float) -> None:
-        """Let the questions for a batch be written down that still wait for a diagnosis; nothing to wait for otherwise."""
+        """Let the questions for a batch be written down: with their diagnoses if they come in time, else without them."""
         if self.batch is not None:
             self._feed.settle(timeout_s)
 
@@ -252,35 +256,40 @@ def _value(text: str | None) -> float | None:
 
 
 class Known(Protocol):
-    """What is asked of a profiler: the diagnosis and the counters of a program, None while there is nothing."""
-
-    def want(self, digest: str) -> None: ...
+    """What is asked of a profiler: see `engine.search.insight.Insight`."""
 
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None: ...
 
+    def require(self, node: Node, build: Callable[[Program], Built]) -> Future[tuple[Diagnosis, Profile] | None]: ...
 
-def diagnoser(insight: Known | None, most_s: float = math.inf) -> Callable[[Node, float], Diagnosed]:
-    """A `diagnose` for a session, from what a profiler answers beside the search; says nothing without one.
 
-    It waits `most_s` seconds at most, whatever it is told.
+def diagnoser(insight: Known | None, build: Callable[[Program], Built]) -> Callable[[Node, float], Diagnosed]:
+    """A `diagnose` for a session; says nothing without a profiler. `build` is for nodes of an earlier part of the run.
+
+    Where it may wait it has the node profiled ahead of all candidates, and says so while the profile is still to come.
     """
+    asked: dict[str, Future[tuple[Diagnosis, Profile] | None]] = {}
 
     def diagnose(node: Node, wait_s: float) -> Diagnosed:
-        deadline = time.monotonic() + min(wait_s, most_s)
-        while insight is not None:
-            found = insight.known(node.program.digest)
-            if found is not None:
-                diagnosis, profile = found
-                counters = {
-                    name: f"{counter.value:.6g} {counter.unit}".strip()
-                    for step in profile.steps[:1]
-                    for name, counter in step.counters.items()
-                }
-                return Diagnosed(tuple(diagnosis.sentences()), counters, tuple(diagnosis.codes))
-            if time.monotonic() >= deadline:
-                break
-            insight.want(node.program.digest)  # it may have passed its checks only now
-            time.sleep(0.05)
-        return Diagnosed()
+        digest = node.program.digest
+        found = insight.known(digest) if insight is not None else None
+        if found is None and insight is not None and node.evaluation is not None and wait_s > 0:
+            try:
+                if digest not in asked:
+                    asked[digest] = insight.require(node, build)
+                found = asked[digest].result(timeout=wait_s)
+            except TimeoutError:
+                return Diagnosed(pending=True)
+            except OptimlError:
+                pass  # it cannot be built any more: the question goes without
+        if found is None:
+            return Diagnosed()
+        diagnosis, profile = found
+        counters = {
+            name: f"{counter.value:.6g} {counter.unit}".strip()
+            for step in profile.steps[:1]
+            for name, counter in step.counters.items()
+        }
+        return Diagnosed(tuple(diagnosis.sentences()), counters, tuple(diagnosis.codes))
 
     return diagnose

@@ -35,7 +35,8 @@ Answer = Profile | ProfileFailure
 class Priority(IntEnum):
     """What goes first."""
 
-    REQUIRED = 0  # the trajectory, after the search: neither held to the share of the time nor waiting for company
+    # The trajectory, after the search, and what a model is asked about: neither held to the share of the time nor waiting for company.
+    REQUIRED = 0
     EXPANSION = 1  # a node about to be built upon
     BACKGROUND = 2  # a verified candidate
 
@@ -212,8 +213,8 @@ class ProfileService:
     def _due(self, alike: list[_Job]) -> tuple[list[_Job], float]:
         """What of a batch may run now; where nothing may, for how long to wait in seconds."""
         first = alike[0]
-        if first.priority == Priority.REQUIRED:
-            return alike, 0.0
+        if first.priority == Priority.REQUIRED:  # alone: what comes along would not count against the share
+            return [job for job in alike if job.priority == Priority.REQUIRED], 0.0
         linger_s = _LINGER_BACKGROUND_S if first.priority == Priority.BACKGROUND else _LINGER_S
         waited = time.monotonic() - min(job.since for job in alike)
         if len(alike) < self._batch and waited < linger_s:

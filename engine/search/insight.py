@@ -14,7 +14,7 @@ from typing import Protocol
 
 from engine.errors import OptimlError
 from engine.evaluate.model import Built
-from engine.model import Binary, Evaluation
+from engine.model import Binary, Evaluation, Program
 from engine.predict.targets import figures_for
 from engine.profile.compare import RATIO, Change, moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
@@ -29,6 +29,7 @@ from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
+Known = tuple[Diagnosis, Profile]
 Lined = tuple[Binary, str]  # machine code with line information, and its listing
 _LINES_S = 12.0  # a profiler's start, a launch of a second, and its report
 _LINES_US = 10_000.0  # the code is instrumented, and runs a hundred times as long
@@ -74,6 +75,11 @@ class Insight(Protocol):
         """What is known of the program with this digest; None while there is nothing."""
         ...
 
+    def require(self, node: Node, build: Callable[[Program], Built]) -> Future[Known | None]:
+        """What can be known of an evaluated node, asked for ahead of all candidates and whether or not the share of the time is
+        spent; None where nothing can. Called from any thread; `build` is for a node of an earlier part of the run."""
+        ...
+
     def prepare(self, path: Sequence[tuple[Built, Evaluation]]) -> None:
         """The search has ended, perhaps with this path: have the source lines of its first and its last program counted."""
         ...
@@ -108,6 +114,7 @@ class ProfilerInsight:
         self._case = heaviest_case(spec)
         self._known: dict[str, tuple[Diagnosis, Profile]] = {}
         self._asked: set[str] = set()  # for the full set
+        self._looked: dict[str, Future[Answer]] = {}
         self._built: OrderedDict[str, tuple[Built, Evaluation]] = OrderedDict()
         self._nodes: dict[str, int] = {}
         self._arrived: deque[Observation] = deque()
@@ -125,7 +132,7 @@ class ProfilerInsight:
         future = self._service.submit(
             request_for(built, self._spec, self._case), FULL, Priority.EXPANSION, _worth(evaluation)
         )
-
+        self._looked[digest] = future
         future.add_done_callback(lambda done: self._book_in_full(built, evaluation, done))
 
     def _book_in_full(self, built: Built, evaluation: Evaluation, done: Future[Answer]) -> None:
@@ -176,7 +183,10 @@ class ProfilerInsight:
         known = self.known(digest)
         future = self._required.get(digest)
         if future is None or (future.done() and known is not None):
-            if known is None:
+            looked = self._looked.get(digest)
+            if known is None and looked is not None and not looked.cancel() and not looked.done():
+                future = looked  # on its way already
+            elif known is None:
                 future = self._service.submit(request_for(built, self._spec, self._case), FULL, Priority.REQUIRED)
                 future.add_done_callback(lambda done: self._book_in_full(built, evaluation, done))
             else:
@@ -259,6 +269,23 @@ class ProfilerInsight:
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
         with self._lock:
             return self._known.get(digest)
+
+    def require(self, node: Node, build: Callable[[Program], Built]) -> Future[Known | None]:
+        digest, evaluation = node.program.digest, node.evaluation
+        assert evaluation is not None
+        with self._lock:
+            self._asked.add(digest)
+            found = self._built.get(digest)
+        built = found[0] if found is not None else build(node.program)
+        known: Future[Known | None] = Future()
+
+        def tell(done: Future[Answer]) -> None:
+            answer = None if done.cancelled() else done.result()
+            held = self._diagnosed(built, evaluation, answer) if isinstance(answer, Profile) else None
+            known.set_result((held, answer) if held is not None and isinstance(answer, Profile) else None)
+
+        self._ask_in_full(built, evaluation).add_done_callback(tell)
+        return known
 
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
         self.prepare(path)
@@ -354,6 +381,18 @@ class PredictedWatch:
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
         """See `Insight.known`."""
         return self._known.get(digest)
+
+    def require(self, node: Node, build: Callable[[Program], Built]) -> Future[Known | None]:
+        """See `Insight.require`."""
+        assert node.evaluation is not None
+        found = self._known.get(node.program.digest)
+        if found is None:
+            built = build(node.program)
+            counted = self._source.footprint(built, self._case - len(self._spec.check))
+            found = self._known[node.program.digest] = self._diagnosed(built, node.evaluation, counted)
+        known: Future[Known | None] = Future()
+        known.set_result(found)
+        return known
 
     def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
         """See `Insight.trajectory`; what moved are the model's counts."""

@@ -161,6 +161,8 @@ class Search:
             self.journal.book(
                 Entry(0, None, "", "", {}, "the original", root.program.digest, built.launches, evaluation, {}, 0.0)
             )
+        if self._watch is not None:
+            self._watch.passed(root, built)
         if self._feed is not None:
             self._feed.booked(root)
         self.tree.reward.resources = evaluation.resources
@@ -168,8 +170,6 @@ class Search:
             self._take_over(entry)
         for id, proxies in self.journal.proxies().items():
             self.tree.observe(self.tree.nodes[id], proxies)
-        if self._watch is not None:
-            self._watch.passed(root, built)
         self._begin = time.monotonic()
 
     def _take_over(self, entry: Entry) -> None:
@@ -285,7 +285,7 @@ class Search:
     def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
         self.tree.settle(parent)
         evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
-        self._book(parent, proposal, parent.program, evaluation, None)
+        self._tell(self._book(parent, proposal, parent.program, evaluation, None))
 
     def _finish(
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
@@ -331,7 +331,12 @@ class Search:
             if self._watch is not None and evaluation.outcome in _PASSED:
                 self._watch.passed(node, built)
             self._crown(node, built, against)
+        self._tell(node)  # last: what it asks of the profiler about the node must find it known there
         self._on_progress(self.progress)
+
+    def _tell(self, node: Node) -> None:
+        if self._feed is not None:
+            self._feed.booked(node)
 
     def _book(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None
@@ -349,8 +354,6 @@ class Search:
         )  # fmt: skip
         self._stage("journal", time.monotonic() - booking)
         self._count(node)
-        if self._feed is not None:
-            self._feed.booked(node)
         return node
 
     def _crown(self, node: Node, built: Built, against: float | None) -> None:

@@ -5,7 +5,7 @@ import random
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,8 @@ pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
 from engine.config import Model, parse_config
-from engine.errors import UsageError
+from engine.errors import MachineError, UsageError
+from engine.llm import feed
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_limit, parse_price, prompt_estimate
 from engine.llm.cassette import Recorder, Replayer
 from engine.llm.context import Diagnosed
@@ -27,8 +28,8 @@ from engine.llm.memory import Memory
 from engine.llm.model import ChatAnswer, ChatError, ChatRequest, Fault, Message, Usage
 from engine.llm.part import Part
 from engine.llm.proposer import LlmProposer
-from engine.llm.session import EXCHANGES, LlmSettings, diagnoser, from_config, parse_door
-from engine.model import LaunchConfig, Program
+from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, from_config, parse_door
+from engine.model import Evaluation, LaunchConfig, Outcome, Program
 from engine.profile.diagnosis import Diagnosis, Finding
 from engine.profile.model import Counter, Profile, StepProfile
 from engine.rules.model import Target
@@ -54,11 +55,11 @@ def run(
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     monkey = pytest.MonkeyPatch()
     monkey.setattr("engine.llm.part.diagnoser", lambda *_: diagnose)
-    part = Part(settings, memory, spec, Target(), folder / name, None)
+    evaluator = FakeEvaluator()
+    part = Part(settings, memory, spec, Target(), folder / name, None, build=evaluator.build)
     monkey.undo()
     tree = Tree(program, Factors(factors), 0, weigh=part.weigh)
     part.join(tree)
-    evaluator = FakeEvaluator()
     journal = Journal(folder / name / "journal.sqlite", program, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
         search = Search(tree, evaluator, journal, executor, in_flight=2, feed=part)
@@ -346,26 +347,76 @@ def test_an_answer_that_was_cut_counts_as_the_most_it_can_have_cost():
     assert spent.prompt_tokens >= 100
 
 
+class Profiler:
+    """Answers what is required when it is told to."""
+
+    def __init__(self):
+        self.required, self.answers = [], {}
+
+    def known(self, digest):
+        return None
+
+    def require(self, node, build):
+        self.required.append(build(node.program))
+        return self.answers.setdefault(node.program.digest, Future())
+
+    def answer(self):
+        step = StepProfile("k", LaunchConfig((1, 1, 1), (32, 1, 1)), {"dram__bytes.sum": Counter(3.5e6, "byte")})
+        found = Diagnosis("memory", "memory-bound", (Finding("uncoalesced", "strided", 0.9),))
+        for future in self.answers.values():
+            future.set_result((found, Profile("", "full", 0, (step,))))
+
+
+def evaluated(text=b"x"):
+    node = Tree(Program({"k.cu": text}, "k.cu"), lambda program: [], 0).root
+    node.evaluation = Evaluation(Outcome.ACCEPTED)
+    return node
+
+
 def test_a_node_that_is_asked_about_is_diagnosed_first():
-    class Insight:
-        wanted = ()
-
-        def want(self, digest):
-            self.wanted = (*self.wanted, digest)
-
-        def known(self, digest):
-            step = StepProfile("k", LaunchConfig((1, 1, 1), (32, 1, 1)), {"dram__bytes.sum": Counter(3.5e6, "byte")})
-            found = Diagnosis("memory", "memory-bound", (Finding("uncoalesced", "strided", 0.9),))
-            return (found, Profile("", "full", 0, (step,))) if digest in self.wanted else None
-
-    node = Tree(Program({"k.cu": b"x"}, "k.cu"), lambda program: [], 0).root
-    insight = Insight()
-    assert diagnoser(insight)(node, 0.0) == Diagnosed()  # nobody waits where nobody is asked
-    assert insight.wanted == ()
-    told = diagnoser(insight)(node, 5.0)
+    node, profiler = evaluated(), Profiler()
+    diagnose = diagnoser(profiler, lambda program: program)
+    assert diagnose(node, 0.0) == Diagnosed()  # nobody waits where nobody is asked
+    assert profiler.required == []
+    assert diagnose(node, 0.01).pending
+    assert diagnose(node, 0.01).pending
+    assert profiler.required == [node.program]  # once
+    profiler.answer()
+    told = diagnose(node, 5.0)
     assert told.codes == ("memory_bound", "uncoalesced")
     assert told.counters == {"dram__bytes.sum": "3.5e+06 byte"}
-    assert diagnoser(None)(node, 5.0) == Diagnosed()
+    assert diagnoser(None, lambda program: program)(node, 5.0) == Diagnosed()
+
+
+def test_a_question_is_asked_though_its_node_cannot_be_profiled():
+    def fails(program):
+        raise MachineError("the compiler is closed")
+
+    assert diagnoser(Profiler(), fails)(evaluated(), 5.0) == Diagnosed()
+    profiler, node = Profiler(), evaluated()
+    profiler.answers[node.program.digest] = future = Future()
+    future.set_result(None)
+    assert diagnoser(profiler, lambda program: program)(node, 5.0) == Diagnosed()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_question_for_a_batch_waits_for_its_diagnosis_and_not_for_ever(tmp_path, monkeypatch, comes):
+    """Of fourteen questions of runs with eighty candidates one had its diagnosis: the runs had ended before the profiler's turn."""
+    monkeypatch.setattr(feed, "_TICK_S", 0.01)
+    (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
+    spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
+    profiler, node = Profiler(), evaluated(SOFTMAX.read_bytes())
+    diagnose = diagnoser(profiler, lambda program: program)
+    session = LlmSession(LlmSettings(model="m", batch=tmp_path / "batch"), spec, Target(), tmp_path, diagnose=diagnose)
+    session.booked(node)
+    time.sleep(0.05)
+    assert session.deferred == 0  # it waits
+    if comes:
+        profiler.answer()
+    session.settle(5.0 if comes else 0.05)
+    session.close()
+    (line,) = (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()
+    assert ("memory-bound" in line) is comes
 
 
 # ---- plan, judge, account

@@ -189,6 +189,20 @@ def test_what_is_required_is_not_held_to_the_share():
     assert answer.kind == "closed"
 
 
+def test_nothing_comes_along_with_what_is_required():
+    """Else each question to a model would let sixteen others past the share."""
+    gpu = Turns()
+    source = Source(gpu, each_s=0.01)
+    running = start(source, gpu, share=0.0)
+    with running.together():
+        later = running.submit(request("later"), FULL, Priority.EXPANSION)
+        required = running.submit(request("now"), FULL, Priority.REQUIRED)
+    assert required.result(5).key == "now"
+    assert source.batches == [("full", ["now"])]
+    running.close()
+    assert isinstance(later.result(0), ProfileFailure)
+
+
 def test_a_profiler_that_cannot_be_used_answers_everything_at_once():
     gpu = Turns()
     source = Source(gpu, unusable="permission refused")

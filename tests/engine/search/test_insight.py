@@ -130,6 +130,38 @@ def test_the_trajectory_asks_for_what_is_not_known_alone():
     assert "device memory traffic 128 MB → 32 MB" in evidence[1].moved
 
 
+def test_what_a_question_is_about_is_profiled_ahead_of_all_and_once():
+    made, service = insight()
+    a, b = built("a\n"), built("b\n")
+    made.passed(node(0, a), a)
+    made.look(a, node(0, a).evaluation)  # waits for its share of the time
+
+    def not_here(program):
+        raise AssertionError("it was built already")
+
+    wanted = made.require(node(0, a), not_here)
+    assert service.asked[0][4].cancelled()
+    other = made.require(node(7, b), lambda program: b)  # of an earlier part of the run
+    made.look(b, node(7, b).evaluation)
+    assert service.names() == [("full", "EXPANSION"), ("full", "REQUIRED"), ("full", "REQUIRED")]
+    assert not wanted.done()
+    service.answer(FULL, profile("full"))
+    assert wanted.result(0)[0].codes == made.known(a.program.digest)[0].codes
+    assert other.result(0)[1].metrics == "full"
+    assert made.require(node(0, a), not_here).result(0)[0].codes == wanted.result(0)[0].codes
+    assert len(service.asked) == 3
+    # What the profiler is at already is waited for, and what fails is told as such.
+    c, d = built("c\n"), built("d\n")
+    made.look(c, node(8, c).evaluation)
+    service.asked[-1][4].set_running_or_notify_cancel()
+    running, failing = made.require(node(8, c), lambda program: c), made.require(node(9, d), lambda program: d)
+    assert service.names()[3:] == [("full", "EXPANSION"), ("full", "REQUIRED")]
+    service.asked[-1][4].set_result(ProfileFailure("d", "lost", "the worker crashed"))
+    service.answer(FULL, profile("full"))
+    assert running.result(0)[1].metrics == "full"
+    assert failing.result(0) is None
+
+
 def test_source_lines_of_the_original_come_into_its_diagnosis():
     listing = LISTING.replace("/tmp/src/k.cu", SPEC.file)
 
