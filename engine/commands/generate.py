@@ -6,12 +6,9 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from engine.commands.options import add_llm, add_machine, llm_settings, parse_proposers
 from engine.errors import UsageError
-
-if TYPE_CHECKING:
-    from engine.llm.session import LlmSettings
 
 WAITING = 4  # exit code: questions wait in the batch folder for their answers
 
@@ -37,31 +34,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--proposers", default="rules", metavar="LIST", help="of that search: of rules, tuner, llm")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
     parser.add_argument("--no-profile", action="store_true", help="do not ask Nsight Compute, even where it is there")
-    parser.add_argument(
-        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
-    )
-    parser.add_argument(
-        "--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)"
-    )
-    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
-    parser.add_argument("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
-    parser.add_argument("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
-    parser.add_argument("--llm-plan-model", default="", metavar="NAME", help="makes the plans (default: the same)")
-    parser.add_argument("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
-    parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
-    parser.add_argument("--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer")
-    parser.add_argument("--llm-timeout", type=float, default=180.0, metavar="S", help="for one answer (default: 180)")
-    parser.add_argument(
-        "--llm-free-form", action="store_true", help="do not ask the server to hold the model to the form of an answer"
-    )
-    parser.add_argument("--llm-concurrency", type=int, default=4, metavar="N", help="requests at once (default: 4)")
-    parser.add_argument(
-        "--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone"
-    )
-    parser.add_argument(
-        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
-    )
+    add_machine(parser)
+    add_llm(parser, concurrency=4, plan="makes the plans (default: the model itself)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,15 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     check_machine(arguments)
     if not 0 <= arguments.repairs <= 10 or not 1 <= arguments.seeds <= 16:
         raise UsageError("--repairs is from 0 to 10, --seeds from 1 to 16")
-    proposers = tuple(name.strip() for name in arguments.proposers.split(","))
-    unknown = sorted(set(proposers) - {"rules", "tuner", "llm"})
-    if unknown:
-        raise UsageError(f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, tuner, llm")
+    proposers = parse_proposers(arguments.proposers)
     sentence = sentence_of(arguments.sentence)
     strategies = chosen(arguments.strategies)
     reference = read_reference(arguments.reference) if arguments.reference is not None else None
     out = _free(arguments.out)
-    settings = _llm(arguments)
+    settings = llm_settings(arguments)
     work = arguments.work or Path(".optiml") / f"generate-{_slug(sentence)}"
 
     from engine.config import load_config
@@ -150,31 +121,3 @@ def _free(out: Path | None) -> Path | None:
 
 def _slug(sentence: str) -> str:
     return "-".join(re.findall(r"[a-z0-9]+", sentence.lower())[:5])[:48] or "kernel"
-
-
-def _llm(arguments: argparse.Namespace) -> LlmSettings:
-    from engine.llm.budget import parse_limit, parse_price
-    from engine.llm.session import LlmSettings, parse_door
-
-    batch, replay = parse_door(arguments.llm)
-    if (
-        arguments.llm_answer_tokens < 1
-        or not 0 < arguments.llm_timeout < 86_400
-        or not 1 <= arguments.llm_concurrency <= 64
-    ):
-        raise UsageError(
-            "--llm-answer-tokens, --llm-timeout and --llm-concurrency must be positive", do="leave them away"
-        )
-    return LlmSettings(
-        model=arguments.llm_model,
-        plan_model=arguments.llm_plan_model,
-        limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
-        price=parse_price(arguments.llm_price) if arguments.llm_price else None,
-        concurrency=arguments.llm_concurrency,
-        batch=batch,
-        replay=replay,
-        prompts=arguments.llm_log == "full",
-        schema=not arguments.llm_free_form,
-        answer_tokens=arguments.llm_answer_tokens,
-        timeout_s=arguments.llm_timeout,
-    )

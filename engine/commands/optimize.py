@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.commands.options import add_llm, add_machine, check_model_is_asked, llm_settings, parse_proposers
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
     from engine.llm.lessons import MemorySettings
-    from engine.llm.session import LlmSettings
     from engine.search.loop import Budget
 
 WAITING = 4  # exit code: prompts wait in the batch folder for their answers
@@ -38,31 +38,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--no-profile", action="store_true", help="do not ask Nsight Compute, even where it is there")
     parser.add_argument("--no-proxies", action="store_true", help="reward time alone, not what counters say beside it")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
-    parser.add_argument(
-        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
-    )
-    parser.add_argument(
-        "--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)"
-    )
-    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
     parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, tuner, llm (default: rules)")
-    parser.add_argument("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
-    parser.add_argument("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
-    parser.add_argument("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
-    parser.add_argument("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
-    parser.add_argument(
-        "--llm-plan-model", default="", metavar="NAME", help="makes plans that the model writes as code"
-    )
-    parser.add_argument(
-        "--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer (default: 6000)"
-    )
-    parser.add_argument("--llm-timeout", type=float, default=180.0, metavar="S", help="for one answer (default: 180)")
-    parser.add_argument("--llm-free-form", action="store_true", help="do not hold the model to the form of an answer")
-    parser.add_argument("--llm-judge", default="", metavar="NAME", help="scores proposals; 'same': the model itself")
-    parser.add_argument(
-        "--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone"
-    )
     parser.add_argument(
         "--memory", action=argparse.BooleanOptionalAction, default=False, help="read and write lessons of earlier runs"
     )
@@ -70,14 +46,14 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--memory-file", type=Path, metavar="FILE", help="where lessons are (default: the user's cache)"
     )
     parser.add_argument("--memory-across", action="store_true", help="also tell lessons of other repositories")
-    parser.add_argument(
+    add_machine(parser)
+    model = add_llm(parser, concurrency=2, plan="makes plans that the model writes as code (default: no plans)")
+    model.add_argument("--llm-judge", default="", metavar="NAME", help="scores proposals; 'same': the model itself")
+    model.add_argument(
         "--prompt-profile",
         choices=("none", "raw", "diagnosis"),
         default="diagnosis",
         help="what a model is told of counters",
-    )
-    parser.add_argument(
-        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
     )
 
 
@@ -96,13 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.report.terminal import Live, print_result
     from engine.source.load import repository_root
 
-    proposers = tuple(name.strip() for name in arguments.proposers.split(","))
-    unknown = sorted(set(proposers) - {"rules", "tuner", "llm"})
-    if unknown:
-        raise UsageError(
-            f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, tuner, llm, or several: rules,tuner"
-        )
-    settings = _llm(arguments) if "llm" in proposers else None
+    proposers = parse_proposers(arguments.proposers)
+    check_model_is_asked(arguments, proposers)
+    settings = llm_settings(arguments) if "llm" in proposers else None
 
     config, _ = load_config(repository_root(arguments.file.resolve()))
     machine = make_machine(
@@ -139,29 +111,6 @@ def run(arguments: argparse.Namespace) -> int:
         if requests.exists() and requests.stat().st_size:
             return WAITING
     return 0
-
-
-def _llm(arguments: argparse.Namespace) -> LlmSettings:
-    from engine.llm.budget import parse_limit, parse_price
-    from engine.llm.session import LlmSettings, parse_door
-
-    batch, replay = parse_door(arguments.llm)
-    if arguments.llm_answer_tokens < 1 or not 0 < arguments.llm_timeout < 86_400:
-        raise UsageError("--llm-answer-tokens and --llm-timeout must be positive", do="leave them away")
-    return LlmSettings(
-        model=arguments.llm_model,
-        plan_model=arguments.llm_plan_model,
-        judge_model=arguments.llm_judge,
-        limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
-        price=parse_price(arguments.llm_price) if arguments.llm_price else None,
-        profile=arguments.prompt_profile,
-        batch=batch,
-        replay=replay,
-        prompts=arguments.llm_log == "full",
-        answer_tokens=arguments.llm_answer_tokens,
-        timeout_s=arguments.llm_timeout,
-        schema=not arguments.llm_free_form,
-    )
 
 
 def _memory(arguments: argparse.Namespace) -> MemorySettings | None:

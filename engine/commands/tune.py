@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from engine.commands.optimize import check_machine, parse_budget
+from engine.commands.options import add_machine
 from engine.errors import UsageError
 
 _STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
@@ -40,15 +41,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--out", type=Path, metavar="DIR", help="where results go (default: .optiml/<file>-<kernel>-tune/)"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
-    parser.add_argument(
-        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
-    )
-    parser.add_argument("--arch", metavar="SM", help="target without a GPU, e.g. sm_90")
-    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
-    parser.add_argument(
-        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
-    )
+    add_machine(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

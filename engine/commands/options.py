@@ -1,0 +1,102 @@
+"""Options that several verbs share: where a run computes, who proposes, and how a language model is asked."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from engine.llm.session import LlmSettings
+
+_PROPOSERS = ("rules", "tuner", "llm")
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Where a run computes, and in which form it answers."""
+    parser.add_argument(
+        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
+    )
+    parser.add_argument(
+        "--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
+    parser.add_argument(
+        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
+    )
+
+
+def add_llm(parser: argparse.ArgumentParser, *, concurrency: int, plan: str) -> argparse._ArgumentGroup:
+    """How a language model is asked; the group, for what a verb has besides.
+
+    `concurrency` requests at once unless said otherwise; `plan` tells of the planning model.
+    """
+    group = parser.add_argument_group("language model", "address and key: OPENAI_BASE_URL and OPENAI_API_KEY")
+    add = group.add_argument
+    add("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
+    add("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
+    add("--llm-plan-model", default="", metavar="NAME", help=plan)
+    add("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
+    add("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
+    add("--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer (default: 6000)")
+    add("--llm-timeout", type=float, default=180.0, metavar="S", help="seconds for one answer (default: 180)")
+    add("--llm-free-form", action="store_true", help="do not hold the model to the form of an answer")
+    add(
+        "--llm-concurrency", type=int, default=concurrency, metavar="N",
+        help=f"requests at once (default: {concurrency})",
+    )  # fmt: skip
+    add("--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone")
+    return group
+
+
+def llm_settings(arguments: argparse.Namespace) -> LlmSettings:
+    """The settings of what `add_llm` read; of `--llm-judge` and `--prompt-profile` too, where a verb has them. Raises UsageError."""
+    from engine.llm.budget import parse_limit, parse_price
+    from engine.llm.session import LlmSettings, parse_door
+
+    batch, replay = parse_door(arguments.llm)
+    if arguments.llm_answer_tokens < 1:
+        raise UsageError("must be at least 1", "--llm-answer-tokens", "leave it away for 6000")
+    if not 0 < arguments.llm_timeout < 86_400:
+        raise UsageError("must be above 0 s and below a day", "--llm-timeout", "leave it away for 180")
+    if not 1 <= arguments.llm_concurrency <= 64:
+        raise UsageError("is from 1 to 64", "--llm-concurrency", "leave it away")
+    return LlmSettings(
+        model=arguments.llm_model,
+        plan_model=arguments.llm_plan_model,
+        judge_model=getattr(arguments, "llm_judge", ""),
+        limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
+        price=parse_price(arguments.llm_price) if arguments.llm_price else None,
+        profile=getattr(arguments, "prompt_profile", "diagnosis"),
+        concurrency=arguments.llm_concurrency,
+        timeout_s=arguments.llm_timeout,
+        answer_tokens=arguments.llm_answer_tokens,
+        schema=not arguments.llm_free_form,
+        batch=batch,
+        replay=replay,
+        prompts=arguments.llm_log == "full",
+    )
+
+
+def parse_proposers(text: str) -> tuple[str, ...]:
+    """The names of `--proposers`. Raises UsageError for one that is not there."""
+    names = tuple(name.strip() for name in text.split(","))
+    unknown = sorted(set(names) - set(_PROPOSERS))
+    if unknown:
+        raise UsageError(
+            f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, tuner, llm, or several: rules,tuner"
+        )
+    return names
+
+
+def check_model_is_asked(arguments: argparse.Namespace, proposers: tuple[str, ...]) -> None:
+    """Raises UsageError where a way to a model, a model or its budget is named and nobody would ask it."""
+    for option in ("llm", "llm_model", "llm_plan_model", "llm_judge", "llm_budget", "llm_price"):
+        if "llm" not in proposers and getattr(arguments, option, None):
+            flag = "--" + option.replace("_", "-")
+            raise UsageError(
+                f"{flag} is given, but no model is asked: llm is not among --proposers",
+                do=f"add --proposers {','.join((*proposers, 'llm'))}",
+            )
