@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -24,6 +24,7 @@ from engine.verify.defences import ALL, Defences
 
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
+    from engine.profile.service import Source
     from engine.search.insight import Insight, PredictedWatch
 
 _CPU_ARCH = "sm_90"
@@ -96,19 +97,26 @@ class Machine:
         text = "".join((Path(__file__).parent / "gpu" / name).read_text() for name in ("tools.cu", "relations.cu"))
         return self.compiler.compile(Translation(text=text, path="tools.cu", expressions=())).cubin
 
-    def insight(self, spec: KernelSpec, evaluator: Evaluator) -> Insight | None:
-        """What a profiler can say of programs of this spec; None without a GPU. Without Nsight Compute it says what is missing."""
+    def insight(
+        self, spec: KernelSpec, evaluator: Evaluator, share: float | None = None, before: Callable[[Source], Source] = lambda source: source
+    ) -> Insight | None:  # fmt: skip
+        """What a profiler can say of programs of this spec; None without a GPU. Without Nsight Compute it says what is missing.
+
+        `share` bounds the part of the time that the GPU is held for it (the service's own), `before` may put something before it.
+        """
         if self.mode == "predicted":
             return None
         from engine.compile.compiler import Translation
         from engine.compile.cubin import disassemble
         from engine.profile.model import CHEAP, FULL, LINES
         from engine.profile.ncu import make_profiler
-        from engine.profile.service import ProfileService
+        from engine.profile.service import SHARE, ProfileService
         from engine.search.insight import ProfilerInsight
 
         bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
-        service = ProfileService(make_profiler(self, spec), self.turns.guest(), prepare=(FULL, CHEAP, LINES))
+        source = before(make_profiler(self, spec))
+        part = SHARE if share is None else share
+        service = ProfileService(source, self.turns.guest(), share=part, prepare=(FULL, CHEAP, LINES))
         before_s = self.turns.waited_s
 
         def lined(built: Built) -> tuple[Binary, str]:
