@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from engine.gpu.monitor import disturbance
 from engine.gpu.runner import DeviceFault, GpuRunner, Wide
 from engine.gpu.sanitize import Sanitized
 from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
+from engine.profile.turns import WAITED
 from engine.spec.data import buffer_elements, bytes_needed
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import KernelSpec
@@ -59,6 +60,7 @@ class GpuEvaluator:
         self._spec, self._builder, self._make_runner, self._sanitize = spec, builder, make_runner, sanitize
         self._gpu = gpu or nullcontext()  # whose turn it is at the GPU: ours, or the profiler's
         self._runner = make_runner()
+        self._second: GpuRunner | None = None  # the confirmation's, started ahead
         self._random = random.Random(secrets.randbits(64))
         self._original: Built | None = None
         self._wide: Wide | None = None
@@ -82,6 +84,9 @@ class GpuEvaluator:
     # ---- the original
 
     def open(self, original: Program) -> tuple[Built, Evaluation]:
+        self._runner.start_ahead()  # the original is compiled meanwhile
+        built = self._builder.original(original)
+        wide = self._widened(built)
         device = self._runner.start()
         for case in (*self._spec.check, *self._spec.time):
             needed = bytes_needed(self._spec, case)
@@ -91,9 +96,7 @@ class GpuEvaluator:
                     f"case {case.name} needs {needed / 1e9:.1f} GB of buffers and about five times that to check; the GPU has "
                     f"{device['free_bytes'] / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "choose smaller sizes",
                 )  # fmt: skip
-        built = self._builder.original(original)
-        self._original = built
-        self._wide = self._widened(built)
+        self._original, self._wide = built, wide
         self.bandwidth = self._runner.bandwidth()
         begin = time.perf_counter()
         try:
@@ -184,8 +187,8 @@ class GpuEvaluator:
         """See `Evaluator.retime`; takes its turn at the GPU."""
         stages: dict[str, float] = {}
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
-        begin = time.perf_counter()
         with self._gpu:
+            begin = time.perf_counter()
             try:
                 self._runner.start()
                 self._crown(incumbent)
@@ -247,6 +250,10 @@ class GpuEvaluator:
                 return _refused(evaluation, failure), None
             judged = self._judge(evaluation, measurement)
             self._near[built.identity] = measurement
+            if judged.outcome is Outcome.ACCEPTED and self._second is None:  # there will be something to confirm
+                self._second = self._make_runner()
+                with suppress(OSError):  # then it starts when it is needed, or says why not
+                    self._second.start_ahead()
             return judged, against
         except DeviceFault as fault:
             passed("lost")
@@ -368,56 +375,62 @@ class GpuEvaluator:
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         defences = self._builder.defences
         try:
-            with self._gpu:
-                runner, self._runner = self._runner, self._make_runner()
+            with self._turn(lap):
+                runner, self._runner = self._runner, self._second or self._make_runner()
+                self._second = None
                 runner.close()
                 self._runner.open(self._spec, self._original, self._wide)
                 problems = self._runner.validate()["problems"]
                 if problems:
                     raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
                 self._runner.load("candidate", built)
-            lap("second process")
-            failure = self._checked(plan(self._spec, self._random, defences, repeats=2))
-            lap("verify")
+                lap("second process")
+            failure = self._checked(plan(self._spec, self._random, defences, repeats=2), lap)
             if failure:
                 return _refused(evaluation, failure)
-            with self._gpu:
+            with self._turn(lap):
                 measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
-            lap("time")
+                lap("time")
             if failure:
                 return _refused(evaluation, failure)
             if defences.checks_after_timing:
-                failure = self._checked(plan(self._spec, self._random, defences))
-                lap("verify")
+                failure = self._checked(plan(self._spec, self._random, defences), lap)
                 if failure:
                     return _refused(evaluation, failure)
             judged = self._judge(evaluation, measurement)
             if judged.outcome is not Outcome.ACCEPTED:
                 return judged
-            guarded = self._guarded(judged, built)
-            lap("sanitizers")
-            return guarded
+            return self._guarded(judged, built, lap)
         except DeviceFault as fault:
             lap("lost")
             return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)), stage_s=stages)
 
-    def _checked(self, small: tuple[Check, ...]) -> Mapping[str, Any] | None:
-        """The first failure among these checks and those on the real shapes."""
+    @contextmanager
+    def _turn(self, lap: _Laps) -> Iterator[None]:
+        """A turn at the GPU; what it took to get it is a stage of its own, for it counts as the profiler's time already."""
         with self._gpu:
+            lap(WAITED)
+            yield
+
+    def _checked(self, small: tuple[Check, ...], lap: _Laps) -> Mapping[str, Any] | None:
+        """The first failure among these checks and those on the real shapes."""
+        with self._turn(lap):
             checks = (*small, *real_shapes(self._spec, self._random))
             failure: Mapping[str, Any] | None = self._runner.verify("candidate", checks, timeout_s=4 * self._limit_s)[
                 "failure"
             ]
+            lap("verify")
             return failure
 
-    def _guarded(self, judged: Evaluation, built: Built) -> Evaluation:
+    def _guarded(self, judged: Evaluation, built: Built, lap: _Laps) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
         limits = self._builder.limits
         assert self._original is not None
         assert judged.measurement is not None
-        with self._gpu:
+        with self._turn(lap):
             some = plan(self._spec, self._random, self._builder.defences)[:_REPEATED]
             answer = self._runner.repeats("candidate", some, timeout_s=4 * self._limit_s)
+            lap("verify")
         checks = [c for c in plan(self._spec, self._random, self._builder.defences) if c.family == "declared"]
         verdicts = [
             guardrails.timing(judged.measurement, limits),
@@ -428,9 +441,10 @@ class GpuEvaluator:
             ),
         ]
         if self._sanitize is not None:
-            with self._gpu:
+            with self._turn(lap):
                 found = self._sanitize(built, checks)
                 again = self._sanitize(self._original, checks) if any(s.errors for s in found) else ()
+                lap("sanitizers")
             verdicts += guardrails.sanitizers(found, again, limits)
         else:
             verdicts += guardrails.sanitizers((), (), limits)
@@ -442,6 +456,8 @@ class GpuEvaluator:
 
     def close(self) -> None:
         self._runner.close()
+        if self._second is not None:
+            self._second.close()
 
 
 class _Laps:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,16 +57,48 @@ class GpuRunner:
         self._box, self._tools, self._scratch, self._index = box, tools, scratch, device
         self._watcher = tuple(watcher)
         self._worker: Worker | None = None
+        self._greeting: threading.Thread | None = (
+            None  # sends the first request of a worker that has not answered it yet
+        )
         self._session: tuple[dict[str, Any], list[bytes]] | None = None
         self._kept: dict[str, tuple[object, ...]] = {}
         self.restarts = -1
         self.monitor = Monitor(device)
         self.device: Mapping[str, Any] = {}
 
+    def start_ahead(self) -> None:
+        """Start the worker if none runs, without waiting for it: `start` does, and starts another where this one has died.
+
+        To be called on a thread that lives on: the sandbox's processes end with the thread that started them.
+        """
+        if self._worker is None:
+            self._launch()
+
     def start(self) -> Mapping[str, Any]:
-        """Start the worker if none runs; returns what the device says of itself. Raises MachineError."""
-        if self._worker is not None and self._worker.alive:
+        """Start the worker if none runs, wait until it answers; returns what the device says of itself. Raises MachineError."""
+        if self._greeting is None and self._worker_lives():
             return self.device
+        ahead = self._greeting is not None
+        if not ahead:
+            self._launch()
+        try:
+            self.device = self._greeted()
+            if not self._worker_lives():  # it answered, and has been killed since
+                return self.start()
+            if self._session is not None:
+                self._request(*self._session, timeout_s=_START_S)
+        except DeviceFault as fault:
+            if ahead:
+                return self.start()
+            raise MachineError(
+                f"the GPU worker cannot start: {fault.what}", do="run 'optiml doctor' to see what this machine lacks"
+            ) from None
+        return self.device
+
+    def _worker_lives(self) -> bool:
+        return self._worker is not None and self._worker.alive
+
+    def _launch(self) -> None:
         self._kept = {}
         self.restarts += 1
         self._scratch.mkdir(parents=True, exist_ok=True)
@@ -80,16 +114,22 @@ class GpuRunner:
                 "CUDA_VISIBLE_DEVICES": cuda_name(self._index),
             },
         )
-        self._worker = Worker(command)
+        self._worker = worker = Worker(command)
+
+        def greet() -> None:
+            with contextlib.suppress(WorkerLost):  # whoever waits for the answer is told
+                worker.send({"op": "hello", "bare": bool(self._watcher)}, [self._tools])
+
+        # The request is larger than a pipe holds, and the worker reads it only once it has started.
+        self._greeting = threading.Thread(target=greet, daemon=True)
+        self._greeting.start()
+
+    def _greeted(self) -> dict[str, Any]:
+        """The answer to the first request."""
         try:
-            self.device = self._request({"op": "hello", "bare": bool(self._watcher)}, [self._tools], timeout_s=_START_S)
-            if self._session is not None:
-                self._request(*self._session, timeout_s=_START_S)
-        except DeviceFault as fault:
-            raise MachineError(
-                f"the GPU worker cannot start: {fault.what}", do="run 'optiml doctor' to see what this machine lacks"
-            ) from None
-        return self.device
+            return self._answer(lambda worker: worker.receive(timeout_s=_START_S))[0]
+        finally:
+            self._greeting = None
 
     def bandwidth(self) -> float:
         """Device-to-device copy bandwidth in bytes per second, read plus written."""
@@ -181,9 +221,14 @@ class GpuRunner:
     def _exchange(
         self, header: Mapping[str, Any], blobs: Sequence[bytes], *, timeout_s: float
     ) -> tuple[dict[str, Any], list[bytes]]:
+        return self._answer(lambda worker: worker.call(header, blobs, timeout_s=timeout_s))
+
+    def _answer(
+        self, receive: Callable[[Worker], tuple[dict[str, Any], list[bytes]]]
+    ) -> tuple[dict[str, Any], list[bytes]]:
         assert self._worker is not None
         try:
-            answer, out = self._worker.call(header, blobs, timeout_s=timeout_s)
+            answer, out = receive(self._worker)
         except WorkerLost as lost:
             self._worker = None
             what = (
@@ -204,8 +249,11 @@ class GpuRunner:
     def close(self) -> None:
         """End the worker; one under a watcher gets the time to write its report."""
         if self._worker is not None:
-            self._worker.close(_WATCHER_S if self._watcher else 2.0)
-            self._worker = None
+            if self._greeting is not None:
+                self._worker.kill()  # it has not read its first request yet: there is nothing to wait for
+            else:
+                self._worker.close(_WATCHER_S if self._watcher else 2.0)
+            self._worker = self._greeting = None
 
 
 def _plain(launches: Sequence[Sequence[LaunchConfig]]) -> list[list[tuple[Any, ...]]]:

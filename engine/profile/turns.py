@@ -6,6 +6,8 @@ import threading
 import time
 from collections import deque
 
+WAITED = "waited for the profiler"  # the stage of a result that `Turns.waited_s` is booked as
+
 
 class Turns:
     """A context manager like `threading.Lock`, but fair: who gives it back and asks again waits behind who asked before.

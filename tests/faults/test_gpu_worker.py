@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,8 @@ from engine.errors import MachineError
 from engine.evaluate.gpu import GpuEvaluator
 from engine.model import Evaluation, Outcome, Program
 from engine.optimize import optimize
+from engine.profile.turns import WAITED, Turns
+from engine.worker import Worker
 from tests.engine.profile.fake_ncu import spec
 
 from .fake_gpu import Nvml, command, evaluator
@@ -75,6 +80,75 @@ def test_it_may_happen_in_the_confirmation_too(bench: GpuEvaluator) -> None:
     built = bench.build(_program("kills"))
     assert bench.confirm(built).outcome is Outcome.CRASHED
     assert bench.confirm(bench.build(_program("2.0"))).outcome is Outcome.ACCEPTED
+
+
+def _waiting(bench: GpuEvaluator) -> Worker:
+    """The second process, started ahead of the confirmation."""
+    assert bench._second is not None
+    assert bench._second._worker is not None
+    return bench._second._worker
+
+
+def test_the_second_process_starts_with_the_first_candidate_worth_confirming(bench: GpuEvaluator) -> None:
+    built = bench.build(_program("2.0"))
+    assert bench.evaluate(bench.build(_program("0.5")), None)[0].outcome is Outcome.SLOWER
+    assert bench._second is None
+    bench.evaluate(built, None)
+    ahead = _waiting(bench)
+    bench.evaluate(bench.build(_program("3.0")), built)
+    assert _waiting(bench) is ahead
+    first = bench._runner._worker
+    assert bench.confirm(built).outcome is Outcome.ACCEPTED
+    assert bench._runner._worker is ahead is not first
+    assert first is not None
+    assert not first.alive
+    assert bench._second is None
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["before it answered", "after it answered"])
+def test_a_second_process_that_dies_while_it_waits_costs_nothing(bench: GpuEvaluator, answered: bool) -> None:
+    built = bench.build(_program("2.0"))
+    bench.evaluate(built, None)
+    ahead = _waiting(bench)
+    while answered and ahead._answers.empty():
+        time.sleep(0.01)
+    os.kill(ahead.pid, signal.SIGKILL)
+    while ahead.alive:
+        time.sleep(0.01)
+    assert bench.confirm(built).outcome is Outcome.ACCEPTED
+
+
+def test_a_second_process_that_is_not_needed_ends_with_the_evaluator(bench: GpuEvaluator) -> None:
+    bench.evaluate(bench.build(_program("2.0")), None)
+    ahead = _waiting(bench)
+    bench.close()
+    assert not ahead.alive
+
+
+def test_waiting_for_a_turn_at_the_gpu_is_no_part_of_the_confirmations_stages(bench: GpuEvaluator) -> None:
+    """It was counted twice: as a wait for the profiler, and as verifying and timing."""
+    turns = Turns()
+    bench._gpu = turns
+    built = bench.build(_program("2.0"))
+    began = threading.Event()
+
+    def profile() -> None:
+        for _ in range(3):
+            with turns.guest():
+                began.set()
+                time.sleep(0.15)
+
+    profiler = threading.Thread(target=profile)
+    profiler.start()
+    began.wait()
+    begin = time.monotonic()
+    stages = dict(bench.confirm(built).stage_s)
+    took = time.monotonic() - begin
+    profiler.join()
+    assert turns.waited_s > 0.1
+    assert stages[WAITED] == pytest.approx(turns.waited_s, abs=0.05)
+    assert sum(stages.values()) == pytest.approx(took, abs=0.05)
+    assert stages["verify"] + stages["time"] < 0.1
 
 
 @pytest.mark.parametrize("code", ["kills", "hangs", "faults"])
