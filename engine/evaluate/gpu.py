@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from engine import guardrails
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
@@ -86,7 +86,9 @@ class GpuEvaluator:
     def open(self, original: Program) -> tuple[Built, Evaluation]:
         self._runner.start_ahead()  # the original is compiled meanwhile
         built = self._builder.original(original)
+        begin = time.perf_counter()
         wide = self._widened(built)
+        compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
         device = self._runner.start()
         for case in (*self._spec.check, *self._spec.time):
             needed = bytes_needed(self._spec, case)
@@ -97,8 +99,8 @@ class GpuEvaluator:
                     f"{device['free_bytes'] / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "choose smaller sizes",
                 )  # fmt: skip
         self._original, self._wide = built, wide
-        self.bandwidth = self._runner.bandwidth()
         begin = time.perf_counter()
+        self.bandwidth = self._runner.bandwidth()
         try:
             self._runner.open(self._spec, built, self._wide)
             answer = self._runner.validate()
@@ -124,7 +126,7 @@ class GpuEvaluator:
         self._versions["driver_version"] = driver
         evaluation = Evaluation(
             Outcome.ACCEPTED, measurement, None, built.binary.resources, built.binary.code_hash,
-            {**built.stage_s, "validate": time.perf_counter() - begin},
+            {**built.stage_s, "compile": compiling, "validate": time.perf_counter() - begin},
         )  # fmt: skip
         return built, evaluation
 
@@ -416,11 +418,9 @@ class GpuEvaluator:
         """The first failure among these checks and those on the real shapes."""
         with self._turn(lap):
             checks = (*small, *real_shapes(self._spec, self._random))
-            failure: Mapping[str, Any] | None = self._runner.verify("candidate", checks, timeout_s=4 * self._limit_s)[
-                "failure"
-            ]
+            answer = self._runner.verify("candidate", checks, timeout_s=4 * self._limit_s)
             lap("verify")
-            return failure
+            return cast("Mapping[str, Any] | None", answer["failure"])
 
     def _guarded(self, judged: Evaluation, built: Built, lap: _Laps) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
