@@ -213,7 +213,10 @@ class Search:
                 exhausted = self._fill(pending, budget)
                 if not pending and exhausted and self._feed is not None and not self._spent(budget):
                     left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
-                    if self._feed.wait(left):
+                    waiting = time.monotonic()
+                    came = self._feed.wait(left)
+                    self._stage("waited for answers", time.monotonic() - waiting)
+                    if came:
                         continue
                     exhausted = not self._spent(budget)
                 if not pending:
