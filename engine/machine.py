@@ -24,6 +24,7 @@ from engine.verify.defences import ALL, Defences
 
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
+    from engine.front.client import Front as Workers
     from engine.profile.service import Source
     from engine.search.insight import Insight, PredictedWatch
 
@@ -89,6 +90,13 @@ class Machine:
             lambda built, checks: sanitize(spec, built, checks, watched, sanitizer, tools_wanted),
             self.turns,
         )
+
+    def front(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Workers | None:
+        """Worker processes that analyse candidates; None where there are too few cores for them. Whoever asks closes them."""
+        from engine.front.client import LEAST_CORES
+        from engine.front.client import Front as Workers
+
+        return Workers(spec, root, self.target, spec_path) if self.jobs >= LEAST_CORES else None
 
     def tool_kernels(self) -> bytes:
         """The machine code of the worker's own kernels (tools.cu and relations.cu in engine/gpu). Raises CompileError."""

@@ -127,6 +127,9 @@ class ScriptedMachine:
     def notes(self) -> tuple[str, ...]:
         return Machine.notes(cast(Machine, self))
 
+    def front(self, *arguments: Any) -> None:
+        return None
+
     def tool_kernels(self) -> bytes:
         return b"tools"
 
