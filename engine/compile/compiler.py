@@ -118,7 +118,8 @@ def compile_error(log: str, path: str) -> CompileError:
     else:
         ptxas = _PTXAS_ERROR.search(cleaned)
         what = ptxas["what"] if ptxas else (cleaned.splitlines()[0] if cleaned else "the compiler gave no reason")
-    return CompileError(what[:500].strip() or "the compiler refused the code", where, log=cleaned)
+    do = "define what it asks for with 'compile' in the kernel's spec" if what.startswith("#error") else ""
+    return CompileError(what[:500].strip() or "the compiler refused the code", where, do, log=cleaned)
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^'\n]+)'")

@@ -230,12 +230,19 @@ def mark_exits(text: str) -> str:
     return b"".join([*out, data[at:]]).decode()
 
 
+def without_errors(text: str) -> str:
+    """The text without its `#error` lines: the device compiler has judged them, for the target that is asked for."""
+    plain = without_comments(text)
+    found = [match.span() for match in _DIRECTIVE.finditer(plain) if re.match(r"\s*#\s*error\b", match[0])]
+    return _apply(text, [(start, end, "") for start, end in found])
+
+
 def prepare(text: str, path: str, expressions: list[str]) -> str:
     """The C++ file that is compiled: the kernels' text, and an entry for each step's expression ("k", "k<float, 256>").
 
     Compiler messages and debug information speak of `path` and its lines.
     """
-    body = mark_exits(place_shared(text))
+    body = mark_exits(place_shared(without_errors(text)))
     name = re.sub(r"[^\w./+ -]", "_", path) or "kernel.cu"
     lines = [f'# 1 "{name}"', body, '# 1 "optiml_entries"']
     lines += [f"OPTIML_ENTRY({step}, {expression})" for step, expression in enumerate(expressions)]

@@ -117,6 +117,11 @@ def header_of(name: str, namespace: str) -> bool:
     )
 
 
+def constant(name: str) -> bool:
+    """Whether the C library's headers define it."""
+    return name in _CONSTANTS
+
+
 def prelude(needed: Collection[str], qualified: Collection[str], headers: Collection[str], own: Collection[str]) -> str:
     """Lines that give a compiler what the code takes from headers that were left out; "" where that is nothing.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from engine.errors import SourceError
 from engine.model import Program
+from engine.source.conditions import Conditions
 from engine.source.device_headers import FOREIGN, STD_NAMES, header_of, kept_header, prelude
 from engine.source.items import Item, Token, directive_parts, items_of
 from engine.source.load import resolve_include
@@ -115,6 +116,7 @@ class _Slicer:
         self.system: dict[str, None] = {}
         self.macros: dict[str, set[str]] = {}
         self.bodies: dict[str, list[str]] = {}  # of macros, as text
+        self.conditions = Conditions(self.macros, self._expanded)
         self.namespaces: set[str] = set()
         self.seen: set[str] = set()  # files that are included for good: later includes of them give nothing
         self.inclusions = self.characters = 0
@@ -377,9 +379,11 @@ class _Slicer:
 
     def _render_directive(self, file: _File, token: Token, line: int, inside: bool = False) -> Iterator[str]:
         word, rest = directive_parts(token.text)
+        self.conditions.see(word, rest)
         if (
             word in _CONDITIONS
             or word in ("define", "undef")
+            or (word == "error" and self.conditions.judged(self.system))
             or (word == "pragma" and (inside or _PRAGMAS.match(rest)))
         ):
             yield token.text

@@ -262,3 +262,12 @@ def test_architectures_are_checked() -> None:
     for arch in ("sm_9", "compute_90", "sm_90 -I/", "90", ""):
         with pytest.raises(UsageError):
             make_compiler(arch, cache=None, sandbox=NoSandbox())
+
+
+def test_an_error_of_the_texts_own_says_where_it_can_be_answered(compiler: NvrtcCompiler) -> None:
+    with pytest.raises(CompileError) as caught:
+        compiler.compile(of("#ifndef BLOCK\n#error name a BLOCK\n#endif\n" + PLAIN))
+    assert str(caught.value) == (
+        "src/a.cu:2: #error directive: name a BLOCK; define what it asks for with 'compile' in the kernel's spec"
+    )
+    assert compiler.compile(of("#ifndef BLOCK\n#error name a BLOCK\n#endif\n" + PLAIN, defines=("BLOCK=64",))).cubin

@@ -138,13 +138,58 @@ def test_a_file_for_two_sides(newline: str, mark: bytes) -> None:
         "static_assert(sizeof(int) == 4, \"int\");\nstruct Host; int f(Host*);\n" + KERNEL,
         "class P { public: P(float a) : v(a) {} private: friend struct Q; float v; };\n"
         "__global__ void k(P* p, float* x) { x[0] = sizeof(P); }",
-        "#pragma once\n#pragma GCC diagnostic ignored \"-Wall\"\n#error never\n" + KERNEL,
+        "#pragma once\n#pragma GCC diagnostic ignored \"-Wall\"\n#warning old\n" + KERNEL,
         "int a = 1, b[] = {1, 2}; float* d_x; std::string s{\"x\"};\n__global__ void k(float* d_x) { d_x[0] = 1; }",
     ],
 )  # fmt: skip
 def test_forms_that_compile(source: str) -> None:
     text = sliced(source).text
     compiled(text, "a::k" if "namespace a" in source else "k")
+
+
+KEPT_ERRORS = [
+    "#error never\n",
+    "#if __CUDA_ARCH__ < 1000\n#error needs sm_100\n#endif\n",
+    "#ifndef BLOCK\n#error compile with -DBLOCK=256\n#endif\n",
+    "#include <cuda_runtime.h>\n#include <cstdio>\n#include <stdio.h>\n#ifndef BLOCK // 3L of it\n#error no block\n#endif\n",
+    "#define BLOCK 48\n#define WARPS (BLOCK / 32)\n#if WARPS * 32 != BLOCK\n#error whole warps alone\n#endif\n",
+    "#define MODE 3\n#if MODE == 1\n#elif MODE == 2\n#else\n#error no such mode\n#endif\n",
+    "#if 0\n#else\nvoid host() {\n#error inside the host\n}\n#endif\n",
+]
+
+
+@pytest.mark.parametrize("head", KEPT_ERRORS)
+def test_an_error_of_the_kernels_own_is_reported(head: str) -> None:
+    """It was dropped: a figure that the author forbids compiled, and was searched."""
+    source = head + KERNEL
+    line = source[: source.index("#error")].count("\n") + 1
+    with pytest.raises(Exception, match=rf"\({line}\): .*#error"):
+        compiled(sliced(source).text, "k")
+
+
+def test_an_error_in_a_local_header_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "h.h").write_text("#pragma once\n#if TILE > 32\n#error too large a tile\n#endif\n")
+    source = '#define TILE 64\n#include "h.h"\n' + KERNEL
+    with pytest.raises(Exception, match=r"h\.h\(3\): .*#error"):
+        compiled(sliced(source, root=tmp_path).text, "k")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        # Inactive for a device compiler.
+        "#ifdef _WIN32\n#error no Windows\n#endif\n#if __CUDA_ARCH__ < 700\n#error too old\n#endif\n",
+        "#ifndef __CUDACC__\n#error for nvcc alone\n#endif\n#if __cplusplus < 201703L\n#error C++17\n#endif\n",
+        "#define BLOCK 64\n#if BLOCK % 32\n#error warps\n#endif\n",
+        # What only the host's compiler, or a header that is left out, defines says nothing here.
+        "#if defined(__linux)\n#elif defined(WIN32)\n#else\n#error unsupported system\n#endif\n",
+        "#if CUDART_VERSION < 11000\n#error old toolkit\n#endif\n#ifndef __NVCC__\n#error nvcc\n#endif\n",
+        "#include <torch/extension.h>\n#ifndef TORCH_VERSION_MAJOR\n#error no torch\n#endif\n",
+        "#ifndef INT_MAX\n#error limits\n#endif\n",
+    ],
+)
+def test_an_error_that_does_not_hold_or_cannot_be_judged_is_none(head: str) -> None:
+    compiled(sliced(head + KERNEL).text, "k")
 
 
 def test_headers_are_flattened_where_they_stand(tmp_path: Path) -> None:
