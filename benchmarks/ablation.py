@@ -2,7 +2,7 @@
 
 Runs of one kernel share one store of measurements (benchmarks/store.py), so that arms are paired exactly: what differs is what
 they asked for. A row is one kernel with all its arms and seeds; a run's figure is the speedup of its best candidate after so many
-candidates. Where an arm uses counters, every arm and seed runs once before the recorded runs, to have them counted.
+candidates. Arms that use counters run once on every seed before the recorded runs, to have them counted.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
             runs = []
             for seed in range(settings.seeds or SEEDS):
                 for name, arm in arms.items():
+                    if not recorded and not arm.get("profile", True):
+                        continue
                     run = _run(shared, place, kernel, seed, settings.candidates or CANDIDATES, arm, lessons)
                     runs.append({"arm": name, "seed": seed, **run})
             missing = shared.insights.drain(_COUNTED_S) if shared.insights is not None and not recorded else 0

@@ -3,7 +3,8 @@
 Searches are then compared on the same measurements, paired exactly, as in Kernel Tuner's simulation mode (van Werkhoven 2019):
 what differs between two of them is which candidates they asked for, never how a candidate happened to be timed. Everything else of a
 search runs as always: proposals, tree, journal, confirmation. A candidate is measured against the original alone, with the same
-effort whatever the incumbent is; counters of the profiler are shared as well, and a diagnosis is waited for.
+effort whatever the incumbent is; counters of the profiler are shared as well, and a diagnosis is waited for. As nobody compares the
+time that such a search takes, the profiler is not held to its share of the GPU's, and what it counted is kept in a file too.
 """
 
 from __future__ import annotations
@@ -14,20 +15,27 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks.counters import StoredCounters
+from engine.evaluate.analysis import Prepared
 from engine.evaluate.model import Built, Evaluator, NotBuilt, Signals
 from engine.machine import Machine
 from engine.model import Evaluation, Program
+from engine.rules import RuleFailure
+from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight
 from engine.search.journal import evaluation_from_json
 from engine.search.loop import Observation
 from engine.spec.model import KernelSpec
 
 _DIAGNOSED_S = 20.0  # starting Nsight Compute takes some four seconds, a kernel half a second
+_SHARE = 100.0  # of the time, for the profiler: as soon as it can
+_IDLE_S = 5.0  # a profiler that does nothing for so long has answered all it can: a batch waits 1.5 s for company
 
 
 class Store:
@@ -36,6 +44,7 @@ class Store:
     def __init__(self, folder: Path, original: Program, machine: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         name = hashlib.sha256(f"{original.digest}|{machine}".encode()).hexdigest()[:16]
+        self.counters = folder / f"{name}.counters.sqlite"
         self._db = sqlite3.connect(folder / f"{name}.sqlite", isolation_level=None)
         self._db.execute("CREATE TABLE IF NOT EXISTS evaluations (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT")
         rows = self._db.execute("SELECT key, value FROM evaluations")
@@ -138,13 +147,14 @@ class SharedEvaluator:
 class SharedInsight:
     """An `Insight` before another one, for the runs of one kernel one after the other: `begin` starts each."""
 
-    def __init__(self, inner: Insight) -> None:
-        self._inner = inner
+    def __init__(self, inner: Insight, idle_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._inner, self._idle_s = inner, idle_s
         self._seen: dict[str, Observation] = {}  # by digest
         self._asked: dict[str, int] = {}  # digests, and the numbers that the inner one knows programs by
         self._digests: dict[int, str] = {}
         self._nodes: dict[str, int] = {}
         self._arrived: list[Observation] = []
+        self._unanswered: set[str] = set()  # digests that no diagnosis came for: waited for once
         self.waited_s = 0.0
 
     def begin(self) -> None:
@@ -153,9 +163,13 @@ class SharedInsight:
 
     def look(self, built: Built, evaluation: Evaluation) -> None:
         """Have it diagnosed, and wait: what a search knows must not depend on how soon it asks."""
+        digest = built.program.digest
         self._inner.look(built, evaluation)
         begin = time.monotonic()
-        while self._inner.known(built.program.digest) is None and time.monotonic() - begin < _DIAGNOSED_S:
+        while self._inner.known(digest) is None and digest not in self._unanswered:
+            waited = time.monotonic() - begin
+            if waited > _DIAGNOSED_S or min(waited, self._idle_s()) > _IDLE_S:
+                self._unanswered.add(digest)
             time.sleep(0.02)
         self.waited_s += time.monotonic() - begin
 
@@ -180,12 +194,13 @@ class SharedInsight:
         return came
 
     def drain(self, limit_s: float) -> int:
-        """Wait for counters that were asked for, at most so long; how many are still missing."""
+        """Wait for counters that were asked for, at most so long; how many are still missing (or cannot be had)."""
         begin = time.monotonic()
         while True:
             self._arrived += self.arrivals()
             missing = len(self._asked) - len(self._seen)
-            if not missing or time.monotonic() - begin > limit_s:
+            waited = time.monotonic() - begin
+            if not missing or waited > limit_s or min(waited, self._idle_s()) > _IDLE_S:
                 return missing
             time.sleep(0.1)
 
@@ -197,6 +212,9 @@ class SharedInsight:
 
     def known(self, digest: str) -> Any:
         return self._inner.known(digest)
+
+    def require(self, node: Any, build: Any) -> Future[Any]:
+        return self._inner.require(node, build)
 
     def prepare(self, path: Any) -> None:
         """Nothing: no trajectory is asked for."""
@@ -216,11 +234,52 @@ class SharedInsight:
         return self._inner.close()
 
 
+class SharedFront:
+    """The workers that analyse candidates, for all runs of one kernel: what rules propose for a program is asked once.
+
+    A worker belongs to the thread that asks it, and a run's threads end with the run; so these threads are its own.
+    """
+
+    def __init__(self, inner: Any, jobs: int) -> None:
+        self._inner, self._threads = inner, ThreadPoolExecutor(jobs, thread_name_prefix="front")
+        self._proposed: dict[str, Future[tuple[list[Proposal], list[RuleFailure]]]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def original_program(self) -> Program | None:
+        found: Program | None = self._inner.original_program
+        return found
+
+    @original_program.setter
+    def original_program(self, program: Program | None) -> None:
+        self._inner.original_program = program
+
+    def prepare(self, program: Program) -> Prepared:
+        return self._threads.submit(self._inner.prepare, program).result()
+
+    def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
+        with self._lock:
+            future = self._proposed.get(program.digest)
+            if future is None:
+                future = self._proposed[program.digest] = self._threads.submit(self._inner.propose, program)
+        found, failures = future.result()
+        return list(found), list(failures)
+
+    def close(self) -> None:
+        """Nothing: the next run uses it again."""
+
+    def end(self) -> None:
+        """End it for good."""
+        self._inner.close()
+        self._threads.shutdown(cancel_futures=True)
+
+
 class SharedMachine:
-    """A `Machine` whose runs of one kernel share evaluations and counters."""
+    """A `Machine` whose runs of one kernel share evaluations, counters and the workers that analyse candidates."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self._machine, self._folder = machine, folder
+        self.fronts: SharedFront | None = None
         self.evaluators: SharedEvaluator | None = None
         self.insights: SharedInsight | None = None
         self._lock = threading.Lock()
@@ -228,17 +287,28 @@ class SharedMachine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._machine, name)
 
+    def front(self, spec: KernelSpec, root: Path, spec_path: str | None) -> SharedFront | None:
+        if self.fronts is None:
+            inner = self._machine.front(spec, root, spec_path)
+            self.fronts = SharedFront(inner, self._machine.jobs) if inner is not None else None
+        return self.fronts
+
     def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None, **more: Any) -> SharedEvaluator:
-        # A front ends with its run, so the shared evaluator does without one.
-        more.pop("front", None)
         if self.evaluators is None:
             self.evaluators = SharedEvaluator(self._machine.evaluator(spec, root, spec_path, **more), self._folder)
         return self.evaluators
 
     def insight(self, spec: KernelSpec, evaluator: SharedEvaluator) -> SharedInsight | None:
         if self.insights is None:
-            inner = self._machine.insight(spec, evaluator.inner)
-            self.insights = SharedInsight(inner) if inner is not None else None
+            assert evaluator.store is not None
+            stored: list[StoredCounters] = []
+
+            def before(source: Any) -> StoredCounters:
+                stored.append(StoredCounters(source, evaluator.store.counters))
+                return stored[0]
+
+            inner = self._machine.insight(spec, evaluator.inner, _SHARE, before)
+            self.insights = SharedInsight(inner, stored[0].idle_s) if inner is not None else None
         if self.insights is not None:
             self.insights.begin()
         return self.insights
@@ -252,3 +322,5 @@ class SharedMachine:
             self.insights.end()
         if self.evaluators is not None:
             self.evaluators.end()
+        if self.fronts is not None:
+            self.fronts.end()

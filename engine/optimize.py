@@ -20,7 +20,7 @@ from engine.config import Guardrails
 from engine.errors import MachineError, OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.model import Built, Evaluator
-from engine.front.client import LEAST_CORES, Front
+from engine.front.client import Front
 from engine.guardrails import LIMITS, broken
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
@@ -96,7 +96,7 @@ def optimize(
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
     name = f"{options.path.stem}-{spec.kernel.replace('::', '.')}"
     out = options.out or root / ".optiml" / name
-    front = Front(spec, root, machine.target, spec_path) if machine.jobs >= LEAST_CORES else None
+    front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
     source = Proposals(Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers)
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks.store import SharedEvaluator, SharedInsight
+from benchmarks import store
+from benchmarks.counters import StoredCounters
+from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight
+from engine.evaluate.analysis import Prepared
+from engine.model import Binary, LaunchConfig, Resources
+from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
+from engine.profile.service import Answer, Priority, ProfileService
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Observation, Search
 from engine.search.reward import Proxies
@@ -116,6 +126,124 @@ def test_a_diagnosis_is_waited_for(tmp_path: Path) -> None:
     built = FakeEvaluator().build(program())
     insight.look(built, object())  # type: ignore[arg-type]
     assert insight.known(built.program.digest) is not None
+
+
+def test_a_diagnosis_that_never_comes_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that the profiler fails on held each run for twenty seconds."""
+    monkeypatch.setattr(store, "_IDLE_S", 0.1)
+    inner = Counters()
+    inner.look = lambda built, evaluation: None  # type: ignore[method-assign]
+    insight = SharedInsight(inner, lambda: 1.0)  # type: ignore[arg-type]
+    built = FakeEvaluator().build(program())
+    insight.look(built, object())  # type: ignore[arg-type]
+    waited = insight.waited_s
+    insight.look(built, object())  # type: ignore[arg-type]
+    assert 0.1 <= waited < 5.0
+    assert insight.waited_s - waited < 0.1
+    insight.passed(SimpleNamespace(id=1, evaluation=object()), built)
+    inner.arrivals()  # lost
+    begin = time.monotonic()
+    assert insight.drain(60.0) == 1
+    assert time.monotonic() - begin < 5.0
+
+
+class Profiler:
+    """Stands for Nsight Compute: fails on the launches of "bad"."""
+
+    unusable = ""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.closed = False
+
+    def warm_up(self, metrics: MetricSet) -> None: ...
+
+    def begin(self, batch: Sequence[ProfileRequest], metrics: MetricSet, gpu: Any = None) -> Any:
+        self.batches.append([request.key for request in batch])
+        return batch, metrics
+
+    def finish(self, pending: Any) -> list[Answer]:
+        return [_profile(request, pending[1]) for request in pending[0]]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _profile(request: ProfileRequest, metrics: MetricSet) -> Answer:
+    if request.key == "bad":
+        return ProfileFailure(request.key, "launch", "it does not launch")
+    counters = {"dram__bytes.sum": Counter(float(len(request.key)), "byte", {16: 0.5, 32: 1.5})}
+    step = StepProfile("k", request.launches[0], counters, ("gpu__time",), 3)
+    return Profile(request.key, metrics.name, request.case, (step,), "2025.3", ("a note",))
+
+
+def _request(key: str, code: str = "") -> ProfileRequest:
+    binary = Binary(b"cubin", "sm_90", ("k",), (Resources(32, 0, 0, 0, 0),), code or key)
+    return ProfileRequest(key, binary, (LaunchConfig((7, 1, 1), (256, 1, 1), 48),), 3)
+
+
+def test_counters_that_were_taken_once_come_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "counters.sqlite"
+    inner = Profiler()
+    stored = StoredCounters(inner, path)
+    first = stored.finish(stored.begin([_request("a"), _request("bad"), _request("b")], CHEAP))
+    stored.close()
+    assert inner.closed
+    later = Profiler()
+    again = StoredCounters(later, path)
+    pending = again.begin([_request("a"), _request("bad"), _request("c"), _request("x", code="b")], CHEAP)
+    assert again.idle_s() == 0.0
+    second = again.finish(pending)
+    assert later.batches == [["bad", "c"]]
+    assert second[0] == first[0]  # with units, shares of instructions, launches and notes
+    assert (second[1], second[2]) == (first[1], _profile(_request("c"), CHEAP))
+    assert isinstance(second[3], Profile)
+    assert second[3] == replace(first[2], key="x")  # type: ignore[type-var]  # the same machine code by another name
+    assert (again.asked, again.answered) == (2, 2)
+    assert 0.0 < again.idle_s() < 5.0
+    assert again.finish(again.begin([_request("a")], FULL)) == [_profile(_request("a"), FULL)]
+    assert later.batches[1:] == [["a"]]  # other counters
+    again.close()
+
+
+def test_a_service_answers_from_the_file(tmp_path: Path) -> None:
+    for taken in (1, 0):
+        inner = Profiler()
+        stored = StoredCounters(inner, tmp_path / "counters.sqlite")
+        service = ProfileService(stored, nullcontext(), share=100.0)
+        answer = service.submit(_request("a"), FULL, Priority.EXPANSION).result(timeout=10.0)
+        service.close()
+        assert answer == _profile(_request("a"), FULL)
+        assert len(inner.batches) == taken
+
+
+def test_what_rules_propose_is_asked_once_for_all_runs() -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Front:
+        original_program: Any = None
+
+        def propose(self, of: Any) -> Any:
+            asked.append((of.data.decode(), threading.current_thread().name))
+            return [edit(of, "// faster")], []
+
+        def prepare(self, of: Any) -> Any:
+            return Prepared(of.data.decode(), ())
+
+        def close(self) -> None:
+            asked.append(("closed", ""))
+
+    front = SharedFront(Front(), 2)
+    front.original_program = program()
+    found = [front.propose(program())[0] for _ in range(3)]
+    front.close()  # a run ends
+    assert front.prepare(program("other\n")).text == "other\n"
+    found[0].clear()  # what one run does with its list is its own affair
+    assert [len(one) for one in found] == [0, 1, 1]
+    assert len(asked) == 1
+    assert asked[0][1].startswith("front")  # whose worker stays when the thread of a run ends
+    front.end()
+    assert asked[-1][0] == "closed"
 
 
 def test_the_time_of_all_points_of_a_template_is_booked_with_the_search(tmp_path: Path) -> None:
