@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench, spread
+from benchmarks import bench, peers, spread
 from benchmarks.tables import TABLES
 from engine import cli
 from engine.errors import UsageError
@@ -207,6 +207,23 @@ def test_peers_need_the_suite_and_comparisons_with_memory_what_was_learnt() -> N
     assert ("ablation-memory", "learn:softmax") in memory.needs(place, "dot")
     assert list(memory.needs(place, "learn:dot")) == []
     assert memory.group("learn:dot") == memory.group("dot") == TABLES["ablation-search"].group("dot")
+
+
+def test_peers_take_the_newest_row_of_the_suite(tmp_path: Path) -> None:
+    """While the suite is measured anew its rows stand in parts beside the last whole record."""
+
+    def put(name: str, **rows: str) -> None:
+        held = {kernel: {"error": None, "files": {"k.cu": text}} for kernel, text in rows.items()}
+        (tmp_path / name).write_text(json.dumps({"schema": bench.SCHEMA, "name": "suite", "rows": held}))
+
+    place = bench.Place(ROOT, tmp_path, tmp_path)
+    put("suite.json", adamw="old", scan="old")
+    put("suite.part.json", adamw="new")
+    assert peers.suggestion(place, "adamw") == {"k.cu": "new"}
+    assert peers.suggestion(place, "scan") == {"k.cu": "old"}
+    assert peers.suggestion(place, "control_scale") == {}
+    with pytest.raises(UsageError, match="no row for topk"):
+        peers.suggestion(place, "topk")
 
 
 def test_a_row_is_measured_by_the_command_itself(
