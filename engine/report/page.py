@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import json
 import math
@@ -77,6 +78,9 @@ def _environment() -> Environment:
         kinds=_kinds,
         drawing=_safe,
         short_number=_short_number,
+        gain=gain,
+        when=when,
+        without=lambda sentences, others: [s for s in sentences if s not in others],
         sentence=upper_first,
         rows=_rows,
     )
@@ -136,6 +140,20 @@ def plain(value: object) -> str:
 
 def _short_number(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, float) else plain(value)
+
+
+def gain(value: object) -> str:
+    """Doublings of speed as a factor."""
+    return f"{2.0**value:.2f}×" if isinstance(value, int | float) and abs(value) < 100 else plain(value)
+
+
+def when(value: object) -> str:
+    """A moment in ISO 8601 as a person writes it, to the minute; other text as it is."""
+    try:
+        moment = datetime.datetime.fromisoformat(str(value))
+        return f"{moment.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return plain(value)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.report.read import Run
 from engine.report.roofline import Roofline
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # What a plot can hold and still be read, or be small; the tables beside the plots hold more. Ours.
 _STEPS, _CASES, _STAGES, _DOTS = 40, 30, 24, 1500
 _LOG_FROM = 8.0  # largest over smallest speedup from which on an axis is logarithmic
+_FINE = 300.0  # largest over smallest up to which a logarithmic axis names 2 and 5 between the powers of ten
 _PASSED = ("accepted", "screened", "slower", "no_difference")
 _STAGE_LEAST = 0.005  # of all stages' time
 
@@ -61,7 +62,7 @@ def _steps(run: Run, predicted: bool, styles: Styles) -> Plot | None:
         return None
 
     def paint(axes: Axes) -> None:
-        _ratios(axes.yaxis, [p[1] for p in points])
+        _ratios(axes, "y", [p[1] for p in points])
         for at, (_, ratio, low, high, ink) in enumerate(points):
             _bar(axes, at, ratio, low, high, INK[ink], upright=True, predicted=predicted)
         axes.plot(range(len(points)), [p[1] for p in points], color=INK["muted"], linewidth=1, zorder=1)
@@ -92,7 +93,7 @@ def _search(run: Run, predicted: bool, styles: Styles) -> Plot | None:
     every = max(1, -(-len(passed) // _DOTS))
 
     def paint(axes: Axes) -> None:
-        _ratios(axes.yaxis, [r for _, r in passed] + [1.0])
+        _ratios(axes, "y", [r for _, r in passed] + [1.0])
         dots = passed[::every]
         axes.plot(
             [t for t, _ in dots], [r for _, r in dots], ".", color=INK["step"], markersize=4, label="passed its checks"
@@ -107,7 +108,7 @@ def _search(run: Run, predicted: bool, styles: Styles) -> Plot | None:
         )
         axes.set_xlabel("seconds since the start")
         axes.set_ylabel(speedup_words(predicted))
-        axes.legend(loc="best")
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)  # above: dots may be anywhere
 
     some = f" One dot in {every} is drawn." if every > 1 else ""
     words = upper_first(speedup_words(predicted))
@@ -124,13 +125,13 @@ def _roofline(roofline: Roofline | None, styles: Styles) -> Plot | None:
     right = max([p.intensity for p in points] + [ridge]) * 3
 
     def paint(axes: Axes) -> None:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
         roof = [(left, left * roofline.bytes_per_s), (ridge, roofline.issue_per_s), (right, roofline.issue_per_s)]
         axes.plot([x for x, _ in roof], [y / 1e9 for _, y in roof], color=INK["ink"], linewidth=2)
+        # Above the roofs there are no points: its label stands there, with a line to the slanted part.
+        middle = (left * ridge**2) ** (1 / 3)
         axes.annotate(
-            roofline.memory_roof, (left, left * roofline.bytes_per_s / 1e9), xytext=(8, 2), textcoords="offset points", rotation=0,
-            color=INK["muted"], va="top",
+            roofline.memory_roof, (middle, middle * roofline.bytes_per_s / 1e9), xytext=(0.0, 1.09), textcoords="axes fraction",
+            color=INK["muted"], arrowprops={"arrowstyle": "-", "color": INK["muted"], "linewidth": 1, "relpos": (0.5, 0.0)},
         )  # fmt: skip
         axes.annotate(
             roofline.issue_roof, (right, roofline.issue_per_s / 1e9), xytext=(-2, 4), textcoords="offset points", ha="right",
@@ -144,11 +145,12 @@ def _roofline(roofline: Roofline | None, styles: Styles) -> Plot | None:
             # The best beside the others, most often close: each kind's label goes another way.
             dx, dy, side = {"original": (8, 5, "left"), "step": (8, -6, "left"), "best": (0, -18, "center")}[point.kind]
             axes.annotate(point.label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=side)
-        axes.set_ylim(bottom=min(left * roofline.bytes_per_s, *(p.per_s for p in points)) / 1e9 / 2)
+        bottom = min(left * roofline.bytes_per_s, *(p.per_s for p in points)) / 1e9 / 2
+        _logarithmic(axes, "x", right / left)
+        _logarithmic(axes, "y", roofline.issue_per_s / 1e9 / bottom)
+        axes.set_ylim(bottom=bottom)
         axes.set_xlabel(roofline.x_words)
         axes.set_ylabel(roofline.y_words)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(_plain)
 
     said = "; ".join(
         f"{p.label}: {p.per_s / 1e9:.3g} at {p.intensity:.3g}, {100 * p.share:.0f} % of the roof" for p in points
@@ -163,7 +165,7 @@ def _shapes(run: Run, predicted: bool, styles: Styles) -> Plot | None:
         return None
 
     def paint(axes: Axes) -> None:
-        _ratios(axes.xaxis, [c.ratio for c in cases] + [1.0])
+        _ratios(axes, "x", [c.ratio for c in cases] + [1.0])
         for at, case in enumerate(cases):
             _bar(axes, at, case.ratio, case.low, case.high, INK["best"], upright=False, predicted=predicted)
         axes.axvline(1.0, color=INK["muted"], linewidth=1)
@@ -210,11 +212,27 @@ def _bar(
     )  # fmt: skip
 
 
-def _ratios(axis: Any, ratios: Sequence[float]) -> None:
+def _ratios(axes: Axes, which: Literal["x", "y"], ratios: Sequence[float]) -> None:
     low, high = min(ratios), max(ratios)
     if low > 0 and high / low >= _LOG_FROM:
-        axis._set_axes_scale("log")
+        _logarithmic(axes, which, high / low)
+    else:
+        _axis(axes, which).set_major_formatter(_plain)
+
+
+def _logarithmic(axes: Axes, which: Literal["x", "y"], span: float) -> None:
+    """Ticks at the powers of ten, and at their double and fivefold where `span`, largest over smallest, leaves room."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = _axis(axes, which)
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < _FINE else (1.0,)))
     axis.set_major_formatter(_plain)
+    axis.set_minor_formatter(NullFormatter())  # the default one writes markup
+
+
+def _axis(axes: Axes, which: Literal["x", "y"]) -> Any:
+    return axes.xaxis if which == "x" else axes.yaxis
 
 
 def _plain(value: float, _: float) -> str:

@@ -209,6 +209,48 @@ def test_a_narrow_window_needs_no_scrolling_sideways(browser: Browser, file: Pat
     tab.context.close()
 
 
+def test_labels_of_plots_are_plain_and_apart(tab: Tab) -> None:
+    """Ticks between the powers of ten were raw markup, one over the other."""
+    found = tab.do(
+        """[...document.querySelectorAll('figure svg')].map(svg => [...svg.querySelectorAll('text')].map(text => {
+            const {left, right, top, bottom} = text.getBoundingClientRect();
+            return [text.textContent.trim(), left, right, top, bottom];
+        }))"""
+    )
+    assert len(found) == 5
+    for labels in found:
+        assert len(labels) > 4
+        assert not [text for text, *_ in labels if re.search(r"[$\\{}]", text)]
+        for (a, *one), (b, *other) in itertools.combinations(labels, 2):
+            across = min(one[1], other[1]) - max(one[0], other[0])
+            down = min(one[3], other[3]) - max(one[2], other[2])
+            assert across < 1 or down < 3, f"{a!r} stands on {b!r}"  # a line's box is taller than its letters
+
+
+def test_a_telephone_breaks_no_word_and_shows_plots_in_a_size_to_be_read(browser: Browser, file: Path) -> None:
+    """Numbers and headings of tables stood letter below letter, plots had letters of 5 pixels, code columns of 12 letters."""
+    tab = Tab(browser, file, viewport={"width": 400, "height": 800})
+    assert tab.do("document.documentElement.scrollWidth") <= 400
+    narrow = tab.do(
+        """[...document.querySelectorAll('table:not(.code) :is(th, td)')].filter(cell => {
+            const range = document.createRange(); const line = parseFloat(getComputedStyle(cell).lineHeight);
+            return cell.checkVisibility() && cell.textContent.trim() && !/\\s/.test(cell.textContent.trim())
+                && (range.selectNodeContents(cell), range.getBoundingClientRect().height > 1.5 * line);
+        }).map(cell => cell.textContent)"""
+    )
+    assert narrow == []
+    letters = tab.do(
+        "Math.min(...[...document.querySelectorAll('figure text')].map(t => t.getBoundingClientRect().height))"
+    )
+    assert letters > 9
+    cells = "[...document.querySelectorAll('.code tr:not(.gap, .note) td:not(.ln)')].filter(c => c.checkVisibility())"
+    assert tab.do(f"Math.min(...{cells}.map(c => c.clientWidth))") > 250
+    shown = tab.do(f"{cells}.map(c => c.textContent)")
+    assert sum("transpose_kernel(const float* in" in text for text in shown) == 2  # what was changed: before and after
+    assert sum("out[col * rows + row]" in text for text in shown) == 1  # what was not: once
+    tab.context.close()
+
+
 def test_it_can_be_read_without_scripts(browser: Browser, file: Path) -> None:
     tab = Tab(browser, file, java_script_enabled=False)
     assert not tab.page.locator("#theme").is_visible()  # what would do nothing is not shown

@@ -16,7 +16,7 @@ from benchmarks.report_size import LIMIT_BYTES, recorded, synthesise
 from engine.cli import main
 from engine.model import Evaluation, Outcome
 from engine.report import page as page_module
-from engine.report.page import render, speed, time_words
+from engine.report.page import gain, render, speed, time_words, when
 from engine.report.read import read_run
 from engine.report.text import speedup_words
 from tests.engine.report.make import hostile, predicted
@@ -108,10 +108,34 @@ def test_a_measured_run_says_everything(page: str) -> None:
 
 
 def test_five_plots_are_drawn(page: str) -> None:
-    found = re.findall(r'<figure id="plot-(\w+)"><svg', page)
+    found = re.findall(r'<figure id="plot-(\w+)"><div[^>]*><svg', page)
     assert sorted(found) == ["roofline", "search", "shapes", "stages", "steps"]
     for name in found:
         assert f"{name}-" in page
+
+
+def test_moments_and_gains_are_said_as_a_person_says_them() -> None:
+    assert when("2026-11-21T10:01:19+00:00") == "2026-11-21 10:01 UTC"
+    assert when("2026-11-21T01:01:19+02:00") == "2026-11-20 23:01 UTC"
+    assert when("2026-11-21T10:01:19") == "2026-11-21 10:01"
+    assert when("0001-01-01T00:00:00+23:00") == "0001-01-01T00:00:00+23:00"
+    assert when("yesterday") == "yesterday"
+    assert when(None) == ""
+    assert gain(5.27) == "38.59×"
+    assert gain(0) == "1.00×"
+    assert gain(1e9) == "1e+09"
+    assert gain(float("nan")) == "nan"
+    assert gain("") == ""
+
+
+def test_what_holds_before_and_after_a_step_is_said_once(page: str) -> None:
+    first, second, *_ = re.findall(r"<h4>Before</h4>(.*?)<h4>Counters", page, re.S)
+    kept = "0 % of the sectors asked of L1 are there, and warps wait for the others"
+    assert "Before and after" not in first
+    assert second.count(kept) == 1
+    assert kept in second.partition("Before and after")[2]
+    assert "59 %" in second.partition("<h4>After</h4>")[0]
+    assert "62 %" in second.partition("<h4>After</h4>")[2]
 
 
 def test_ids_are_unique_and_every_reference_leads_somewhere(page: str) -> None:
