@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -124,7 +125,8 @@ def end_with_parent() -> None:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):  # started by hand it has a terminal or nothing there
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def run(
