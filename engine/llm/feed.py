@@ -23,9 +23,9 @@ from engine.spec.model import KernelSpec
 # A node is worth asking about when it beats the best so far by this; as the search's own noise. Ours.
 _BETTER = 1.02
 _ROUNDS = 3  # requests for one node, at most
-# A batch of profiles takes some five seconds, and the first may wait for one under way. A question without its diagnosis is half
-# a question, and its answer costs more than this: but a profiler that hangs must not hold it up.
-_DIAGNOSIS_S = 20.0
+# A batch of profiles takes some five seconds, and waits for the one under way: of source lines that may be ten. An answer to half a
+# question costs more than this, but a profiler that hangs must not hold it up.
+_DIAGNOSIS_S = 30.0
 _TICK_S = 0.25
 _WRITTEN_S = 3.0  # what questions need that were told to wait no longer
 _PATIENCE = 12  # candidates without a better one, after which the best node is asked about again
@@ -208,7 +208,7 @@ class LlmFeed:
         if self._proposer.knows(parent.program, candidate.program):
             self._sent_back.add(candidate.id)
             held = self._holds(repair_label(parent.path()[0].program, parent.program, candidate.program))
-            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation), held)
+            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation, held), held)
 
     def _submit(self, node: Node, ask: Callable[[], Proposed | None], held: bool) -> None:
         if self._stopped or self._closed:
@@ -249,8 +249,11 @@ class LlmFeed:
             diagnosed = self._diagnose(node, _TICK_S)
         return diagnosed
 
-    def _repaired(self, parent: Node, candidate: Node, evaluation: Evaluation) -> Proposed | None:
-        return self._proposer.repair(parent.program, candidate.program, evaluation)
+    def _repaired(self, parent: Node, candidate: Node, evaluation: Evaluation, held: bool) -> Proposed | None:
+        diagnosed = self._diagnose(parent, 0.0) if held else self._waited_for(parent)
+        if self._closed:
+            return None
+        return self._proposer.repair(parent.program, candidate.program, evaluation, diagnosed)
 
     def _work(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from engine.errors import OptimlError
 from engine.llm.answer import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.budget import prompt_estimate
-from engine.llm.context import Context, ending, node_key
+from engine.llm.context import Context, Diagnosed, ending, node_key
 from engine.llm.edits import make_proposal, plain
 from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
 from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, planned, propose, repair
@@ -123,12 +123,19 @@ class LlmProposer:
             thread = self._threads.get((parent.digest, candidate.digest))
         return thread.label if thread is not None else ""
 
-    def repair(self, parent: Program, candidate: Program, evaluation: Evaluation) -> Proposed | None:
-        """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough."""
+    def repair(
+        self, parent: Program, candidate: Program, evaluation: Evaluation, diagnosed: Diagnosed | None = None
+    ) -> Proposed | None:
+        """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough.
+
+        `diagnosed` is what is known of `parent` by now: told where the conversation began before it was.
+        """
         with self._lock:
             thread = self._threads.get((parent.digest, candidate.digest))
         if thread is None or thread.repair >= self._options.repairs or evaluation.outcome not in REPAIRABLE:
             return None
+        if diagnosed is not None and diagnosed.sentences and not thread.context.diagnosed.sentences:
+            thread = self._informed(thread, diagnosed)
         message = repair(thread.context, ending(evaluation), idea=thread.idea, detail=_detail(candidate, evaluation))
         original = thread.context.place.original
         label = repair_label(original, parent, candidate)
@@ -136,6 +143,20 @@ class LlmProposer:
         about = f"{thread.context.about} > {thread.idea}"
         asked = self._ask(thread.context, messages, label, _COOLEST, about, repairs=thread.repair + 1, tries=1)
         return self._booked(asked)
+
+    def _informed(self, thread: _Thread, diagnosed: Diagnosed) -> _Thread:
+        """The conversation as it would be with the diagnosis in its first question; as it is where that began otherwise."""
+        context, told = thread.context, replace(thread.context, diagnosed=diagnosed)
+        try:
+            asked, wanted = (
+                propose(c, profile=self._options.profile, most_tokens=self._options.most_tokens)
+                for c in (context, told)
+            )
+        except PromptError:
+            return thread
+        if thread.messages[: len(asked)] != asked:
+            return thread
+        return replace(thread, context=told, messages=(*wanted, *thread.messages[len(asked) :]))
 
     def _plan(self, context: Context, round: int) -> str | Proposed:
         """A plan in words; what the asking came to where there is none."""

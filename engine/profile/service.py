@@ -75,7 +75,8 @@ class ProfileService:
     the thread that started them). `gpu` is the lock that timing holds too (`engine.profile.turns.Turns`, or one as fair): it
     is held while kernels run under the profiler, and not while `ncu` starts or writes. `share` bounds the part of the time
     since the service was made that the GPU is held for requests that are not required. `prepare` names the sets to warm up
-    for at once. While one batch's profiler writes its report the next one sets up.
+    for at once. While one batch's profiler writes its report the next one sets up, unless the report is of what is required and
+    the next batch is not.
     """
 
     def __init__(
@@ -151,6 +152,9 @@ class ProfileService:
                 source.warm_up(metrics)
             running: _Batch | None = None
             while (jobs := self._next(wait=running is None)) is not None:
+                if jobs and running is not None and running.required and jobs[0].priority != Priority.REQUIRED:
+                    self._finish(source, running)  # somebody waits for it: it waits for nobody
+                    running = None
                 begun = self._begin_batch(source, jobs) if jobs else None
                 if running is not None:
                     self._finish(source, running)
@@ -260,7 +264,7 @@ class ProfileService:
     def _count(self, batch: _Batch) -> None:
         held_s, batch.counted_s = batch.watch.held_s - batch.counted_s, batch.watch.held_s
         self.held_s += held_s
-        if batch.jobs[0].priority != Priority.REQUIRED:
+        if not batch.required:
             self._held_by[batch.jobs[0].metrics.name] += held_s
 
 
@@ -271,6 +275,10 @@ class _Batch:
     pending: Any = None
     problem: str = ""
     counted_s: float = 0.0
+
+    @property
+    def required(self) -> bool:
+        return self.jobs[0].priority == Priority.REQUIRED
 
 
 class _Watch:

@@ -8,7 +8,7 @@ pytest.importorskip("jinja2")
 
 from engine.errors import UsageError
 from engine.llm.batch import BatchClient
-from engine.llm.context import node_key
+from engine.llm.context import Diagnosed, node_key
 from engine.llm.feed import LlmFeed
 from engine.llm.model import ChatError, ChatRequest, Fault, Message
 from engine.llm.proposer import LlmProposer
@@ -179,12 +179,27 @@ def test_answers_at_hand_are_tried_before_anything_else(tmp_path):
     assert [e.proposer for e in search.journal_entries][-1] == "llm"
 
 
-def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None):
+def test_a_repair_has_the_diagnosis_that_its_first_question_was_answered_without(tmp_path):
+    def diagnose(node, wait_s):  # of a node whose answer is at hand nothing is known in time
+        return Diagnosed(("Memory-bound",)) if wait_s else Diagnosed()
+
+    run(tmp_path, resume=False, factors=())
+    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest // wrong")))
+    run(tmp_path, resume=True, factors=(), diagnose=diagnose)
+    requests = [
+        json.loads(t)["body"]["messages"] for t in (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()
+    ]
+    (repair,) = [messages for messages in requests if len(messages) == 4]
+    assert "## What holds it back\n- Memory-bound" in repair[1]["content"]
+    assert "it computes something else" in repair[3]["content"]
+
+
+def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None, diagnose=lambda node, wait_s: Diagnosed()):
     (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     client = BatchClient(tmp_path / "batch", "m")
-    feed = LlmFeed(LlmProposer(client), spec, Target(), holds=client.holds)
+    feed = LlmFeed(LlmProposer(client), spec, Target(), holds=client.holds, diagnose=diagnose)
     evaluator = FakeEvaluator()
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)
     with ThreadPoolExecutor(2) as executor:

@@ -176,6 +176,34 @@ def test_the_next_batch_begins_before_the_last_one_has_its_report():
     assert order == ["begin a", "begin b", "finish a", "begin c", "finish b", "finish c"]
 
 
+def test_what_is_required_does_not_wait_for_the_next_batch_of_others():
+    """A question to a model lost its diagnosis to a batch of source lines that held the GPU for eight seconds."""
+    gpu, order = Turns(), []
+
+    class Slow(Source):
+        def begin(self, batch, metrics, gpu=None):
+            order.append(f"begin {batch[0].key}")
+            return super().begin(batch, metrics, gpu)
+
+        def finish(self, answers):
+            order.append(f"finish {answers[0].key}")
+            return answers
+
+    source = Slow(gpu)
+    source.gate.clear()
+    running = start(source, gpu)
+    with running.together():
+        futures = [
+            running.submit(request("lines"), LINES, Priority.EXPANSION),
+            running.submit(request("question"), FULL, Priority.REQUIRED),
+        ]
+    time.sleep(0.2)  # by now the lines are due
+    source.gate.set()
+    assert [f.result(5).key for f in futures] == ["lines", "question"]
+    running.close()
+    assert order == ["begin question", "finish question", "begin lines", "finish lines"]
+
+
 def test_what_is_required_is_not_held_to_the_share():
     gpu = Turns()
     running = start(Source(gpu, each_s=0.01), gpu, share=0.0)
