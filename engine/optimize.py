@@ -10,8 +10,9 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from engine.front.client import Front
 from engine.guardrails import LIMITS, broken
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
+from engine.profile.turns import WAITED
 from engine.result import Best, OptimizationResult, Refusal, Step, write
 from engine.rules import RuleFailure
 from engine.rules.model import Proposal
@@ -152,7 +154,9 @@ def _run(
             tree.offer(tree.root, options.seeds)
             if insight is not None:
                 insight.look(built, original)
-            search.spent_s(time.monotonic() - begin)
+            started_s = time.monotonic() - begin
+            search.progress.stage_s["start"] = max(0.0, started_s - sum(original.stage_s.values()))
+            search.spent_s(started_s)
             limit = options.budget.seconds
             if limit is not None:
                 reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit))
@@ -164,10 +168,12 @@ def _run(
                 search.progress.stopped, interrupted = "interrupted", True
             executor.shutdown(wait=False, cancel_futures=True)
             if part is not None and not interrupted:
-                part.settle(_QUESTIONS_S if options.budget.seconds is None else _QUESTIONS_SHORT_S)
+                with _booked(search, "profile"):  # that is what the questions wait for
+                    part.settle(_QUESTIONS_S if options.budget.seconds is None else _QUESTIONS_SHORT_S)
             if insight is not None and not interrupted:  # the profiler starts beside the confirmation
-                likely = next(iter(search.best_nodes(1)), search.tree.root)
-                insight.prepare(_looked_at(search, evaluator, steps_that_count(likely.path(), source)))
+                with _booked(search, "profile"):
+                    likely = next(iter(search.best_nodes(1)), search.tree.root)
+                    insight.prepare(_looked_at(search, evaluator, steps_that_count(likely.path(), source)))
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
             path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
             seer = insight or predicted
@@ -177,7 +183,10 @@ def _run(
         search.observe()
         if insight is not None:
             search.progress.stage_s.update(insight.stages())
-        missing = insight.close() if insight is not None else ()
+        missing: tuple[str, ...] = ()
+        if insight is not None:
+            with _booked(search, "profile"):
+                missing = insight.close()
         insight = None
         if part is not None:
             part.close()
@@ -237,14 +246,12 @@ def _confirmed(
     least = LEAST[evaluator.signals.mode]
     for node in search.best_nodes(_CONFIRMED, least):
         built: Built = search.built.get(node.id) or evaluator.build(node.program)
-        begin = time.monotonic()
-        evaluation = evaluator.confirm(built)
-        stages = search.progress.stage_s
-        stages["confirm"] = stages.get("confirm", 0.0) + time.monotonic() - begin
+        with _booked(search, "confirm"):
+            evaluation = evaluator.confirm(built)
+        search.progress.stage_s["confirm"] -= evaluation.stage_s.get(WAITED, 0.0)  # a stage of its own
         if _holds(evaluation, least):
-            begin = time.monotonic()
-            evaluation = gate.judge(evaluation, search.tree.root.program, built)
-            stages["guardrails"] = stages.get("guardrails", 0.0) + time.monotonic() - begin
+            with _booked(search, "guardrails"):
+                evaluation = gate.judge(evaluation, search.tree.root.program, built)
         if _holds(evaluation, least):
             return (node, evaluation), refused
         refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
@@ -268,11 +275,19 @@ def _evidence(
     search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node]
 ) -> list[Evidence]:
     """The profiler's (or the model's) evidence on the original and on each step to the best."""
+    with _booked(search, "profile"):
+        return insight.trajectory(_looked_at(search, evaluator, path))
+
+
+@contextmanager
+def _booked(search: Search, stage: str) -> Iterator[None]:
+    """Add the time within to a stage of the result."""
     begin = time.monotonic()
-    found = insight.trajectory(_looked_at(search, evaluator, path))
-    stages = search.progress.stage_s
-    stages["profile"] = stages.get("profile", 0.0) + time.monotonic() - begin
-    return found
+    try:
+        yield
+    finally:
+        stages = search.progress.stage_s
+        stages[stage] = stages.get(stage, 0.0) + time.monotonic() - begin
 
 
 def _result(
