@@ -108,6 +108,9 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
         assert evaluators.store is not None
         found: Row = {
             "runs": runs, "measured": evaluators.store.measured, "answered": evaluators.store.answered, "uncounted": missing,
+            "profiled": shared.counters.asked if shared.counters is not None else 0,
+            "profiles_answered": shared.counters.answered if shared.counters is not None else 0,
+            "waited_s": shared.insights.waited_s if shared.insights is not None else 0.0, "measuring_s": evaluators.measuring_s,
             "seconds": time.monotonic() - begin, "mode": machine.mode, "device": dict(evaluators.signals.device),
             "versions": provenance(())["versions"],
         }  # fmt: skip

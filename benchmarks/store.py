@@ -86,6 +86,7 @@ class SharedEvaluator:
         self._opened: tuple[Built, Evaluation] | None = None
         self._built: dict[str, Built | NotBuilt] = {}
         self.store: Store | None = None
+        self.measuring_s = 0.0  # opening and evaluating what was not in the store
 
     @property
     def signals(self) -> Signals:
@@ -93,7 +94,9 @@ class SharedEvaluator:
 
     def open(self, original: Program) -> tuple[Built, Evaluation]:
         if self._opened is None:
+            begin = time.monotonic()
             self._opened = self.inner.open(original)
+            self.measuring_s += time.monotonic() - begin
             device = self.signals.device
             self.store = Store(
                 self._folder, original, f"{device.get('uuid') or device.get('arch')}|{self.signals.mode}"
@@ -116,7 +119,9 @@ class SharedEvaluator:
         assert self.store is not None
         found = self.store.get(built)
         if found is None:
+            begin = time.monotonic()
             found, _ = self.inner.evaluate(built, None)
+            self.measuring_s += time.monotonic() - begin
             self.store.put(built, found)
         return found, self._against(found, incumbent)
 
@@ -280,6 +285,7 @@ class SharedMachine:
     def __init__(self, machine: Machine, folder: Path) -> None:
         self._machine, self._folder = machine, folder
         self.fronts: SharedFront | None = None
+        self.counters: StoredCounters | None = None
         self.evaluators: SharedEvaluator | None = None
         self.insights: SharedInsight | None = None
         self._lock = threading.Lock()
@@ -301,14 +307,15 @@ class SharedMachine:
     def insight(self, spec: KernelSpec, evaluator: SharedEvaluator) -> SharedInsight | None:
         if self.insights is None:
             assert evaluator.store is not None
-            stored: list[StoredCounters] = []
+            path = evaluator.store.counters
 
             def before(source: Any) -> StoredCounters:
-                stored.append(StoredCounters(source, evaluator.store.counters))
-                return stored[0]
+                self.counters = StoredCounters(source, path)
+                return self.counters
 
             inner = self._machine.insight(spec, evaluator.inner, _SHARE, before)
-            self.insights = SharedInsight(inner, stored[0].idle_s) if inner is not None else None
+            if inner is not None and self.counters is not None:
+                self.insights = SharedInsight(inner, self.counters.idle_s)
         if self.insights is not None:
             self.insights.begin()
         return self.insights

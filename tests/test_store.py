@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks import store
 from benchmarks.counters import StoredCounters
-from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight
+from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight, SharedMachine
 from engine.evaluate.analysis import Prepared
 from engine.model import Binary, LaunchConfig, Resources
 from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
@@ -75,7 +75,12 @@ def test_the_speedup_over_the_incumbent_is_that_of_the_stored_measurements(tmp_p
     shared.open(original)
     slow, fast = (shared.build(program(f"kernel\n// speed {f} #0\n")) for f in ("1.5", "3.0"))
     assert shared.evaluate(slow, None)[1] is None
+    spent_s = shared.measuring_s
     assert shared.evaluate(fast, slow)[1] == pytest.approx(2.0)
+    assert shared.measuring_s > spent_s > 0.0
+    spent_s = shared.measuring_s
+    shared.evaluate(fast, slow)
+    assert shared.measuring_s == spent_s  # from the store
     shared.end()
 
 
@@ -215,6 +220,30 @@ def test_a_service_answers_from_the_file(tmp_path: Path) -> None:
         service.close()
         assert answer == _profile(_request("a"), FULL)
         assert len(inner.batches) == taken
+
+
+def test_the_insight_of_all_runs_has_the_file_before_its_profiler(tmp_path: Path) -> None:
+    """And is not held to the profiler's share of the time."""
+    given: dict[str, Any] = {}
+
+    class Machine:
+        def insight(self, spec: Any, evaluator: Any, share: float, before: Any) -> Any:
+            given.update(evaluator=evaluator, share=share, source=before(Profiler()))
+            return Counters()
+
+    fake = FakeEvaluator()
+    shared = SharedEvaluator(fake, tmp_path / "store")
+    shared.open(program())
+    machine = SharedMachine(Machine(), tmp_path / "store")  # type: ignore[arg-type]
+    insight = machine.insight(None, shared)  # type: ignore[arg-type]
+    assert insight is machine.insight(None, shared) is machine.insights  # type: ignore[arg-type]
+    assert given["evaluator"] is fake
+    assert given["share"] > 1.0
+    assert given["source"] is machine.counters
+    given["source"].finish(given["source"].begin([_request("a")], CHEAP))
+    assert (machine.counters.asked, len(list((tmp_path / "store").glob("*.counters.sqlite")))) == (1, 1)
+    given["source"].close()
+    shared.end()
 
 
 def test_what_rules_propose_is_asked_once_for_all_runs() -> None:
