@@ -7,9 +7,10 @@ import concurrent.futures
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from engine.errors import OptimlError
@@ -20,9 +21,10 @@ from engine.profile.compare import RATIO, Change, moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
 from engine.profile.lines import SourceLines, source_lines
-from engine.profile.model import CHEAP, FULL, LINES, STALLS, Counter, Profile, StepProfile, stall_metric
+from engine.profile.model import CHEAP, FULL, LINES, STALLS, Counter, Profile, ProfileFailure, StepProfile, stall_metric
 from engine.profile.priors import reweighted
 from engine.profile.service import Answer, Priority, ProfileService
+from engine.profile.turns import WAITED
 from engine.rules.model import Proposal, Target
 from engine.search.loop import Observation
 from engine.search.reward import Proxies
@@ -35,7 +37,7 @@ _LINES_S = 12.0  # a profiler's start, a launch of a second, and its report
 _LINES_US = 10_000.0  # the code is instrumented, and runs a hundred times as long
 _TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
 # Names of stages in the result: what the profiler cost.
-HELD, WAITED = "profiler held the GPU", "waited for the profiler"
+HELD = "profiler held the GPU"
 _REMEMBERED = 512  # built programs, of some 20 KB each, that may still be expanded
 
 
@@ -107,6 +109,7 @@ class ProfilerInsight:
         self._lined = lined
         self._lines: dict[str, tuple[SourceLines, ...]] = {}
         self._line_futures: dict[str, Future[Answer]] = {}
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="lines")
         self._required: dict[str, Future[Answer]] = {}
         self._lines_missing = ""
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
@@ -153,7 +156,7 @@ class ProfilerInsight:
                 self._built.popitem(last=False)
             self._passed += 1
         if node.id == 0:  # the original is looked at in full, by whoever starts the search
-            self._ask_for_lines(built, node.evaluation, Priority.EXPANSION)
+            self._ask_for_lines([(built, node.evaluation)], Priority.EXPANSION)
             return
         future = self._service.submit(
             request_for(built, self._spec, self._case), CHEAP, Priority.BACKGROUND, _worth(node.evaluation)
@@ -173,9 +176,7 @@ class ProfilerInsight:
         with self._service.together():
             for built, evaluation in path:
                 self._ask_in_full(built, evaluation)
-            for built, evaluation in (path[0], path[-1]) if path else ():
-                if built.program.digest not in self._lines:
-                    self._ask_for_lines(built, evaluation, Priority.REQUIRED)
+        self._ask_for_lines([path[0], path[-1]] if path else [], Priority.REQUIRED)
 
     def _ask_in_full(self, built: Built, evaluation: Evaluation) -> Future[Answer]:
         """The full profile of a program of the trajectory: what is known already, or asked for once."""
@@ -195,46 +196,70 @@ class ProfilerInsight:
             self._required[digest] = future
         return future
 
-    def _ask_for_lines(self, built: Built, evaluation: Evaluation, priority: Priority) -> None:
-        """Have single instructions counted, of the same machine code built once more with its lines, where that can be."""
-        digest = built.program.digest
-        asked = self._line_futures.get(digest)
-        if self._lined is None or self._lines_missing or self._service.unusable:
-            return
-        if asked is not None and not (asked.done() and digest not in self._lines):
-            return
-        time_us = self._time_us(evaluation)
-        if time_us is not None and time_us > _LINES_US:
-            self._lines_missing = f"a launch of {time_us / 1e3:.0f} ms is too long to count its instructions one by one"
-            return
-        try:
-            binary, listing = self._lined(built)
-        except OptimlError as error:
-            self._lines_missing = error.what
-            return
+    def _ask_for_lines(self, programs: Sequence[tuple[Built, Evaluation]], priority: Priority) -> None:
+        """Have single instructions counted, of the same machine code built once more with its lines, where that can be.
+
+        Building and disassembling take half a second, so both happen on a thread of their own.
+        """
+        wanted: list[tuple[Built, Evaluation, Future[Answer]]] = []
+        for built, evaluation in programs:
+            digest = built.program.digest
+            asked = self._line_futures.get(digest)
+            if self._lined is None or self._lines_missing or self._service.unusable:
+                break
+            if digest in self._lines or (asked is not None and not asked.done()):
+                continue
+            time_us = self._time_us(evaluation)
+            if time_us is not None and time_us > _LINES_US:
+                self._lines_missing = f"a launch of {time_us / 1e3:.0f} ms is too long to count its instructions singly"
+                break
+            future = self._line_futures[digest] = Future()
+            wanted.append((built, evaluation, future))
+        if wanted:
+            self._aside.submit(self._count_lines, wanted, priority)
+
+    def _count_lines(self, wanted: Sequence[tuple[Built, Evaluation, Future[Answer]]], priority: Priority) -> None:
+        asks: list[tuple[Callable[[], Future[Answer]], Callable[[Future[Answer]], None]]] = []
+        for built, evaluation, future in wanted:
+            try:
+                binary, listing = self._with_lines(built)
+            except Exception as error:  # a defect here costs the diagnosis its lines, never the search its end
+                self._lines_missing = error.what if isinstance(error, OptimlError) else f"they cannot be built: {error}"
+                future.set_result(ProfileFailure(built.binary.code_hash, "no profiler", self._lines_missing))
+                continue
+            request = replace(request_for(built, self._spec, self._case), binary=binary)
+            book = partial(self._book_lines, built, evaluation, listing, future)
+            asks.append((partial(self._service.submit, request, LINES, priority), book))
+        with self._service.together():
+            for ask, book in asks:
+                ask().add_done_callback(book)
+
+    def _with_lines(self, built: Built) -> Lined:
+        """A program built with its lines, and its listing. Raises OptimlError."""
+        assert self._lined is not None
+        binary, listing = self._lined(built)
         if binary.code_hash != built.binary.code_hash:
-            self._lines_missing = "with line information the compiler makes other code"
-            return
-        request = replace(request_for(built, self._spec, self._case), binary=binary)
-        future = self._service.submit(request, LINES, priority)
+            raise OptimlError("with line information the compiler makes other code")
+        return binary, listing
 
-        def book(done: Future[Answer]) -> None:
-            answer = None if done.cancelled() else done.result()
-            if isinstance(answer, Profile):
-                found = tuple(source_lines(step, listing, self._spec.file) for step in answer.steps)
-                digest = built.program.digest
+    def _book_lines(
+        self, built: Built, evaluation: Evaluation, listing: str, future: Future[Answer], done: Future[Answer]
+    ) -> None:
+        closed = ProfileFailure(built.binary.code_hash, "closed", "the search has ended")
+        answer = closed if done.cancelled() else done.result()
+        if isinstance(answer, Profile):
+            found = tuple(source_lines(step, listing, self._spec.file) for step in answer.steps)
+            digest = built.program.digest
+            with self._lock:
+                self._lines[digest] = found
+                known = self._known.get(digest)
+            if known is not None:
+                diagnosis = self._diagnosed(built, evaluation, known[1])
                 with self._lock:
-                    self._lines[digest] = found
-                    known = self._known.get(digest)
-                if known is not None:
-                    diagnosis = self._diagnosed(built, evaluation, known[1])
-                    with self._lock:
-                        self._known[digest] = diagnosis, known[1]
-            elif answer is not None and answer.kind != "closed":
-                self._lines_missing = answer.reason
-
-        future.add_done_callback(book)
-        self._line_futures[digest] = future
+                    self._known[digest] = diagnosis, known[1]
+        elif answer.kind != "closed":
+            self._lines_missing = answer.reason
+        future.set_result(answer)
 
     def _observe(self, built: Built, profile: Profile) -> None:
         """Counters for the reward. The occupancy is what the resources allow, for every program alike; stalls need the full set."""
@@ -315,6 +340,7 @@ class ProfilerInsight:
 
     def close(self) -> tuple[str, ...]:
         self._service.close()
+        self._aside.shutdown(wait=False, cancel_futures=True)
         reasons = [self._service.unusable] if self._service.unusable else list(self._failures)
         notes = [f"no counters for some programs: {why}" for why in reasons[:2]]
         if not self._service.unusable and len(self._seen) < self._passed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from concurrent.futures import Future
 from contextlib import nullcontext
 
@@ -54,6 +55,11 @@ class Service:
 
     def close(self):
         pass
+
+
+def lines_asked(made):
+    """Wait until programs have been built with their lines, which happens on a thread of its own."""
+    made._aside.submit(lambda: None).result(timeout=10)
 
 
 def built(text):
@@ -172,6 +178,7 @@ def test_source_lines_of_the_original_come_into_its_diagnosis():
     a = built("a\n")
     evaluation = node(0, a).evaluation
     made.passed(node(0, a), a)
+    lines_asked(made)
     made.look(a, evaluation)
     assert service.names() == [("lines", "EXPANSION"), ("full", "EXPANSION")]
     assert service.asked[0][0].binary.cubin == b"with lines"
@@ -189,11 +196,13 @@ def test_when_the_search_ends_what_is_missing_is_asked_for_once(tmp_path):
     path = [(a, node(0, a).evaluation), (b, node(1, b).evaluation)]
     made.passed(node(0, a), a)
     made.look(a, node(0, a).evaluation)
+    lines_asked(made)
     service.answer(FULL, profile("full"))
     service.answer(LINES, lambda r: ProfileFailure(r.key, "closed", "the search ended before this candidate's turn"))
     before = len(service.asked)
     made.prepare(path)
     made.prepare(path)
+    lines_asked(made)
     assert service.settled
     assert service.names()[before:] == [("full", "REQUIRED"), ("lines", "REQUIRED"), ("lines", "REQUIRED")]
     assert [r.key for r, m, *_ in service.asked[before:] if m is FULL] == [b.binary.code_hash]
@@ -209,6 +218,34 @@ def test_a_launch_that_takes_long_is_not_counted_line_by_line():
     assert made.close()[-1].startswith("no source lines in the diagnosis: a launch of 200 ms is too long")
 
 
+def test_the_search_does_not_wait_for_programs_to_be_built_with_their_lines():
+    """It took half a second before the first candidate, and again before the confirmation."""
+    may_build = threading.Event()
+
+    def lined(made):
+        may_build.wait(10)
+        return made.binary, LISTING.replace("/tmp/src/k.cu", SPEC.file)
+
+    made, service = insight(lined)
+    a, b = built("a\n"), built("b\n")
+    made.passed(node(0, a), a)
+    assert service.names() == []
+    path = [(a, node(0, a).evaluation), (b, node(1, b).evaluation)]
+    made.prepare(path)
+    assert service.names() == [("full", "REQUIRED"), ("full", "REQUIRED")]
+    service.answer(FULL, profile("full"))
+    answering = threading.Thread(target=lambda: (may_build.set(), lines_asked(made), service.answer(LINES, lines)))
+
+    def lines(request):
+        return Profile(request.key, "lines", request.case, (STEP,))
+
+    answering.start()
+    evidence = made.trajectory(path)
+    answering.join()
+    assert service.names()[2:] == [("lines", "EXPANSION"), ("lines", "REQUIRED")]
+    assert all("line 12" in " ".join(one.diagnosis) for one in evidence)
+
+
 @pytest.mark.parametrize("how", ["no tool", "other code", "no counters"])
 def test_without_source_lines_the_rest_goes_on_and_it_is_said(how):
     def lined(made):
@@ -220,6 +257,7 @@ def test_without_source_lines_the_rest_goes_on_and_it_is_said(how):
     a = built("a\n")
     made.passed(node(0, a), a)
     made.look(a, node(0, a).evaluation)
+    lines_asked(made)
     service.answer(LINES, lambda r: ProfileFailure(r.key, "missing", "the profiler does not know inst_executed"))
     service.answer(FULL, profile("full"))
     assert made.known(a.program.digest) is not None
