@@ -203,8 +203,7 @@ class ProfilerInsight:
         """
         wanted: list[tuple[Built, Evaluation, Future[Answer]]] = []
         for built, evaluation in programs:
-            digest = built.program.digest
-            asked = self._line_futures.get(digest)
+            digest, asked = built.program.digest, self._line_futures.get(built.program.digest)
             if self._lined is None or self._lines_missing or self._service.unusable:
                 break
             if digest in self._lines or (asked is not None and not asked.done()):
@@ -231,8 +230,8 @@ class ProfilerInsight:
             book = partial(self._book_lines, built, evaluation, listing, future)
             asks.append((partial(self._service.submit, request, LINES, priority), book))
         with self._service.together():
-            for ask, book in asks:
-                ask().add_done_callback(book)
+            for ask, then in asks:
+                ask().add_done_callback(then)
 
     def _with_lines(self, built: Built) -> Lined:
         """A program built with its lines, and its listing. Raises OptimlError."""
