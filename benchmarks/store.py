@@ -115,7 +115,10 @@ class SharedEvaluator:
             raise found
         return found
 
-    def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+    def evaluate(
+        self, built: Built, incumbent: Built | None, *, brief: bool = False
+    ) -> tuple[Evaluation, float | None]:
+        """As `Evaluator.evaluate`, always in full: what is stored is for every run."""
         assert self.store is not None
         found = self.store.get(built)
         if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Sequence
@@ -18,9 +19,11 @@ from benchmarks import store
 from benchmarks.counters import StoredCounters
 from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight, SharedMachine
 from engine.evaluate.analysis import Prepared
+from engine.evaluate.model import Evaluator
 from engine.model import Binary, LaunchConfig, Resources
 from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
 from engine.profile.service import Answer, Priority, ProfileService
+from engine.search.insight import Insight
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Observation, Search
 from engine.search.reward import Proxies
@@ -38,6 +41,28 @@ def _search(shared: SharedEvaluator, tmp_path: Path, seed: int, inner: Any = Non
         search.run(Budget(candidates=40))
     journal.close()
     return search
+
+
+def test_a_shared_evaluator_is_asked_like_any_other() -> None:
+    """A search by the tuner asked it for a brief look, and it did not know the word."""
+    for name in ("evaluate", "retime", "confirm", "build", "open"):
+        wanted, ours = (inspect.signature(getattr(one, name)).parameters for one in (Evaluator, SharedEvaluator))
+        assert list(wanted) == list(ours)
+    for name in (
+        "look",
+        "passed",
+        "arrivals",
+        "weigh",
+        "want",
+        "known",
+        "require",
+        "prepare",
+        "trajectory",
+        "stages",
+        "close",
+    ):
+        wanted, ours = (inspect.signature(getattr(one, name)).parameters for one in (Insight, SharedInsight))
+        assert len(wanted) == len(ours), name
 
 
 def test_searches_share_every_measurement_and_find_the_same_when_they_end(tmp_path: Path) -> None:
