@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 # The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
-# What questions for a batch may wait for their diagnosis: two batches of profiles; one where there is a budget of time.
-_QUESTIONS_S, _QUESTIONS_SHORT_S = 20.0, 5.0
+# What questions for a batch may wait for their diagnosis: two batches of profiles behind a slow one; one where there is a budget of time.
+_QUESTIONS_S, _QUESTIONS_SHORT_S = 30.0, 5.0
 _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's end, half a second a step
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
