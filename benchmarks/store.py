@@ -263,7 +263,8 @@ class SharedFront:
         self._inner.original_program = program
 
     def prepare(self, program: Program) -> Prepared:
-        return self._threads.submit(self._inner.prepare, program).result()
+        prepared: Prepared = self._threads.submit(self._inner.prepare, program).result()
+        return prepared
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         with self._lock:
@@ -312,7 +313,7 @@ class SharedMachine:
             assert evaluator.store is not None
             path = evaluator.store.counters
 
-            def before(source: Any) -> StoredCounters:
+            def before(source: Any) -> Any:
                 self.counters = StoredCounters(source, path)
                 return self.counters
 
