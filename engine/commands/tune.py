@@ -59,11 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"'{text[:60]}' {what}", "--param", "write --param BLOCK=64,128,256")
         parameters[name.strip()] = values
 
+    from engine.config import load_config
     from engine.machine import make_machine
     from engine.report.terminal import Live
     from engine.report.tuning import print_tuning
+    from engine.source.load import repository_root
     from engine.tune import TuneOptions, output_folder, tune
 
+    config, _ = load_config(repository_root(arguments.file.resolve()))
     options = TuneOptions(
         path=arguments.file.resolve(),
         kernel=arguments.kernel,
@@ -76,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         out=arguments.out.resolve() if arguments.out else None,
         resume=arguments.resume,
+        guardrails=config.guardrails,
+        targets=config.targets,
         command=("optiml", *sys.argv[1:]),
     )
     machine = make_machine(

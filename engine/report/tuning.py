@@ -36,15 +36,17 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         d = result.dispatch
         ratio = f"{d.ratio:.2f}×" + ("" if result.mode == "predicted" else f" ({d.low:.2f} to {d.high:.2f})")
         console.print(f"Dispatch by {d.key}: {ratio} over the original, over all shapes.", markup=False)
+    for guardrail in result.best.evaluation.guardrails if result.best is not None else ():
+        detail = f" ({guardrail.detail})" if guardrail.detail else ""
+        console.print(f"{guardrail.verdict}: {guardrail.name}{detail}", markup=False)
     for refusal in result.refused:
         reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
     for note in result.notes:
         console.print(f"Note: {note}", markup=False)
     outcomes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in result.counts.items() if name not in _TOTALS)
-    console.print(
-        f"{result.counts.get('configurations', 0)} configurations{f': {outcomes}' if outcomes else ''}.", markup=False
-    )
+    tried = result.counts.get("configurations", 0)
+    console.print(f"{tried} configuration{'s' * (tried != 1)}{f': {outcomes}' if outcomes else ''}.", markup=False)
     console.print(
         f"{result.elapsed_s:.0f} s; {result.rates.get('configurations_per_s', 0.0):.1f} configurations a second while "
         f"searching; the search ended because {result.stopped}.", markup=False,

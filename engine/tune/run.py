@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.config import Guardrails
 from engine.errors import RefusedError, UsageError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Evaluator
 from engine.front.client import LEAST_CORES, Front
+from engine.guardrails import LIMITS
 from engine.machine import Machine
 from engine.model import CaseTiming, Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder, provenance
@@ -29,6 +31,7 @@ from engine.source.parse import parse
 from engine.source.patch import make_patch
 from engine.spec.model import KernelSpec
 from engine.spec.read import find_spec, specs_in
+from engine.suggest import Gate
 from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, generate, possible, same_code
 from engine.tune.feasible import Feasible, feasible
@@ -42,6 +45,7 @@ _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget,
 _CONFIRMED = 3
 _RUN_OFF = 3  # points that are timed closely for each shape. Ours
 _SWITCH_S = 0.0005
+_TOLD = 200  # characters of a template in the journal's settings; with a digest of what is longer
 _MANY = 200  # points, from which on their texts are read in processes of their own. Ours
 _GAIN = 1.01  # a shape gets a configuration of its own only where it gains so much over the general one. Ours
 
@@ -65,6 +69,8 @@ class TuneOptions:
     seed: int = 0
     out: Path | None = None
     resume: bool = False
+    guardrails: Guardrails = LIMITS
+    targets: tuple[str, ...] = ()  # architectures that a suggestion must compile for as well
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
 
@@ -86,10 +92,11 @@ def tune(
     # Worker processes that read candidates take half a second to start: too long for a short run.
     many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
     front = Front(spec, root, machine.target, spec_path) if many and machine.jobs >= LEAST_CORES else None
-    evaluator = machine.evaluator(spec, root, spec_path, front=front)
+    evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
+    gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     try:
         return _Run(
-            options, machine, evaluator, spec, spec_path, program, template, points, strategy, reason, notes
+            options, machine, evaluator, gate, spec, spec_path, program, template, points, strategy, reason, notes
         ).run(on_progress)
     finally:
         if front is not None:
@@ -152,6 +159,7 @@ class _Run:
     options: TuneOptions
     machine: Machine
     evaluator: Evaluator
+    gate: Gate
     spec: KernelSpec
     spec_path: str | None
     program: Program
@@ -176,6 +184,7 @@ class _Run:
                     in_flight=self.machine.jobs + 2, journal=journal, on_progress=on_progress,
                 )  # fmt: skip
                 tuner.start(built, original)
+                earlier = (len(tuner.tried), tuner.evaluations)  # of the run that this one goes on with
                 setup_s = time.monotonic() - begin
                 tuner.spent_s(setup_s)
                 interrupted = False
@@ -192,7 +201,7 @@ class _Run:
                 executor.shutdown(wait=False, cancel_futures=True)
                 best, refused = (None, []) if interrupted else self._confirmed(tuner)
                 shapes = () if interrupted else self._shapes(tuner, original, best)
-            result, patches = self._result(tuner, original, best, refused, shapes, setup_s, searched_s)
+            result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
             problem: RefusedError | None = None
             if wanted is not None and result.shapes:
                 try:
@@ -210,10 +219,13 @@ class _Run:
             journal.close()
 
     def _settings(self) -> dict[str, str]:
+        """What a run must share with the one that it goes on with; the differing one is shown, so it is in words."""
         space = self.template.space
-        told = repr((self.template.name, space.parameters, [c.text for c in space.conditions]))
-        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
-        return {"kernel": self.spec.kernel, "arch": self.machine.arch, "mode": self.machine.mode, "template": digest}
+        values = ", ".join(f"{p.name} = {'|'.join(map(str, p.values))}" for p in space.parameters)
+        told = " where ".join([f"{self.template.name}: {values}", *(c.text for c in space.conditions)])
+        if len(told) > _TOLD:
+            told = f"{told[:_TOLD]}… ({hashlib.sha256(told.encode()).hexdigest()[:16]})"
+        return {"kernel": self.spec.kernel, "arch": self.machine.arch, "mode": self.machine.mode, "template": told}
 
     def _limit(self) -> float | None:
         limit = self.options.budget.seconds
@@ -231,11 +243,11 @@ class _Run:
         for tried in tuner.best(_CONFIRMED):
             if 2 ** (tried.value or 0.0) < least:
                 break
-            evaluation = self.evaluator.confirm(
-                self.evaluator.build(program_at(self.program, self.template, tried.point))
-            )
-            held = evaluation.measurement
-            if evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least:
+            built = self.evaluator.build(program_at(self.program, self.template, tried.point))
+            evaluation = self.evaluator.confirm(built)
+            if _holds(evaluation, least):
+                evaluation = self.gate.judge(evaluation, self.program, built)
+            if _holds(evaluation, least):
                 tuner.progress.stage_s["confirm"] = time.monotonic() - begin
                 return (tried, evaluation), refused
             refused.append(Refusal(tried.id, self._said(tried), evaluation))
@@ -317,7 +329,8 @@ class _Run:
         own = dataclasses.replace(
             found, steps=(dataclasses.replace(found.steps[0], template_args=arguments),), time=time_cases
         )
-        evaluator = self.machine.evaluator(dataclasses.replace(self.spec, time=time_cases), root, self.spec_path)
+        timed = dataclasses.replace(self.spec, time=time_cases)
+        evaluator = self.machine.evaluator(timed, root, self.spec_path, limits=self.options.guardrails)
         try:
             built, evaluation = evaluator.open(self.program)
             measured = evaluator.signals.mode == "measured"
@@ -346,7 +359,7 @@ class _Run:
 
     def _result(
         self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],
-        shapes: tuple[ShapeBest, ...], setup_s: float, searched_s: float,
+        shapes: tuple[ShapeBest, ...], earlier: tuple[int, int], setup_s: float, searched_s: float,
     ) -> tuple[TuneResult, dict[str, bytes]]:  # fmt: skip
         options, progress, signals = self.options, tuner.progress, self.evaluator.signals
         patches: dict[str, bytes] = {}
@@ -371,8 +384,8 @@ class _Run:
         }  # fmt: skip
         whole_s = max(searched_s, 1e-9)
         rates = {
-            "configurations_per_s": decided / whole_s,
-            "evaluations_per_s": tuner.evaluations / whole_s,
+            "configurations_per_s": (decided - earlier[0]) / whole_s,
+            "evaluations_per_s": (tuner.evaluations - earlier[1]) / whole_s,
             "searched_s": searched_s,
             "setup_s": setup_s,
         }
@@ -424,6 +437,12 @@ class _Run:
             f"{self.spec.kernel} with {values} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to "
             f"{measurement.high:.2f}), verified ({said})."
         )
+
+
+def _holds(evaluation: Evaluation, least: float) -> bool:
+    """Whether a confirmation bears a suggestion that has to be `least` times as fast."""
+    held = evaluation.measurement
+    return evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:

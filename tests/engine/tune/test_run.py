@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from engine import cli
-from engine.machine import make_machine
+from engine.decode import decode
+from engine.model import Outcome
 from engine.rules import families, make_site
 from engine.rules.model import Target
-from engine.search.loop import Budget
 from engine.source.load import load_program
 from engine.spec.read import find_spec
-from engine.tune import TuneOptions, tune
+from engine.tune import TuneResult
 from engine.tune.feasible import feasible
 from engine.tune.run import rule_templates
 from engine.tune.template import program_at
@@ -45,18 +45,30 @@ void run(const float* x, float* y, int n) {
 """
 
 
-def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypatch):
+def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
     work = tmp_path / "work"
     work.mkdir()
     (work / "scale.cu").write_text(SCALE)
-    options = TuneOptions(path=work / "scale.cu", budget=Budget(candidates=4), parameters={"ITEMS": "1"})
-    machine = make_machine(device="cpu", jobs=2)
-    try:
-        result = tune(options, machine)
-    finally:
-        machine.close()
+    (work / ".optiml.yml").write_text("targets: [sm_80]\n")
+    arguments = [
+        "tune",
+        str(work / "scale.cu"),
+        "--budget",
+        "4",
+        "--param",
+        "ITEMS=1",
+        "--device",
+        "cpu",
+        "--jobs",
+        "2",
+    ]
+    assert cli.main([*arguments, "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
     out = work / ".optiml" / "scale-scale-tune"
+    assert said == json.loads((out / "result.json").read_text())
+    result = decode(TuneResult, said)
+    assert result.schema == "optiml.tune/1"
     assert result.mode == "predicted"
     assert "predicted" in result.verdict
     assert result.strategy == "exhaustive"
@@ -64,11 +76,30 @@ def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypa
     assert result.space.feasible == 2
     assert result.best is not None
     assert result.best.values["SIZE"] == 256  # 32 threads leave most of a multiprocessor idle
-    assert json.loads((out / "result.json").read_text())["schema"] == "optiml.tune/1"
-    subprocess.run(["git", "apply", str(out / "best.patch")], cwd=work, check=True)
-    assert (work / "scale.cu").read_text() == SCALE.replace("SIZE = 32;", "SIZE = 256;")
+    assert result.rates["configurations_per_s"] > 0
+    # The conditions of the repository's settings count for what the tuner suggests, too.
+    verdicts = {g.name: g.verdict for g in result.best.evaluation.guardrails}
+    assert {"races": "passed", "compiles for sm_80": "passed"}.items() <= verdicts.items()
+    subprocess.run(["git", "apply", "--check", str(out / "best.patch")], cwd=work, check=True)
+    patched = SCALE.replace("SIZE = 32;", "SIZE = 256;")
+    assert [line[1:] for line in (out / "best.patch").read_text().splitlines() if line.startswith("+c")] == [
+        line for line in patched.splitlines() if "SIZE =" in line and line.startswith("c")
+    ]
     assert [m.configurations for m in result.trace] == sorted(m.configurations for m in result.trace)
     assert (work / ".optiml" / ".gitignore").read_text() == "*\n"
+
+    (work / ".optiml.yml").write_text("guardrails:\n  command: grep -q 'SIZE = 32;' scale.cu\n")
+    assert cli.main([*arguments, "--resume"]) == 0
+    again = decode(TuneResult, json.loads((out / "result.json").read_text()))
+    assert again.counts["configurations"] == 1
+    assert again.rates["configurations_per_s"] == 0  # the one point is the earlier run's
+    assert again.best is None
+    assert [r.evaluation.outcome for r in again.refused] == [Outcome.GUARDRAIL]
+    assert not (out / "best.patch").exists()
+    assert "Not confirmed: ITEMS = 1, SIZE = 256: end-to-end command" in " ".join(capsys.readouterr().out.split())
+
+    assert cli.main([*arguments, "--param", "SIZE=64,128", "--resume"]) == 2
+    assert "'template' was \"constants: ITEMS = 1, SIZE = 32|256\"" in capsys.readouterr().err
 
 
 def test_a_constant_that_names_the_instance_may_change_but_not_one_that_names_another():
