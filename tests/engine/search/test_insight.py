@@ -14,7 +14,7 @@ from engine.model import CaseTiming, Evaluation, Measurement, Outcome
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
-from engine.search.insight import HELD, WAITED, ProfilerInsight
+from engine.search.insight import HELD, WAITED, PredictedWatch, ProfilerInsight
 from engine.search.tree import Node
 from tests.engine.profile.fake_ncu import spec
 from tests.engine.profile.samples import step
@@ -166,6 +166,23 @@ def test_what_a_question_is_about_is_profiled_ahead_of_all_and_once():
     service.answer(FULL, profile("full"))
     assert running.result(0)[1].metrics == "full"
     assert failing.result(0) is None
+
+
+def test_a_prediction_is_had_for_a_node_of_an_earlier_part_of_the_run_too():
+    class Source:
+        def footprint(self, built, case):
+            return 64e6, 2e6
+
+    watch, a, builds = PredictedWatch(Source(), SPEC, TARGET), built("a\n"), []
+
+    def build(program):
+        builds.append(program)
+        return a
+
+    first, second = (watch.require(node(3, a), build).result(0) for _ in range(2))
+    assert first is second is watch.known(a.program.digest)
+    assert any("nothing was run on a GPU" in sentence for sentence in first[0].sentences())
+    assert builds == [a.program]
 
 
 def test_source_lines_of_the_original_come_into_its_diagnosis():
