@@ -163,3 +163,46 @@ def test_a_killed_run_goes_on_with_every_candidate(tmp_path):
     assert done.returncode == 0, done.stderr
     assert rows()[: len(before)] == before
     assert json.loads(done.stdout)["counts"]["candidates"] == 120
+
+
+GATHER = """\
+// optiml: args.offsets = { role = "in", size = "rows + 1", fill = { kind = "csr_offsets", of = "columns" } }
+// optiml: args.columns = { role = "in", size = "entries", fill = { kind = "csr_columns", of = "offsets", high = "cols" } }
+// optiml: args.order = { role = "in", size = "rows", fill = "permutation" }
+// optiml: args.ends = { role = "in", size = "rows", fill = { kind = "sorted", low = 0.5, high = 1.5 } }
+// optiml: args.x = { role = "in", size = "cols", fill = "normal" }
+// optiml: args.y = { role = "out", size = "rows" }
+// optiml: check = [{ rows = 1, cols = 4, entries = 2 }, { rows = 33, cols = 65, entries = 300 }]
+// optiml: time = [{ rows = 65536, cols = 65536, entries = 4194304 }]
+__global__ void gather(const int* offsets, const int* columns, const int* order, const float* ends, const float* x, float* y,
+                       int rows) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows) {
+        int row = order[i];
+        float sum = ends[i];
+        for (int e = offsets[row]; e < offsets[row + 1]; ++e) {
+            sum += x[columns[e]];
+        }
+        y[row] = sum;
+    }
+}
+
+void launch(const int* offsets, const int* columns, const int* order, const float* ends, const float* x, float* y, int rows) {
+    gather<<<(rows + 255) / 256, 256>>>(offsets, columns, order, ends, x, y, rows);
+}
+"""
+
+
+def test_sparse_permuted_and_sorted_inputs_are_drawn_on_the_device_in_no_time(machine, tmp_path):
+    """Every call that times drew four million columns on the host, for two seconds."""
+    bench = Bench(machine, tmp_path, GATHER)
+    try:
+        evaluation = bench("float sum = ends[i];", "float sum = 0.5f * ends[i]; sum += 0.5f * ends[i];")
+        assert evaluation.outcome in (Outcome.NO_DIFFERENCE, Outcome.ACCEPTED, Outcome.SLOWER)
+        assert evaluation.stage_s["time"] < 1.0
+        wrong = bench("int row = order[i];", "int row = i;")
+        assert wrong.outcome is Outcome.WRONG_RESULT
+        unsorted = bench("float sum = ends[i];", "float sum = i > 0 ? fmaxf(ends[i], ends[i - 1]) : ends[i];")
+        assert unsorted.outcome not in (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR)  # the same, where they ascend
+    finally:
+        bench.evaluator.close()
