@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.generate.oracle import read_reference
     from engine.generate.run import GenerateOptions, Told, generate, sentence_of
     from engine.generate.strategies import chosen
+    from engine.llm.batch import REQUESTS, RESPONSES
 
     budget = None if arguments.generate_only else parse_budget(arguments.budget)
     check_machine(arguments)
@@ -84,8 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         machine.close()
     if result is None:
+        assert settings.batch is not None
         print(
-            f"optiml: questions wait in {settings.batch}; run the same command again with their answers",
+            f"optiml: questions wait in {settings.batch / REQUESTS}; put their answers into {settings.batch / RESPONSES} and "
+            "run the same command again",
             file=sys.stderr,
         )
         return WAITING

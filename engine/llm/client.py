@@ -239,7 +239,7 @@ def _make(options: ClientOptions) -> OpenAI:
     key = options.api_key or os.environ.get("OPENAI_API_KEY", "")
     if not base_url and not key:
         raise UsageError(
-            "no server for the model is named", "--proposers",
+            "no server for the model is named", "",
             "set OPENAI_BASE_URL (any OpenAI-compatible server) and, where it wants one, OPENAI_API_KEY",
         )  # fmt: skip
     # Compressed bytes would make the limit on bytes one on what was sent, not on what it becomes.

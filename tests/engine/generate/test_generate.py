@@ -237,7 +237,7 @@ def test_the_batch_door_takes_the_questions_and_the_same_command_goes_on(run: An
     door = ("--llm", f"batch:{batch}", "--llm-model", "m", "--generate-only", "--strategies", "memory")
     code, result, err, server = run("column_sum", *door)
     assert (code, result) == (4, None)
-    assert "run the same command again" in err
+    assert f"put their answers into {batch / 'responses.jsonl'} and run the same command again" in err
     [question] = [json.loads(line) for line in (batch / "index.jsonl").read_text().splitlines()]
     assert question["about"] == "the task"
     assert question["custom_id"] == custom_id(question["label"], "m")
