@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -26,6 +27,7 @@ from engine.statistics import paired_ratio, weighted_ratio
 from engine.verify.plan import Check, plan, real_shapes
 from engine.verify.widen import widen
 
+_Found = tuple[Sanitized, ...]
 _SEEDS = 1 << 40
 # A candidate whose first look comes this near the original gets a close look: the look's own noise is about 2 %. Beside the
 # incumbent both are fast and the look is good to half a per cent.
@@ -377,7 +379,9 @@ class GpuEvaluator:
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         defences = self._builder.defences
         try:
-            with self._turn(lap):
+            # The sanitizers run beside the checks: they look at small shapes, and neither is timed.
+            with self._turn(lap), ThreadPoolExecutor(1) as beside:
+                sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, defences))
                 runner, self._runner = self._runner, self._second or self._make_runner()
                 self._second = None
                 runner.close()
@@ -387,22 +391,24 @@ class GpuEvaluator:
                     raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
                 self._runner.load("candidate", built)
                 lap("second process")
-            failure = self._checked(plan(self._spec, self._random, defences, repeats=2), lap)
+                failure = self._checked(plan(self._spec, self._random, defences, repeats=2))
+                lap("verify")
+            lap("sanitizers")
             if failure:
                 return _refused(evaluation, failure)
             with self._turn(lap):
                 measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
                 lap("time")
+            if defences.checks_after_timing and not failure:
+                with self._turn(lap):
+                    failure = self._checked(plan(self._spec, self._random, defences))
+                    lap("verify")
             if failure:
                 return _refused(evaluation, failure)
-            if defences.checks_after_timing:
-                failure = self._checked(plan(self._spec, self._random, defences), lap)
-                if failure:
-                    return _refused(evaluation, failure)
             judged = self._judge(evaluation, measurement)
             if judged.outcome is not Outcome.ACCEPTED:
                 return judged
-            return self._guarded(judged, built, lap)
+            return self._guarded(judged, built, sanitized.result(), lap)
         except DeviceFault as fault:
             lap("lost")
             return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)), stage_s=stages)
@@ -414,15 +420,19 @@ class GpuEvaluator:
             lap(WAITED)
             yield
 
-    def _checked(self, small: tuple[Check, ...], lap: _Laps) -> Mapping[str, Any] | None:
+    def _checked(self, small: tuple[Check, ...]) -> Mapping[str, Any] | None:
         """The first failure among these checks and those on the real shapes."""
-        with self._turn(lap):
-            checks = (*small, *real_shapes(self._spec, self._random))
-            answer = self._runner.verify("candidate", checks, timeout_s=4 * self._limit_s)
-            lap("verify")
-            return cast("Mapping[str, Any] | None", answer["failure"])
+        checks, most_s = (*small, *real_shapes(self._spec, self._random)), 4 * self._limit_s
+        return cast("Mapping[str, Any] | None", self._runner.verify("candidate", checks, timeout_s=most_s)["failure"])
 
-    def _guarded(self, judged: Evaluation, built: Built, lap: _Laps) -> Evaluation:
+    def _sanitized(self, built: Built, checks: Sequence[Check]) -> tuple[_Found, _Found]:
+        """What the sanitizers say of a candidate; and where it is something, of the original."""
+        if self._sanitize is None or self._original is None:
+            return (), ()
+        found = self._sanitize(built, some := [c for c in checks if c.family == "declared"])
+        return found, self._sanitize(self._original, some) if any(s.errors for s in found) else ()
+
+    def _guarded(self, judged: Evaluation, built: Built, sanitized: tuple[_Found, _Found], lap: _Laps) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
         limits = self._builder.limits
         assert self._original is not None
@@ -431,7 +441,6 @@ class GpuEvaluator:
             some = plan(self._spec, self._random, self._builder.defences)[:_REPEATED]
             answer = self._runner.repeats("candidate", some, timeout_s=4 * self._limit_s)
             lap("verify")
-        checks = [c for c in plan(self._spec, self._random, self._builder.defences) if c.family == "declared"]
         verdicts = [
             guardrails.timing(judged.measurement, limits),
             guardrails.spills(self._original.binary.resources, built.binary.resources, judged.measurement, limits),
@@ -440,15 +449,7 @@ class GpuEvaluator:
                 answer["argument"], answer.get("case", ""), wanted=self._spec.deterministic and limits.repeatable
             ),
         ]
-        if self._sanitize is not None:
-            with self._turn(lap):
-                found = self._sanitize(built, checks)
-                again = self._sanitize(self._original, checks) if any(s.errors for s in found) else ()
-                lap("sanitizers")
-            verdicts += guardrails.sanitizers(found, again, limits)
-        else:
-            verdicts += guardrails.sanitizers((), (), limits)
-        judged = replace(judged, guardrails=tuple(verdicts))
+        judged = replace(judged, guardrails=(*verdicts, *guardrails.sanitizers(*sanitized, limits)))
         failed = guardrails.broken(judged)
         if failed is not None:
             return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))

@@ -16,6 +16,7 @@ import engine.evaluate.gpu
 import engine.gpu.runner
 from engine.errors import MachineError
 from engine.evaluate.gpu import GpuEvaluator
+from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Outcome, Program
 from engine.optimize import optimize
 from engine.profile.turns import WAITED, Turns
@@ -123,6 +124,36 @@ def test_a_second_process_that_is_not_needed_ends_with_the_evaluator(bench: GpuE
     ahead = _waiting(bench)
     bench.close()
     assert not ahead.alive
+
+
+def test_the_sanitizers_run_beside_the_checks_and_not_beside_the_timing(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, order = threading.Event(), []
+    check, timed = bench._checked, bench._time
+
+    def checks(*arguments):  # type: ignore[no-untyped-def]
+        checked.set()
+        return check(*arguments)
+
+    def sanitize(built, some):  # type: ignore[no-untyped-def]
+        assert {c.family for c in some} == {"declared"}
+        order.append("beside" if checked.wait(5) else "alone")
+        time.sleep(0.1)
+        order.append("sanitized")
+        return (Sanitized("memcheck", 1 if built is not bench._original else 0, "Invalid write"),)
+
+    def times(*arguments):  # type: ignore[no-untyped-def]
+        order.append("timed")
+        return timed(*arguments)
+
+    monkeypatch.setattr(bench, "_checked", checks)
+    monkeypatch.setattr(bench, "_time", times)
+    monkeypatch.setattr(bench, "_sanitize", sanitize)
+    found = bench.confirm(bench.build(_program("2.0")))
+    assert order == ["beside", "sanitized", "beside", "sanitized", "timed"]  # the original too, for there were errors
+    assert found.outcome is Outcome.GUARDRAIL
+    assert "Invalid write" in str(found.failure)
 
 
 def test_waiting_for_a_turn_at_the_gpu_is_no_part_of_the_confirmations_stages(bench: GpuEvaluator) -> None:
