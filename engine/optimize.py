@@ -31,7 +31,7 @@ from engine.rules import RuleFailure
 from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight, PredictedWatch
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Progress, Search
+from engine.search.loop import INTERRUPTED, Budget, Progress, Search
 from engine.search.reward import CONSTANTS, Reward
 from engine.search.shorten import steps_that_count
 from engine.search.tree import Node, Strategy, Tree
@@ -165,7 +165,7 @@ def _run(
             try:
                 search.run(Budget(limit, options.budget.candidates))
             except KeyboardInterrupt:
-                search.progress.stopped, interrupted = "interrupted", True
+                search.progress.stopped, interrupted = INTERRUPTED, True
             executor.shutdown(wait=False, cancel_futures=True)
             if part is not None and not interrupted:
                 with _booked(search, "profile"):  # that is what the questions wait for
@@ -357,6 +357,8 @@ def verdict(
 ) -> str:  # fmt: skip
     """The run in one sentence."""
     tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
+    if best is None and progress.stopped == INTERRUPTED:
+        return f"The search for a faster {kernel} was interrupted, and nothing was confirmed: {tried}."
     if best is None:
         stopped = next((r for r in refused if broken(r.evaluation) and r.evaluation.measurement is not None), None)
         if stopped is not None and stopped.evaluation.measurement is not None:

@@ -21,6 +21,7 @@ _WIN = 1.003
 # Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
 _ALIKE = 1.01
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
+INTERRUPTED = "it was interrupted"  # why a search ended: then nothing was confirmed
 
 
 @dataclass(frozen=True)

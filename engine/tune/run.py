@@ -25,7 +25,7 @@ from engine.result import Refusal
 from engine.rules import families, make_site
 from engine.rules.model import Target
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Progress
+from engine.search.loop import INTERRUPTED, Budget, Progress
 from engine.source.load import load_program, repository_root
 from engine.source.parse import parse
 from engine.source.patch import make_patch
@@ -194,7 +194,7 @@ class _Run:
                 try:
                     tuner.run(Budget(self._limit(), options.budget.candidates))
                 except KeyboardInterrupt:
-                    tuner.progress.stopped, interrupted = "interrupted", True
+                    tuner.progress.stopped, interrupted = INTERRUPTED, True
                 finally:
                     sys.setswitchinterval(interval)
                 searched_s = time.monotonic() - begin - setup_s
@@ -423,6 +423,8 @@ class _Run:
         said = f"{len(tuner.tried)} of {len(self.points.points)} feasible points tried, {tuner.evaluations} of them on the device"
         if self.evaluator.signals.mode == "predicted":
             said = f"{len(tuner.tried)} of {len(self.points.points)} feasible points tried"
+        if general is None and tuner.progress.stopped == INTERRUPTED:
+            return f"The tuning of {self.spec.kernel} was interrupted, and nothing was confirmed: {said}."
         if general is None:
             return f"No point of the template is faster than {self.spec.kernel} as it is: {said}."
         values = ", ".join(f"{n} = {v}" for n, v in general.values.items())

@@ -88,6 +88,18 @@ def test_the_users_command_has_the_last_word(repository):
     assert refused.measurement is CONFIRMED.measurement  # the speedup is reported all the same
 
 
+def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
+    """It said `No improvement found`, whatever the search had in hand."""
+    from engine.optimize import verdict
+    from engine.search.loop import INTERRUPTED, Progress
+
+    progress = Progress(11, 9, 27.2, stopped=INTERRUPTED)
+    assert verdict("saxpy", None, progress, {}, None) == (
+        "The search for a faster saxpy was interrupted, and nothing was confirmed: 11 candidates tried, 9 of them right."
+    )
+    assert verdict("saxpy", None, Progress(), {}, None).startswith("No improvement found for saxpy: ")
+
+
 def test_a_refusal_by_a_guardrail_reports_the_speedup(repository):
     from engine.optimize import verdict
     from engine.result import Refusal
