@@ -24,8 +24,10 @@ __global__ void topk_kernel(const float* x, float* values, int* indices, int row
     for (int c = 0; c < cols; ++c) {
         float value = x[row * cols + c];
         int index = c;
+        bool moved = false;
         for (int k = 0; k < K; ++k) {
-            if (value > best[k]) {
+            if (moved || value > best[k]) {
+                moved = true;
                 float pushed = best[k];
                 int from = where[k];
                 best[k] = value;
