@@ -285,8 +285,9 @@ class Memory:
 
 
 def _row(lesson: Lesson) -> tuple[str | float | int | None, ...]:
+    features = {name: float(value) for name, value in lesson.features.items()}  # in one form: equal lessons are one
     return (
-        lesson.repository, lesson.target, json.dumps(lesson.signature), json.dumps(dict(lesson.features), sort_keys=True),
+        lesson.repository, lesson.target, json.dumps(lesson.signature), json.dumps(features, sort_keys=True),
         lesson.proposer, lesson.rule, plain(lesson.idea), lesson.outcome.value, lesson.ratio, int(lesson.predicted),
     )  # fmt: skip
 

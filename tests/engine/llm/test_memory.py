@@ -129,6 +129,15 @@ def test_export_import_and_forget(memory, tmp_path):
     assert memory.forget() == 3
 
 
+def test_an_import_of_what_is_there_adds_nothing(memory, tmp_path):
+    """Counts came back as 3.0 where they were learnt as 3, so every lesson stood twice."""
+    memory.add(GOOD)
+    memory.add(OTHER)
+    memory.export(tmp_path / "x.jsonl")
+    assert memory.load(tmp_path / "x.jsonl") == 2
+    assert len(list(memory.lessons())) == 2
+
+
 @pytest.mark.parametrize(
     "change",
     [{"ratio": "NaN"}, {"ratio": -1.0}, {"ratio": 1e9}, {"outcome": "brilliant"}, {"signature": "x"}, {"features": {"a": "b"}},
