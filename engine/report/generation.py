@@ -101,15 +101,21 @@ def _table(result: GenerationResult) -> Table:
     for s in result.strategies:
         times = ", ".join(f"{t:.1f} µs" for t in s.time_us.values())
         table.add_row(
-            s.name, escape(_became(s)), f"{s.ratio:.2f}×" if s.ratio is not None else "", times, escape(s.idea)
+            s.name,
+            escape(_became(s, searched=result.optimized is not None)),
+            f"{s.ratio:.2f}×" if s.ratio is not None else "",
+            times,
+            escape(s.idea),
         )
     return table
 
 
-def _became(s: StrategyResult) -> str:
+def _became(s: StrategyResult, *, searched: bool) -> str:
     if s.right:
-        role = {"twin": "right, same machine code as another", "": "right", "yardstick": "right, the yardstick"}
-        told = role.get(s.role, f"right, {s.role}")
+        # After a search the best strategy need not be the fastest one: the search went further from it.
+        best = "right, what was written comes from it" if searched else "right, the best"
+        role = {"twin": "right, same machine code as another", "yardstick": "right, the yardstick", "best": best}
+        told = role.get(s.role, "right")
         if s.ending in ("wrong_result", "memory_error", "race", "guardrail", "timed_out", "crashed"):
             told = f"{s.ending.replace('_', ' ')} beside the yardstick: {s.reason[:120]}"
     else:
