@@ -22,6 +22,7 @@ from engine.errors import CompileError, MachineError, OptimlError, SpecError
 from engine.evaluate.build import Builder
 from engine.folders import cache_folder
 from engine.model import Binary, LaunchConfig, Resources
+from engine.predict.accesses import waste
 from engine.predict.occupancy import occupancy
 from engine.predict.targets import Figures, figures_for, known_targets, target_for
 from engine.sandbox import sandbox
@@ -251,23 +252,14 @@ class Inspector:
 
 def access_finding(site: SiteCounts) -> tuple[Kinds, float, str] | None:
     """(kind, times the ideal, sentence) for a place that moves much more than it asks for; None for one that does not."""
-    if site.kind == "atomic" or site.requests <= 0:
+    found = waste(site)
+    if found is None:
         return None
-    passes = site.passes / site.requests
     name = f" of '{site.array}'" if site.array else ""
-    if site.space == "global":
-        ideal = max(1.0, site.bytes_asked / site.requests / 32)
-        if passes > 1.5 * ideal and passes > 2:
-            text = (
-                f"uncoalesced {site.kind}{name}: {passes:.1f} sectors a request where {ideal:.1f} suffice (predicted)"
-            )
-            return "coalescing", passes / ideal, text
-        return None
-    ideal = max(1.0, site.width_bytes / 4)
-    if passes > 1.5 * ideal:
-        text = f"bank conflicts, {site.kind}{name}: {passes:.1f} passes a request where {ideal:.1f} suffice (predicted)"
-        return "bank-conflicts", passes / ideal, text
-    return None
+    each = f"{found.passes:.1f} {{}} a request where {found.ideal:.1f} suffice (predicted)"
+    if found.kind == "coalescing":
+        return found.kind, found.factor, f"uncoalesced {site.kind}{name}: {each.format('sectors')}"
+    return found.kind, found.factor, f"bank conflicts, {site.kind}{name}: {each.format('passes')}"
 
 
 def occupancy_finding(resources: Resources, launch: LaunchConfig, figures: Figures, least: float) -> str:

@@ -19,7 +19,7 @@ from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, NotBuilt, Signals
 from engine.model import CaseTiming, Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
-from engine.predict.footprint import footprint
+from engine.predict.footprint import Footprint, footprint
 from engine.predict.predictor import Predictor
 from engine.predict.scale import Sizes, extrapolate, probe_sizes
 from engine.rules.model import Target
@@ -85,7 +85,7 @@ class CpuEvaluator:
         self._probe_inputs: dict[tuple[tuple[str, int | float], ...], tuple[Case, Arrays, Mapping[str, Any]]] = {}
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
-        self._footprints: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+        self._footprints: dict[tuple[object, ...], list[Footprint]] = {}
         self._missing: list[str] = []
 
     @property
@@ -399,8 +399,8 @@ class CpuEvaluator:
         self._footprints[built.identity] = moved_by
         return times
 
-    def footprint(self, built: Built, case: int) -> tuple[float, float] | None:
-        """(bytes, warp instructions) predicted for a timing case, see `engine.predict.footprint`; None before a prediction."""
+    def footprint(self, built: Built, case: int) -> Footprint | None:
+        """What is predicted to move for a timing case; None before a prediction."""
         known = self._footprints.get(built.identity)
         return None if known is None else known[case]
 

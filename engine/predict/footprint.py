@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from engine.model import Binary, LaunchConfig
 from engine.predict.counts import AccessCounts
@@ -12,10 +13,19 @@ from engine.predict.sass import KernelCode
 _SECTOR = 32
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes asked of L2 and warp instructions executed over all steps, and the accesses that they were worked out from."""
+
+    moved_bytes: float
+    instructions: float
+    counts: AccessCounts
+
+
 def footprint(
     binary: Binary, launches: Sequence[LaunchConfig], counts: AccessCounts, code: Mapping[str, KernelCode]
-) -> tuple[float, float]:
-    """(bytes asked of L2, warp instructions executed) over all steps; `counts` are those of these launches.
+) -> Footprint:
+    """What a program moves and executes; `counts` are those of these launches.
 
     Bytes are whole sectors of 32, so an access that wastes sectors counts for what it wastes. What L1 keeps is not known here.
     """
@@ -26,4 +36,4 @@ def footprint(
             loops = code[entry].loops
             runs = executions(code[entry], counted, launch)
             instructions += sum(loop.instructions * run for loop, run in zip(loops, runs, strict=True))
-    return moved, instructions
+    return Footprint(moved, instructions, counts)

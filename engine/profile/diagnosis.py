@@ -154,18 +154,21 @@ def diagnose(
 
 def diagnose_static(
     evidence: Sequence[Evidence], *, target: Target, bandwidth: float, time_us: float | None, array_bytes: float | None,
-    why: str = "",
+    why: str = "", accesses: Sequence[Sequence[Finding]] = (),
 ) -> Diagnosis:  # fmt: skip
-    """Diagnose without counters, from time, occupancy and resource use alone; `why` says why there are none."""
+    """Diagnose without counters, from time, occupancy and resource use; `why` says why there are none.
+
+    `accesses` are findings of each step from accesses that were counted without a GPU; empty where none were.
+    """
     several = len(evidence) > 1
     findings: list[Finding] = []
     for index, known in enumerate(evidence):
         name = f"step {index + 1}: " if several else ""
-        findings += [_scaled(f, 1.0, name) for f in _static(known, target)]
+        counted = accesses[index] if accesses else ()
+        findings += [_scaled(f, 1.0, name) for f in (*_static(known, target), *counted)]
     share = array_bytes / (time_us * 1e-6) / bandwidth if array_bytes and time_us and bandwidth > 0 else None
-    missing = (
-        "no counters: " + (why or "no profiler was asked") + "; judged by times, occupancy and resource use alone",
-    )
+    judged = "accesses, occupancy and resource use" if accesses else "occupancy and resource use alone"
+    missing = (f"no counters: {why or 'no profiler was asked'}; judged by times, {judged}",)
     bound: Bound = "unknown"
     text = "what binds the kernel cannot be told without counters"
     if time_us is not None and time_us < _LAUNCH_US:

@@ -16,7 +16,9 @@ from typing import Protocol
 from engine.errors import OptimlError
 from engine.evaluate.model import Built
 from engine.model import Binary, Evaluation, Program
+from engine.predict.footprint import Footprint
 from engine.predict.targets import figures_for
+from engine.profile.accesses import access_findings
 from engine.profile.compare import RATIO, Change, moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
@@ -373,8 +375,8 @@ class ProfilerInsight:
 class Footprints(Protocol):
     """Who predicts what programs move: `engine.evaluate.cpu.CpuEvaluator`."""
 
-    def footprint(self, built: Built, case: int) -> tuple[float, float] | None:
-        """(bytes, warp instructions) of a timing case."""
+    def footprint(self, built: Built, case: int) -> Footprint | None:
+        """What a timing case moves and executes."""
         ...
 
 
@@ -395,9 +397,10 @@ class PredictedWatch:
         if node.evaluation is not None:
             self._known[built.program.digest] = self._diagnosed(built, node.evaluation, found)
         if found is not None:
-            moved_bytes, instructions = found
-            counters = {"bytes asked of L2": (moved_bytes, "byte"), "warp instructions": (instructions, "inst")}
-            proxies = Proxies(moved_bytes, instructions, _occupancy(built, self._spec, self._case))
+            counters = {
+                "bytes asked of L2": (found.moved_bytes, "byte"), "warp instructions": (found.instructions, "inst")
+            }  # fmt: skip
+            proxies = Proxies(found.moved_bytes, found.instructions, _occupancy(built, self._spec, self._case))
             self._arrived.append(Observation(node.id, "predicted", [counters], proxies))
 
     def want(self, digest: str) -> None:
@@ -434,16 +437,18 @@ class PredictedWatch:
         return found
 
     def _diagnosed(
-        self, built: Built, evaluation: Evaluation, found: tuple[float, float] | None
+        self, built: Built, evaluation: Evaluation, found: Footprint | None
     ) -> tuple[Diagnosis, Profile]:
         cases = evaluation.measurement.cases if evaluation.measurement is not None else ()
         diagnosis = diagnose_static(
             evidence_for(built, self._spec, self._case), target=self._target,
             bandwidth=_bandwidth(built.binary.arch), time_us=cases[self._case - len(self._spec.check)].candidate_us if cases else None,
             array_bytes=array_bytes(self._spec, self._case), why="times are predicted, nothing was run on a GPU",
+            accesses=[access_findings(kernel) for kernel in found.counts.kernels] if found is not None else (),
         )  # fmt: skip
         counters = {} if found is None else {
-            "predicted bytes asked of L2": Counter(found[0], "byte"), "predicted warp instructions": Counter(found[1], "inst"),
+            "predicted bytes asked of L2": Counter(found.moved_bytes, "byte"),
+            "predicted warp instructions": Counter(found.instructions, "inst"),
         }  # fmt: skip
         step = StepProfile(self._spec.kernel, built.launches[self._case][0], counters)
         return diagnosis, Profile(built.binary.code_hash, "predicted", self._case, (step,))

@@ -4,7 +4,7 @@ import pytest
 
 from engine.model import Binary, LaunchConfig
 from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
-from engine.predict.footprint import footprint
+from engine.predict.footprint import Footprint, footprint
 from engine.predict.sass import KernelCode, Loop
 
 LAUNCH = LaunchConfig((10, 1, 1), (64, 1, 1))  # 20 warps
@@ -26,7 +26,8 @@ def test_sectors_and_instructions_add_up_over_steps() -> None:
     counts = KernelCounts(LAUNCH, sites, 2560.0, 2560.0)
     binary = Binary(b"", "sm_90", ("a", "b"), (), "h")
     code = {"a": KernelCode("a", (loop(30),)), "b": KernelCode("b", (loop(5),))}
-    moved, instructions = footprint(binary, (LAUNCH, LAUNCH), AccessCounts((counts, counts)), code)
+    found = footprint(binary, (LAUNCH, LAUNCH), AccessCounts((counts, counts)), code)
+    moved, instructions = found.moved_bytes, found.instructions
     assert moved == 2 * 240 * 32
     assert instructions == pytest.approx(20 * 30 + 20 * 5)
 
@@ -34,4 +35,4 @@ def test_sectors_and_instructions_add_up_over_steps() -> None:
 def test_code_that_could_not_be_read_counts_for_nothing() -> None:
     counts = KernelCounts(LAUNCH, (), 0.0, 0.0)
     binary = Binary(b"", "sm_90", ("a",), (), "h")
-    assert footprint(binary, (LAUNCH,), AccessCounts((counts,)), {}) == (0.0, 0.0)
+    assert footprint(binary, (LAUNCH,), AccessCounts((counts,)), {}) == Footprint(0.0, 0.0, AccessCounts((counts,)))

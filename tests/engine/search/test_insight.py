@@ -10,7 +10,9 @@ from contextlib import nullcontext
 import pytest
 
 from engine.errors import MachineError
-from engine.model import CaseTiming, Evaluation, Measurement, Outcome
+from engine.model import CaseTiming, Evaluation, LaunchConfig, Measurement, Outcome
+from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
+from engine.predict.footprint import Footprint
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
@@ -171,7 +173,9 @@ def test_what_a_question_is_about_is_profiled_ahead_of_all_and_once():
 def test_a_prediction_is_had_for_a_node_of_an_earlier_part_of_the_run_too():
     class Source:
         def footprint(self, built, case):
-            return 64e6, 2e6
+            site = SiteCounts(12, "global", "load", 4, 100.0, 3200.0, 3200.0, "x")
+            launched = KernelCounts(LaunchConfig((1, 1, 1), (32, 1, 1)), (site,), 0.0, 0.0)
+            return Footprint(64e6, 2e6, AccessCounts((launched,)))
 
     watch, a, builds = PredictedWatch(Source(), SPEC, TARGET), built("a\n"), []
 
@@ -182,6 +186,8 @@ def test_a_prediction_is_had_for_a_node_of_an_earlier_part_of_the_run_too():
     first, second = (watch.require(node(3, a), build).result(0) for _ in range(2))
     assert first is second is watch.known(a.program.digest)
     assert any("nothing was run on a GPU" in sentence for sentence in first[0].sentences())
+    said = "line 12 asks in its loads of 'x' for 32 sectors per request where 4 would do (counted on the CPU)"
+    assert [(f.code, f.text, f.line) for f in first[0].findings if f.line] == [("uncoalesced", said, 12)]
     assert builds == [a.program]
 
 
