@@ -139,6 +139,7 @@ def _figure(value: float, unit: str) -> str:
             if abs(value) >= limit:
                 return f"{value / limit:.3g} {name}"
         return f"{value:.0f} bytes"
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:.3g} million"
-    return f"{value:.3g} {unit}".rstrip()
+    for limit, name in ((1e9, "billion"), (1e6, "million")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {name}"
+    return f"{value:,.0f} {unit}".rstrip() if abs(value) >= 1000 else f"{value:.3g} {unit}".rstrip()

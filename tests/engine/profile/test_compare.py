@@ -1,6 +1,6 @@
 import pytest
 
-from engine.profile.compare import Change, moved
+from engine.profile.compare import Change, _figure, moved
 from engine.profile.model import DRAM_BYTES
 from tests.engine.profile.samples import profile, step
 
@@ -45,3 +45,9 @@ def test_one_step_against_two():
 def test_from_nothing_to_something_counts_much():
     assert Change("x", 0.0, 5.0, "").weight == 10.0
     assert Change("x", 0.0, 0.0, "").weight == 1.0
+
+
+def test_counts_are_written_without_powers() -> None:
+    """`cycles lost to bank conflicts 30.6 million → 6.04e+05` stood in a report."""
+    figures = [_figure(value, "") for value in (0.25, 16, 999, 603_812, 30.6e6, 1.24e9)]
+    assert figures == ["0.25", "16", "999", "603,812", "30.6 million", "1.24 billion"]
