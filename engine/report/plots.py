@@ -137,18 +137,17 @@ def _roofline(roofline: Roofline | None, styles: Styles) -> Plot | None:
             roofline.issue_roof, (right, roofline.issue_per_s / 1e9), xytext=(-2, 4), textcoords="offset points", ha="right",
             color=INK["muted"],
         )  # fmt: skip
-        shapes = {"original": "s", "step": "o", "best": "D"}
-        for point in points:
-            x, y = point.intensity, point.per_s / 1e9
-            face = INK["back"] if roofline.predicted else INK[point.kind]
-            axes.plot([x], [y], shapes[point.kind], color=INK[point.kind], markerfacecolor=face, markersize=8)
-            # The best beside the others, most often close: each kind's label goes another way.
-            dx, dy, side = {"original": (8, 5, "left"), "step": (8, -6, "left"), "best": (0, -18, "center")}[point.kind]
-            axes.annotate(point.label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=side)
         bottom = min(left * roofline.bytes_per_s, *(p.per_s for p in points)) / 1e9 / 2
         _logarithmic(axes, "x", right / left)
         _logarithmic(axes, "y", roofline.issue_per_s / 1e9 / bottom)
         axes.set_ylim(bottom=bottom)
+        shapes = {"original": "s", "step": "o", "best": "D"}
+        for point in points:
+            face = INK["back"] if roofline.predicted else INK[point.kind]
+            axes.plot(
+                [point.intensity], [point.per_s / 1e9], shapes[point.kind], color=INK[point.kind], markerfacecolor=face, markersize=8
+            )  # fmt: skip
+        _labels(axes, [(point.intensity, point.per_s / 1e9, point.label) for point in points])
         axes.set_xlabel(roofline.x_words)
         axes.set_ylabel(roofline.y_words)
 
@@ -198,6 +197,32 @@ def _stages(stages: Mapping[str, float], styles: Styles) -> Plot | None:
     caption = "Measured seconds by stage. Builds run beside the device, so the sum can exceed the run's time."
     said = "; ".join(f"{clean(n)[:40]}: {s:.1f} s" for s, n in named)
     return Plot("stages", draw(styles, "stages", f"{caption} {said}", paint, height=1.2 + 0.3 * len(named)), caption)
+
+
+_PLACES = ((8, -4, "left"), (-8, -4, "right"), (0, -18, "center"), (0, 9, "center"), (8, 9, "left"), (-8, -18, "right"))
+_LETTER, _LINE = 6.5, 12  # of a label, in points
+
+
+def _labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write each label beside its point where neither a point nor an earlier label is, as far as there is such a place."""
+    scale = 72 / axes.figure.dpi
+    at = [axes.transData.transform((x, y)) * scale for x, y, _ in points]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in at]
+    for (x, y, text), (left, bottom) in zip(points, at, strict=True):
+        width = _LETTER * len(text)
+        boxes = []
+        for dx, dy, side in _PLACES:
+            start = left + dx - {"left": 0.0, "center": width / 2, "right": width}[side]
+            boxes.append((start, bottom + dy, start + width, bottom + dy + _LINE))
+        free = (i for i, b in enumerate(boxes) if not any(_overlap(b, other) for other in taken))
+        place = next(free, 0)
+        dx, dy, side = _PLACES[place]
+        axes.annotate(text, (x, y), xytext=(dx, dy), textcoords="offset points", ha=side)
+        taken.append(boxes[place])
+
+
+def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _bar(

@@ -15,6 +15,7 @@ from engine.report.text import short
 # Unchanged lines around a change; below `_FOLD` hidden lines hiding saves nothing. Rows and characters that are shown. Ours.
 _CONTEXT, _FOLD, _ROWS, _LINE = 8, 4, 3000, 1000
 _COMPARED = 4_000_000  # pairs of lines; above, what differs is shown as replaced as a whole
+_FAR = re.compile(r"[ \t]{2,}\\$")
 _WHERE = re.compile(r"\blines? (\d{1,7})\b")
 
 
@@ -67,7 +68,8 @@ def _by_line(sentences: Sequence[str], whose: str) -> dict[int, list[str]]:
 
 def _lines(data: bytes) -> list[str]:
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
-    lines = [short(line.removesuffix("\r"), _LINE) for line in text.split("\n")]
+    # A backslash far to the right would take a line of its own.
+    lines = [short(_FAR.sub(r" \\", line.removesuffix("\r")), _LINE) for line in text.split("\n")]
     return lines[:-1] if lines and not lines[-1] else lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from benchmarks.report_size import recorded, synthesise
 from engine.report.branches import _DEEPEST, _MOST, branches
+from engine.report.plots import _labels
 from engine.report.read import Counted, Node, Run, Source, read_run
 from engine.report.roofline import Roofline, roofline
 from engine.report.sources import listings
@@ -43,6 +45,34 @@ def test_sides_stand_beside_each_other_with_their_own_numbers() -> None:
     assert [(r.kind, r.left, r.before, r.right, r.after) for r in listing.rows] == [
         ("same", 1, "a", 1, "a"), ("changed", 2, "b", 2, "B"), ("changed", None, None, 3, "new"), ("same", 3, "c", 4, "c"),
     ]  # fmt: skip
+
+
+def test_a_continued_line_is_not_torn() -> None:
+    (listing,) = listings(run_of(sources=source("#define A(x)      \\\n    f(x)\t \t\\\r\n  b = '\\   ';\n", None)))
+    assert [r.before for r in listing.rows] == ["#define A(x) \\", "    f(x) \\", "  b = '\\   ';"]
+
+
+def test_labels_of_points_that_are_close_stand_apart() -> None:
+    """`1` and `3 (best)` of a softmax read `13 (best)`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.4, 4.2))
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xscale="log", yscale="log", xlim=(0.003, 0.6), ylim=(10, 1200))
+    close = [
+        (0.118, 542.2, "1"),
+        (0.0875, 580.7, "2"),
+        (0.179, 632.4, "3 (best)"),
+        (0.13, 560.0, "4"),
+        (0.011, 20.0, "original"),
+    ]
+    _labels(axes, close)
+    canvas.draw()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert [text.get_text() for text in axes.texts] == [label for *_, label in close]
+    assert not [(a, b) for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
 
 
 def test_a_diagnosis_stands_at_its_line_and_keeps_it_in_sight() -> None:
