@@ -186,7 +186,9 @@ def shown(arguments: Sequence[str]) -> list[str]:
 
 
 def commit() -> str:
-    """The checkout's commit, marked when files differ from it; outside git what `OPTIML_COMMIT` says."""
+    """What `OPTIML_COMMIT` says (a copy's own history may be another one), else the checkout's commit, marked when files differ."""
+    if os.environ.get("OPTIML_COMMIT"):
+        return os.environ["OPTIML_COMMIT"]
     git = ["git", "-C", str(ROOT)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -194,7 +196,7 @@ def commit() -> str:
             [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("OPTIML_COMMIT", "")
+        return ""
     return head + ("+changes" if changed else "")
 
 

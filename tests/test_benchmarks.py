@@ -82,3 +82,12 @@ def test_a_missing_kernel_is_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         examples.main([str(tmp_path / "nowhere.cu"), "--record", str(tmp_path / "r.json")])
     assert stopped.value.code == 2
+
+
+def test_a_copy_says_which_commit_it_is_of(monkeypatch):
+    from benchmarks.examples import commit
+
+    monkeypatch.setenv("OPTIML_COMMIT", "0123abc")
+    assert commit() == "0123abc"
+    monkeypatch.delenv("OPTIML_COMMIT")
+    assert commit() != "0123abc"
