@@ -250,6 +250,7 @@ def _sanitizer() -> Part:
 
 
 def _endpoint() -> Part:
+    import importlib.util
     import os
     from urllib.parse import urlsplit
 
@@ -266,7 +267,12 @@ def _endpoint() -> Part:
     except ValueError:
         return Part("model endpoint", False, "OPENAI_BASE_URL is no address", costs, get)
     # The host alone: an address may carry a name and a password.
-    return Part("model endpoint", True, f"{host}, {'a key is set' if key else 'no key is set'} (not tried)")
+    said = f"{host}, {'a key is set' if key else 'no key is set'}"
+    if importlib.util.find_spec("openai") is None:
+        return Part(
+            "model endpoint", False, f"{said}, but the package 'openai' is missing", costs, "pip install 'optiml[llm]'"
+        )
+    return Part("model endpoint", True, f"{said} (not tried)")
 
 
 def _tool(name: str, path: Path | None, pattern: str, costs: str, get: str) -> Part:

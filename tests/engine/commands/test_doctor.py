@@ -71,6 +71,18 @@ def test_keys_are_never_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert not parts()["model endpoint"].found
 
 
+def test_an_endpoint_without_its_package_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was `ok`, and the run that followed ended with a missing package."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    part = doctor._endpoint()
+    assert not part.found
+    assert "the package 'openai' is missing" in part.detail
+    assert part.get == "pip install 'optiml[llm]'"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert doctor._endpoint().found
+
+
 def test_without_a_sandbox_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sandbox, "_working", lambda: (None, "no bubblewrap program found"))
     monkeypatch.setattr(sandbox, "_candidates", lambda: ())
