@@ -26,7 +26,7 @@ from engine.guardrails import LIMITS, broken
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
 from engine.profile.turns import WAITED
-from engine.result import Best, OptimizationResult, Refusal, Step, write
+from engine.result import Best, OptimizationResult, Refusal, Step, keeps_suggestion, write
 from engine.rules import RuleFailure
 from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight, PredictedWatch
@@ -196,7 +196,8 @@ def _run(
         patch = None
         if best is not None:
             patch = make_patch(program, search.tree.nodes[best[0].id].program)
-        write(result, out, patch)
+        if not (interrupted and options.resume and keeps_suggestion(out)):
+            write(result, out, patch)
         if interrupted:
             raise KeyboardInterrupt
         return result

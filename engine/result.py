@@ -87,13 +87,17 @@ class OptimizationResult:
 
 
 def write(result: OptimizationResult, folder: Path, patch: bytes | None) -> None:
-    """Write result.json and best.patch into `folder`; an older patch goes when there is none now. Raises MachineError.
+    """Write result.json and best.patch into `folder`; an older patch goes when there is none now. Raises MachineError."""
+    write_files(folder, {"best.patch": patch, "result.json": result.to_json().encode()})
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes | None]) -> None:
+    """Put a result's files into `folder`, and take away those of no contents. Raises MachineError.
 
     Each file is written beside its name first, so that a reader finds a whole one or none.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        contents = {"best.patch": patch, "result.json": result.to_json().encode()}
         for name, data in contents.items():
             if data is not None:
                 (folder / f".{name}.new").write_bytes(data)
@@ -105,5 +109,10 @@ def write(result: OptimizationResult, folder: Path, patch: bytes | None) -> None
     except OSError as error:
         raise MachineError(
             f"the result cannot be written: {error.strerror}", str(folder), "free some space or choose another --out; "
-            "the journal has every candidate, so --resume costs no new search",
+            "the journal has all that was evaluated, so --resume costs no new search",
         ) from None  # fmt: skip
+
+
+def keeps_suggestion(folder: Path) -> bool:
+    """Whether there is a suggestion already: a run that goes on there and is interrupted has nothing to put in its place."""
+    return (folder / "best.patch").is_file() and (folder / "result.json").is_file()

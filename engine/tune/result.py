@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.errors import MachineError
 from engine.model import Evaluation
-from engine.result import Refusal
+from engine.result import Refusal, write_files
 from engine.tune.space import Excluded
 from engine.tune.tuner import Mark
 
@@ -128,16 +127,5 @@ class TuneResult:
 
 def write(result: TuneResult, folder: Path, patches: Mapping[str, bytes]) -> None:
     """Write result.json and the patches into `folder`; older patches that are not made anew go. Raises MachineError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("best.patch", "dispatch.patch"):
-            if name in patches:
-                (folder / name).write_bytes(patches[name])
-            else:
-                (folder / name).unlink(missing_ok=True)
-        (folder / "result.json").write_text(result.to_json(), encoding="utf-8")
-    except OSError as error:
-        raise MachineError(
-            f"the result cannot be written: {error.strerror}", str(folder), "free some space or choose another --out; "
-            "the journal has every point, so --resume costs no new search",
-        ) from None  # fmt: skip
+    found = {name: patches.get(name) for name in ("best.patch", "dispatch.patch")}
+    write_files(folder, {**found, "result.json": result.to_json().encode()})

@@ -21,7 +21,7 @@ from engine.guardrails import LIMITS
 from engine.machine import Machine
 from engine.model import CaseTiming, Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder, provenance
-from engine.result import Refusal
+from engine.result import Refusal, keeps_suggestion
 from engine.rules import families, make_site
 from engine.rules.model import Target
 from engine.search.journal import Journal
@@ -209,7 +209,8 @@ class _Run:
                 except RefusedError as error:
                     problem = error
                     result = dataclasses.replace(result, notes=(*result.notes, f"no dispatch code: {error.what}"))
-            write(result, out, patches)
+            if not (interrupted and options.resume and keeps_suggestion(out)):
+                write(result, out, patches)
             if interrupted:
                 raise KeyboardInterrupt
             if problem is not None and not isinstance(problem, NothingToSelect):

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import MachineError
+from engine.model import Program
 from engine.optimize import optimize
+from engine.search.loop import INTERRUPTED
 
 from .kills import essence, rows
 from .scripted import ScriptedEvaluator, kernel, options, scripted
@@ -37,3 +39,23 @@ def test_no_space_for_the_result(tmp_path: Path, name: str) -> None:
     assert result.counts["candidates"] == 88
     assert essence(out) == essence(tmp_path / "whole")
     assert not list(out.glob(".*.new"))
+
+
+def test_an_interrupt_leaves_an_earlier_suggestion(tmp_path: Path) -> None:
+    """A run that went on with a finished one and was interrupted took the patch away."""
+    path, out = kernel(tmp_path), tmp_path / "out"
+
+    def interrupt(program: Program) -> None:
+        raise KeyboardInterrupt
+
+    with scripted(ScriptedEvaluator()) as machine:
+        optimize(options(path, out, candidates=20), machine)
+    before = {entry: (out / entry).read_bytes() for entry in ("result.json", "best.patch")}
+    with scripted(ScriptedEvaluator(on_evaluate=interrupt)) as machine:
+        with pytest.raises(KeyboardInterrupt):
+            optimize(options(path, out, resume=True), machine)
+        assert {entry: (out / entry).read_bytes() for entry in before} == before
+        with pytest.raises(KeyboardInterrupt):
+            optimize(options(path, out), machine)  # begun anew: the old suggestion is another run's
+    assert not (out / "best.patch").exists()
+    assert json.loads((out / "result.json").read_text())["stopped"] == INTERRUPTED
