@@ -104,6 +104,9 @@ def read_result(folder: Path, files: Mapping[str, tuple[type[T], ...]]) -> T:
     if not folder.is_dir():
         raise UsageError("no such folder", str(folder), "name the output folder of a run")
     path = next((folder / name for name in files if (folder / name).is_file()), None)
+    if path is None and (folder / "generate.json").is_file():
+        where = folder / "optimize"
+        raise UsageError("is the work folder of a generation", str(folder), f"name the one of its search: {where}")
     if path is None:
         raise UsageError("there is no result", str(folder / next(iter(files))), "name the output folder of a run")
     try:

@@ -119,6 +119,12 @@ def test_no_page_is_made_of_a_tuning_run(tmp_path: Path, capsys: pytest.CaptureF
     assert not (tmp_path / "report.html").exists()
 
 
+def test_a_page_of_a_generation_is_one_of_its_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_generation(generated(), tmp_path)
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"name the one of its search: {tmp_path / 'optimize'}" in capsys.readouterr().err
+
+
 def test_what_cannot_be_shown_is_said_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(dataclasses.replace(tuned(), schema="optiml.tune/9"), tmp_path, {})
     cases = [
