@@ -78,6 +78,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--profiles", default="diagnosis", help=f"of {','.join(PROFILES)} (default: diagnosis)")
     parser.add_argument("--out", type=Path, default=ROOT / ".optiml" / "answers", help="where each run's folder goes")
     parser.add_argument("--record", type=Path, help="the JSON record to write, anew after each kernel")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the record's other kernels; they need the same options"
+    )
     parser.add_argument("--questions-only", action="store_true", help="no run with the rules alone")
     parser.add_argument("--pack", type=Path, metavar="DRAFT", help="turn a draft into lines of recorded answers")
     parser.add_argument("--kernel", help="with --pack: the kernel's name in the recorded set")
@@ -102,16 +105,18 @@ def main(given: Sequence[str] | None = None) -> int:
         recording(
             options.answers / file.stem, options.rounds
         )  # a line that is none must not cost the others their runs
+    kept = resumed(options) if options.resume else {}
     begin = datetime.datetime.now(datetime.UTC)
     runs: dict[tuple[str, int], dict[str, Any]] = {}
     record: dict[str, Any] = {}
     for file, seed, run in everything(files, options):
         runs[file.stem, seed] = run
-        kernels = []
+        kernels = [kernel for name, kernel in kept.items() if name not in {f.stem for f in files}]
         for name in dict.fromkeys(f.stem for f in files):
             done = [runs[name, n] for n in range(options.seeds) if (name, n) in runs]
             if done:
                 kernels.append({"kernel": name, "runs": done, **across_seeds(done)})
+        kernels.sort(key=lambda kernel: kernel["kernel"])
         record = {
             **head(SCHEMA, __file__, given, begin),
             "answers": stated,
@@ -138,6 +143,19 @@ METHOD = (
     "the questions that are asked, and their prompts. Tokens are estimated from above, from those prompts that had no answer: they "
     "waited for their diagnosis."
 )
+
+
+def resumed(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The kernels of the record that is there. Exits where there is none, or one of another kind."""
+    try:
+        record = json.loads(options.record.read_text(encoding="utf-8"))
+    except (AttributeError, OSError, ValueError) as error:
+        sys.exit(f"--resume: there is no record to go on with: {error}")
+    asked = {"schema": SCHEMA, "candidates": options.candidates, "rounds": options.rounds, "profiles": options.profiles}
+    for key, value in asked.items():
+        if not isinstance(record, dict) or record.get(key) != value:
+            sys.exit(f"--resume: {options.record} has another {key}; nothing was overwritten")
+    return {kernel["kernel"]: kernel for kernel in record["kernels"]}
 
 
 def write(path: Path, record: Mapping[str, Any]) -> None:
@@ -256,12 +274,21 @@ def run(file: Path, out: Path, arguments: Sequence[str], environment: Mapping[st
         if done.returncode in (0, WAITING) and done.stdout.strip():
             found["result"] = trimmed(json.loads(done.stdout))
             found["result"]["provenance"]["command"] = shown(found["result"]["provenance"]["command"])
+            found["error"] = disturbed(found["result"])
         else:
             found["error"] = done.stderr.strip()[-2000:] or f"exit code {done.returncode} without a word"
     except subprocess.TimeoutExpired:
         found["error"] = "did not end in time"
     found["wall_s"] = round(time.monotonic() - begin, 3)
     return found
+
+
+def disturbed(result: Mapping[str, Any]) -> str | None:
+    """Why nothing follows from a run that suggests nothing: what it would have suggested was refused for a disturbance."""
+    if result["best"] is not None:
+        return None
+    failures = [one["evaluation"]["failure"] for one in result["refused"] if one["evaluation"]["outcome"] == "unstable"]
+    return f"was disturbed: {failures[0]['reason']}" if failures else None
 
 
 # ---- figures

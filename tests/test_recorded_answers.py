@@ -317,6 +317,35 @@ def test_a_record_is_there_after_each_kernel(tmp_path, recorded, monkeypatch):
     assert seen[1]["summary"]["failed"] == 1
 
 
+def test_other_kernels_of_a_record_are_kept_under_the_same_options(tmp_path, recorded, monkeypatch):
+    (tmp_path / "examples" / "m.cu").write_text("")
+    gains = iter((1.5, 2.0, 3.0))
+    monkeypatch.setattr(
+        ra, "everything", lambda files, options: [(f, 0, seed(diagnosis=profiled(next(gains)))) for f in files]
+    )
+    record = tmp_path / "record.json"
+    k, m = str(tmp_path / "suite" / "k.cu"), str(tmp_path / "examples" / "m.cu")
+    more = ["--answers", str(recorded), "--record", str(record)]
+    assert ra.main([m, k, *more]) == 0
+    assert ra.main([k, *more, "--resume"]) == 0
+    kept = {kernel["kernel"]: kernel["gain"] for kernel in json.loads(record.read_text())["kernels"]}
+    assert kept == {"k": pytest.approx(3.0), "m": pytest.approx(1.5)}
+    with pytest.raises(SystemExit, match="another candidates"):
+        ra.main([k, *more, "--resume", "--candidates", "7"])
+    with pytest.raises(SystemExit, match="no record"):
+        ra.main([k, "--answers", str(recorded), "--record", str(tmp_path / "none.json"), "--resume"])
+
+
+def test_a_run_refused_for_a_disturbance_shows_nothing():
+    refused = {"evaluation": {"outcome": "unstable", "failure": {"reason": "another process used the GPU (process 7)"}}}
+    wrong = {"evaluation": {"outcome": "wrong_result", "failure": {"reason": "differs"}}}
+    assert ra.disturbed({"best": None, "refused": [wrong, refused]}) == (
+        "was disturbed: another process used the GPU (process 7)"
+    )
+    assert ra.disturbed({"best": None, "refused": [wrong]}) is None
+    assert ra.disturbed({"best": {}, "refused": [refused]}) is None
+
+
 def test_the_task_stands_once_above_the_questions(tmp_path):
     def request(name, fence, system="Make it faster"):
         text = f"{system}; data stands between <data-{fence}> and </data-{fence}>"
