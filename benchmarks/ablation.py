@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sqlite3
 import tempfile
 import time
@@ -254,7 +255,8 @@ def _bests(row: Row, arm: str, mark: str) -> list[float]:
 
 def render(record: Mapping[str, Any]) -> str:
     """The arms at the end and after fewer candidates, in Markdown."""
-    arms = record["summary"]["arms"]
+    # By the table's order: a record's keys are sorted, and the first arm is what the others are held against.
+    arms = {arm: record["summary"]["arms"][arm] for arm in ARMS[record["name"]] if arm in record["summary"]["arms"]}
     first = next(iter(arms), "")
     settings = record["settings"]
     lines = [
@@ -262,7 +264,7 @@ def render(record: Mapping[str, Any]) -> str:
         "|---|---:|---:|---:|---|---|",
     ]
     for arm, figures in arms.items():
-        for mark, f in figures.items():
+        for mark, f in sorted(figures.items(), key=lambda item: math.inf if item[0] == "best" else int(item[0])):
             if mark != "best" and int(mark) >= settings["candidates"]:
                 continue
             after = f"{settings['candidates']}" if mark == "best" else mark
@@ -277,4 +279,5 @@ def render(record: Mapping[str, Any]) -> str:
         f"{' and '.join(modes)}. All runs of a kernel share one store of measurements: a program is measured once, against the original, "
         "whichever run asks first. Better or worse: by more than 1 %."
     )
-    return "\n".join([*lines, "", said])
+    notes = [f"- {key}: {row['note']}" for key, row in record["rows"].items() if row.get("note")]
+    return "\n".join([*lines, "", said, *([""] if notes else []), *notes])

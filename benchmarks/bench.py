@@ -128,7 +128,6 @@ class Ledger:
         self.record["commands"] = [*record["commands"], list(command)]
         rows = record["rows"]
         self.todo = [key for key in (only or self._keys) if rows.get(key, {"error": ""})["error"] is not None]
-        self._idle = self._whole if finished and not self.todo else self._part
 
     def row_s(self, key: str) -> float:
         """About what a row takes, in seconds."""
@@ -147,15 +146,14 @@ class Ledger:
 
     def progress(self) -> Progress:
         """How the call ended; with the last row the record gets its name."""
-        if not self.todo:
-            return Progress(self.record, self._idle, (), ())
         rows = self.record["rows"]
         missing = tuple(k for k in self._keys if k not in rows)
         failed = tuple(k for k in self._keys if k in rows and rows[k]["error"] is not None)
-        if not missing and not failed:
+        # A call that was killed after its last row has left a whole record under the other name.
+        if not missing and not failed and self._part.exists():
             os.replace(self._part, self._whole)
-            return Progress(self.record, self._whole, (), ())
-        return Progress(self.record, self._part, missing, failed)
+        path = self._part if missing or failed or not self._whole.exists() else self._whole
+        return Progress(self.record, path, missing, failed)
 
 
 def run(

@@ -246,6 +246,25 @@ def test_an_ablation_pairs_runs_of_one_kernel_and_seed() -> None:
     assert found["arms"]["a"]["best"]["better_equal_worse"] == [0, 10, 0]
 
 
+def test_a_record_read_again_is_held_against_the_same_arm() -> None:
+    """Records have sorted keys: "greedy" before "mcts", "100" before "25"."""
+    gains = {"mcts": 1.0, "greedy": 1.1, "random": 0.5}
+    runs = [
+        {"arm": arm, "seed": seed, "best": gain, "after": {str(n): gain for n in ablation.MARKS}}
+        for seed in range(2)
+        for arm, gain in gains.items()
+    ]
+    rows = {"one": {"runs": runs, "mode": "measured", "note": "disturbed"}}
+    record = {
+        "name": "ablation-search", "settings": {"candidates": 100, "seeds": 2}, "rows": rows, "summary": ablation.summary(rows),
+    }  # fmt: skip
+    text = ablation.render(json.loads(json.dumps(record, sort_keys=True)))
+    assert "against mcts" in text and "- one: disturbed" in text
+    marks = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| greedy")]
+    assert marks == ["10", "25", "50", "100"]
+    assert "| greedy | 100 | 1.100 | 1.100 | 1.100 to 1.100 | 2, 0, 0 |" in text
+
+
 def test_arms_that_would_not_differ_are_not_compared(tmp_path: Path) -> None:
     """Without a GPU there is no profiler: both arms would be the same search."""
     place = bench.Place(ROOT, tmp_path, tmp_path)
@@ -269,3 +288,12 @@ def test_the_page_shows_each_whole_record_with_its_command(tmp_path: Path) -> No
     (tmp_path / "controls.json").write_text(json.dumps({**record, "schema": "optiml.bench/9"}))
     with pytest.raises(UsageError, match="another version"):
         results_page.page(tmp_path)
+
+
+def test_a_whole_record_under_the_name_of_a_part_gets_its_name(counted: Counted, tmp_path: Path) -> None:
+    """A call that is killed after its last row leaves it so."""
+    whole = _run(counted, tmp_path).path
+    part = whole.rename(whole.with_name("counted.part.json"))
+    assert _run(counted, tmp_path, resume=True).path == whole
+    assert whole.is_file() and not part.exists()
+    assert counted.measured == ["a", "b", "c"]
