@@ -259,7 +259,8 @@ def test_a_record_read_again_is_held_against_the_same_arm() -> None:
         "name": "ablation-search", "settings": {"candidates": 100, "seeds": 2}, "rows": rows, "summary": ablation.summary(rows),
     }  # fmt: skip
     text = ablation.render(json.loads(json.dumps(record, sort_keys=True)))
-    assert "against mcts" in text and "- one: disturbed" in text
+    assert "against mcts" in text
+    assert "- one: disturbed" in text
     marks = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| greedy")]
     assert marks == ["10", "25", "50", "100"]
     assert "| greedy | 100 | 1.100 | 1.100 | 1.100 to 1.100 | 2, 0, 0 |" in text
@@ -295,5 +296,6 @@ def test_a_whole_record_under_the_name_of_a_part_gets_its_name(counted: Counted,
     whole = _run(counted, tmp_path).path
     part = whole.rename(whole.with_name("counted.part.json"))
     assert _run(counted, tmp_path, resume=True).path == whole
-    assert whole.is_file() and not part.exists()
+    assert whole.is_file()
+    assert not part.exists()
     assert counted.measured == ["a", "b", "c"]
