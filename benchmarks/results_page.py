@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import bench, examples  # noqa: E402 - the path above makes it importable when run as a script
+from benchmarks import bench, examples, recorded_answers  # noqa: E402 - the path above makes it importable when run as a script
 from benchmarks.tables import TABLES  # noqa: E402
 
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
@@ -36,7 +36,24 @@ def page(results: Path = RESULTS) -> str:
             parts += [f"## {name}: {table.title}", _where(record, name), table.render(record)]
         elif name == "examples":
             parts += _earlier_examples(results)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *_model_path(results)]) + "\n"
+
+
+def _model_path(results: Path) -> list[str]:
+    """What recorded answers of a model add to the rules."""
+    path = results / "model_path.json"
+    if not path.is_file():
+        return []
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        "## model_path: rules and a model against rules alone, with recorded answers",
+        f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}. Every figure: "
+        f"[{path.name}](../benchmarks/results/{path.name}); who wrote the answers, and how: "
+        "[provenance.json](../benchmarks/answers/provenance.json).",
+        recorded_answers.table(record),
+        record["method"],
+        *([record["note"]] if record.get("note") else []),
+    ]
 
 
 def _where(record: Mapping[str, Any], name: str) -> str:
