@@ -21,6 +21,10 @@ _SIZES = {
     "double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8, "size_t": 8,
 }  # fmt: skip
 _WIDEST = 16
+_BRANCHES = frozenset(
+    {"if_statement", "conditional_expression", "switch_statement", "for_statement", "while_statement", "do_statement"}
+)
+_JUMPS = frozenset({"continue_statement", "break_statement", "return_statement"})
 
 
 def element_size(site: Site, kind: str) -> int | None:
@@ -120,3 +124,25 @@ def is_target(access: Node) -> bool:
         left = parent.child_by_field_name("left")
         return left is not None and left.start_byte <= access.start_byte < left.end_byte
     return parent.type == "update_expression"
+
+
+def unconditional(access: Node, body: Node) -> bool:
+    """Whether every run of `body` reaches the access below it: under no condition and behind no jump.
+
+    Only then is there an element for every index, and one that may be stored: what a condition keeps from an access can be
+    the end of the array, or an element that another thread stores.
+    """
+    if any(n.type in _JUMPS and n.start_byte < access.start_byte for n in walk(body)):
+        return False
+    node = access
+    while node != body:
+        above = node.parent
+        if above is None:
+            return False
+        if above.type in _BRANCHES and above.child_by_field_name("condition") != node:
+            return False
+        sign = above.child_by_field_name("operator") if above.type == "binary_expression" else None
+        if sign is not None and text(sign) in ("&&", "||") and above.child_by_field_name("right") == node:
+            return False
+        node = above
+    return True

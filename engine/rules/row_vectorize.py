@@ -33,7 +33,7 @@ from engine.rules.common import (
     written,
 )
 from engine.rules.model import Proposal, Site
-from engine.rules.packs import aligned, index_of, is_target, packs, scalar_pointers, size_of, widths
+from engine.rules.packs import aligned, index_of, is_target, packs, scalar_pointers, size_of, unconditional, widths
 from engine.rules.threads import StrideLoop, declarators, definition, global_axis, stride_loop
 from engine.rules.wording import factor_text
 from engine.source.model import Edit, Span
@@ -133,6 +133,7 @@ def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
     body = body_node(site)
     together = _shared_by(site, loops[0]) != "thread"
     roots_written: set[str] = set()
+    reached: set[tuple[str, str]] = set()  # what this loop or one before it reads or stores at every index
     found: list[list[_Use]] = []
     for loop in loops:
         leaves = any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
@@ -141,8 +142,12 @@ def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
         uses = _uses(loop, pointers)
         if uses is None or (together and not _orderless(loop)):
             return None
+        here = {u.key for u in uses if unconditional(u.node, loop.body)}
+        if {u.key for u in uses if u.stored} - here:
+            return None
+        reached |= here
         roots_written |= {pointers[u.pointer][1] for u in uses if u.stored}
-        found.append(uses)
+        found.append([u for u in uses if u.key in reached])
     if not any(found):
         return None
     invariants = set().union(

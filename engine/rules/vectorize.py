@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.arith import ArithmeticError_, evaluate_int
 from engine.rules.coarsen import covered, independent, only_bound
 from engine.rules.common import (
     Edits,
+    all_cases,
     body_node,
     children,
     configs_of,
@@ -27,13 +29,23 @@ from engine.rules.common import (
     sound,
     span,
     text,
+    value_in,
     visible,
     walk,
     waves,
     written,
 )
 from engine.rules.model import Family, Proposal, Site
-from engine.rules.packs import aligned, element_size, index_of, packs, scalar_pointers, subscripts, widths
+from engine.rules.packs import (
+    aligned,
+    element_size,
+    index_of,
+    packs,
+    scalar_pointers,
+    subscripts,
+    unconditional,
+    widths,
+)
 from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
 from engine.rules.wording import term_text, with_comments
 from engine.source.model import Edit, Span
@@ -126,12 +138,33 @@ def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
         if array in changed and len(own) != len(uses):
             return None
         size = element_size(site, parameter.base)
+        if not _reached(parts, own) and not _as_long(site, array, mapping.bounds["x"]):
+            continue
         if own and size is not None:
             stored = array in changed
             found.append(
                 _Array(array, parameter.base, size, tuple(own), stored, not stored or _needs_load(parts, array, own))
             )
     return tuple(found)
+
+
+def _reached(parts: tuple[Node, ...], uses: list[Node]) -> bool:
+    """Whether every thread with work comes to one of the accesses: then its vector lies within the array."""
+    return any(p.start_byte <= u.start_byte < p.end_byte and unconditional(u, p) for p in parts for u in uses)
+
+
+def _as_long(site: Site, array: str, bound: Node) -> bool:
+    """Whether the spec gives the array as many elements as there are indices, in every case."""
+    passed = zip(site.kernel.parameters, site.spec.steps[site.step].arguments, strict=False)
+    (argument,) = (site.spec.argument(name) for parameter, name in passed if parameter.name == array)
+    for case in all_cases(site):
+        wanted = value_in(site, text(bound), case)
+        try:
+            if wanted is None or evaluate_int(argument.size, case.sizes) < wanted:
+                return False
+        except ArithmeticError_:
+            return False
+    return True
 
 
 def _needs_load(parts: tuple[Node, ...], array: str, uses: list[Node]) -> bool:

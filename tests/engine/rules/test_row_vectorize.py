@@ -68,3 +68,57 @@ def test_thread_that_walks_its_own_row() -> None:
     edited = one(make(source, LAUNCH, **SIZES), "row_vectorize", width=2)
     assert "for (int j = whole; j < cols; ++j) {" in device(edited)
     compiles(edited)
+
+
+FOUR = """
+__global__ void scores(const float* x, float* y, int rows, int cols) {
+    int row = blockIdx.x, col = 4 * threadIdx.x;
+    const float* from = x + row * cols + col;
+    float* to = y + row * cols + col;
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        if (col + j < cols) {
+            to[j] = 2.0f * j;
+        }
+    }
+    y[row] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (col + j < cols) { to[j] = 2.0f * j; }",  # beyond the row stand elements of other threads, or none at all
+        "if (col + j >= cols) { continue; } to[j] = 2.0f * j;",
+        "if (col + j < cols) { to[j] += 2.0f * j; }",
+        "col + j < cols ? to[j] = 2.0f * j : sum += 1.0f;",
+        "if (col + j < cols) { sum += from[j]; }",
+        "sum += col + j < cols ? from[j] : 0.0f;",
+        "if (col + j < cols && from[j] > 0.0f) { sum += 1.0f; }",
+        "switch (col + j < cols) { case 1: sum += from[j]; }",
+    ],
+)
+def test_nothing_where_not_every_iteration_reaches_the_element(body: str) -> None:
+    source = FOUR.replace("        if (col + j < cols) {\n            to[j] = 2.0f * j;\n        }", f"        {body}")
+    assert body in source
+    assert not propose(make(source, "    scores<<<rows, 64>>>(x, y, rows, cols);", **SIZES), "row_vectorize")
+
+
+def test_elements_reached_in_every_iteration_may_also_be_used_under_a_condition() -> None:
+    source = NORM.replace("sum += in[j] * in[j];", "if (in[j] > 0.0f) { sum += in[j]; }")
+    edited = one(make(source, LAUNCH, **SIZES), "row_vectorize", width=4)
+    assert "if (in_pack.at[k] > 0.0f) { sum += in_pack.at[k]; }" in device(edited)
+    # The loop before has read them all.
+    source = NORM.replace("out[j] = in[j] * sum;", "out[j] = j < row ? in[j] : sum;")
+    assert "out_pack.at[k] = j < row ? in_pack.at[k] : sum;" in device(
+        one(make(source, LAUNCH, **SIZES), "row_vectorize", width=4)
+    )
+
+
+def test_elements_reached_under_a_condition_alone_stay_single_beside_vectors() -> None:
+    source = NORM.replace("sum += in[j] * in[j];", "sum += 1.0f;").replace("in[j] * sum", "j < row ? in[j] : sum")
+    text = device(one(make(source, LAUNCH, **SIZES), "row_vectorize", width=4))
+    assert "out_pack.at[k] = j < row ? in[j] : sum;" in text
+    assert "in_pack" not in text

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, compiles, device, machine_code, make, one, propose
@@ -41,6 +43,24 @@ def test_array_that_is_not_always_stored_is_loaded_first() -> None:
     source = SCALE.replace("y[i] = a * x[i];", "if (x[i] > 0.0f) y[i] = a;")
     text = device(one(make(source, SCALE_LAUNCH), "vectorize", width=4))
     assert "FloatPack4 y_pack = *reinterpret_cast<const FloatPack4*>(y + i0);" in text
+
+
+def test_array_that_may_end_before_the_vector_stays_scalar() -> None:
+    source = SCALE.replace("y[i] = a * x[i];", "y[i] = i < m ? a * x[i] : 0.0f;").replace("int n", "int n, int m")
+    sizes: dict[str, Any] = {"sizes": [{"n": 1 << 24, "m": 1 << 12}], "check": [{"n": 40, "m": 9}]}
+    launch = SCALE_LAUNCH.replace("a, n)", "a, n, m)")
+    text = device(one(make(source, launch, **sizes, elements={"x": "m"}), "vectorize", width=4))
+    assert "y_pack.at[k] = i < m ? a * x[i] : 0.0f;" in text
+    assert "x_pack" not in text
+    # Where the spec gives it as many elements as there are indices, nothing is read beyond its end.
+    assert "x_pack.at[k]" in device(one(make(source, launch, **sizes), "vectorize", width=4))
+
+
+def test_nothing_where_a_store_may_be_beyond_the_end() -> None:
+    source = SCALE.replace("y[i] = a * x[i];", "if (i < m) y[i] = a;").replace("int n", "int n, int m")
+    sizes: dict[str, Any] = {"sizes": [{"n": 1 << 24, "m": 1 << 12}], "check": [{"n": 40, "m": 9}]}
+    launch = SCALE_LAUNCH.replace("a, n)", "a, n, m)")
+    assert not propose(make(source, launch, **sizes, elements={"y": "m"}), "vectorize")
 
 
 def test_other_elements_of_inputs_stay_scalar() -> None:
