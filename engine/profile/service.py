@@ -26,6 +26,7 @@ _LINGER_S = 0.3
 _LINGER_BACKGROUND_S = 1.5
 _TICK_S = 0.05
 _LEAST = 4  # kernels of a batch that nobody waits for: each batch costs a process of some two seconds beside the search
+_LATE = "the search ended before this candidate's turn"
 # What one kernel holds the GPU for, until it was measured here: one pass, and some thirty.
 _FIRST_GUESS_S = {"cheap": 0.03, "full": 0.2, "lines": 0.2}
 
@@ -87,7 +88,7 @@ class ProfileService:
         self._jobs: list[_Job] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing = self._concluding = False
         self._begin = time.monotonic()
         self._each_s = dict(_FIRST_GUESS_S)
         self.held_s = 0.0
@@ -105,11 +106,10 @@ class ProfileService:
         nothing."""
         future: Future[Answer] = Future()
         with self._changed:
-            if self._closing or self.unusable:
-                closed = ProfileFailure(request.key, "closed", "the search has ended")
-                future.set_result(
-                    closed if self._closing else ProfileFailure(request.key, "no profiler", self.unusable)
-                )
+            refused = self._closing or (self._concluding and priority != Priority.REQUIRED)
+            if refused or self.unusable:
+                closed = ProfileFailure(request.key, "closed", _LATE)
+                future.set_result(closed if refused else ProfileFailure(request.key, "no profiler", self.unusable))
                 return future
             job = _Job(int(priority), -worth, next(self._numbers), request, metrics, future, time.monotonic())
             heapq.heappush(self._jobs, job)
@@ -120,15 +120,21 @@ class ProfileService:
         """Requests made within go into one batch for each set of counters, as far as one holds them."""
         return self._changed
 
-    def settle(self, patience_s: float = 3.0) -> None:
-        """The search has ended: answer what waits and is not required with a failure, and let what runs have the GPU first."""
+    def conclude(self) -> None:
+        """The search is about to end: from now on only what is required is begun; what waits besides is answered with a failure."""
         with self._changed:
+            self._concluding = True
             dropped = [job for job in self._jobs if job.priority != Priority.REQUIRED]
             self._jobs = [job for job in self._jobs if job.priority == Priority.REQUIRED]
             heapq.heapify(self._jobs)
-            self._changed.wait_for(lambda: not self._beginning, timeout=patience_s)
         for job in dropped:
-            _answer(job, ProfileFailure(job.request.key, "closed", "the search ended before this candidate's turn"))
+            _answer(job, ProfileFailure(job.request.key, "closed", _LATE))
+
+    def settle(self, patience_s: float = 3.0) -> None:
+        """The search has ended: `conclude`, and let what runs have the GPU first."""
+        self.conclude()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._beginning, timeout=patience_s)
 
     def close(self) -> None:
         """Answer what waits with a failure, end the profiler and its thread."""
@@ -137,7 +143,7 @@ class ProfileService:
             waiting, self._jobs = self._jobs, []
             self._changed.notify()
         for job in waiting:
-            _answer(job, ProfileFailure(job.request.key, "closed", "the search ended before this candidate's turn"))
+            _answer(job, ProfileFailure(job.request.key, "closed", _LATE))
         self._thread.join(timeout=120)
 
     # ---- the thread

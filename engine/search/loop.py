@@ -206,11 +206,17 @@ class Search:
     def elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._begin
 
-    def run(self, budget: Budget) -> None:
-        """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked."""
+    def run(self, budget: Budget, *, nearly: Budget | None = None, then: Callable[[], None] = lambda: None) -> None:
+        """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked.
+
+        `then` is called once, on this thread, when the smaller budget `nearly` is spent.
+        """
         pending: dict[Future[Built], tuple[Node, Proposal, Program]] = {}
         try:
             while True:
+                if nearly is not None and self._spent(nearly):
+                    nearly = None
+                    then()
                 exhausted = self._fill(pending, budget)
                 if not pending and exhausted and self._feed is not None and not self._spent(budget):
                     left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)

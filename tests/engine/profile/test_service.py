@@ -308,6 +308,17 @@ def test_when_the_search_ends_only_what_is_required_goes_on():
     running.close()
 
 
+def test_near_the_end_of_a_search_only_what_is_required_is_taken():
+    gpu = Turns()
+    source = Source(gpu)
+    running = start(source, gpu)
+    running.conclude()
+    assert running.submit(request("late"), CHEAP).result(0).kind == "closed"
+    assert running.submit(request("expanded"), FULL, Priority.EXPANSION).result(0).kind == "closed"
+    assert running.submit(request("needed"), FULL, Priority.REQUIRED).result(5).key == "needed"
+    running.close()
+
+
 def test_nothing_is_taken_after_the_end():
     gpu = Turns()
     running = start(Source(gpu), gpu)

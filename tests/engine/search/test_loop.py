@@ -70,6 +70,14 @@ def test_the_candidate_budget_is_exact(tmp_path):
     assert len(list(search.journal.entries())) == 38  # and the original
 
 
+def test_near_its_end_a_search_says_so_once_and_goes_on(tmp_path):
+    search = start(tmp_path, Factors(tuple(f"1.{i:02}" for i in range(1, 30))))
+    seen = []
+    search.run(Budget(candidates=20), nearly=Budget(candidates=15), then=lambda: seen.append(search.progress.evaluated))
+    assert seen == [15]
+    assert search.progress.evaluated == 20
+
+
 def test_equal_machine_code_is_timed_once(tmp_path):
     evaluator = FakeEvaluator()
     search = start(tmp_path, Factors(("1.5", "2.0")), evaluator=evaluator)
