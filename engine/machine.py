@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
     from engine.front.client import Front as Workers
     from engine.profile.service import Source
-    from engine.search.insight import Insight, PredictedWatch
+    from engine.search.insight import Insight
+    from engine.search.predicted import PredictedWatch
 
 _CPU_ARCH = "sm_90"
 
@@ -140,7 +141,7 @@ class Machine:
     def watch(self, spec: KernelSpec, evaluator: Evaluator) -> PredictedWatch | None:
         """Who says what programs move and execute where no profiler does: on the CPU path, the model's counts."""
         from engine.evaluate.cpu import CpuEvaluator
-        from engine.search.insight import PredictedWatch
+        from engine.search.predicted import PredictedWatch
 
         return PredictedWatch(evaluator, spec, self.target) if isinstance(evaluator, CpuEvaluator) else None
 

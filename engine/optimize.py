@@ -29,9 +29,10 @@ from engine.profile.turns import WAITED
 from engine.result import Best, OptimizationResult, Refusal, Step, keeps_suggestion, write
 from engine.rules import RuleFailure
 from engine.rules.model import Proposal
-from engine.search.insight import Evidence, Insight, PredictedWatch
+from engine.search.insight import Evidence, Insight
 from engine.search.journal import Journal
 from engine.search.loop import INTERRUPTED, Budget, Progress, Search
+from engine.search.predicted import PredictedWatch
 from engine.search.reward import CONSTANTS, Reward
 from engine.search.shorten import steps_that_count
 from engine.search.tree import Node, Strategy, Tree

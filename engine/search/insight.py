@@ -16,14 +16,11 @@ from typing import Protocol
 from engine.errors import OptimlError
 from engine.evaluate.model import Built
 from engine.model import Binary, Evaluation, Program
-from engine.predict.footprint import Footprint
-from engine.predict.targets import figures_for
-from engine.profile.accesses import access_findings
-from engine.profile.compare import RATIO, Change, moved
+from engine.profile.compare import moved
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
 from engine.profile.lines import SourceLines, source_lines
-from engine.profile.model import CHEAP, FULL, LINES, STALLS, Counter, Profile, ProfileFailure, StepProfile, stall_metric
+from engine.profile.model import CHEAP, FULL, LINES, STALLS, Profile, ProfileFailure, stall_metric
 from engine.profile.priors import reweighted
 from engine.profile.service import Answer, Priority, ProfileService
 from engine.profile.turns import WAITED
@@ -265,7 +262,7 @@ class ProfilerInsight:
     def _observe(self, built: Built, profile: Profile) -> None:
         """Counters for the reward. The occupancy is what the resources allow, for every program alike; stalls need the full set."""
         proxies = Proxies(
-            profile.dram_bytes, profile.instructions, _occupancy(built, self._spec, self._case), _stalled(profile)
+            profile.dram_bytes, profile.instructions, occupancy(built, self._spec, self._case), _stalled(profile)
         )
         with self._lock:
             node = self._nodes.get(built.program.digest)
@@ -372,115 +369,11 @@ class ProfilerInsight:
         )  # fmt: skip
 
 
-class Footprints(Protocol):
-    """Who predicts what programs move: `engine.evaluate.cpu.CpuEvaluator`."""
-
-    def footprint(self, built: Built, case: int) -> Footprint | None:
-        """What a timing case moves and executes."""
-        ...
-
-
-class PredictedWatch:
-    """Counters for the reward without a profiler: what the model of the target counts, known as soon as a candidate is booked.
-
-    And a diagnosis from predicted times, occupancy and resource use, which says that nothing of it was measured.
-    """
-
-    def __init__(self, source: Footprints, spec: KernelSpec, target: Target) -> None:
-        self._source, self._spec, self._target = source, spec, target
-        self._case = heaviest_case(spec)
-        self._arrived: list[Observation] = []
-        self._known: dict[str, tuple[Diagnosis, Profile]] = {}
-
-    def passed(self, node: Node, built: Built) -> None:
-        found = self._source.footprint(built, self._case - len(self._spec.check))
-        if node.evaluation is not None:
-            self._known[built.program.digest] = self._diagnosed(built, node.evaluation, found)
-        if found is not None:
-            counters = {
-                "bytes asked of L2": (found.moved_bytes, "byte"), "warp instructions": (found.instructions, "inst")
-            }  # fmt: skip
-            proxies = Proxies(found.moved_bytes, found.instructions, _occupancy(built, self._spec, self._case))
-            self._arrived.append(Observation(node.id, "predicted", [counters], proxies))
-
-    def want(self, digest: str) -> None:
-        """See `Insight.want`; predictions are there from the start."""
-
-    def known(self, digest: str) -> tuple[Diagnosis, Profile] | None:
-        """See `Insight.known`."""
-        return self._known.get(digest)
-
-    def require(self, node: Node, build: Callable[[Program], Built]) -> Future[Known | None]:
-        """See `Insight.require`."""
-        assert node.evaluation is not None
-        found = self._known.get(node.program.digest)
-        if found is None:
-            built = build(node.program)
-            counted = self._source.footprint(built, self._case - len(self._spec.check))
-            found = self._known[node.program.digest] = self._diagnosed(built, node.evaluation, counted)
-        known: Future[Known | None] = Future()
-        known.set_result(found)
-        return known
-
-    def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
-        """See `Insight.trajectory`; what moved are the model's counts."""
-        found: list[Evidence] = []
-        before: Profile | None = None
-        for built, evaluation in path:
-            known = self.known(built.program.digest)
-            if known is None:  # an earlier run's, taken over from its journal
-                counted = self._source.footprint(built, self._case - len(self._spec.check))
-                known = self._diagnosed(built, evaluation, counted)
-            diagnosis, profile = known
-            found.append(Evidence(diagnosis.sentences(), _moved(before, profile), diagnosis.copy_share))
-            before = profile
-        return found
-
-    def _diagnosed(
-        self, built: Built, evaluation: Evaluation, found: Footprint | None
-    ) -> tuple[Diagnosis, Profile]:
-        cases = evaluation.measurement.cases if evaluation.measurement is not None else ()
-        diagnosis = diagnose_static(
-            evidence_for(built, self._spec, self._case), target=self._target,
-            bandwidth=_bandwidth(built.binary.arch), time_us=cases[self._case - len(self._spec.check)].candidate_us if cases else None,
-            array_bytes=array_bytes(self._spec, self._case), why="times are predicted, nothing was run on a GPU",
-            accesses=[access_findings(kernel) for kernel in found.counts.kernels] if found is not None else (),
-        )  # fmt: skip
-        counters = {} if found is None else {
-            "predicted bytes asked of L2": Counter(found.moved_bytes, "byte"),
-            "predicted warp instructions": Counter(found.instructions, "inst"),
-        }  # fmt: skip
-        step = StepProfile(self._spec.kernel, built.launches[self._case][0], counters)
-        return diagnosis, Profile(built.binary.code_hash, "predicted", self._case, (step,))
-
-    def arrivals(self) -> Sequence[Observation]:
-        came, self._arrived = self._arrived, []
-        return came
-
-
-def _moved(before: Profile | None, after: Profile) -> tuple[str, ...]:
-    if before is None:
-        return ()
-    changes = [
-        Change(name, before.steps[0].counters[name].value, counter.value, "bytes" if counter.unit == "byte" else "")
-        for name, counter in after.steps[0].counters.items()
-        if name in before.steps[0].counters
-    ]
-    return tuple(str(change) for change in changes if change.weight >= RATIO)
-
-
-def _bandwidth(arch: str) -> float:
-    try:
-        return figures_for(arch).dram_bytes_s
-    except OptimlError:
-        return 0.0  # an architecture whose figures are not known
-
-
 def _worth(evaluation: Evaluation) -> float:
     return evaluation.measurement.ratio if evaluation.measurement is not None else 0.0
 
 
-def _occupancy(built: Built, spec: KernelSpec, case: int) -> float | None:
+def occupancy(built: Built, spec: KernelSpec, case: int) -> float | None:
     """The share of the possible warps that a program's resources allow, of the step with the fewest."""
     known = [e.occupancy.fraction for e in evidence_for(built, spec, case) if e.occupancy is not None]
     return min(known, default=None)

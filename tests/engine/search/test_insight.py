@@ -16,7 +16,8 @@ from engine.predict.footprint import Footprint
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
-from engine.search.insight import HELD, WAITED, PredictedWatch, ProfilerInsight
+from engine.search.insight import HELD, WAITED, ProfilerInsight
+from engine.search.predicted import PredictedWatch
 from engine.search.tree import Node
 from tests.engine.profile.fake_ncu import spec
 from tests.engine.profile.samples import step
