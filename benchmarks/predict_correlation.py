@@ -121,8 +121,8 @@ def compare(
         chosen = sample(measured(folder / "journal.sqlite", program, spec.kernel), count, seed)
         evaluator = here.evaluator(spec, root, spec_path)
         assert isinstance(evaluator, CpuEvaluator)
-        recorder = Recorder(evaluator.predictor)
-        evaluator.predictor = recorder  # type: ignore[assignment]
+        recorder = Recorder(evaluator.speeds.predictor)
+        evaluator.speeds.predictor = recorder  # type: ignore[assignment]
         try:
             evaluator.open(program)
             with ThreadPoolExecutor(here.jobs) as pool:

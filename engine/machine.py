@@ -143,7 +143,7 @@ class Machine:
         from engine.evaluate.cpu import CpuEvaluator
         from engine.search.predicted import PredictedWatch
 
-        return PredictedWatch(evaluator, spec, self.target) if isinstance(evaluator, CpuEvaluator) else None
+        return PredictedWatch(evaluator.speeds, spec, self.target) if isinstance(evaluator, CpuEvaluator) else None
 
     def notes(self) -> tuple[str, ...]:
         """What a result has to say of this machine: no sandbox or less of one, a cache that is not kept."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,14 @@ from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupport
 from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, NotBuilt, Signals
-from engine.model import CaseTiming, Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
-from engine.predict.footprint import Footprint, footprint
+from engine.evaluate.speeds import Speeds
+from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome, Program
 from engine.predict.predictor import Predictor
-from engine.predict.scale import Sizes, extrapolate, probe_sizes
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox
-from engine.spec.data import buffer_elements, bytes_needed, poisoned, scalars
+from engine.spec.data import poisoned, scalars
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import Argument, Case, KernelSpec
+from engine.spec.model import KernelSpec
 from engine.verify.host import difference, noise
 from engine.verify.plan import plan
 from engine.verify.tolerance import Noise
@@ -48,10 +46,6 @@ _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, s
 _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
-_PROBE_BYTES = 512 << 10  # of all buffers of one counting run: some 10^5 elements, tens of milliseconds
-_PROBE_GROWTH = (
-    32  # a kernel whose grid is capped is counted at up to so many times that: its threads then do several trips
-)
 
 
 @dataclass(frozen=True)
@@ -81,11 +75,7 @@ class CpuEvaluator:
         self._noise: dict[tuple[int, str], Noise] = {}
         self._original: Built | None = None
         self._wide: CpuBinary | None = None
-        self.predictor = Predictor(target.arch, sandbox=box)
-        self._probe_inputs: dict[tuple[tuple[str, int | float], ...], tuple[Case, Arrays, Mapping[str, Any]]] = {}
-        self._times: dict[tuple[object, ...], list[float]] = {}
-        self._original_us: list[float] = []
-        self._footprints: dict[tuple[object, ...], list[Footprint]] = {}
+        self.speeds = Speeds(spec, builder, self._machine, Predictor(target.arch, sandbox=box))
         self._missing: list[str] = []
 
     @property
@@ -120,7 +110,7 @@ class CpuEvaluator:
             raise RefusedError("; ".join(problems), where, "mend the spec")
         stages = {**built.stage_s, "validate": time.perf_counter() - begin}
         return built, Evaluation(
-            Outcome.SCREENED, self._predict(built), None, built.binary.resources, built.binary.code_hash, stages
+            Outcome.SCREENED, self.speeds.predict(built), None, built.binary.resources, built.binary.code_hash, stages
         )
 
     def _widened(self, built: Built) -> CpuBinary | None:
@@ -286,7 +276,7 @@ class CpuEvaluator:
         except CompileError as error:
             raise _not_built(Outcome.COMPILE_ERROR, error.what, built) from None
         compiled = time.perf_counter()
-        self.predictor.code(built.binary)  # disassembled here, beside what runs, and kept
+        self.speeds.predictor.code(built.binary)  # disassembled here, beside what runs, and kept
         stages = {
             **built.stage_s,
             "compile for the CPU": compiled - begin,
@@ -306,11 +296,11 @@ class CpuEvaluator:
             return refused, None
         begin = time.perf_counter()
         try:
-            measurement = self._predict(built)
+            measurement = self.speeds.predict(built)
         except OptimlError as error:
             return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what)), None
         stages["predict"] = time.perf_counter() - begin
-        against = measurement.ratio / self._predict(incumbent).ratio if incumbent is not None else None
+        against = measurement.ratio / self.speeds.predict(incumbent).ratio if incumbent is not None else None
         return replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement), against
 
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
@@ -342,85 +332,6 @@ class CpuEvaluator:
                 return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
         return None
 
-    # ---- speed
-
-    def _probe(self, case: Case, sizes: Sizes) -> tuple[Case, Arrays, Mapping[str, Any]]:
-        """Sizes to count accesses at, with their inputs, drawn once: (case, buffers, scalars)."""
-        key = tuple(sizes.items())
-        if key not in self._probe_inputs:
-            probe = Case(case.name, dict(sizes))
-            buffers = poisoned(self._spec, probe, self._random.getrandbits(40), "declared")
-            self._probe_inputs[key] = (probe, buffers, scalars(self._spec, probe))
-        return self._probe_inputs[key]
-
-    def _sized(self, case: Case) -> list[tuple[Argument, int]]:
-        return [(self._spec.argument(name), count) for name, count in buffer_elements(self._spec, case).items()]
-
-    def _probe_sizes(self, built: Built, case: Case) -> tuple[dict[str, int | float], ...]:
-        def blocks(sizes: Sizes) -> int:
-            return max(launch.blocks for launch in self._builder.launches_for(built.program, sizes))
-
-        def within(most: int) -> Callable[[Sizes], bool]:
-            return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most
-
-        return probe_sizes(
-            case.sizes, within(_PROBE_BYTES), blocks=blocks, fits_at_most=within(_PROBE_BYTES * _PROBE_GROWTH)
-        )
-
-    def _times_us(self, built: Built) -> list[float]:
-        """Predicted time of each timing case, from the accesses counted in small runs."""
-        wanted = [[self._probe(case, sizes) for sizes in self._probe_sizes(built, case)] for case in self._spec.time]
-        probes: list[tuple[Case, Arrays, Mapping[str, Any]]] = []
-        for probe in (probe for one in wanted for probe in one):
-            if not any(probe[0].sizes == other.sizes for other, _, _ in probes):
-                probes.append(probe)
-        jobs = [
-            CpuJob(self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True)
-            for probe, buffers, values in probes
-        ]
-        runs = self._machine.run_many(built.extra, jobs)
-        times, moved_by = [], []
-        for index, case in enumerate(self._spec.time):
-            counted = [
-                (probe.sizes, run.counts)
-                for probe, _, _ in wanted[index]
-                for (other, _, _), run in zip(probes, runs, strict=True)
-                if probe.sizes == other.sizes and run.counts is not None
-            ]
-            launches = built.launches[len(self._spec.check) + index]
-            moved = {a.name: n * parse_dtype(a.type).itemsize for a, n in self._sized(case)}
-            loaded = sum(n for a, n in moved.items() if self._spec.argument(a).role != "out")
-            stored = sum(n for a, n in moved.items() if self._spec.argument(a).role != "in")
-            counts = extrapolate(
-                counted, case.sizes, launches, load_bytes=loaded, store_bytes=stored, array_bytes=moved
-            )
-            times.append(self.predictor.predict(built.binary, launches, counts).time_us)
-            moved_by.append(footprint(built.binary, launches, counts, self.predictor.code(built.binary)))
-        self._footprints[built.identity] = moved_by
-        return times
-
-    def footprint(self, built: Built, case: int) -> Footprint | None:
-        """What is predicted to move for a timing case; None before a prediction."""
-        known = self._footprints.get(built.identity)
-        return None if known is None else known[case]
-
-    def _predict(self, built: Built) -> Measurement:
-        """The predicted speedup over the original; an interval it cannot have, so both bounds are the ratio."""
-        known = self._times.get(built.identity)
-        if known is None:
-            known = self._times[built.identity] = self._times_us(built)
-        if not self._original_us:
-            self._original_us = known
-        total = sum(case.weight for case in self._spec.time)
-        logs = 0.0
-        cases = []
-        for case, before, after in zip(self._spec.time, self._original_us, known, strict=True):
-            ratio = before / after
-            logs += case.weight / total * math.log(ratio)
-            cases.append(CaseTiming(case.name, case.weight, before, after, ratio, ratio, ratio, 0))
-        ratio = math.exp(logs)
-        return Measurement(tuple(cases), ratio, ratio, ratio, predicted=True)
-
     # ---- the suggestion
 
     def confirm(self, built: Built) -> Evaluation:
@@ -440,7 +351,7 @@ class CpuEvaluator:
             findings = self._machine.races(built.extra, jobs)
             if findings and not self._races_itself(known):
                 return _refused(evaluation, findings[0], "")
-        measurement = self._predict(built)
+        measurement = self.speeds.predict(built)
         verdicts = (
             guardrails.timing(measurement, self._builder.limits),
             guardrails.spills(

@@ -25,7 +25,7 @@ from engine.spec.model import KernelSpec
 
 
 class Footprints(Protocol):
-    """Who predicts what programs move: `engine.evaluate.cpu.CpuEvaluator`."""
+    """Who predicts what programs move: `engine.evaluate.speeds.Speeds`."""
 
     def footprint(self, built: Built, case: int) -> Footprint | None:
         """What a timing case moves and executes."""
