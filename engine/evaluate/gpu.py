@@ -15,15 +15,14 @@ from engine import guardrails
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, Signals
+from engine.evaluate.samples import beside_incumbent, beside_original, floors_us, judge
 from engine.gpu.monitor import disturbance
 from engine.gpu.runner import DeviceFault, GpuRunner, Wide
 from engine.gpu.sanitize import Sanitized
-from engine.model import CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
+from engine.model import Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
 from engine.profile.turns import WAITED
-from engine.spec.data import buffer_elements, bytes_needed
-from engine.spec.dtypes import parse_dtype
+from engine.spec.data import bytes_needed
 from engine.spec.model import KernelSpec
-from engine.statistics import paired_ratio, weighted_ratio
 from engine.verify.plan import Check, plan, real_shapes
 from engine.verify.widen import widen
 
@@ -33,8 +32,6 @@ _SEEDS = 1 << 40
 # incumbent both are fast and the look is good to half a per cent.
 _NEAR = 0.97
 _NEAR_INCUMBENT = 0.995
-# Faster than the bytes allow, with this margin for the roof's own noise, is not believed.
-_FLOOR_MARGIN = 0.9
 _HOST_OVER_EVENTS = 2.0  # a batch that took the host twice what the events say was disturbed
 _RETRIES = 2
 # A candidate gets this many times what the original takes for the same checks, but not less than two seconds: a kernel a
@@ -69,7 +66,7 @@ class GpuEvaluator:
         self._near: dict[tuple[object, ...], Measurement] = {}  # of what was timed closely, by identity
         self._held: Measurement | None = None  # the incumbent's
         self._limit_s = _LEAST_LIMIT_S
-        self._floors: dict[int, float] = {}
+        self._floors: tuple[float, ...] = ()
         self.bandwidth = 0.0
         self._missing: list[str] = []
         if sanitize is None:
@@ -123,7 +120,9 @@ class GpuEvaluator:
         self._runner.verify("original", plan(self._spec, self._random, self._builder.defences), timeout_s=_VALIDATED_S)
         self._limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * (time.perf_counter() - verifying))
         measurement, _, _ = self._time(["original", "original"], "look", 0.0)
-        self._set_floors(measurement)
+        cache = int(self._runner.device.get("l2_bytes", 0))
+        floors = floors_us(self._spec, measurement, self.bandwidth, cache)
+        self._floors = floors if self._builder.defences.roofline_floor else (0.0,) * len(floors)
         driver = self._runner.monitor.driver()
         self._versions["driver_version"] = driver
         evaluation = Evaluation(
@@ -147,26 +146,6 @@ class GpuEvaluator:
             for case in built.launches
         )
         return Wide(binary, launches)
-
-    def _set_floors(self, original: Measurement) -> None:
-        """The least time that each timing case's compulsory bytes take at the measured copy bandwidth, in µs.
-
-        Void where data may be read sparsely (integer inputs can be indices) or fits the cache; the outputs alone count then.
-        """
-        sparse = any(a.role == "in" and a.fill.kind not in ("normal", "uniform") for a in self._spec.arguments)
-        cache = int(self._runner.device.get("l2_bytes", 0))
-        for i, case in enumerate(self._spec.time):
-            elements = buffer_elements(self._spec, case)
-            moved = sum(
-                elements[a.name] * parse_dtype(a.type).itemsize
-                for a in self._spec.arguments
-                if a.role in ("out", "inout") or (a.role == "in" and not sparse)
-            )
-            floor = moved / self.bandwidth * 1e6 * _FLOOR_MARGIN
-            holds = (
-                self._builder.defences.roofline_floor and moved > 2 * cache and original.cases[i].original_us > floor
-            )
-            self._floors[i] = floor if holds else 0.0
 
     # ---- candidates
 
@@ -284,24 +263,7 @@ class GpuEvaluator:
         self._runner.keep("incumbent", incumbent)
 
     def _judge(self, evaluation: Evaluation, measurement: Measurement) -> Evaluation:
-        evaluation = replace(evaluation, measurement=measurement)
-        for i, case in enumerate(measurement.cases):
-            if case.candidate_us < self._floors.get(i, 0.0):
-                return replace(
-                    evaluation, outcome=Outcome.GUARDRAIL,
-                    failure=Failure(
-                        f"takes {case.candidate_us:.1f} µs where the bytes alone take {self._floors[i]:.1f} µs at the copy bandwidth: "
-                        "it cannot have done the work", case=case.case,
-                    ),
-                )  # fmt: skip
-        if not measurement.stable:
-            return replace(evaluation, outcome=Outcome.UNSTABLE, failure=Failure("; ".join(measurement.notes)))
-        if measurement.low > 1.0:
-            gate = guardrails.timing(measurement, self._builder.limits)
-            if gate.verdict == "failed":
-                return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(gate.detail))
-            return replace(evaluation, outcome=Outcome.ACCEPTED)
-        return replace(evaluation, outcome=Outcome.SLOWER if measurement.high < 1.0 else Outcome.NO_DIFFERENCE)
+        return judge(evaluation, measurement, self._floors, self._builder.limits)
 
     def _time(
         self, keys: Sequence[str], effort: str, bar: float
@@ -324,50 +286,14 @@ class GpuEvaluator:
             behind = max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"
-            measurement, against = self._measurement(results, keys)
+            if keys[0] == "incumbent":
+                assert self._held is not None
+                measurement, against = beside_incumbent(self._spec, results, self._held)
+            else:
+                measurement, against = beside_original(self._spec, results)
             if reason is None:
                 return measurement, None, against
         return replace(measurement, stable=False, notes=(reason or "",)), None, against
-
-    def _measurement(
-        self, results: Sequence[Mapping[str, Any]], keys: Sequence[str]
-    ) -> tuple[Measurement, float | None]:
-        weights = [case.weight for case in self._spec.time]
-        cases: list[CaseTiming] = []
-        against: float | None = None
-        if keys[0] == "incumbent":
-            # Beside the incumbent alone: its own speedup, with the bounds of its interval, carries over to the original.
-            assert self._held is not None
-            held = self._held
-            pairs = [(r["samples_us"][0], r["samples_us"][-1]) for r in results]
-            for case, known, (rival, candidate) in zip(self._spec.time, held.cases, pairs, strict=True):
-                i = paired_ratio(rival, candidate)
-                cases.append(
-                    CaseTiming(
-                        case.name, case.weight, known.original_us, _median(candidate), known.ratio * i.ratio,
-                        known.low * i.low, known.high * i.high, len(candidate),
-                    )
-                )  # fmt: skip
-            total = weighted_ratio(pairs, weights)
-            measurement = Measurement(
-                tuple(cases), held.ratio * total.ratio, held.low * total.low, held.high * total.high
-            )
-            return measurement, total.ratio
-        pairs, rivals = [], []
-        for case, result in zip(self._spec.time, results, strict=True):
-            original, *between, candidate = result["samples_us"]
-            i = paired_ratio(original, candidate)
-            cases.append(
-                CaseTiming(
-                    case.name, case.weight, _median(original), _median(candidate), i.ratio, i.low, i.high, len(candidate),
-                )
-            )  # fmt: skip
-            pairs.append((original, candidate))
-            rivals += [(incumbent, candidate) for incumbent in between]
-        total = weighted_ratio(pairs, weights)
-        if rivals:
-            against = weighted_ratio(rivals, weights).ratio
-        return Measurement(tuple(cases), total.ratio, total.low, total.high), against
 
     # ---- the suggestion
 
@@ -491,9 +417,3 @@ def _sentence(fault: DeviceFault) -> str:
         "timeout": "did not finish in time",
         "died": "took the worker process down",
     }[fault.kind]
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,113 @@
+"""What timed samples say: speedups with their intervals, whether they can be believed, and how the evaluation ends.
+
+Samples come from the GPU worker: for each timing case `samples_us`, one list for each program that was timed in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from engine import guardrails
+from engine.config import Guardrails
+from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome
+from engine.spec.data import buffer_elements
+from engine.spec.dtypes import parse_dtype
+from engine.spec.model import KernelSpec
+from engine.statistics import paired_ratio, weighted_ratio
+
+# Faster than the bytes allow, with this margin for the roof's own noise, is not believed.
+_FLOOR_MARGIN = 0.9
+
+
+def beside_original(spec: KernelSpec, results: Sequence[Mapping[str, Any]]) -> tuple[Measurement, float | None]:
+    """The candidate's speedup over the original, of samples of the original first and the candidate last.
+
+    With the incumbent between them also the speedup over that.
+    """
+    weights = [case.weight for case in spec.time]
+    cases: list[CaseTiming] = []
+    pairs, rivals = [], []
+    for case, result in zip(spec.time, results, strict=True):
+        original, *between, candidate = result["samples_us"]
+        i = paired_ratio(original, candidate)
+        cases.append(
+            CaseTiming(
+                case.name, case.weight, _median(original), _median(candidate), i.ratio, i.low, i.high, len(candidate),
+            )
+        )  # fmt: skip
+        pairs.append((original, candidate))
+        rivals += [(incumbent, candidate) for incumbent in between]
+    total = weighted_ratio(pairs, weights)
+    against = weighted_ratio(rivals, weights).ratio if rivals else None
+    return Measurement(tuple(cases), total.ratio, total.low, total.high), against
+
+
+def beside_incumbent(
+    spec: KernelSpec, results: Sequence[Mapping[str, Any]], held: Measurement
+) -> tuple[Measurement, float]:
+    """The candidate's speedups over the original and the incumbent, of samples of incumbent and candidate.
+
+    The incumbent's own speedup `held`, with the bounds of its interval, carries over to the original.
+    """
+    cases: list[CaseTiming] = []
+    pairs = [(r["samples_us"][0], r["samples_us"][-1]) for r in results]
+    for case, known, (rival, candidate) in zip(spec.time, held.cases, pairs, strict=True):
+        i = paired_ratio(rival, candidate)
+        cases.append(
+            CaseTiming(
+                case.name, case.weight, known.original_us, _median(candidate), known.ratio * i.ratio,
+                known.low * i.low, known.high * i.high, len(candidate),
+            )
+        )  # fmt: skip
+    total = weighted_ratio(pairs, [case.weight for case in spec.time])
+    measurement = Measurement(tuple(cases), held.ratio * total.ratio, held.low * total.low, held.high * total.high)
+    return measurement, total.ratio
+
+
+def floors_us(spec: KernelSpec, original: Measurement, bandwidth: float, cache_bytes: int) -> tuple[float, ...]:
+    """The least time that each timing case's compulsory bytes take at the measured copy bandwidth (bytes/s), in µs.
+
+    Void (0) where data may be read sparsely (integer inputs can be indices) or fits the cache; the outputs alone count then.
+    """
+    sparse = any(a.role == "in" and a.fill.kind not in ("normal", "uniform") for a in spec.arguments)
+    floors = []
+    for case, timed in zip(spec.time, original.cases, strict=True):
+        elements = buffer_elements(spec, case)
+        moved = sum(
+            elements[a.name] * parse_dtype(a.type).itemsize
+            for a in spec.arguments
+            if a.role in ("out", "inout") or (a.role == "in" and not sparse)
+        )
+        floor = moved / bandwidth * 1e6 * _FLOOR_MARGIN
+        floors.append(floor if moved > 2 * cache_bytes and timed.original_us > floor else 0.0)
+    return tuple(floors)
+
+
+def judge(evaluation: Evaluation, measurement: Measurement, floors: Sequence[float], limits: Guardrails) -> Evaluation:
+    """The evaluation of what passed its checks, ended by its measurement: too fast to be true, unstable, slower, faster."""
+    evaluation = replace(evaluation, measurement=measurement)
+    for case, floor in zip(measurement.cases, floors, strict=True):
+        if case.candidate_us < floor:
+            return replace(
+                evaluation, outcome=Outcome.GUARDRAIL,
+                failure=Failure(
+                    f"takes {case.candidate_us:.1f} µs where the bytes alone take {floor:.1f} µs at the copy bandwidth: "
+                    "it cannot have done the work", case=case.case,
+                ),
+            )  # fmt: skip
+    if not measurement.stable:
+        return replace(evaluation, outcome=Outcome.UNSTABLE, failure=Failure("; ".join(measurement.notes)))
+    if measurement.low > 1.0:
+        gate = guardrails.timing(measurement, limits)
+        if gate.verdict == "failed":
+            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(gate.detail))
+        return replace(evaluation, outcome=Outcome.ACCEPTED)
+    return replace(evaluation, outcome=Outcome.SLOWER if measurement.high < 1.0 else Outcome.NO_DIFFERENCE)
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
