@@ -200,7 +200,7 @@ def place_kernel(answer: str, place: Workplace) -> tuple[Suggestion, Program]:
     suggestion = next((s for s in read_answer(answer) if s.kernel), None)
     if suggestion is None:
         raise EditError("the answer holds no whole kernel")
-    if suggestion.launch is None or not (suggestion.launch.grid and suggestion.launch.block):
+    if not any(launch.extents.grid and launch.extents.block for launch in suggestion.launches):
         raise EditError("the answer does not say how the kernel is launched", do='give "grid" and "block"')
     proposal = propose_kernel(suggestion, place)
     return suggestion, edit_program(place.program, proposal.edits)
@@ -208,7 +208,7 @@ def place_kernel(answer: str, place: Workplace) -> tuple[Suggestion, Program]:
 
 def propose_kernel(suggestion: Suggestion, place: Workplace, *, prior: float = 1.0) -> Proposal:
     """The kernel as an edit of the place's program. Raises EditError."""
-    whole = Suggestion(suggestion.idea, kernel=suggestion.kernel, launch=suggestion.launch)
+    whole = Suggestion(suggestion.idea, kernel=suggestion.kernel, launches=suggestion.launches)
     try:
         return make_proposal(whole, place, prior=prior)
     except EditError:

@@ -15,12 +15,15 @@ from engine.spec.model import LaunchExpr
 # The most that is read of one answer: beyond, it is no edit of one kernel. Ours.
 MOST_SUGGESTIONS = 8
 MOST_REPLACEMENTS = 32
+MOST_LAUNCHES = 16
 _MOST_TEXT = 200_000  # characters
 _MOST_HEADING = 300
 _MOST_FENCES = 64
 
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.S | re.I)
-_HEADING = re.compile(r"^[#*]{0,4}[ \t]{0,4}\**(idea|expect|file|grid|block|shared)\**:\**([^\n]*)$", re.M | re.I)
+_HEADING = re.compile(
+    r"^[#*]{0,4}[ \t]{0,4}\**(idea|expect|file|launch|grid|block|shared)\**:\**([^\n]*)$", re.M | re.I
+)
 _EXPECTATION = re.compile(r"([\w.]+)\W+(down|up|lower|higher|less|more)", re.I)
 
 SCHEMA: Mapping[str, Any] = {
@@ -53,13 +56,17 @@ SCHEMA: Mapping[str, Any] = {
                     },
                     "kernel": {"type": "string"},
                     "launch": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "required": ["grid", "block", "shared"],
-                        "properties": {
-                            "grid": {"type": "array", "items": {"type": "string"}},
-                            "block": {"type": "array", "items": {"type": "string"}},
-                            "shared": {"type": "string"},
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "required": ["kernel", "grid", "block", "shared"],
+                            "properties": {
+                                "kernel": {"type": "string"},
+                                "grid": {"type": "array", "items": {"type": "string"}},
+                                "block": {"type": "array", "items": {"type": "string"}},
+                                "shared": {"type": "string"},
+                            },
                         },
                     },
                 },
@@ -86,11 +93,22 @@ class Replacement:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How a kernel is to be launched. `kernel` "" is the one that the suggestion gives or names in its blocks.
+
+    `extents` are expressions over the kernel's parameters, empty where they stay.
+    """
+
+    extents: LaunchExpr
+    kernel: str = ""
+
+
+@dataclass(frozen=True)
 class Suggestion:
     """One idea as a model wrote it: nothing in it is checked against the program yet.
 
-    `counter` and `direction` are the effect it expects; `kernel` is a whole definition, "" without; `launch` holds expressions
-    over the kernel's parameters, empty where it stays.
+    `counter` and `direction` are the effect it expects; `kernel` is one or more whole definitions, "" without; `launches`
+    are those that change.
     """
 
     idea: str
@@ -98,7 +116,7 @@ class Suggestion:
     direction: str = ""
     replacements: tuple[Replacement, ...] = ()
     kernel: str = ""
-    launch: LaunchExpr | None = None
+    launches: tuple[Launch, ...] = ()
 
 
 def read_answer(text: str) -> tuple[Suggestion, ...]:
@@ -156,17 +174,27 @@ def _suggestion(value: Any) -> Suggestion | None:
         else:
             return None  # half an edit is another edit than the one that was meant
     launch = value.get("launch")
-    launch = launch if isinstance(launch, dict) else {}
-    expression = LaunchExpr(_strings(launch.get("grid")), _strings(launch.get("block")), _string(launch.get("shared")))
+    given = launch if isinstance(launch, list) else [launch] if isinstance(launch, dict) else []
+    if not all(isinstance(item, dict) for item in given):
+        return None
+    launches = [
+        _launch(_string(g.get("kernel")), _strings(g.get("grid")), _strings(g.get("block")), _string(g.get("shared")))
+        for g in given
+    ]
     suggestion = Suggestion(
         idea=_string(value.get("idea")),
         counter=_string(value.get("counter")),
         direction=_string(value.get("direction")),
         replacements=tuple(replacements[: MOST_REPLACEMENTS + 1]),
         kernel=_unfenced(_string(value.get("kernel"))),
-        launch=expression if expression.grid or expression.block or expression.shared else None,
+        launches=tuple(found for found in launches if found is not None)[: MOST_LAUNCHES + 1],
     )
-    return suggestion if suggestion.replacements or suggestion.kernel or suggestion.launch else None
+    return suggestion if suggestion.replacements or suggestion.kernel or suggestion.launches else None
+
+
+def _launch(kernel: str, grid: tuple[str, ...], block: tuple[str, ...], shared: str) -> Launch | None:
+    """None where nothing changes."""
+    return Launch(LaunchExpr(grid, block, shared), kernel.strip("` ")) if grid or block or shared else None
 
 
 def _string(value: Any) -> str:
@@ -229,7 +257,10 @@ def _blocks(text: str) -> list[_Part]:
 
 
 def _from_text(text: str) -> list[Suggestion]:
-    """Blocks and kernels under headings `Idea:`, `Expect:`, `File:`, `Grid:`, `Block:`, `Shared:`; each `Idea:` begins one."""
+    """Blocks and kernels under headings `Idea:`, `Expect:`, `File:`, `Launch:`, `Grid:`, `Block:`, `Shared:`.
+
+    Each `Idea:` begins a suggestion, each `Launch:` the launch of the kernel that it names.
+    """
     blocks, fences = _blocks(text), _fences(text)
     headings = [
         m
@@ -248,15 +279,29 @@ def _from_text(text: str) -> list[Suggestion]:
         if not replacements:
             bodies = [f.body for f in fences if begin <= f.begin < end and "__global__" in f.body]
             kernel = bodies[-1] if bodies else ""  # what comes last is what the model settled on
-        grid, block = (tuple(p.strip() for p in said.get(k, "").split(",") if p.strip()) for k in ("grid", "block"))
-        launch = LaunchExpr(grid, block, said.get("shared", "")) if grid or block or said.get("shared") else None
-        if not (replacements or kernel or launch):
+        launches = _launches_under([m for m in headings if begin <= m.start() < end])
+        if not (replacements or kernel or launches):
             continue
         expected = _EXPECTATION.search(said.get("expect", ""))
         found.append(
             Suggestion(
                 said.get("idea", ""), expected[1] if expected else "", expected[2].lower() if expected else "",
-                replacements, kernel, launch,
+                replacements, kernel, launches,
             )
         )  # fmt: skip
     return found
+
+
+def _launches_under(headings: list[re.Match[str]]) -> tuple[Launch, ...]:
+    """The launches that headings give: those before the first `Launch:` are of a kernel without a name."""
+    given: list[dict[str, str]] = [{}]
+    for heading in headings:
+        name, said = heading[1].lower(), heading[2].strip()[:_MOST_HEADING]
+        if name == "launch":
+            given.append({})
+        given[-1][name] = said
+    found = []
+    for said_of in given[: MOST_LAUNCHES + 2]:
+        grid, block = (tuple(p.strip() for p in said_of.get(k, "").split(",") if p.strip()) for k in ("grid", "block"))
+        found.append(_launch(said_of.get("launch", ""), grid, block, said_of.get("shared", "")))
+    return tuple(launch for launch in found if launch is not None)

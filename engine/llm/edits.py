@@ -9,20 +9,19 @@ from itertools import pairwise
 
 from engine.errors import OptimlError
 from engine.llm.answer import MOST_REPLACEMENTS, EditError, Replacement, Suggestion
+from engine.llm.launches import launch_edits
 from engine.llm.model import Fault
 from engine.model import Program
-from engine.rules.common import declaration_start, launch_edits, merge
+from engine.rules.common import declaration_start, merge
 from engine.rules.model import Proposal, Site
 from engine.source.edit import edit_program
 from engine.source.model import Edit, Span, Unit
-from engine.spec.model import KernelSpec, LaunchExpr
+from engine.spec.model import KernelSpec
 
 # The most that is read of one answer: beyond, it is no edit of one kernel. Ours.
 _MOST_SEARCH = 20_000  # characters
-_MOST_EXPRESSION = 200
 _MOST_ITEMS = 64  # at file scope beside a whole kernel
 
-_EXPRESSION = re.compile(r"[\w\s+\-*/%().,?:&|=!]*", re.ASCII)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _PLAIN = re.compile(r"[^\w .,:;()+*/%='-]")
 
@@ -59,8 +58,8 @@ def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.
         raise EditError(f"has over {MOST_REPLACEMENTS} replacements")
     located = _located(suggestion.replacements, place.program)
     whole = _whole(suggestion.kernel, place) if suggestion.kernel else {}
-    launch = _launched(suggestion.launch, _site(suggestion, place)) if suggestion.launch else {}
-    edits = merge(located, whole, launch)
+    changed = merge(located, whole)
+    edits = merge(changed, launch_edits(suggestion, place, changed)) if changed is not None else None
     if edits is None:
         raise EditError("its edits overlap", do="give each place once", fault=Fault.AMBIGUOUS)
     try:
@@ -158,15 +157,6 @@ def _matches(data: bytes, search: str, *, tolerant: bool) -> list[Span]:
     return spans
 
 
-def _site(suggestion: Suggestion, place: Workplace) -> Site:
-    """Whose launch a suggestion speaks of: the kernel that it gives or names in its blocks, else the first."""
-    texts = [suggestion.kernel, *(r.search for r in suggestion.replacements)]
-    for site in place.sites:
-        if any(re.search(rf"\b{re.escape(site.kernel.name)}\b", text) for text in texts):
-            return site
-    return place.sites[0]
-
-
 def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
     """Edits that bring in a kernel given as a whole, with the helpers that come along.
 
@@ -222,23 +212,3 @@ def _beside(given: Unit) -> list[Span]:
 
 def _squeezed(text: str) -> str:
     return " ".join(_TOKEN.findall(text))
-
-
-def _launched(launch: LaunchExpr, site: Site) -> dict[str, tuple[Edit, ...]]:
-    texts = (*launch.grid, *launch.block, launch.shared)
-    if len(launch.grid) > 3 or len(launch.block) > 3:
-        raise EditError("a launch has at most three extents", fault=Fault.FORBIDDEN)
-    for text in texts:
-        # Comma, comparison and shift would end one argument of the launch and begin another.
-        if len(text) > _MOST_EXPRESSION or not _EXPRESSION.fullmatch(text) or "//" in text or "/*" in text:
-            raise EditError(
-                f"the launch expression '{plain(text)[:60]}' is no arithmetic over the kernel's parameters",
-                fault=Fault.FORBIDDEN,
-            )
-    shared: str | None = launch.shared.strip()
-    if not shared or (shared == "0" and not any(c.shared_bytes for c in site.configs)):
-        shared = None
-    edits = launch_edits(site, grid=launch.grid or None, block=launch.block or None, shared=shared)
-    if edits is None:
-        raise EditError("the launch cannot be seen or rewritten", do="keep the launch as it is", fault=Fault.FORBIDDEN)
-    return edits

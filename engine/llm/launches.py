@@ -1,0 +1,235 @@
+"""The launches of a suggestion: those that it gives, and those that its edits of host code make, which the spec has to follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, overload
+
+from engine.errors import OptimlError, SourceError
+from engine.llm.answer import MOST_LAUNCHES, EditError, Launch, Suggestion
+from engine.llm.model import Fault
+from engine.model import LaunchConfig, Program
+from engine.rules.common import all_cases, merge, visible
+from engine.rules.model import Site
+from engine.source.constants import integers, words
+from engine.source.edit import edit_program
+from engine.source.launch import evaluate, relaunch, sites
+from engine.source.model import Edit
+from engine.source.parse import parse
+from engine.source.terms import kernel_terms
+from engine.spec.model import KernelSpec, LaunchExpr
+from engine.spec.read import relaunched
+from engine.spec.rewrite import relaunch_spec
+
+if TYPE_CHECKING:
+    from engine.llm.edits import Workplace
+
+Edits = Mapping[str, tuple[Edit, ...]]
+
+_MOST_EXPRESSION = 200  # characters
+_EXPRESSION = re.compile(r"[\w\s+\-*/%().,?:&|=!]*", re.ASCII)
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*", re.ASCII)
+_DO = 'leave the host code as it is and give the launch in "launch", over the kernel\'s parameters'
+_PARTS = ("grid", "block", "shared")
+
+
+def launch_edits(suggestion: Suggestion, place: Workplace, changed: Edits) -> dict[str, tuple[Edit, ...]]:
+    """Edits beside `changed`, the suggestion's own: source and spec with the launches that it gives, and the spec with those that
+    its edits of host code make.
+
+    All are against the place's program. Raises EditError where a launch cannot be given, or the spec cannot follow it.
+    """
+    program = _edited(place.program, changed)
+    given: dict[str, LaunchExpr] = {}
+    parts: list[Edits] = []
+    for kernel, launch in _by_kernel(suggestion, place):
+        if kernel in given:
+            raise EditError(f"the launch of '{kernel}' is given twice", fault=Fault.AMBIGUOUS)
+        given[kernel] = launch
+        parts += [_given(launch, site, program) for site in place.sites if site.kernel.name == kernel]
+    for site, names in _differing(place, program):
+        launch = given.get(site.kernel.name, LaunchExpr((), (), ""))
+        fixed = {name for name, value in zip(_PARTS, (launch.grid, launch.block, launch.shared), strict=True) if value}
+        parts.append(_followed(site, program, [name for name in names if name not in fixed]))
+    edits = merge(*parts)
+    if edits is None:
+        raise EditError("its edits overlap", do="give each launch once", fault=Fault.AMBIGUOUS)
+    whole = merge(changed, edits)
+    if edits and whole is not None:
+        for site, names in _differing(place, _edited(place.program, whole)):
+            if names:
+                raise _refusal(site, "source and spec would launch otherwise")
+    return edits
+
+
+def _edited(program: Program, edits: Edits) -> Program:
+    try:
+        return edit_program(program, edits) if edits else program
+    except OptimlError as error:
+        raise EditError(error.what, error.where, error.do, fault=Fault.FORBIDDEN) from None
+
+
+# ---- launches that are given
+
+
+def _by_kernel(suggestion: Suggestion, place: Workplace) -> Iterator[tuple[str, LaunchExpr]]:
+    if len(suggestion.launches) > MOST_LAUNCHES:
+        raise EditError(f"has over {MOST_LAUNCHES} launches")
+    for launch in suggestion.launches:
+        yield _kernel(launch, suggestion, place), launch.extents
+
+
+def _kernel(launch: Launch, suggestion: Suggestion, place: Workplace) -> str:
+    """Whose launch it is: the kernel that it names, else the one that the suggestion gives or names in its blocks, else the first."""
+    from engine.llm.edits import plain
+
+    known = [site.kernel.name for site in place.sites]
+    name = launch.kernel.partition("<")[0].rpartition("::")[2].strip()
+    if launch.kernel:
+        if name not in known:
+            shown = plain(launch.kernel, 60)
+            raise EditError(
+                f"a launch names '{shown}'", do=f"name one of: {', '.join(dict.fromkeys(known))}", fault=Fault.FORBIDDEN
+            )
+        return name
+    texts = [suggestion.kernel, *(r.search for r in suggestion.replacements)]
+    return next((k for k in known if any(re.search(rf"\b{re.escape(k)}\b", text) for text in texts)), known[0])
+
+
+def _given(launch: LaunchExpr, site: Site, program: Program) -> dict[str, tuple[Edit, ...]]:
+    """Source and spec of the site's program with a launch. `program` is the one with the suggestion's other edits."""
+    from engine.llm.edits import plain
+
+    if len(launch.grid) > 3 or len(launch.block) > 3:
+        raise EditError("a launch has at most three extents", fault=Fault.FORBIDDEN)
+    for text in (*launch.grid, *launch.block, launch.shared):
+        # Comma, comparison and shift would end one argument of the launch and begin another.
+        if len(text) > _MOST_EXPRESSION or not _EXPRESSION.fullmatch(text) or "//" in text or "/*" in text:
+            raise EditError(
+                f"the launch expression '{plain(text)[:60]}' is no arithmetic over the kernel's parameters",
+                fault=Fault.FORBIDDEN,
+            )
+    shared: str | None = launch.shared.strip()
+    if not shared or (shared == "0" and not any(c.shared_bytes for c in site.configs)):
+        shared = None
+    grid, block = launch.grid or None, launch.block or None
+    refusal = EditError("the launch cannot be seen or rewritten", do="keep the launch as it is", fault=Fault.FORBIDDEN)
+    if not visible(site):
+        raise refusal
+    try:
+        host = relaunch(site.program, site.launches, site.kernel, grid=grid, block=block, shared=shared)
+        spec = relaunch_spec(
+            site.program,
+            site.spec,
+            site.step,
+            grid=_valued(grid, site, program),
+            block=_valued(block, site, program),
+            shared=shared if shared is None else _valued((shared,), site, program)[0],
+        )
+    except OptimlError:
+        raise refusal from None
+    edits = merge(host, spec)
+    if edits is None:
+        raise refusal
+    return edits
+
+
+@overload
+def _valued(texts: Sequence[str], site: Site, program: Program) -> Sequence[str]: ...
+@overload
+def _valued(texts: Sequence[str] | None, site: Site, program: Program) -> Sequence[str] | None: ...
+def _valued(texts: Sequence[str] | None, site: Site, program: Program) -> Sequence[str] | None:
+    """The expressions with constants that the suggestion brings or changes as numbers: the spec's text knows the old ones."""
+    if texts is None:
+        return None
+    names = set().union(*map(words, texts)) - {p.name for p in site.kernel.parameters}
+    before, after = integers(site.unit, names), integers(parse(program.data, program.kernel_file), names)
+    values = {name: str(value) for name, value in after.items() if before.get(name) != value}
+    return [_WORD.sub(lambda m: values.get(m[0], m[0]), text) for text in texts]
+
+
+# ---- launches that the edits of host code make
+
+
+def _differing(place: Workplace, program: Program) -> list[tuple[Site, list[str]]]:
+    """The sites whose launch a spec declares and a program's host code makes, with the parts in which the two differ.
+
+    Raises EditError where host code has no value any more: nobody would know what the caller launches.
+    """
+    sites = [s for s in place.sites if s.spec.steps[s.step].launch is not None and s.launches]
+    if not sites:
+        return []
+    host = replace(place.spec, steps=tuple(replace(step, launch=None) for step in place.spec.steps))
+    try:
+        spec = relaunched(program, place.spec)
+    except OptimlError as error:
+        raise _refusal(sites[0], error.what) from None
+    found = []
+    for site in sites:
+        try:
+            launched = _configs(site, program, host)
+        except SourceError as error:
+            if _written(site, program) == _written(site, site.program) and not _evaluable(site, host):
+                continue  # as it was: what the spec declares is all that is known
+            raise _refusal(site, error.what) from None
+        try:
+            # Without a source what the spec declares is all there is.
+            declared = _configs(site, Program({spec.file: b""}, spec.file), spec)
+        except SourceError as error:
+            raise _refusal(site, error.what) from None
+        pairs = list(zip(launched, declared, strict=True))
+        same = (
+            all(a.grid == b.grid for a, b in pairs),
+            all(a.block == b.block for a, b in pairs),
+            all(a.shared_bytes == b.shared_bytes for a, b in pairs),
+        )
+        found.append((site, [part for part, equal in zip(_PARTS, same, strict=True) if not equal]))
+    return found
+
+
+def _configs(site: Site, program: Program, spec: KernelSpec) -> list[LaunchConfig]:
+    return [evaluate(program, spec, site.step, case.sizes) for case in all_cases(site)]
+
+
+def _evaluable(site: Site, spec: KernelSpec) -> bool:
+    try:
+        return bool(_configs(site, site.program, spec))
+    except SourceError:
+        return False
+
+
+def _written(site: Site, program: Program) -> list[tuple[str, ...]]:
+    return [tuple(part.text for part in launch.parts) for launch in sites(program, site.kernel.name)]
+
+
+def _followed(site: Site, program: Program, parts: Sequence[str]) -> Edits:
+    """Edits of the spec in the site's program that make it declare these parts of what `program` launches."""
+    if not parts:
+        return {}
+    sizes = set().union(*(case.sizes for case in all_cases(site)))
+    error = SourceError("no launch of it can be seen")
+    for launch in sites(program, site.kernel.name):
+        try:
+            terms = kernel_terms(program, launch, site.kernel, sizes)
+            texts = dict(zip(_PARTS, (*terms, ("0",)), strict=False))
+            return relaunch_spec(
+                site.program,
+                site.spec,
+                site.step,
+                grid=texts["grid"] if "grid" in parts else None,
+                block=texts["block"] if "block" in parts else None,
+                shared=texts["shared"][0] if "shared" in parts else None,
+            )
+        except OptimlError as caught:
+            error = SourceError(caught.what)
+    raise _refusal(site, error.what)
+
+
+def _refusal(site: Site, why: str) -> EditError:
+    return EditError(
+        f"the launch of '{site.kernel.name}' does not carry over to its kernel spec: {why}",
+        do=_DO,
+        fault=Fault.FORBIDDEN,
+    )
