@@ -224,8 +224,11 @@ class SharedInsight:
     def require(self, node: Any, build: Any) -> Future[Any]:
         return self._inner.require(node, build)
 
-    def prepare(self, path: Any) -> None:
+    def foresee(self, path: Any) -> None:
         """Nothing: no trajectory is asked for."""
+
+    def prepare(self, path: Any) -> None:
+        """Nothing, as `foresee`."""
 
     def trajectory(self, path: Any) -> list[Evidence]:
         """None: nobody reads it."""

@@ -54,6 +54,9 @@ _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
 # What questions for a batch may wait for their diagnosis: two batches of profiles behind a slow one; one where there is a budget of time.
 _QUESTIONS_S, _QUESTIONS_SHORT_S = 30.0, 5.0
 _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's end, half a second a step
+# A search has its likely trajectory profiled so long before its end: ncu's start, a batch, its report. Of a budget of candidates, from
+# this share on.
+_AHEAD_S, _AHEAD = 6.0, 0.85
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
 LEAST = {"measured": 1.02, "predicted": 1.2}
@@ -163,8 +166,19 @@ def _run(
                 reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit))
                 limit -= min(reserve + (_TRAJECTORY_S if insight is not None else 0.0), limit / 2)
             interrupted = False
+            most = options.budget.candidates
+            nearly = Budget(
+                None if limit is None else max(limit / 2, limit - _AHEAD_S),
+                None if most is None else int(_AHEAD * most),
+            )
+
+            def foresee() -> None:
+                path = next(iter(search.best_nodes(1)), search.tree.root).path()
+                if insight is not None:
+                    insight.foresee(lambda: _looked_at(search, evaluator, steps_that_count(path, source)))
+
             try:
-                search.run(Budget(limit, options.budget.candidates))
+                search.run(Budget(limit, most), nearly=nearly, then=foresee)
             except KeyboardInterrupt:
                 search.progress.stopped, interrupted = INTERRUPTED, True
             executor.shutdown(wait=False, cancel_futures=True)

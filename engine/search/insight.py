@@ -31,12 +31,14 @@ from engine.search.tree import Node
 from engine.spec.model import KernelSpec
 
 Known = tuple[Diagnosis, Profile]
+Path = Sequence[tuple[Built, Evaluation]]  # programs from the original on
 Lined = tuple[Binary, str]  # machine code with line information, and its listing
 _LINES_S = 12.0  # a profiler's start, a launch of a second, and its report
 _LINES_US = 10_000.0  # the code is instrumented, and runs a hundred times as long
 _TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
 # Names of stages in the result: what the profiler cost.
 HELD = "profiler held the GPU"
+_FORESEEN_S = 10.0  # for building a few programs once more
 _REMEMBERED = 512  # built programs, of some 20 KB each, that may still be expanded
 
 
@@ -81,11 +83,15 @@ class Insight(Protocol):
         spent; None where nothing can. Called from any thread; `build` is for a node of an earlier part of the run."""
         ...
 
-    def prepare(self, path: Sequence[tuple[Built, Evaluation]]) -> None:
-        """The search has ended, perhaps with this path: have the source lines of its first and its last program counted."""
+    def foresee(self, path: Callable[[], Path]) -> None:
+        """The search is about to end, perhaps with this path, which is made on another thread: begin nothing but what its end needs."""
         ...
 
-    def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
+    def prepare(self, path: Path) -> None:
+        """The search has ended, perhaps with this path: ask for what its trajectory needs and is not known."""
+        ...
+
+    def trajectory(self, path: Path) -> list[Evidence]:
         """The evidence of each program on a path, from the original on."""
         ...
 
@@ -109,6 +115,7 @@ class ProfilerInsight:
         self._lines: dict[str, tuple[SourceLines, ...]] = {}
         self._line_futures: dict[str, Future[Answer]] = {}
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="lines")
+        self._foreseen: Future[None] | None = None
         self._required: dict[str, Future[Answer]] = {}
         self._lines_missing = ""
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
@@ -168,10 +175,20 @@ class ProfilerInsight:
 
         future.add_done_callback(book)
 
-    def prepare(self, path: Sequence[tuple[Built, Evaluation]]) -> None:
+    def foresee(self, path: Callable[[], Path]) -> None:
+        if not self._service.unusable:
+            self._service.conclude()
+            self._foreseen = self._aside.submit(lambda: self._ask_for(path()))
+
+    def prepare(self, path: Path) -> None:
         if self._service.unusable:
             return
+        if self._foreseen is not None:  # what went wrong with it is met again below, if it matters
+            concurrent.futures.wait([self._foreseen], timeout=_FORESEEN_S)
         self._service.settle()
+        self._ask_for(path)
+
+    def _ask_for(self, path: Path) -> None:
         with self._service.together():
             for built, evaluation in path:
                 self._ask_in_full(built, evaluation)
@@ -310,7 +327,7 @@ class ProfilerInsight:
         self._ask_in_full(built, evaluation).add_done_callback(tell)
         return known
 
-    def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
+    def trajectory(self, path: Path) -> list[Evidence]:
         self.prepare(path)
         concurrent.futures.wait(list(self._line_futures.values()), timeout=_LINES_S)
         futures = [self._ask_in_full(*step) for step in path]

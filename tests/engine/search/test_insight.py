@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from engine.errors import MachineError
+from engine.errors import MachineError, OptimlError
 from engine.model import CaseTiming, Evaluation, LaunchConfig, Measurement, Outcome
 from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
 from engine.predict.footprint import Footprint
@@ -52,6 +52,9 @@ class Service:
 
     def settle(self):
         self.settled = True
+
+    def conclude(self):
+        self.concluded = True
 
     def together(self):
         return nullcontext()
@@ -230,6 +233,35 @@ def test_when_the_search_ends_what_is_missing_is_asked_for_once(tmp_path):
     assert service.settled
     assert service.names()[before:] == [("full", "REQUIRED"), ("lines", "REQUIRED"), ("lines", "REQUIRED")]
     assert [r.key for r, m, *_ in service.asked[before:] if m is FULL] == [b.binary.code_hash]
+
+
+def test_near_the_end_of_a_search_its_likely_path_is_asked_for_ahead():
+    """Asked for at the end, a person waited some eight seconds for the profiler to start and to write."""
+    made, service = insight(lambda made: (made.binary, LISTING))
+    a, b, c = built("a\n"), built("b\n"), built("c\n")
+    steps = [(x, node(i, x).evaluation) for i, x in enumerate((a, b, c))]
+    made.foresee(lambda: steps[:2])
+    lines_asked(made)
+    lines_asked(made)
+    ahead = [("full", "REQUIRED")] * 2 + [("lines", "REQUIRED")] * 2
+    assert service.concluded
+    assert service.names() == ahead
+    made.prepare(steps)  # another step was found meanwhile
+    lines_asked(made)
+    assert service.names() == [*ahead, ("full", "REQUIRED"), ("lines", "REQUIRED")]
+    assert service.asked[4][0].key == c.binary.code_hash
+
+
+def test_a_path_that_cannot_be_built_again_is_asked_for_at_the_end():
+    made, service = insight()
+    a = built("a\n")
+
+    def broken():
+        raise OptimlError("cannot be built")
+
+    made.foresee(broken)
+    made.prepare([(a, node(0, a).evaluation)])
+    assert service.names() == [("full", "REQUIRED")]
 
 
 def test_a_launch_that_takes_long_is_not_counted_line_by_line():
