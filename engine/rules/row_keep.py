@@ -34,7 +34,7 @@ from engine.rules.common import (
     written,
 )
 from engine.rules.model import Proposal, Site
-from engine.rules.packs import size_of
+from engine.rules.packs import size_of, unconditional
 from engine.rules.reduction import tokens
 from engine.rules.scope import Scope, assigned, inside, manageable
 from engine.rules.threads import StrideLoop, definition, stride_loop
@@ -109,7 +109,12 @@ def _groups(site: Site) -> list[list[StrideLoop]]:
             continue
         key = (tokens(strip(loop.start)), tokens(strip(loop.bound)), loop.step.replace(" ", ""), node.parent.id)
         groups.setdefault(key, []).append(loop)
-    return [loops for loops in groups.values() if len(loops) > 1 and _same_until_last(loops)]
+    return [g for g in groups.values() if len(g) > 1 and _same_until_last(g) and not any(_ends_early(x) for x in g)]
+
+
+def _ends_early(loop: StrideLoop) -> bool:
+    """Whether something may end the loop before its bound: the iterations become those of two loops."""
+    return any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
 
 
 def _same_until_last(loops: list[StrideLoop]) -> bool:
@@ -153,12 +158,15 @@ def _kept(site: Site, scope: Scope, loops: list[StrideLoop], changed: set[str]) 
     found: dict[str, _Kept] = {}
     moved = written(body_node(site))
     for number, loop in enumerate(loops):
+        read: dict[tuple[str, str, int], list[Node]] = {}
         for node in walk(loop.body):
-            read = _element(site, scope, loop, node, changed) if node.type == "subscript_expression" else None
-            if read is None or names(node) & (moved - {loop.variable}):
-                continue
-            key, kind, size = read
-            found.setdefault(key, _Kept(kind, size, {})).reads.setdefault(number, []).append(node)
+            element = _element(site, scope, loop, node, changed) if node.type == "subscript_expression" else None
+            if element is not None and not names(node) & (moved - {loop.variable}):
+                read.setdefault(element, []).append(node)
+        for (key, kind, size), nodes in read.items():
+            # The first loop fills the registers, with what is read at every index: there may be no more of the row.
+            if key in found or any(unconditional(n, loop.body) for n in nodes):
+                found.setdefault(key, _Kept(kind, size, {})).reads[number] = nodes
     return [k for k in found.values() if len(k.reads) > 1]
 
 
@@ -224,7 +232,7 @@ def _change(access: Node, loop: StrideLoop) -> Node | None:
     statement = change.parent if change is not None else None
     if change is None or statement is None or change.child_by_field_name("left") != access:
         return None
-    direct = statement == loop.body or statement.parent == loop.body
+    direct = (statement == loop.body or statement.parent == loop.body) and unconditional(access, loop.body)
     return change if change.type == "assignment_expression" and direct else None
 
 

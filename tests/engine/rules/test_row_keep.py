@@ -74,11 +74,25 @@ def test_after_a_block_for_each_row_and_vectors() -> None:
         ("const int tid = threadIdx.x;", "const int tid = 0;"),
         ("i += blockDim.x", "i += blockDim.y"),
         ("const float scale", "cols -= 1; const float scale"),
+        ("sum += in[i] * in[i];", "if (i < rows) sum += in[i];"),  # not read at every index
+        ("sum += in[i] * in[i];", "sum += i < rows ? in[i] : 0.0f;"),
+        ("        sum += in[i] * in[i];", "    { if (i >= rows) continue; sum += in[i]; }"),
+        (
+            "        sum += in[i] * in[i];",
+            "    { sum += in[i]; if (i >= rows) break; }",
+        ),  # it ends the loops of both halves
     ],
 )
 def test_nothing_for_other_forms(old: str, new: str) -> None:
     assert old in NORM
     assert not propose(rms(NORM.replace(old, new)), "row_keep")
+
+
+def test_a_row_is_kept_from_the_first_loop_on_that_reads_it_at_every_index() -> None:
+    loop = "    float most = 0.0f;\n    for (int k = tid; k < cols; k += blockDim.x) if (k < rows) most = in[k];\n"
+    edited = one(rms(NORM.replace("    float sum", loop + "    float sum")), "row_keep")
+    assert "most = kept" not in device(edited)
+    assert "sum += kept[slot] * kept[slot];" in device(edited)
 
 
 def test_nothing_where_registers_do_not_hold_a_row_or_buffers_may_be_one() -> None:
@@ -144,6 +158,8 @@ def test_what_a_loop_computes_for_a_later_one_is_kept_too() -> None:
         ("y[c] /= sum", "if (c > 2) y[c] /= sum"),
         ("float sum = 0.0f;", "float sum = y[0];"),
         ("y[c] = expf(x[c] - top);", "if (c > 2) y[c] = expf(x[c] - top);"),
+        ("y[c] = expf(x[c] - top);", "if (c > 2) { continue; } y[c] = expf(x[c] - top);"),
+        ("y[c] /= sum", "if (c > 2) { continue; } y[c] /= sum"),
     ],
 )
 def test_a_result_is_not_kept_where_other_elements_may_be_meant(old: str, new: str) -> None:
