@@ -24,6 +24,7 @@ _SIZES = {
 }  # fmt: skip
 _CASTS = re.compile(r"^(?:static_cast|reinterpret_cast|const_cast)$")
 _MAX_DEPTH = 40
+_MAX_STEPS = 2_000  # of one scope: definitions that each use the one before twice take 2 to the power of their number
 _WRAPPED = b"auto optiml_value = "
 _BLOCKS = ("compound_statement", "translation_unit", "declaration_list")
 _OPEN = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression", "field_expression")
@@ -59,6 +60,13 @@ class Scope:
     used: dict[str, Definition] = field(default_factory=dict)  # every definition an evaluation went through
     refused: Mapping[str, str] = field(default_factory=dict)
     _depth: int = 0
+    _steps: list[int] = field(default_factory=lambda: [0])  # shared with the scopes of what is called
+
+    def step(self, node: Node) -> None:
+        """Counts one step of an evaluation. Raises SourceError where they are too many."""
+        self._steps[0] += 1
+        if self._steps[0] > _MAX_STEPS:
+            raise self.fail(node, "it takes too many steps")
 
     def fail(self, node: Node, what: str, do: str = "declare 'launch' in the spec") -> SourceError:
         where = f"{self.unit.path}:{node.start_point[0] + 1}"
@@ -108,6 +116,7 @@ class Scope:
 
     def number(self, node: Node) -> arith.Number:
         """The number that an expression evaluates to. Raises SourceError saying what is in the way."""
+        self.step(node)
         self._depth += 1
         try:
             if self._depth > _MAX_DEPTH:
@@ -240,6 +249,7 @@ class Scope:
             raise self.fail(at, f"the macro '{name}' stands for '{text_of(value)[:60]}', which lacks parentheses here")
 
     def _inlined(self, node: Node, body: _Body, operands: list[Node]) -> str:
+        self.step(node)
         names, text, macro = body
         values = {name: self.number(operand) for name, operand in zip(names, operands, strict=True)}
         parsed = expression(text)
@@ -250,7 +260,8 @@ class Scope:
             if macro and operand.type in _LOOSE and not _parenthesised(name, text):
                 raise self.fail(node, f"the macro '{_called(node)[:60]}' lacks parentheses around '{name}'")
         # A macro or function sees its own parameters, constants and macros, not the caller's locals.
-        inner = Scope(self.program, self.unit, {**self.known, **values}, self.used, self._but(values), self._depth + 1)
+        known, refused = {**self.known, **values}, self._but(values)
+        inner = Scope(self.program, self.unit, known, self.used, refused, self._depth + 1, self._steps)
         if inner._depth > _MAX_DEPTH:
             raise self.fail(node, "its definitions go in a circle")
         return f"({inner._expanded(parsed)})"

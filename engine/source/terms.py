@@ -77,6 +77,7 @@ class _Terms:
 
     def term(self, node: Node) -> str:
         """One integer expression. Raises SourceError."""
+        self.scope.step(node)
         self.depth += 1
         try:
             if self.depth > _MOST_DEPTH:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,22 @@ def test_one_of_two_launches_of_a_kernel_alone_is_not_carried_over():
     assert "does not carry over" in refused(answer(("TILE), 128>>>", "TILE), 64>>>")), place).what
     both = edited(answer(("TILE), 128>>>", "TILE), 64>>>"), ("threads = 128;", "threads = 64;")), place)
     assert b'block = "64"' in both.data
+
+
+def test_host_code_that_doubles_at_each_step_is_refused_soon(scale):
+    names = [f"t{i}" for i in range(36)]
+    for each in ("{0} - {0} + 64", "std::min({0}, {0})", "first({0}, {0})"):
+        locals_ = "".join(f"    int {b} = {each.format(a)};\n" for a, b in pairwise(names))
+        for start in ("64", "rows"):
+            host = HOST.replace(
+                "static int ceil_div", "static int first(int a, int b) { return a; }\nstatic int ceil_div"
+            )
+            program = Program({"k.cu": host.encode()}, "k.cu")
+            place = workplace(program, specs_in(program, None)[0])
+            edit = ("    int threads = 128;", f"    int t0 = {start};\n{locals_}    int threads = {names[-1]};")
+            begin = time.process_time()
+            assert refused(answer(edit), place).fault is Fault.FORBIDDEN
+            assert time.process_time() - begin < 1
 
 
 # ---- all answers

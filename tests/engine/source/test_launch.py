@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from engine.errors import SourceError
@@ -197,3 +199,27 @@ def test_uses_that_launch_nothing_do_not_stop_a_relaunch(other):
     p = program(H + "{ k<<<n, 32>>>(x, n, m); }\n" + other)
     edits = relaunch(p, sites(p, "k"), parse(p.data, "k.cu").kernel("k"), block=["64"])
     assert b"k<<<n, 64>>>" in edit_program(p, edits).data
+
+
+def doubled(levels):
+    """A host whose locals each use the one before twice, and functions that each call the one before twice."""
+    last = levels - 1
+    locals_ = "".join(f"int t{i} = t{i - 1} - t{i - 1} + 64; " for i in range(1, levels))
+    head = "inline int f0(int a) { return a; }\ninline int g0() { return 64; }\n" + "".join(
+        f"inline int f{i}(int a) {{ return f{i - 1}(a) - f{i - 1}(a) + a; }}\n"
+        f"inline int g{i}() {{ return g{i - 1}() - g{i - 1}() + 64; }}\n"
+        for i in range(1, levels)
+    )
+    uses = (f"int t0 = 64; {locals_}k<<<1, t{last}>>>", f"k<<<1, f{last}(64)>>>", f"k<<<1, g{last}()>>>")
+    return [program(f"{H} {{ {use}(x, n, m); }}", head) for use in uses]
+
+
+def test_definitions_that_double_at_each_step_end_soon():
+    """Forty short lines of a host took 2^40 steps."""
+    for small in doubled(5):
+        assert evaluate(small, spec(), 0, {"n": 1000}) == config((1,), (64,))
+    for large in doubled(38):
+        begin = time.process_time()
+        with pytest.raises(SourceError, match="too many steps"):
+            evaluate(large, spec(), 0, {"n": 1000})
+        assert time.process_time() - begin < 1
