@@ -5,8 +5,12 @@
 A landscape is a dozen rules with up to six variants each. A variant has a gain (in doublings of the speed), a prior that knows a
 little of it, and a chance to fail; pairs of rules help or harm each other. Kinds: `few` (two or three rules matter), `mixed`, `chain`
 (some rules come into reach after others), `synergy` (the same, and pairs help), `deceptive` (what gains most at first excludes what
-gains most in the end). Measurements have one per cent of noise. The result is the mean of the best gain found. What holds here
-need not hold on a GPU: benchmarks/ablation.py measures that. Exit code 0.
+gains most in the end), and three like the example kernels: `saturated` (one rewrite brings nearly all, its variants differ by a few
+per cent and their priors do not say how, the other rules bring one or two per cent each), `idle` (the same, and half of the edits
+leave the machine code as it was or give that of another edit: such candidates count and bring nothing), `closing` (the same, and
+after the rewrite most rules no longer fit, of which one to three gain when they come first). Measurements have one per cent of noise.
+The result is the mean of the best gain found, with the tree search's lead over the others. What holds here need not hold on a GPU:
+benchmarks/ablation.py measures that. Exit code 0.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ import json
 import random
 import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +31,7 @@ from engine.model import Evaluation, Failure, Measurement, Outcome, Program  # n
 from engine.rules.model import Proposal  # noqa: E402
 from engine.search.tree import Node, Strategy, Tree  # noqa: E402
 
-KINDS = ("few", "mixed", "chain", "synergy", "deceptive")
+KINDS = ("few", "mixed", "chain", "synergy", "deceptive", "saturated", "idle", "closing")
 STRATEGIES: tuple[Strategy, ...] = ("mcts", "greedy", "random")
 _RULES = 12
 _NOISE = 0.01  # of a doubling
@@ -46,6 +50,14 @@ class Landscape:
     needs: dict[int, int]
     excludes: frozenset[frozenset[int]]
     fails: frozenset[Edit]
+    same: Mapping[Edit, Edit | None] = field(
+        default_factory=dict
+    )  # edits that give another's machine code, None: the one there was
+    shuts: Mapping[int, frozenset[int]] = field(default_factory=dict)  # what no longer fits after a rule
+
+    def code(self, made: frozenset[Edit]) -> frozenset[Edit]:
+        """What these edits make of the machine code: programs for which it is the same are one."""
+        return frozenset(effect for edit in made if (effect := self.same.get(edit, edit)) is not None)
 
     def edits(self, made: frozenset[Edit]) -> list[Edit]:
         """What may come next."""
@@ -54,12 +66,13 @@ class Landscape:
             (rule, variant)
             for rule, variants in enumerate(self.gains)
             if rule not in have and self.needs.get(rule, -1) in (have | {-1})
-            if not any(frozenset((rule, other)) in self.excludes for other in have)
+            if not any(frozenset((rule, other)) in self.excludes or rule in self.shuts.get(other, ()) for other in have)
             for variant in range(len(variants))
         ]
 
     def worth(self, made: frozenset[Edit]) -> float | None:
         """The gain, None where the program is wrong."""
+        made = self.code(made)
         if made & self.fails:
             return None
         rules = sorted(rule for rule, _ in made)
@@ -69,6 +82,8 @@ class Landscape:
 
 def landscape(kind: str, seed: int) -> Landscape:
     """One of a kind; the same for the same seed."""
+    if kind in ("saturated", "idle", "closing"):
+        return _saturated(kind, random.Random(f"{kind} {seed}"))
     rng = random.Random(f"{kind} {seed}")
     bases = (0, 0, 0, 0, 0, 0.1, 1.0) if kind == "few" else (0, 0, 0, 0.05, 0.1, 0.3, 0.8, -0.1)
     gains: list[list[float]] = []
@@ -96,6 +111,31 @@ def landscape(kind: str, seed: int) -> Landscape:
     return Landscape(tuple(map(tuple, gains)), tuple(map(tuple, priors)), pairs, needs, excludes, fails)
 
 
+def _saturated(kind: str, rng: random.Random) -> Landscape:
+    strong, *others = rng.sample(range(_RULES), _RULES)
+    gains = [[rng.gauss(0.0, 0.02) for _ in range(rng.choice((1, 2, 3, 4, 6)))] for _ in range(_RULES)]
+    priors = [[min(0.9, max(0.05, rng.gauss(0.35, 0.15)))] * len(variants) for variants in gains]
+    level, variants = rng.uniform(1.5, 5.5), range(rng.choice((4, 6, 8)))
+    gains[strong] = [level + rng.gauss(0.0, 0.06) for _ in variants]
+    priors[strong] = [0.5 + 0.02 * rng.random() for _ in variants]
+    pairs = {(a, b): rng.gauss(0.0, 0.01) for a in range(_RULES) for b in range(a + 1, _RULES) if rng.random() < 0.25}
+    same: dict[Edit, Edit | None] = {}
+    shuts: dict[int, frozenset[int]] = {}
+    if kind in ("idle", "closing"):
+        for rule in others:
+            for variant in range(len(gains[rule])):
+                if rng.random() < 0.5:  # as many as of the examples' candidates on the worst of them
+                    same[rule, variant] = (rule, variant - 1) if variant and rng.random() < 0.3 else None
+        same = {e: same.get(twin, twin) if twin else None for e, twin in sorted(same.items())}
+    if kind == "closing":
+        shuts[strong] = frozenset(others[:7])
+        for rule in others[: rng.choice((1, 2, 3))]:
+            gains[rule] = [rng.uniform(0.05, 0.2) for _ in gains[rule]]
+    edits = [(rule, variant) for rule, every in enumerate(gains) for variant in range(len(every))]
+    fails = frozenset(edit for edit in edits if rng.random() < 0.1 and edit != (strong, 0) and edit not in same)
+    return Landscape(tuple(map(tuple, gains)), tuple(map(tuple, priors)), pairs, {}, frozenset(), fails, same, shuts)
+
+
 def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_flight: int = _IN_FLIGHT) -> float:
     """The best gain that a search finds with so many candidates."""
     made: dict[str, frozenset[Edit]] = {}
@@ -114,6 +154,7 @@ def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_
     noise = random.Random(seed)
     tree = Tree(program(frozenset()), propose, seed, strategy)
     tree.root.evaluation = Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0))
+    seen: dict[frozenset[Edit], Evaluation] = {where.code(frozenset()): tree.root.evaluation}
     pending: list[tuple[Node, Proposal, Program]] = []
     best, done = 0.0, 0
     while done < candidates:
@@ -130,17 +171,23 @@ def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_
         node, proposal, result = pending.pop(0)
         tree.settle(node)
         done += 1
-        worth = where.worth(made[result.digest])
-        if worth is None:
-            evaluation = Evaluation(Outcome.WRONG_RESULT, failure=Failure("simulated"))
+        code = where.code(made[result.digest])
+        if code in seen:
+            evaluation = Evaluation(Outcome.DUPLICATE, seen[code].measurement)
         else:
-            best = max(best, worth)
-            seen = worth + noise.gauss(0, _NOISE)
-            ratio = 2.0**seen
-            outcome = Outcome.ACCEPTED if seen > _NOISE else Outcome.SLOWER if seen < -_NOISE else Outcome.NO_DIFFERENCE
-            evaluation = Evaluation(outcome, Measurement((), ratio, ratio / 1.01, ratio * 1.01))
+            best = max(best, where.worth(code) or 0.0)
+            evaluation = seen[code] = _evaluated(where.worth(code), noise)
         tree.add(done, node, proposal, result, evaluation)
     return best
+
+
+def _evaluated(worth: float | None, noise: random.Random) -> Evaluation:
+    if worth is None:
+        return Evaluation(Outcome.WRONG_RESULT, failure=Failure("simulated"))
+    seen = worth + noise.gauss(0, _NOISE)
+    ratio = 2.0**seen
+    outcome = Outcome.ACCEPTED if seen > _NOISE else Outcome.SLOWER if seen < -_NOISE else Outcome.NO_DIFFERENCE
+    return Evaluation(outcome, Measurement((), ratio, ratio / 1.01, ratio * 1.01))
 
 
 def table(candidates: int, seeds: int) -> dict[str, dict[str, float]]:

@@ -18,19 +18,19 @@ from engine.search.experience import EDIT_WEIGHT, FAILED_GAIN, PRIOR_GAIN, RULE_
 from engine.search.mixture import Mixture
 from engine.search.reward import Proxies, Reward, failed
 
-# KernelOPT (arXiv 2609.30059) explores with 1.4 on rewards as they are. Ours are scaled to the best so far, and priors and experience
-# tell much: with 0.03 simulated landscapes (chains, rules that combine or exclude each other: benchmarks/landscapes.py) were searched
-# best at a hundred candidates.
-EXPLORATION = 0.03
-# A node with n visits may have WIDTH * n ** WIDENING children. Ours: the first twenty of a hundred visits see the best proposals, and
+# All constants of this module are ours. They were set on simulated landscapes at a hundred candidates (benchmarks/landscapes.py,
+# docs/search.md). KernelOPT (arXiv 2609.30059) explores with 1.4 on rewards as they are; ours are scaled, and priors and experience tell
+# much.
+EXPLORATION = 0.02
+# A node with n visits may have WIDTH * n ** WIDENING children: the first twenty of a hundred visits see the best proposals, and
 # the rest go below what was good.
 WIDTH = 2.0
 WIDENING = 0.5
-# The value of a child mixes the best and the mean reward below it: the best finds, the mean forgives noise. Ours.
-BEST_SHARE = 0.95
-# What an in-flight visit counts for while its result is awaited, so that parallel selections spread.
-VIRTUAL_REWARD = -0.3
-_LEAST_SCALE = 0.25  # of rewards: a quarter of a doubling, so that noise about nothing is not blown up
+# The value of a child mixes the best and the mean reward below it. The best finds. The mean settles ties and no more: where one rewrite
+# brought five doublings, a failure below it costs the mean more than all the refinements bring that are still to be found.
+BEST_SHARE = 0.998
+# Values are scaled by what was gained below the node that chooses; noise about nothing is not blown up beyond this, in doublings (3.5 %).
+_LEAST_SCALE = 0.05
 
 
 Strategy = Literal["mcts", "greedy", "random"]
@@ -39,19 +39,21 @@ Strategy = Literal["mcts", "greedy", "random"]
 def constants() -> dict[str, dict[str, float | str]]:
     """The search's own constants with their reasons, for the result."""
     return {
-        "exploration": {"value": EXPLORATION, "reason": "on rewards scaled to the best so far: priors tell much"},
+        "exploration": {"value": EXPLORATION, "reason": "on values scaled to what was gained: priors tell much"},
         "width": {"value": WIDTH, "reason": "a node with n visits may have width * n ** widening children"},
         "widening": {"value": WIDENING, "reason": "the first twenty of a hundred visits see the most promising edits"},
-        "best_share": {"value": BEST_SHARE, "reason": "of a value: the best below it finds, the mean forgives noise"},
-        "virtual_reward": {
-            "value": VIRTUAL_REWARD,
-            "reason": "of an awaited visit, so that parallel selections spread",
+        "best_share": {
+            "value": BEST_SHARE,
+            "reason": "of a value: the best below it finds, the mean settles ties, or a failure hides a refinement of one per cent",
         },
         "prior_gain": {"value": PRIOR_GAIN, "reason": "doublings expected of a prior of 1 before anything is known"},
         "rule_weight": {"value": RULE_WEIGHT, "reason": "tries of a rule that its prior counts for"},
         "edit_weight": {"value": EDIT_WEIGHT, "reason": "tries of an edit that its rule counts for"},
         "failed_gain": {"value": FAILED_GAIN, "reason": "what a failure teaches of an edit and its rule"},
-        "least_scale": {"value": _LEAST_SCALE, "reason": "of rewards, so that noise about nothing is not blown up"},
+        "least_scale": {
+            "value": _LEAST_SCALE,
+            "reason": "of values, in doublings, so that noise about nothing is not blown up",
+        },
     }
 
 
@@ -83,12 +85,9 @@ class Node:
         return [*(self.parent.path() if self.parent else []), self]
 
     def value(self) -> float:
-        """The node's worth with awaited visits counted as poor."""
-        n = self.visits + self.pending
-        if not n:
-            return 0.0
-        mean = (self.total + self.pending * VIRTUAL_REWARD) / n
-        return BEST_SHARE * self.best + (1 - BEST_SHARE) * mean if self.visits else mean
+        """The node's worth."""
+        mean = self.total / max(1, self.visits)
+        return BEST_SHARE * self.best + (1 - BEST_SHARE) * mean
 
 
 class Tree:
@@ -160,10 +159,11 @@ class Tree:
         return node, untried[self._random.randrange(len(untried)) if random else self.mixture.pick(untried)]
 
     def _puct(self) -> tuple[Node, Proposal] | None:
-        # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel: the best so far sets the scale.
-        scale = max(_LEAST_SCALE, self.root.best)
         node = self.root
         while True:
+            # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel. What was gained below a node sets its scale:
+            # a per cent is much among refinements of a rewrite, and nothing beside the rewrite.
+            scale = max(_LEAST_SCALE, node.best - node.gained)
             visits = math.sqrt(node.visits + node.pending)
             below = [child for child in node.children if self._open(child)]
             edit: Proposal | None = None
@@ -244,7 +244,10 @@ class Tree:
         for step in node.path():
             step.visits += 1
             step.total += node.gained
-            step.best = max(step.best, node.gained)
+            if (
+                evaluation.outcome is not Outcome.DUPLICATE
+            ):  # its twin stands for it: below this one there is nothing to find
+                step.best = max(step.best, node.gained)
         self.experience.learn(proposal, FAILED_GAIN if failed(evaluation.outcome) else node.gained - parent.gained)
         return node
 
