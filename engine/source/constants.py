@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 
@@ -15,8 +16,24 @@ _MAX_DEPTH = 8
 
 def integers(unit: Unit, names: Iterable[str]) -> dict[str, int]:
     """The values of those names that the file defines by plain arithmetic, over other such names perhaps."""
-    found = {name: _value(unit, name, 0) for name in dict.fromkeys(names)}
-    return {name: value for name, value in found.items() if value is not None}
+    wanted = list(dict.fromkeys(names))
+    texts: dict[str, str] = {}
+    layer = wanted
+    for _ in range(_MAX_DEPTH + 1):
+        layer = [name for name in dict.fromkeys(layer) if name not in texts]
+        texts |= {name: unit.macros.get(name) or unit.constants.get(name) or "" for name in layer}
+        layer = [word for name in layer for word in words(texts[name])]
+    values: dict[str, int] = {}
+    # What others are defined by comes first, mostly at once: each name is looked at a bounded number of times, whatever uses what.
+    for _ in range(_MAX_DEPTH + 1):
+        before = len(values)
+        for name in reversed(texts):
+            if name not in values and texts[name]:
+                with contextlib.suppress(ArithmeticError_):
+                    values[name] = evaluate_int(texts[name], values)
+        if len(values) == before:
+            break
+    return {name: values[name] for name in wanted if name in values}
 
 
 def words(expression: str) -> list[str]:
@@ -28,14 +45,3 @@ def value_span(unit: Unit, name: str) -> Span | None:
     """Where the value of a macro or file-scope constant stands; None where it is not defined there exactly once."""
     kind = "macro" if name in unit.macros else "constant" if name in unit.constants else ""
     return definition_of(unit, name, kind)[0] if kind else None
-
-
-def _value(unit: Unit, name: str, depth: int) -> int | None:
-    text = unit.macros.get(name) or unit.constants.get(name)
-    if not text or depth > _MAX_DEPTH:
-        return None
-    inner = {word: value for word in words(text) if (value := _value(unit, word, depth + 1)) is not None}
-    try:
-        return evaluate_int(text, inner)
-    except ArithmeticError_:
-        return None

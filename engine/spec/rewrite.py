@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.arith import ArithmeticError_, Number, evaluate
 from engine.errors import SpecError
@@ -92,6 +92,7 @@ class _Names:
     spec: KernelSpec
     step_index: int
     where: str
+    values: dict[str, Number] = field(default_factory=dict)  # of constants, as far as they are known already
 
     def translate(self, text: str) -> str:
         unit = parse(self.program.data, self.spec.file)
@@ -122,12 +123,14 @@ class _Names:
         return result
 
     def constant(self, name: str, constants: Mapping[str, str], depth: int = 0) -> Number:
+        if name in self.values:
+            return self.values[name]
         text = constants[name]
         if depth > 8:
             raise SpecError(f"the constant '{name}' is defined through itself", self.where)
         inner = {w: self.constant(w, constants, depth + 1) for w in set(_WORD.findall(text)) if w in constants}
         try:
-            return evaluate(text, inner)
+            return self.values.setdefault(name, evaluate(text, inner))
         except ArithmeticError_ as error:
             raise SpecError(f"the constant '{name}' has no value: {error.what}", self.where) from None
 

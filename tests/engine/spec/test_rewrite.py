@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -114,3 +116,18 @@ def test_what_cannot_be_said_in_the_spec_is_refused(expression: str) -> None:
     (spec,) = specs_in(program, path)
     with pytest.raises(SpecError):
         relaunch_spec(program, spec, 0, grid=[expression])
+
+
+def test_constants_that_use_all_before_them_end_soon() -> None:
+    """Eight layers of ten macros took 10^7 steps."""
+    layers = [[f"L{layer}_{i}" for i in range(10)] for layer in range(8)]
+    macros = "".join(f"#define {name} 1\n" for name in layers[0]) + "".join(
+        f"#define {name} ({' + '.join(below)})\n" for below, above in pairwise(layers) for name in above
+    )
+    program, path = _program("toml", BODY + LAUNCHES["inline"])
+    program = program.replace({program.kernel_file: macros.encode() + program.data})
+    spec = specs_in(program, path)[0]
+    begin = time.process_time()
+    edits = relaunch_spec(program, spec, 0, grid=["m / L7_0 + 1"])
+    assert time.process_time() - begin < 1
+    assert [e.text for listed in edits.values() for e in listed] == ['"rows / 10000000 + 1"']
