@@ -344,6 +344,8 @@ rename to src/b.cu
 _ANSWERS = (
     b'{"proposals": [{"idea": "Fuse", "edits": [{"file": "k.cu", "search": "2.5f * x[i] + 1.0f", '
     b'"replace": "fmaf(2.5f, x[i], 1.0f)"}], "kernel": "", "counter": "", "direction": "down", "launch": {"grid": "n"}}]}',
+    b'{"proposals": [{"idea": "Two", "edits": [], "kernel": "", "launch": [{"kernel": "scale", "block": ["64"]}, {"kernel": "k"}]}]}',
+    b"Idea: Two\nLaunch: scale\nGrid: (n + 63) / 64\nBlock: 64\nLaunch: k\nBlock: 32\n",
     b"## Fuse\n```\n<<<<<<< SEARCH\n2.5f * x[i] + 1.0f\n=======\nfmaf(2.5f, x[i], 1.0f)\n>>>>>>> REPLACE\n```\n",
     b"<think>hm</think>\n### Another block\n```cuda\n__global__ void scale(const float* x, float* y, int n) { }\n```\n",
 )
