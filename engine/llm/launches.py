@@ -32,6 +32,7 @@ _MOST_EXPRESSION = 200  # characters
 _EXPRESSION = re.compile(r"[\w\s+\-*/%().,?:&|=!]*", re.ASCII)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*", re.ASCII)
 _DO = 'leave the host code as it is and give the launch in "launch", over the kernel\'s parameters'
+_NO_VALUE = "in some case it has no whole value, or one beyond a GPU's limits"
 _PARTS = ("grid", "block", "shared")
 
 
@@ -164,21 +165,21 @@ def _differing(place: Workplace, program: Program) -> list[tuple[Site, list[str]
     host = replace(place.spec, steps=tuple(replace(step, launch=None) for step in place.spec.steps))
     try:
         spec = relaunched(program, place.spec)
-    except OptimlError as error:
-        raise _refusal(sites[0], error.what) from None
+    except OptimlError:
+        raise _refusal(sites[0], _NO_VALUE) from None
     found = []
     for site in sites:
         try:
             launched = _configs(site, program, host)
-        except SourceError as error:
+        except SourceError:
             if _written(site, program) == _written(site, site.program) and not _evaluable(site, host):
                 continue  # as it was: what the spec declares is all that is known
-            raise _refusal(site, error.what) from None
+            raise _refusal(site, _obstacle(site, program)) from None
         try:
             # Without a source what the spec declares is all there is.
             declared = _configs(site, Program({spec.file: b""}, spec.file), spec)
-        except SourceError as error:
-            raise _refusal(site, error.what) from None
+        except SourceError:
+            raise _refusal(site, _NO_VALUE) from None
         pairs = list(zip(launched, declared, strict=True))
         same = (
             all(a.grid == b.grid for a, b in pairs),
@@ -208,12 +209,9 @@ def _followed(site: Site, program: Program, parts: Sequence[str]) -> Edits:
     """Edits of the spec in the site's program that make it declare these parts of what `program` launches."""
     if not parts:
         return {}
-    sizes = set().union(*(case.sizes for case in all_cases(site)))
-    error = SourceError("no launch of it can be seen")
     for launch in sites(program, site.kernel.name):
         try:
-            terms = kernel_terms(program, launch, site.kernel, sizes)
-            texts = dict(zip(_PARTS, (*terms, ("0",)), strict=False))
+            texts = dict(zip(_PARTS, (*kernel_terms(program, launch, site.kernel, _sizes(site)), ("0",)), strict=False))
             return relaunch_spec(
                 site.program,
                 site.spec,
@@ -222,9 +220,23 @@ def _followed(site: Site, program: Program, parts: Sequence[str]) -> Edits:
                 block=texts["block"] if "block" in parts else None,
                 shared=texts["shared"][0] if "shared" in parts else None,
             )
-        except OptimlError as caught:
-            error = SourceError(caught.what)
-    raise _refusal(site, error.what)
+        except OptimlError:
+            continue
+    raise _refusal(site, _obstacle(site, program))
+
+
+def _sizes(site: Site) -> set[str]:
+    return set().union(*(case.sizes for case in all_cases(site)))
+
+
+def _obstacle(site: Site, program: Program) -> str:
+    """Why the spec cannot follow. It is told to a model: no value of a case is in it, and of the source single names alone."""
+    for launch in sites(program, site.kernel.name):
+        try:
+            kernel_terms(program, launch, site.kernel, _sizes(site))
+        except SourceError as error:
+            return re.sub(r"'(?![\w:.]{1,60}'(?!.*')).*'", "an expression", error.what, flags=re.S)
+    return _NO_VALUE
 
 
 def _refusal(site: Site, why: str) -> EditError:

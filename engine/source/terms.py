@@ -17,7 +17,7 @@ from engine.source.scope import Definition, Scope, expression
 _MOST_DEPTH = 24
 _MOST_TEXT = 1_000  # characters of one extent: definitions that use each other twice double at each step
 _INTEGER = re.compile(
-    r"\s*(?:const\s+)?(?:(?:std::)?(?:size_t|ptrdiff_t|u?int(?:32|64)_t)|uint|(?:(?:unsigned|signed|long|int)\s*)+)\s*"
+    r"(?:const )?(?:(?:std::)?(?:size_t|ptrdiff_t|u?int(?:32|64)_t)|uint|(?:unsigned|signed|long|int)(?: (?:long|int))*)"
 )
 _DIM3 = re.compile(r"\s*(?:(?:static|const|constexpr)\s+)*dim3\b")
 _Meanings = Mapping[str, str]
@@ -119,7 +119,7 @@ class _Terms:
                 return f"{texts[0]} ? {texts[1]} : {texts[2]}"
         if kind == "cast_expression":
             target, value = node.child_by_field_name("type"), node.child_by_field_name("value")
-            if target is not None and value is not None and _INTEGER.fullmatch(text_of(target)):
+            if target is not None and value is not None and _is_integer(text_of(target)):
                 return _grouped(self.term(value))
         if kind == "call_expression":
             return self._call(node)
@@ -136,7 +136,7 @@ class _Terms:
         operands = _operands(arguments) if arguments is not None else []
         name = _called(node)
         cast = re.fullmatch(r"static_cast\s*<(.*)>", name, re.S)
-        if len(operands) == 1 and function is not None and _INTEGER.fullmatch(cast[1] if cast else name):
+        if len(operands) == 1 and function is not None and _is_integer(cast[1] if cast else name):
             return _grouped(self.term(operands[0]))
         short = name.removeprefix("std::").split("<", 1)[0]
         body = self.scope._small_function(short, len(operands))
@@ -170,6 +170,10 @@ def _operands(node: Node) -> list[Node]:
 def _called(node: Node) -> str:
     function = node.child_by_field_name("function") or node.child_by_field_name("type")
     return text_of(function) if function is not None else ""
+
+
+def _is_integer(written: str) -> bool:
+    return _INTEGER.fullmatch(" ".join(written[:200].split())) is not None
 
 
 def _squeezed(text: str) -> str:

