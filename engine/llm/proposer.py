@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _PLANNING, _CODING = 0.9, 0.1
 _MOST_PLAN_TOKENS = 2_000
 _MOST_THREADS = 256  # conversations kept for repairs
 MOST_ANSWER_TOKENS = 6_000
+_FIGURE = re.compile(r"(?<![\w.])\d[\w.]*")
 # What is worth sending back: the model can see from it what to put right.
 REPAIRABLE = frozenset({
     Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED,
@@ -281,13 +283,18 @@ def _said(answer: ChatAnswer) -> Message:
 
 
 def _detail(candidate: Program, evaluation: Evaluation) -> str:
-    """The first error with its lines. Of a wrong result only where it stands: what was expected stays with the checks."""
+    """The first error with its lines. Of a wrong result only where it stands: what was expected stays with the checks.
+
+    Of what was refused before compiling without its figures: a launch is refused in the first case that it has no value in.
+    """
     failure = evaluation.failure
     if failure is None:
         return ""
     parts = []
-    if evaluation.outcome in (Outcome.COMPILE_ERROR, Outcome.SCREENED_OUT, Outcome.RACE):
+    if evaluation.outcome in (Outcome.COMPILE_ERROR, Outcome.RACE):
         parts.append(failure.reason)
+    if evaluation.outcome is Outcome.SCREENED_OUT:
+        parts.append(_FIGURE.sub("…", failure.reason))
     if evaluation.outcome is Outcome.WRONG_RESULT and failure.argument and failure.index is not None:
         parts.append(f"first difference: {failure.argument}[{failure.index}]")
     if failure.line is not None:

@@ -159,6 +159,31 @@ def test_checks_seeds_and_tolerances_are_never_told():
         assert secret not in text.replace("instead of", ""), secret
 
 
+def test_a_repair_tells_no_case_that_a_launch_was_refused_in():
+    """The first case whose launch has no value was told with its sizes: mostly one of the checks."""
+    from engine.llm.model import ChatAnswer, Usage
+    from engine.llm.proposer import LlmProposer
+
+    asked = []
+
+    class Client:
+        def complete(self, request):
+            asked.append(request)
+            text = "Idea: Launch less\nGrid: rows / 64\nBlock: 64\n"
+            return ChatAnswer(text, "m", Usage(1, 1))
+
+    spec, node = grown()
+    context = context_of(spec, node)
+    proposer = LlmProposer(Client())
+    (proposal,) = proposer.propose(context).proposals
+    candidate = edit_program(context.program, proposal.edits)
+    reason = "a grid extent of 0 in the case rows=7, cols=129: <<<(0, 1, 1), (64, 1, 1), 0>>>, (7 / 64) of float4 x"
+    evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
+    assert proposer.repair(context.program, candidate, evaluation) is not None
+    told = asked[-1].messages[-1].content
+    assert "a grid extent of … in the case rows=…, cols=…: <<<(…, …, …), (…, …, …), …>>>, (… / …) of float4 x" in told
+
+
 def test_a_sentence_that_names_a_line_comes_with_that_line():
     spec, node = grown()
     assert "line 33 (<" in propose(context_of(spec, node))[1].content
