@@ -16,7 +16,8 @@ PRIOR_GAIN = 0.5  # doublings that are expected of a prior of 1, before anything
 RULE_WEIGHT = 2.0  # tries of a rule that its prior counts for
 EDIT_WEIGHT = 1.0  # tries of an edit that its rule counts for
 FAILED_GAIN = -0.2  # what a failure teaches: try others first, but a rule may fail here and work there
-_MOST, _LEAST = 1.5, -1.0  # one lucky or hopeless place must not stand for all
+# One lucky or hopeless place must not stand for all; but rewrites that bring five doublings are told from those that bring three.
+MOST_GAIN, LEAST_GAIN = 6.0, -1.0
 
 
 class Experience:
@@ -30,7 +31,7 @@ class Experience:
         for key in (_rule(proposal), _edit(proposal)):
             kept = self._sums[key]
             kept[0] += 1
-            kept[1] += min(_MOST, max(_LEAST, gain))
+            kept[1] += min(MOST_GAIN, max(LEAST_GAIN, gain))
 
     def expect(self, proposal: Proposal) -> float:
         """The gain to expect: the prior's, drawn to what its rule brought, and that to what the same edit brought."""

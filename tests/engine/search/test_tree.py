@@ -136,3 +136,46 @@ def test_without_proxies_counters_change_nothing():
     a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(2.0))
     tree.observe(a, Proxies(1e6, 1e3))
     assert a.gained == 1.0
+
+
+def test_what_the_best_rewrite_closes_off_is_tried_before_it_and_the_rewrite_made_again():
+    def propose(of):
+        lines = of.data.decode().splitlines()
+        rules = {
+            "rewrite": ("// speed 8 #r",),
+            "before": ("// speed 1.01 #b",),
+            "after": tuple(f"// speed 0.99 #{i}" for i in range(40)),
+        }
+        return [
+            edit(of, line, 0.9 if rule == "rewrite" else 0.3, rule)
+            for rule, every in rules.items()
+            for line in every
+            if line not in lines and not (rule == "before" and "// speed 8 #r" in lines)
+        ]
+
+    tree = Tree(program(), propose, 0)
+    grow(tree, speeds, 40)
+    best = max(tree.walk(), key=lambda node: node.gained)
+    assert [node.proposal.rule for node in best.path()[1:3]] == ["before", "rewrite"]
+    greedy = Tree(program(), propose, 0, "greedy")
+    grow(greedy, speeds, 40)
+    assert max(n.gained for n in greedy.walk()) < best.gained
+
+
+def test_one_failure_below_a_rewrite_does_not_hide_a_refinement():
+    tree = Tree(program(), Factors(()), 0)
+    wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("no"))
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(32.0))
+    b = tree.add(2, tree.root, edit(program(), "b"), program("b"), evaluated(32.0 * 1.02))
+    tree.add(3, b, edit(program("b"), "c"), program("bc"), wrong)
+    assert b.value() > a.value()
+
+
+def test_a_duplicate_gives_its_parent_no_better_best():
+    tree = Tree(program(), Factors(()), 0)
+    a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(1.5))
+    b = tree.add(2, tree.root, edit(program(), "b"), program("b"), evaluated(2.0))
+    twin = Evaluation(Outcome.DUPLICATE, b.evaluation.measurement)
+    tree.add(3, a, edit(program("a"), "b"), program("ab"), twin)
+    assert (a.best, a.visits) == (a.gained, 2)
+    assert tree.root.best == b.gained
