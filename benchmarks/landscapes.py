@@ -1,6 +1,6 @@
 """Tree search against greedy and random search on simulated kernels, to set the search's constants without a GPU.
 
-    python benchmarks/landscapes.py --candidates 100 --seeds 30 [--record FILE]
+    python benchmarks/landscapes.py [--candidates 100] [--seeds 100] [--with NAME=VALUE]... [--record FILE]
 
 A landscape is a dozen rules with up to six variants each. A variant has a gain (in doublings of the speed), a prior that knows a
 little of it, and a chance to fail; pairs of rules help or harm each other. Kinds: `few` (two or three rules matter), `mixed`, `chain`
@@ -9,8 +9,9 @@ gains most in the end), and three like the example kernels: `saturated` (one rew
 per cent and their priors do not say how, the other rules bring one or two per cent each), `idle` (the same, and half of the edits
 leave the machine code as it was or give that of another edit: such candidates count and bring nothing), `closing` (the same, and
 after the rewrite most rules no longer fit, of which one to three gain when they come first). Measurements have one per cent of noise.
-The result is the mean of the best gain found, with the tree search's lead over the others. What holds here need not hold on a GPU:
-benchmarks/ablation.py measures that. Exit code 0.
+The result is the mean of the best gain found, and by how much the tree search leads on the same landscapes, with a 95 % interval
+(percentile bootstrap over landscapes). `--with` gives a constant of the tree search another value. What holds here need not hold on
+a GPU: benchmarks/ablation.py measures that. Exit code 0; 2 for a constant that there is not.
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program  # noqa: E402
 from engine.rules.model import Proposal  # noqa: E402
+from engine.search import experience, tree  # noqa: E402
 from engine.search.tree import Node, Strategy, Tree  # noqa: E402
 
 KINDS = ("few", "mixed", "chain", "synergy", "deceptive", "saturated", "idle", "closing")
 STRATEGIES: tuple[Strategy, ...] = ("mcts", "greedy", "random")
 _RULES = 12
 _NOISE = 0.01  # of a doubling
+_RESAMPLES = 2000
 _IN_FLIGHT = 18  # a machine of 16 cores keeps so many candidates in flight
 
 Edit = tuple[int, int]  # rule, variant
@@ -152,24 +157,24 @@ def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_
         ]
 
     noise = random.Random(seed)
-    tree = Tree(program(frozenset()), propose, seed, strategy)
-    tree.root.evaluation = Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0))
-    seen: dict[frozenset[Edit], Evaluation] = {where.code(frozenset()): tree.root.evaluation}
+    searched = Tree(program(frozenset()), propose, seed, strategy)
+    searched.root.evaluation = Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0))
+    seen: dict[frozenset[Edit], Evaluation] = {where.code(frozenset()): searched.root.evaluation}
     pending: list[tuple[Node, Proposal, Program]] = []
     best, done = 0.0, 0
     while done < candidates:
-        while len(pending) < in_flight and (chosen := tree.select()) is not None:
+        while len(pending) < in_flight and (chosen := searched.select()) is not None:
             node, proposal = chosen
             edit = (int(proposal.parameters["rule"]), int(proposal.parameters["variant"]))
             result = program(made[node.program.digest] | {edit})
-            if result.digest in tree.digests or any(result.digest == p.digest for _, _, p in pending):
-                tree.settle(node)
+            if result.digest in searched.digests or any(result.digest == p.digest for _, _, p in pending):
+                searched.settle(node)
             else:
                 pending.append((node, proposal, result))
         if not pending:
             break
         node, proposal, result = pending.pop(0)
-        tree.settle(node)
+        searched.settle(node)
         done += 1
         code = where.code(made[result.digest])
         if code in seen:
@@ -177,7 +182,7 @@ def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_
         else:
             best = max(best, where.worth(code) or 0.0)
             evaluation = seen[code] = _evaluated(where.worth(code), noise)
-        tree.add(done, node, proposal, result, evaluation)
+        searched.add(done, node, proposal, result, evaluation)
     return best
 
 
@@ -190,36 +195,84 @@ def _evaluated(worth: float | None, noise: random.Random) -> Evaluation:
     return Evaluation(outcome, Measurement((), ratio, ratio / 1.01, ratio * 1.01))
 
 
-def table(candidates: int, seeds: int) -> dict[str, dict[str, float]]:
-    """The mean best gain by kind and strategy."""
+def table(candidates: int, seeds: int) -> dict[str, dict[str, list[float]]]:
+    """The best gains by kind and strategy, one for each seed."""
     return {
         kind: {
-            strategy: statistics.mean(search(landscape(kind, s), strategy, s, candidates) for s in range(seeds))
+            strategy: [search(landscape(kind, s), strategy, s, candidates) for s in range(seeds)]
             for strategy in STRATEGIES
         }
         for kind in KINDS
     }
 
 
+def lead(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of the paired differences with its 95 % interval."""
+    differences = np.asarray(ours) - np.asarray(theirs)
+    rng = np.random.default_rng(0)
+    means = rng.choice(differences, (_RESAMPLES, len(differences))).mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(differences.mean()), float(low), float(high)
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Run; see the module's docstring."""
     parser = argparse.ArgumentParser(description="Compare ways to choose the next edit on simulated kernels.")
     parser.add_argument("--candidates", type=int, default=100, help="of each search (default: 100)")
-    parser.add_argument("--seeds", type=int, default=30, help="landscapes of each kind (default: 30)")
+    parser.add_argument("--seeds", type=int, default=100, help="landscapes of each kind (default: 100)")
+    parser.add_argument(
+        "--with", dest="changed", action="append", default=[], metavar="NAME=VALUE",
+        help="another value for a constant of the search, as BEST_SHARE=0.95",
+    )  # fmt: skip
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
-    found = table(options.candidates, options.seeds)
-    print("| mean best gain, in doublings | " + " | ".join(STRATEGIES) + " |\n|---|" + "---:|" * len(STRATEGIES))
-    for kind, row in found.items():
-        print(f"| {kind} | " + " | ".join(f"{row[s]:.2f}" for s in STRATEGIES) + " |")
-    means = {s: statistics.mean(row[s] for row in found.values()) for s in STRATEGIES}
-    print("| all | " + " | ".join(f"{means[s]:.2f}" for s in STRATEGIES) + " |")
+    modules = (tree, experience)
+    constants = {
+        name: value for module in modules for name, value in vars(module).items() if name.isupper() and isinstance(value, float)
+    }  # fmt: skip
+    changed: dict[str, float] = {}
+    for text in options.changed:
+        name, _, value = text.partition("=")
+        try:
+            changed[name] = float(value)
+        except ValueError:
+            parser.error(f"{text!r} is not NAME=VALUE with a number")
+        if name not in constants:
+            parser.error(f"{name!r} is not one of {', '.join(constants)}")
+    try:
+        for name, number in changed.items():
+            for module in modules:
+                if hasattr(module, name):
+                    setattr(module, name, number)
+        found = table(options.candidates, options.seeds)
+    finally:
+        for name in changed:
+            for module in modules:
+                if hasattr(module, name):
+                    setattr(module, name, constants[name])
+    means = {kind: {s: statistics.mean(row[s]) for s in STRATEGIES} for kind, row in found.items()}
+    first, *others = STRATEGIES
+    leads = {
+        kind: dict(zip(others, (lead(row[first], row[s]) for s in others), strict=True)) for kind, row in found.items()
+    }
+    print(
+        "| mean best gain, in doublings | "
+        + " | ".join(STRATEGIES)
+        + "".join(f" | lead over {s}" for s in others)
+        + " |"
+    )
+    print("|---|" + "---:|" * len(STRATEGIES) + "---|" * len(others))
+    for kind, row in means.items():
+        ahead = [f"{middle:+.3f} ({low:+.3f} to {high:+.3f})" for middle, low, high in leads[kind].values()]
+        print(f"| {kind} | " + " | ".join([f"{row[s]:.3f}" for s in STRATEGIES] + ahead) + " |")
     if options.record:
         record = {
-            "schema": "optiml.landscapes/1",
+            "schema": "optiml.landscapes/2",
             "candidates": options.candidates,
             "seeds": options.seeds,
-            "means": found,
+            "constants": {**constants, **changed},
+            "means": means,
+            "leads": leads,
         }
         options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+from pathlib import Path
 
 import pytest
 
 from benchmarks import landscapes
+from engine.search import tree
 from engine.search.experience import FAILED_GAIN, PRIOR_GAIN, Experience
 from tests.engine.search.fakes import edit, program
 
@@ -34,6 +37,40 @@ def test_tree_search_finds_more_than_greedy_and_random_with_as_many_candidates(k
     assert tree > 1.3 * chance
 
 
+def test_of_edits_that_are_the_same_one_is_a_program() -> None:
+    one = next(w for seed in range(9) if any((w := landscapes.landscape("idle", seed)).same.values()))
+    idle = next(edit for edit, twin in one.same.items() if twin is None)
+    alias, twin = next((edit, twin) for edit, twin in one.same.items() if twin is not None)
+    assert one.code(frozenset({idle})) == frozenset()
+    assert one.worth(frozenset({idle})) == 0.0
+    assert one.code(frozenset({alias})) == one.code(frozenset({twin}))
+
+
+def test_a_rewrite_closes_rules_off_and_not_the_other_way() -> None:
+    one = landscapes.landscape("closing", 0)
+    ((strong, shut),) = one.shuts.items()
+    after = {rule for rule, _ in one.edits(frozenset({(strong, 0)}))}
+    assert not after & shut
+    assert all(strong in {rule for rule, _ in one.edits(frozenset({(other, 0)}))} for other in shut)
+
+
+@pytest.mark.parametrize(("kind", "least"), [("saturated", 0.0), ("closing", 0.05)])
+def test_tree_search_leads_where_one_rewrite_brings_nearly_all(kind: str, least: float) -> None:
+    found = {
+        strategy: [landscapes.search(landscapes.landscape(kind, s), strategy, s, 100) for s in range(12)]
+        for strategy in ("mcts", "greedy")
+    }  # type: ignore[misc]
+    assert landscapes.lead(found["mcts"], found["greedy"])[0] > least
+
+
+def test_the_lead_is_the_mean_of_paired_differences() -> None:
+    middle, low, high = landscapes.lead([1.0, 2.0, 3.0, 4.0], [0.5, 1.5, 2.5, 3.0])
+    assert middle == pytest.approx(0.625)
+    assert low <= middle <= high
+    assert low >= 0.5
+    assert high <= 1.0
+
+
 def test_experience_starts_from_the_prior_and_goes_by_what_was_seen() -> None:
     tried, other, strange = (edit(program(), line, 0.6, rule) for line, rule in (("a", "x"), ("b", "x"), ("c", "y")))
     known = Experience()
@@ -48,7 +85,22 @@ def test_experience_starts_from_the_prior_and_goes_by_what_was_seen() -> None:
     assert known.expect(strange) < 0.0
 
 
-def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
-    assert landscapes.main(["--seeds", "1", "--candidates", "5", "--record", str(tmp_path / "r.json")]) == 0
+def test_the_command_prints_a_table_and_changes_constants_for_itself_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kept = tree.BEST_SHARE
+    to = tmp_path / "r.json"
+    command = ["--seeds", "2", "--candidates", "5", "--with", "BEST_SHARE=0.5", "--with", "RULE_WEIGHT=3"]
+    assert landscapes.main([*command, "--record", str(to)]) == 0
     assert "| deceptive |" in capsys.readouterr().out
-    assert (tmp_path / "r.json").exists()
+    record = json.loads(to.read_text())
+    assert (record["constants"]["BEST_SHARE"], record["constants"]["RULE_WEIGHT"]) == (0.5, 3.0)
+    assert kept == tree.BEST_SHARE
+
+
+@pytest.mark.parametrize("text", ["BEST_SHARE", "BEST_SHARE=much", "NO_SUCH=1"])
+def test_a_constant_that_there_is_not_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        landscapes.main(["--with", text])
+    assert raised.value.code == 2
+    assert text.partition("=")[0] in capsys.readouterr().err

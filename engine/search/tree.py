@@ -42,7 +42,7 @@ BEST_SHARE = 0.998
 # seldom add up wholly. On the landscapes 0.03 to 0.1 are alike; with 0 too much is spent on it, with 0.2 too little.
 BEFORE_LOSS = 0.05
 # Values are scaled by what was gained below the node that chooses; noise about nothing is not blown up beyond this, in doublings (3.5 %).
-_LEAST_SCALE = 0.05
+LEAST_SCALE = 0.05
 
 
 Strategy = Literal["mcts", "greedy", "random"]
@@ -69,7 +69,7 @@ def constants() -> dict[str, dict[str, float | str]]:
         "most_gain": {"value": MOST_GAIN, "reason": "what one try may teach: one lucky place must not stand for all"},
         "least_gain": {"value": LEAST_GAIN, "reason": "what one try may teach: nor one hopeless place"},
         "least_scale": {
-            "value": _LEAST_SCALE,
+            "value": LEAST_SCALE,
             "reason": "of values, in doublings, so that noise about nothing is not blown up",
         },
     }
@@ -201,7 +201,7 @@ class Tree:
         while True:
             # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel. What was gained below a node sets its scale:
             # a per cent is much among refinements of a rewrite, and nothing beside the rewrite.
-            scale = max(_LEAST_SCALE, node.best - node.gained)
+            scale = max(LEAST_SCALE, node.best - node.gained)
             visits = math.sqrt(node.visits + node.pending)
             below = [child for child in node.children if self._open(child)]
             line = self._line(node)
