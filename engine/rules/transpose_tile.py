@@ -49,9 +49,9 @@ from engine.source.model import Edit, Span
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# Edge of the square tile and rows of threads: 32 columns fill a 128-byte line of floats.
-_SHAPES = ((32, 8), (32, 16), (64, 8), (32, 4))
-_MOST_SHARED = 49152
+# Edge of the square tile and rows of threads: 32 columns fill a 128-byte line of floats, and a thread has four elements at
+# least under way.
+_SHAPES = ((32, 8), (64, 8), (32, 4), (64, 4))
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,14 @@ def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: 
         return taken[-1]
 
     tile, k = name_for("tile"), name_for("k")
+    # Counted from a constant the loop unrolls: all loads of a thread are under way at once.
+    loop = [f"{outer}for (int {k} = threadIdx.y; {k} < {edge}; {k} += {rows}) {{"]
+    if edge % rows == 0:
+        first = name_for("first")
+        loop = [
+            f"{outer}for (int {first} = 0; {first} < {edge}; {first} += {rows}) {{",
+            f"{inner}const int {k} = {first} + threadIdx.y;",
+        ]
     derived = [
         reindent(render(site, d.start_byte, d.end_byte), indent_at(site, d.start_byte), inner) for d in mapping.derived
     ]
@@ -207,7 +215,7 @@ def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: 
         """A pass over the tile whose lanes run along one axis."""
         lane, step = (x, y) if along == "x" else (y, x)
         return [
-            f"{outer}for (int {k} = threadIdx.y; {k} < {edge}; {k} += {rows}) {{",
+            *loop,
             f"{inner}const {lane.type} {lane.name} = blockIdx.{lane.axis} * {edge} + threadIdx.x;",
             f"{inner}const {step.type} {step.name} = blockIdx.{step.axis} * {edge} + {k};",
             *derived,
@@ -231,11 +239,11 @@ def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: 
         f"{outer}__syncthreads();",
         *phase(other, reindent(stored, indent_at(site, start), deep)),
     ]
-    first, last = mapping.guards[0], children(body_node(site))[-1]
-    begin = site.unit.data.rfind(b"\n", 0, first.start_byte) + 1
+    guard, last = mapping.guards[0], children(body_node(site))[-1]
+    begin = site.unit.data.rfind(b"\n", 0, guard.start_byte) + 1
     return [
         Edit(line_span(site, x.declaration), ""),
         Edit(line_span(site, y.declaration), ""),
-        *(Edit(line_span(site, d), "") for d in mapping.derived if d.start_byte < first.start_byte),
+        *(Edit(line_span(site, d), "") for d in mapping.derived if d.start_byte < guard.start_byte),
         Edit(Span(begin, last.end_byte), "\n".join(lines)),
     ]

@@ -1,6 +1,8 @@
 import pytest
 
-from tests.engine.rules.workbench import compiles, device, make, one, propose
+from engine.rules.transpose_tile import TransposeTile
+from tests.engine.rules import workbench
+from tests.engine.rules.workbench import compiles, device, machine_code, make, one, propose
 
 TRANSPOSE = """
 __global__ void flip(const float* in, float* out, int rows, int cols) {
@@ -32,6 +34,24 @@ def test_store_along_columns() -> None:
     assert edited.configs[0].block == (32, 8, 1)
     assert edited.configs[0].grid == (63, 128, 1)
     compiles(edited)
+
+
+def test_the_compiler_knows_how_often_a_thread_goes_round() -> None:
+    edited = one(make(TRANSPOSE, LAUNCH, **SIZES), "transpose_tile", tile=32, rows=8)
+    loop = "for (int first = 0; first < 32; first += 8) {\n        const int k = first + threadIdx.y;\n"
+    assert device(edited).count(loop) == 2
+    # All four loads are under way before the first store.
+    before, _, after = machine_code(edited).partition("BAR.SYNC")
+    assert before.count("LDG") == 4
+    assert "LDG" not in after
+
+
+def test_rows_that_do_not_divide_the_tile() -> None:
+    (family,) = TransposeTile().families(make(TRANSPOSE, LAUNCH, **SIZES))
+    proposal = family.make({"tile": 48, "rows": 32})
+    assert proposal is not None
+    edited = workbench.after(make(TRANSPOSE, LAUNCH, **SIZES), proposal)
+    assert device(edited).count("for (int k = threadIdx.y; k < 48; k += 32) {") == 2
 
 
 def test_load_along_columns_with_a_derived_index() -> None:
