@@ -33,7 +33,8 @@ from engine.rules.common import (
     written,
 )
 from engine.rules.model import Proposal, Site
-from engine.rules.packs import aligned, index_of, is_target, packs, scalar_pointers, size_of, unconditional, widths
+from engine.rules.packs import aligned, index_of, is_target, packs, size_of, unconditional, widths
+from engine.rules.row_pointers import row_pointers
 from engine.rules.threads import StrideLoop, declarators, definition, global_axis, stride_loop
 from engine.rules.wording import factor_text
 from engine.source.model import Edit, Span
@@ -129,7 +130,7 @@ def _resolved(site: Site, node: Node) -> Node | None:
 
 def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
     """The vectorisable accesses of each loop; None where a loop of the group stands in the way."""
-    pointers = _pointers(site)
+    pointers = row_pointers(site)
     body = body_node(site)
     together = _shared_by(site, loops[0]) != "thread"
     roots_written: set[str] = set()
@@ -169,46 +170,6 @@ def _counters(body: Node) -> frozenset[str]:
     calls = [n for n in walk(body) if n.type == "call_expression" and called(n).startswith("atomic")]
     used = {called(n) for n in calls if n.parent is None or n.parent.type != "expression_statement"}
     return frozenset({called(n) for n in calls} - used - {"atomicExch", "atomicCAS"})
-
-
-def _pointers(site: Site) -> dict[str, tuple[str, str]]:
-    """Pointer parameters and local pointers derived from them: name to (element type, parameter)."""
-    parameters = scalar_pointers(site)
-    found = {name: (p.base, name) for name, p in parameters.items()}
-    declared: list[str] = []
-    for node in walk(body_node(site)):
-        if node.type != "declaration":
-            continue
-        for child in node.children_by_field_name("declarator"):
-            target, value = child.child_by_field_name("declarator"), child.child_by_field_name("value")
-            if (
-                child.type != "init_declarator"
-                or target is None
-                or target.type != "pointer_declarator"
-                or value is None
-            ):
-                continue
-            name_node = target.child_by_field_name("declarator")
-            roots = names(value) & set(found)
-            if name_node is None or name_node.type != "identifier" or len(roots) != 1 or not pure(value):
-                continue
-            root = roots.pop()
-            terms = [text(t) for t in operands(value, "+")]
-            if root in terms and text(node.child_by_field_name("type") or node) == found[root][0]:
-                declared.append(text(name_node))
-                found[text(name_node)] = (found[root][0], found[root][1])
-    twice = {n for n in declared if declared.count(n) > 1 or n in parameters}
-    reassigned = {n for n in found if _reassigned(site, n)}
-    return {n: v for n, v in found.items() if n not in twice | reassigned}
-
-
-def _reassigned(site: Site, name: str) -> bool:
-    for node in walk(body_node(site)):
-        if node.type in ("assignment_expression", "update_expression"):
-            target = node.child_by_field_name("left") or node.child_by_field_name("argument")
-            if target is not None and text(target) == name:
-                return True
-    return False
 
 
 def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[_Use] | None:
