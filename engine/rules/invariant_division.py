@@ -141,7 +141,7 @@ class InvariantDivision:
 
 
 def _short(expression: str) -> str:
-    return re.sub(r"[()]", "", expression)
+    return re.sub(r"(?<!\w)\((\w+)\)", r"\1", expression)
 
 
 def _division(site: Site, scope: Scope, node: Node) -> _Division | None:
