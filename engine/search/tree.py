@@ -35,8 +35,9 @@ EXPLORATION = 0.02
 # the rest go below what was good.
 WIDTH = 2.0
 WIDENING = 0.5
-# The value of a child mixes the best and the mean reward below it. The best finds. The mean settles ties and no more: where one rewrite
-# brought five doublings, a failure below it costs the mean more than all the refinements bring that are still to be found.
+# The value of a child mixes the best and the mean reward below it. The best finds; the mean settles ties and no more: where one rewrite
+# brought five doublings, a failure below it costs the mean more than a refinement brings. For the same reason an awaited visit counts
+# among the visits and not as a poor reward.
 BEST_SHARE = 0.998
 # After an edit that must come before a rewrite, the rewrite is expected to gain this much less than it did without, in doublings: gains
 # seldom add up wholly. On the landscapes 0.03 to 0.1 are alike; with 0 too much is spent on it, with 0.2 too little.
