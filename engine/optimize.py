@@ -373,6 +373,8 @@ def verdict(
 ) -> str:  # fmt: skip
     """The run in one sentence."""
     tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
+    if known := progress.outcomes.get(Outcome.DUPLICATE, 0):  # a twin of a right one is neither wrong nor counted twice
+        tried += f", {known} compiled to code that was known"
     if best is None and progress.stopped == INTERRUPTED:
         return f"The search for a faster {kernel} was interrupted, and nothing was confirmed: {tried}."
     if best is None:

@@ -100,6 +100,17 @@ def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
     assert verdict("saxpy", None, Progress(), {}, None).startswith("No improvement found for saxpy: ")
 
 
+def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
+    """Five duplicates were `5 candidates tried, 0 of them right`."""
+    from engine.optimize import verdict
+    from engine.search.loop import Progress
+
+    progress = Progress(5, 0, outcomes={Outcome.DUPLICATE: 5})
+    assert verdict("scale", None, progress, {}, None) == (
+        "No improvement found for scale: 5 candidates tried, 0 of them right, 5 compiled to code that was known."
+    )
+
+
 def test_a_refusal_by_a_guardrail_reports_the_speedup(repository):
     from engine.optimize import verdict
     from engine.result import Refusal
