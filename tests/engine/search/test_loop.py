@@ -71,7 +71,7 @@ def test_the_candidate_budget_is_exact(tmp_path):
 
 
 def test_near_its_end_a_search_says_so_once_and_goes_on(tmp_path):
-    search = start(tmp_path, Factors(tuple(f"1.{i:02}" for i in range(1, 30))))
+    search = start(tmp_path, Factors(tuple(f"1.{i:02}" for i in range(1, 30))), in_flight=1)
     seen = []
     search.run(Budget(candidates=20), nearly=Budget(candidates=15), then=lambda: seen.append(search.progress.evaluated))
     assert seen == [15]
