@@ -18,7 +18,7 @@ from bot.errors import BundleError
 from bot.git import Repository
 from engine.errors import OptimlError
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 
 def record(

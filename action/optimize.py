@@ -32,8 +32,8 @@ from engine.optimize import Options, optimize
 from engine.search.loop import Budget
 from engine.source.load import load_program
 from engine.source.parse import parse
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
 
 if TYPE_CHECKING:
     from engine.llm.session import LlmSettings

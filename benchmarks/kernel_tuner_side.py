@@ -62,7 +62,7 @@ def main() -> int:
     from engine.machine import make_machine
     from engine.source.load import load_program
     from engine.spec.data import generate, scalars
-    from engine.spec.read import find_spec
+    from engine.spec.find import find_spec
     from engine.tune.feasible import feasible
     from engine.tune.run import TuneOptions, make_template
 

@@ -103,7 +103,7 @@ def compare(
     from engine.errors import OptimlError
     from engine.evaluate.cpu import CpuEvaluator
     from engine.source.load import load_program, repository_root
-    from engine.spec.read import find_spec
+    from engine.spec.find import find_spec
 
     path = ROOT / "examples" / f"{name}.cu"
     samples: list[Sampled] = []

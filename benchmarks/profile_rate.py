@@ -42,8 +42,8 @@ from engine.search.insight import HELD, WAITED  # noqa: E402
 from engine.search.loop import Budget  # noqa: E402
 from engine.source.edit import edit_program  # noqa: E402
 from engine.source.load import load_program, repository_root  # noqa: E402
+from engine.spec.find import find_spec  # noqa: E402
 from engine.spec.model import KernelSpec  # noqa: E402
-from engine.spec.read import find_spec  # noqa: E402
 
 SCHEMA = "optiml.profile_rate/1"
 _DEFAULT = ("softmax.cu", "matmul.cu", "transpose.cu")

@@ -33,8 +33,8 @@ from engine.model import CaseTiming, Evaluation, Measurement, Outcome
 from engine.rules.model import Target
 from engine.search.tree import Tree
 from engine.source.load import load_program
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
 
 SCHEMA = "optiml.prompt_time/1"
 MOST_MS = 20.0

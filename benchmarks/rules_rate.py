@@ -38,8 +38,8 @@ from engine.rules import RuleFailure, make_site, proposals, rules  # noqa: E402
 from engine.rules.model import Proposal, Target  # noqa: E402
 from engine.source.edit import edit_program  # noqa: E402
 from engine.source.load import load_program, repository_root  # noqa: E402
+from engine.spec.find import described, find_spec  # noqa: E402
 from engine.spec.model import KernelSpec  # noqa: E402
-from engine.spec.read import described, find_spec  # noqa: E402
 
 SCHEMA = "optiml.rules_rate/1"
 LEAST = 0.9  # of a rule's proposals compile

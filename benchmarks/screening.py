@@ -69,7 +69,7 @@ def one_kernel(file: Path, count: int) -> dict[str, Any]:
     from engine.model import Outcome
     from engine.source.edit import edit_program
     from engine.source.load import load_program, repository_root
-    from engine.spec.read import find_spec
+    from engine.spec.find import find_spec
 
     root = repository_root(file)
     spec, spec_path = find_spec(root, file)

@@ -155,7 +155,7 @@ def _times(result: Mapping[str, Any]) -> Row:
 def _roofline(place: Place, file: str, result: Mapping[str, Any]) -> Row:
     """The floor of the longest timing case, and what share of it the suggestion reaches; nothing for kernels outside the suite."""
     from engine.predict.targets import figures_for
-    from engine.spec.read import find_spec
+    from engine.spec.find import find_spec
 
     entry = roofline.table().get(Path(file).stem)
     if entry is None:

@@ -34,7 +34,7 @@ class Stage:
         from engine.gpu.device import Tools
         from engine.machine import make_machine
         from engine.source.load import load_program
-        from engine.spec.read import find_spec
+        from engine.spec.find import find_spec
 
         self.machine = make_machine(device="gpu")
         path = place.root / file

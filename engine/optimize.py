@@ -39,8 +39,8 @@ from engine.search.tree import Node, Strategy, Tree
 from engine.search.tree import constants as search_constants
 from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
 from engine.suggest import Gate
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from engine.source.load import load_program
 from engine.source.model import Kernel, Unit
 from engine.source.parse import parse
 from engine.source.slice import device_slice
+from engine.spec.find import described, find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import described, find_spec, specs_in
+from engine.spec.read import specs_in
 from engine.spec.tables import SPEC_NAME
 from hooks.git import contents
 

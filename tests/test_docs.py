@@ -115,7 +115,7 @@ def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from engine.rules import make_site
     from engine.source.edit import edit_program
     from engine.source.load import load_program
-    from engine.spec.read import find_spec
+    from engine.spec.find import find_spec
 
     blocks = [b for language, b in _FENCE.findall((ROOT / "CONTRIBUTING.md").read_text()) if language == "python"]
     assert len(blocks) == 1

@@ -17,8 +17,8 @@ from engine.source.load import load_program
 from engine.source.parse import parse
 from engine.spec.data import buffer_elements, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

@@ -19,7 +19,7 @@ from engine.errors import OptimlError
 from engine.machine import Machine, make_machine
 from engine.model import Outcome
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from tests.test_docs import check_command
 
 ROOT = Path(__file__).resolve().parent.parent

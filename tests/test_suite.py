@@ -17,7 +17,7 @@ from engine.search.journal import Entry, Journal
 from engine.source.load import load_program
 from engine.source.parse import parse
 from engine.spec.data import buffer_elements
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from tests.engine.search import fakes
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from engine.source.load import load_program, repository_root
     from engine.spec.draft import draft
-    from engine.spec.read import described
+    from engine.spec.find import described
 
     file = arguments.file.resolve()
     root = repository_root(file)

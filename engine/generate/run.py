@@ -40,7 +40,7 @@ from engine.optimize import Options, ignore_folder, provenance
 from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 _MOST_SENTENCE = 2_000
 _TIMED = (Outcome.ACCEPTED, Outcome.SCREENED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.UNSTABLE)

@@ -15,7 +15,7 @@ from engine.machine import Machine
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.selftest.cases import PASSED, SelfCase, original_text
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from engine.verify.defences import ALL, Defences
 
 

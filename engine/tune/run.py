@@ -29,8 +29,9 @@ from engine.search.loop import INTERRUPTED, Budget, Progress
 from engine.source.load import load_program, repository_root
 from engine.source.parse import parse
 from engine.source.patch import make_patch
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec, specs_in
+from engine.spec.read import specs_in
 from engine.suggest import Gate
 from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, generate, possible, same_code

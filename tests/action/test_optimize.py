@@ -17,7 +17,7 @@ from bot.bundle import Comparison, Looked, read_bundle
 from bot.git import Repository
 from engine.config_text import ConfigError
 from engine.evaluate.model import Signals
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from tests.bot.make import measurement
 from tests.hooks.conftest import KERNEL, git
 

@@ -20,7 +20,7 @@ from engine.predict.targets import target_for
 from engine.sandbox import available, sandbox
 from engine.search.journal import Entry, Journal
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from tests.bot.make import HEAD, bundle, looked
 from tests.faults.scripted import TEXT, kernel
 

@@ -16,7 +16,7 @@ from engine.machine import Machine, make_machine
 from engine.sandbox import available
 from engine.selftest.cases import PASSED, load_cases, original_text
 from engine.spec.data import Draw, figures, generate
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from engine.verify.defences import ALL, Defences
 
 SANDBOX, WHY = available()

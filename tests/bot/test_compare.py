@@ -12,7 +12,7 @@ from bot.compare import compare, standing
 from engine.machine import make_machine
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from tests.bot.make import measurement
 
 KERNEL = """#include <cuda_runtime.h>

@@ -13,7 +13,7 @@ from engine.guardrails import LIMITS
 from engine.machine import make_machine
 from engine.model import Evaluation, Measurement, Outcome
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from engine.suggest import Gate
 
 PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels" / "saxpy.cu"

@@ -15,7 +15,7 @@ from engine.cpu.toolchain import Toolchain, prepare
 from engine.folders import cache_folder
 from engine.optimize import optimize
 from engine.sandbox import Sandbox
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 from .scripted import ScriptedEvaluator, kernel, options, scripted
 

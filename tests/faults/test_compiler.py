@@ -16,7 +16,7 @@ from engine.model import Evaluation, Outcome, Program
 from engine.predict.targets import target_for
 from engine.sandbox import NoSandbox
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 from .scripted import kernel
 

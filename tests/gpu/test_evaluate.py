@@ -15,7 +15,7 @@ from engine.evaluate.model import Built
 from engine.machine import Machine, make_machine
 from engine.model import Evaluation, Outcome, Program
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]

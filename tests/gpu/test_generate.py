@@ -17,7 +17,7 @@ from engine.generate.trial import Trial, check_plan
 from engine.machine import make_machine
 from engine.model import Outcome
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]

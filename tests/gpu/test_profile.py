@@ -14,8 +14,8 @@ from engine.profile.lines import worst_site
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileRequest
 from engine.profile.ncu import make_profiler
 from engine.source.load import load_program, repository_root
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
 
 pytestmark = pytest.mark.gpu
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"

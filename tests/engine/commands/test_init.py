@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 CODE = """\
 // A file of mine.

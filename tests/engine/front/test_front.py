@@ -15,8 +15,8 @@ from engine.model import Program
 from engine.predict.targets import target_for
 from engine.source.edit import edit_program
 from engine.source.load import load_program
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "examples" / "softmax.cu"

@@ -23,7 +23,7 @@ from engine.model import Program
 from engine.report.generation import print_generation
 from engine.source.load import load_program
 from engine.source.patch import make_patch
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
 from tests.engine.llm.server import completion, ok, status
 

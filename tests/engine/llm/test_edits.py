@@ -10,7 +10,7 @@ from engine.llm.model import Fault
 from engine.model import Program
 from engine.rules import make_site
 from engine.source.edit import edit_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 ROOT = Path(__file__).parents[3]
 SOFTMAX = ROOT / "examples" / "softmax.cu"

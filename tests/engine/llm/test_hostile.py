@@ -16,7 +16,7 @@ from engine.search.tree import Tree
 from engine.selftest.cases import load_cases, original_text
 from engine.source.edit import edit_program
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 ATTACKS = load_cases("attacks")
 REFUSED_AS_TEXT = {Fault.FORBIDDEN, Fault.UNREADABLE, Fault.UNCHANGED}

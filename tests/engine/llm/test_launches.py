@@ -18,7 +18,8 @@ from engine.rules import make_site
 from engine.source.edit import edit_program
 from engine.source.launch import evaluate
 from engine.source.load import load_program
-from engine.spec.read import find_spec, relaunched, specs_in
+from engine.spec.find import find_spec
+from engine.spec.read import relaunched, specs_in
 
 ROOT = Path(__file__).parents[3]
 TOML = "benchmarks/suite/optiml.toml"

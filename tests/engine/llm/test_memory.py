@@ -12,7 +12,7 @@ from engine.model import Evaluation, Measurement, Outcome, Program
 from engine.rules import make_site
 from engine.rules.model import Proposal
 from engine.search.tree import Tree
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 ROOT = Path(__file__).parents[3]
 ROW = {"loops": 3, "loop_depth": 1, "reads": 4, "writes": 1}

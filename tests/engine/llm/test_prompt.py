@@ -18,7 +18,7 @@ from engine.search.tree import Tree
 from engine.source.edit import edit_program
 from engine.source.load import load_program
 from engine.source.model import Edit, Span
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"

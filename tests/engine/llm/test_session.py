@@ -36,7 +36,7 @@ from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Search
 from engine.search.tree import Tree
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator
 
 from .server import completion, ok, status

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from engine.errors import SourceError, SpecError, UsageError
 from engine.model import Program
+from engine.spec.find import find_spec
 from engine.spec.model import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr
-from engine.spec.read import find_spec, specs_in
+from engine.spec.read import specs_in
 
 CODE = """\
 typedef float real;

@@ -12,7 +12,7 @@ from engine.model import Outcome
 from engine.rules import families, make_site
 from engine.rules.model import Target
 from engine.source.load import load_program
-from engine.spec.read import find_spec
+from engine.spec.find import find_spec
 from engine.tune import TuneResult
 from engine.tune.feasible import feasible
 from engine.tune.run import rule_templates

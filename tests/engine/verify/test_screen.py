@@ -12,8 +12,8 @@ from engine.predict.targets import target_for
 from engine.selftest.cases import SelfCase, load_cases, original_text
 from engine.source.edit import edit_program
 from engine.source.load import load_program, repository_root
+from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import find_spec
 from engine.verify.screen import screen
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.cu"))
