@@ -172,10 +172,13 @@ def _run(
                 None if most is None else int(_AHEAD * most),
             )
 
-            def foresee() -> None:
+            def likely() -> Callable[[], list[tuple[Built, Evaluation]]]:
                 path = next(iter(search.best_nodes(1)), search.tree.root).path()
+                return lambda: _looked_at(search, evaluator, steps_that_count(path, source))
+
+            def foresee() -> None:
                 if insight is not None:
-                    insight.foresee(lambda: _looked_at(search, evaluator, steps_that_count(path, source)))
+                    insight.foresee(likely())
 
             try:
                 search.run(Budget(limit, most), nearly=nearly, then=foresee)
@@ -187,8 +190,7 @@ def _run(
                     part.settle(_QUESTIONS_S if options.budget.seconds is None else _QUESTIONS_SHORT_S)
             if insight is not None and not interrupted:  # the profiler starts beside the confirmation
                 with _booked(search, "profile"):
-                    likely = next(iter(search.best_nodes(1)), search.tree.root)
-                    insight.prepare(_looked_at(search, evaluator, steps_that_count(likely.path(), source)))
+                    insight.prepare(likely()())
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
             path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
             seer = insight or predicted
