@@ -200,6 +200,11 @@ def commit() -> str:
     return head + ("+changes" if changed else "")
 
 
+def one_gpu(name: str) -> dict[str, str]:
+    """What the environment of a run on one GPU of several has of its own: numbered as the driver's tools do, whatever the speeds are."""
+    return {"CUDA_VISIBLE_DEVICES": name, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 def machine() -> dict[str, Any]:
     """System, processor and memory. The GPU's name and clocks stand in each result's `signals`."""
     model = ""

@@ -54,7 +54,7 @@ from benchmarks.answer_set import (
     with_answers,
     write_responses,
 )
-from benchmarks.examples import ROOT, head, optiml, shown, speedup, trimmed
+from benchmarks.examples import ROOT, head, one_gpu, optiml, shown, speedup, trimmed
 from engine.llm.prompt import PROFILES
 
 SCHEMA = "optiml.model_path/2"
@@ -116,7 +116,6 @@ def main(given: Sequence[str] | None = None) -> int:
             done = [runs[name, n] for n in range(options.seeds) if (name, n) in runs]
             if done:
                 kernels.append({"kernel": name, "runs": done, **across_seeds(done)})
-        kernels.sort(key=lambda kernel: kernel["kernel"])
         record = {
             **head(SCHEMA, __file__, given, begin),
             "answers": stated,
@@ -202,8 +201,7 @@ def devices(gpus: int) -> list[dict[str, str]]:
     names = visible or [str(i) for i in range(gpus)]
     if len(names) < gpus:
         sys.exit(f"--gpus {gpus}: CUDA_VISIBLE_DEVICES names {len(names)}")
-    # Numbered as the driver's own tools number them, whatever the speeds are.
-    return [{"CUDA_VISIBLE_DEVICES": name, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for name in names[:gpus]]
+    return [one_gpu(name) for name in names[:gpus]]
 
 
 def compared(file: Path, seed: int, options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.bench import Ledger, Progress, Row
-from benchmarks.examples import optiml
+from benchmarks.examples import one_gpu, optiml
 from engine.errors import MachineError, UsageError
 
 _POLL_S = 0.1
@@ -237,7 +237,7 @@ def _begin(item: Item, slot: _Slot, command: Command, work: Path) -> _Running:
     ledger, key = item
     target = Path(tempfile.mkdtemp(dir=work)) / "row.json"
     output = (target.parent / "output").open("w+b")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": slot.gpu.index, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    environment = {**os.environ, **one_gpu(slot.gpu.index)}
     process = subprocess.Popen(
         list(command(ledger, key, target)),
         stdin=subprocess.PIPE,
