@@ -44,6 +44,22 @@ class Source:
         self.closed = True
 
 
+class Logged(Source):
+    """Keeps the order in which batches begin and finish."""
+
+    def __init__(self, gpu):
+        super().__init__(gpu)
+        self.order = []
+
+    def begin(self, batch, metrics, gpu=None):
+        self.order.append(f"begin {batch[0].key}")
+        return super().begin(batch, metrics, gpu)
+
+    def finish(self, answers):
+        self.order.append(f"finish {answers[0].key}")
+        return answers
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(service, "_LINGER_S", 0.05)
@@ -154,18 +170,8 @@ def test_one_sets_empty_purse_does_not_stop_the_other():
 
 
 def test_the_next_batch_begins_before_the_last_one_has_its_report():
-    gpu, order = Turns(), []
-
-    class Slow(Source):
-        def begin(self, batch, metrics, gpu=None):
-            order.append(f"begin {batch[0].key}")
-            return super().begin(batch, metrics, gpu)
-
-        def finish(self, answers):
-            order.append(f"finish {answers[0].key}")
-            return answers
-
-    source = Slow(gpu)
+    gpu = Turns()
+    source = Logged(gpu)
     source.gate.clear()
     running = start(source, gpu, batch=1)
     futures = [running.submit(request(key), CHEAP, Priority.REQUIRED) for key in "abc"]
@@ -173,23 +179,13 @@ def test_the_next_batch_begins_before_the_last_one_has_its_report():
     source.gate.set()
     assert [f.result(5).key for f in futures] == ["a", "b", "c"]
     running.close()
-    assert order == ["begin a", "begin b", "finish a", "begin c", "finish b", "finish c"]
+    assert source.order == ["begin a", "begin b", "finish a", "begin c", "finish b", "finish c"]
 
 
 def test_what_is_required_does_not_wait_for_the_next_batch_of_others():
     """A question to a model lost its diagnosis to a batch of source lines that held the GPU for eight seconds."""
-    gpu, order = Turns(), []
-
-    class Slow(Source):
-        def begin(self, batch, metrics, gpu=None):
-            order.append(f"begin {batch[0].key}")
-            return super().begin(batch, metrics, gpu)
-
-        def finish(self, answers):
-            order.append(f"finish {answers[0].key}")
-            return answers
-
-    source = Slow(gpu)
+    gpu = Turns()
+    source = Logged(gpu)
     source.gate.clear()
     running = start(source, gpu)
     with running.together():
@@ -201,7 +197,7 @@ def test_what_is_required_does_not_wait_for_the_next_batch_of_others():
     source.gate.set()
     assert [f.result(5).key for f in futures] == ["lines", "question"]
     running.close()
-    assert order == ["begin question", "finish question", "begin lines", "finish lines"]
+    assert source.order == ["begin question", "finish question", "begin lines", "finish lines"]
 
 
 def test_what_is_required_is_not_held_to_the_share():
