@@ -80,12 +80,19 @@ def rows(out: Path) -> dict[int, tuple[Any, ...]]:
 
 
 def essence(out: Path) -> dict[str, Any]:
-    """A result without what is a matter of order and time: numbers of candidates, seconds, dates."""
+    """A result without what is a matter of order and time: numbers of candidates, seconds, dates.
+
+    A kill loses the candidates in flight, so those after it are tried in another order: how often one of them was the best so far
+    follows that order. What the bests brought together does not, but for the last bit of a sum.
+    """
     result = json.loads((out / "result.json").read_text())
     for key in ("elapsed_s", "stages", "provenance"):
         result.pop(key)
     result["original"].pop("stage_s")
     result["best"].pop("id")
+    for share in result["proposers"].values():
+        share.pop("best")
+        share["gain"] = round(share["gain"], 9)
     for step in result["trajectory"]:
         step.pop("id")
     return {**result, "patch": (out / "best.patch").read_text()}
