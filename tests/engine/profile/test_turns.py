@@ -4,6 +4,14 @@ import time
 from engine.profile.turns import Turns
 
 
+def waits(turns):
+    """Until somebody waits for a turn."""
+    deadline = time.monotonic() + 20
+    while not turns._waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_who_asks_again_waits_behind_who_asked_before():
     turns, order = Turns(), []
 
@@ -14,10 +22,10 @@ def test_who_asks_again_waits_behind_who_asked_before():
     with turns:
         thread = threading.Thread(target=other)
         thread.start()
-        time.sleep(0.1)
+        waits(turns)
     with turns:
         order.append("again")
-    thread.join(5)
+    thread.join(20)
     assert order == ["other", "again"]
     assert not turns.locked()
 
@@ -58,13 +66,15 @@ def test_waiting_is_counted_for_the_search_and_not_for_its_guest():
         assert turns.locked()
         waiting = threading.Thread(target=lambda: turns.__enter__())
         waiting.start()
-        time.sleep(0.1)
+        waits(turns)
+        time.sleep(0.06)
     waiting.join()
-    assert 0.05 < turns.waited_s < 5
+    assert 0.05 < turns.waited_s
     waited = turns.waited_s
     guest = threading.Thread(target=lambda: turns.guest().__enter__())
     guest.start()
-    time.sleep(0.05)
+    waits(turns)
+    time.sleep(0.02)
     turns.__exit__()
     guest.join()
     assert turns.waited_s == waited
