@@ -5,7 +5,6 @@ A strategy sees points and what they were worth (log2 of the speedup, None for w
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,60 +130,6 @@ class Halving:
         pass
 
 
-class Annealing:
-    """A walk over neighbours that takes a worse one with a chance that falls with time, started anew where it stands still.
-
-    Source: Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983). Neighbours differ in one parameter.
-    """
-
-    name = "annealing"
-    patient = True
-
-    _START, _COOLING, _STALE = 0.5, 0.95, 12  # of a doubling; per step; steps without a gain. Ours
-
-    def __init__(self, known: Known) -> None:
-        self._random = random.Random(known.seed)
-        self._left: dict[Point, None] = dict.fromkeys(known.points)
-        self._all = known.points
-        self._current: tuple[Point, float] | None = None
-        self._best = -math.inf
-        self._temperature, self._since = self._START, 0
-        self._queue: list[Point] = []
-
-    def ask(self, count: int) -> Sequence[Trial]:
-        self._queue = [p for p in self._queue if p in self._left]
-        if self._left and len(self._queue) < count:
-            near = [p for p in self._neighbours() if p not in self._queue]
-            self._random.shuffle(near)
-            rest = [p for p in self._left if p not in self._queue and p not in near]
-            self._random.shuffle(rest)
-            self._queue += [*near, *rest][: count - len(self._queue)]
-        return [Trial(p) for p in self._queue[:count]]
-
-    def _neighbours(self) -> list[Point]:
-        if self._current is None:
-            return []
-        at = self._current[0]
-        return [p for p in self._left if sum(a != b for a, b in zip(p, at, strict=True)) == 1]
-
-    def tell(self, trial: Trial, value: float | None) -> None:
-        self._left.pop(trial.point, None)
-        if value is None:
-            return
-        self._temperature *= self._COOLING
-        self._since = 0 if value > self._best else self._since + 1
-        self._best = max(self._best, value)
-        held = self._current
-        lost = 0.0 if held is None else value - held[1]
-        if lost >= 0 or self._random.random() < math.exp(lost / max(self._temperature, 1e-3)):
-            self._current, self._queue = (trial.point, value), []
-        if self._since >= self._STALE:
-            self._current, self._queue, self._since, self._temperature = None, [], 0, self._START
-
-    def describe(self, point: Point, features: Mapping[str, float]) -> None:
-        pass
-
-
 def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
     """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError, MachineError."""
     if name is None:
@@ -201,7 +146,9 @@ def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
     if name == "halving":
         return Halving(known), reason
     if name == "annealing":
-        return Annealing(known), reason
+        from engine.tune.annealing import DualAnnealing
+
+        return DualAnnealing(known), reason
     if name == "model":
         from engine.tune.surrogate import Surrogate
 
