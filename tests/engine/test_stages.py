@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import engine.optimize
+import engine.search.loop
 from benchmarks.searches import overhead
 from engine.evaluate.model import Built
 from engine.model import Evaluation, Program
@@ -16,20 +18,36 @@ from engine.profile.turns import WAITED
 from tests.faults.scripted import ScriptedEvaluator, kernel, options, scripted
 
 
+class Clock:
+    """Time that also passes where a test says so: hours, beside which it does not count how long the test really takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed_h = 0.0
+        for module in (engine.optimize, engine.search.loop):
+            monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + 3600 * self.passed_h
+
+
 class Slow(ScriptedEvaluator):
-    """Takes 0.3 s to start and 0.2 s to validate; each confirmation takes 0.3 s, of which it waits two thirds for a turn."""
+    """Takes 3 h to start and 2 h to validate; each confirmation takes 3 h, of which it waits two thirds for a turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
 
     def open(self, original: Program) -> tuple[Built, Evaluation]:
-        time.sleep(0.5)
+        self._clock.passed_h += 5
         built, evaluation = super().open(original)
-        return built, replace(evaluation, stage_s={"validate": 0.2})
+        return built, replace(evaluation, stage_s={"validate": 2 * 3600})
 
     def confirm(self, built: Built) -> Evaluation:
         evaluation = super().confirm(built)
         if not self._confirming:
             return evaluation
-        time.sleep(0.3)
-        return replace(evaluation, stage_s={"verify": 0.1, WAITED: 0.2})
+        self._clock.passed_h += 3
+        return replace(evaluation, stage_s={"verify": 1 * 3600, WAITED: 2 * 3600})
 
     def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
         self._confirming = False
@@ -41,13 +59,15 @@ class Slow(ScriptedEvaluator):
     _confirming = True
 
 
-def test_the_start_is_overhead_and_a_wait_for_a_turn_is_no_part_of_the_confirmation(tmp_path: Path) -> None:
-    with scripted(Slow()) as machine:
+def test_the_start_is_overhead_and_a_wait_for_a_turn_is_no_part_of_the_confirmation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(Slow(Clock(monkeypatch))) as machine:
         result, _ = optimize(options(kernel(tmp_path), tmp_path / "out", candidates=12), machine)
     assert result.best is not None
     assert not result.refused
-    assert result.stages["start"] == pytest.approx(0.3, abs=0.15)
-    assert result.stages["confirm"] == pytest.approx(0.1, abs=0.05)
+    assert result.stages["start"] == pytest.approx(3 * 3600, abs=1800)
+    assert result.stages["confirm"] == pytest.approx(1 * 3600, abs=1800)
     spent = {"elapsed_s": result.elapsed_s, "stages": result.stages, "original": {"stage_s": result.original.stage_s}}
     idle = result.elapsed_s * overhead(spent)
     assert idle >= result.stages["start"]

@@ -50,7 +50,7 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[B
     script.write_text(_WORKER.format(root=str(Path(__file__).parents[2])))
     monkeypatch.setattr(engine.sandbox, "python_command", lambda module, *arguments: [sys.executable, str(script)])
     spec, spec_path = find_spec(tmp_path, path)
-    compiler = NvrtcCompiler("sm_90", cache=None, sandbox=NoSandbox(), jobs=1, timeout_s=4.0)
+    compiler = NvrtcCompiler("sm_90", cache=None, sandbox=NoSandbox(), jobs=1, timeout_s=60.0)
     yield Builder(spec, tmp_path, compiler, target_for("sm_90"), spec_path), load_program(path, kernels=["k"])
     compiler.close()
 
@@ -65,15 +65,19 @@ def _built(builder: Builder, original: Program, name: str) -> Evaluation:
 
 
 def test_each_costs_one_candidate_and_the_compiler_is_replaced(builder: tuple[Builder, Program]) -> None:
+    compiler = builder[0]._compiler
+    assert isinstance(compiler, NvrtcCompiler)
     plain = _built(*builder, "nothing")
     assert plain.failure is not None
     assert (plain.outcome, plain.failure.line) == (Outcome.COMPILE_ERROR, 7)
     for name, says in (
         ("crash_here", "died over this code"),
-        ("hang_here", "did not finish within 4 s"),
+        ("hang_here", "did not finish within 1 s"),
         ("garbage_here", "the compiler"),
     ):
+        compiler._timeout_s = 1.0 if name == "hang_here" else 60.0
         evaluation = _built(*builder, name)
+        compiler._timeout_s = 60.0
         assert evaluation.outcome is Outcome.COMPILE_ERROR
         assert evaluation.failure is not None
         assert says in evaluation.failure.reason
