@@ -12,6 +12,7 @@ from engine.predict.occupancy import occupancy
 if TYPE_CHECKING:
     from engine.gpu.sanitize import Sanitized
     from engine.predict.targets import Figures
+    from engine.result import Refusal
 
 LIMITS = Guardrails()  # the thresholds where the settings name no others
 
@@ -129,3 +130,16 @@ def compiles(arch: str, problem: str | None, original_problem: str | None = None
 def broken(evaluation: Evaluation) -> Guardrail | None:
     """The first guardrail that failed."""
     return next((g for g in evaluation.guardrails if g.verdict == "failed"), None)
+
+
+def stopped(kernel: str, refused: Sequence[Refusal], tried: str) -> str:
+    """The sentence on a faster version that a guardrail keeps from being suggested, with its speedup; "" where there is none."""
+    for refusal in refused:
+        failed, held = broken(refusal.evaluation), refusal.evaluation.measurement
+        if failed is not None and held is not None:
+            how = "predicted" if held.predicted else f"95 % interval {held.low:.2f} to {held.high:.2f}"
+            return (
+                f"Nothing is suggested for {kernel}: a version {held.ratio:.2f}× as fast ({how}) does not pass the guardrail "
+                f"'{failed.name}': {failed.detail} ({tried})."
+            )
+    return ""

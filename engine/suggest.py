@@ -53,6 +53,10 @@ class Gate:
             return judged
         return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
 
+    def whole(self, original: Program, candidate: Program) -> tuple[Guardrail, ...]:
+        """The user's command on a program whose parts were judged one by one; nothing where the settings name none."""
+        return (self._end_to_end(original, candidate),) if self._limits.command else ()
+
     def _scope(self, original: Program, candidate: Program) -> Guardrail:
         try:
             return guardrails.scope(screen(original, candidate, self._spec))

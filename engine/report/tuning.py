@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from engine.model import Guardrail
 from engine.report.text import cleaned
-from engine.tune.result import TuneResult
+from engine.tune.result import Branch, TuneResult
 
 _TOTALS = ("configurations", "evaluations", "verified")  # of the counts; the others are outcomes
 
@@ -35,10 +36,14 @@ def print_tuning(result: TuneResult, out: Path) -> None:
     if result.dispatch is not None:
         d = result.dispatch
         ratio = f"{d.ratio:.2f}×" + ("" if result.mode == "predicted" else f" ({d.low:.2f} to {d.high:.2f})")
-        console.print(f"Dispatch by {d.key}: {ratio} over the original, over all shapes.", markup=False)
+        reason = f" Not suggested: {d.refused}." if d.refused else ""
+        console.print(f"Dispatch by {d.key}: {ratio} over the original, over all shapes.{reason}", markup=False)
+        for branch in d.branches:
+            console.print(f"  {_range(branch)}: {said(branch.values)}", markup=False)
     for guardrail in result.best.evaluation.guardrails if result.best is not None else ():
-        detail = f" ({guardrail.detail})" if guardrail.detail else ""
-        console.print(f"{guardrail.verdict}: {guardrail.name}{detail}", markup=False)
+        console.print(_judged(guardrail), markup=False)
+    for guardrail in result.dispatch.guardrails if result.dispatch is not None else ():
+        console.print(_judged(guardrail, ", of the dispatch code"), markup=False)
     for refusal in result.refused:
         reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
@@ -51,12 +56,24 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         f"{result.elapsed_s:.0f} s; {result.rates.get('configurations_per_s', 0.0):.1f} configurations a second while "
         f"searching; the search ended because {result.stopped}.", markup=False,
     )  # fmt: skip
-    patches = [p.patch for p in (result.best, result.dispatch) if p is not None]
+    patches = [p.patch for p in (result.best, result.dispatch) if p is not None and p.patch]
     for patch in patches:
         console.print(f"Patch: {out / patch}", markup=False, soft_wrap=True)
     if patches:
         console.print(f"Take it with: git apply {out / patches[0]}", markup=False, soft_wrap=True)
     console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
+
+
+def _judged(guardrail: Guardrail, of: str = "") -> str:
+    detail = f" ({guardrail.detail})" if guardrail.detail else ""
+    return f"{guardrail.verdict}: {guardrail.name}{of}{detail}"
+
+
+def _range(branch: Branch) -> str:
+    """Where the key lies in a branch."""
+    if branch.low is None:
+        return "always" if branch.high is None else f"below {branch.high}"
+    return f"from {branch.low}" if branch.high is None else f"from {branch.low}, below {branch.high}"
 
 
 def _shapes(result: TuneResult) -> Table:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.model import Evaluation
+from engine.model import Evaluation, Guardrail
 from engine.result import Refusal, write_files
 from engine.tune.space import Excluded
 from engine.tune.tuner import Mark
@@ -77,7 +77,11 @@ class Branch:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """Generated code that selects by shape. `key` is the host's expression that is looked at; each branch was confirmed."""
+    """Generated code that selects by shape. `key` is the host's expression that is looked at; each branch was confirmed.
+
+    `guardrails` are the verdicts on the whole, beside those of each branch. Where one failed, or too little is gained,
+    `refused` says why it is not suggested, and there is no patch ("") and no file.
+    """
 
     key: str
     branches: tuple[Branch, ...]
@@ -87,6 +91,8 @@ class Dispatch:
     patch: str
     files: tuple[str, ...]
     evaluations: tuple[Evaluation, ...]  # the confirmation of each branch's instance
+    guardrails: tuple[Guardrail, ...] = ()
+    refused: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from engine.config import Guardrails
 from engine.errors import RefusedError, UsageError
-from engine.evaluate.build import Builder
 from engine.evaluate.model import Evaluator
 from engine.front.client import LEAST_CORES, Front
 from engine.guardrails import LIMITS
 from engine.machine import Machine
-from engine.model import CaseTiming, Evaluation, Outcome, Program
+from engine.model import Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder, provenance
 from engine.result import Refusal, keeps_suggestion
 from engine.rules import families, make_site
@@ -27,20 +26,20 @@ from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import INTERRUPTED, Budget, Progress
 from engine.source.load import load_program, repository_root
-from engine.source.parse import parse
 from engine.source.patch import make_patch
 from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
-from engine.spec.read import specs_in
 from engine.suggest import Gate
 from engine.tune.declare import declared
-from engine.tune.dispatch import NothingToSelect, generate, possible, same_code
+from engine.tune.dispatch import NothingToSelect, possible
 from engine.tune.feasible import Feasible, feasible
-from engine.tune.result import Branch, Dispatch, General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.selected import Confirming
 from engine.tune.space import Condition, Parameter, Point, Space
 from engine.tune.strategy import Known, Strategy, choose
 from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
 from engine.tune.tuner import PASSED, Tried, Tuner
+from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
 
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
 _CONFIRMED = 3
@@ -299,65 +298,15 @@ class _Run:
         return tuple(found)
 
     def _with_dispatch(self, result: TuneResult, template: ConstantTemplate, patches: dict[str, bytes]) -> TuneResult:
-        """The result with dispatch code, each of whose instances was held against the original. Raises RefusedError."""
-        assert template.default is not None
-        general = result.best.values if result.best is not None else template.space.named(template.default)
-        program, selection = generate(template, self.spec_path, result.shapes, general)
-        found = next(s for s in specs_in(program, self.spec_path) if s.kernel == self.spec.kernel)
-        evaluations: list[Evaluation] = []
-        timed: dict[str, CaseTiming] = {}
-        for branch in selection.branches:
-            evaluation = self._branch(program, found, template, branch)
-            assert evaluation.measurement is not None
-            evaluations.append(evaluation)
-            timed |= {c.case: c for c in evaluation.measurement.cases}
-        cases = [timed[c.name] for c in self.spec.time]
-        ratio, low, high = (_mean([(c.weight, getattr(c, f)) for c in cases]) for f in ("ratio", "low", "high"))
-        patches["dispatch.patch"] = make_patch(self.program, program)
-        files = tuple(sorted(k for k, v in program.files.items() if self.program.files.get(k) != v))
-        dispatch = Dispatch(
-            selection.key, selection.branches, ratio, low, high, "dispatch.patch", files, tuple(evaluations)
+        """The result with dispatch code, and its patch if it is suggested. Raises RefusedError."""
+        options, root = self.options, repository_root(self.options.path)
+        confirming = Confirming(self.machine, self.spec, root, self.spec_path, options.guardrails, options.targets)
+        dispatch, program = confirming.dispatch(template, result)
+        if dispatch.patch:
+            patches[dispatch.patch] = make_patch(self.program, program)
+        return dataclasses.replace(
+            result, dispatch=dispatch, verdict=verdict_with_dispatch(result.verdict, dispatch, result.mode)
         )
-        return dataclasses.replace(result, dispatch=dispatch)
-
-    def _branch(self, program: Program, found: KernelSpec, template: ConstantTemplate, branch: Branch) -> Evaluation:
-        """The confirmation of one branch's instance, on the shapes that it serves. Raises RefusedError."""
-        root, said = repository_root(self.options.path), ", ".join(branch.cases)
-        time_cases = tuple(c for c in self.spec.time if c.name in branch.cases)
-        point = tuple(branch.values[n] for n in template.space.names)
-        unit = parse(program.data, program.kernel_file)
-        head = unit.kernel(found.kernel).template_parameters
-        arguments = ", ".join(str(branch.values[p.split()[-1]]) for p in head)
-        own = dataclasses.replace(
-            found, steps=(dataclasses.replace(found.steps[0], template_args=arguments),), time=time_cases
-        )
-        timed = dataclasses.replace(self.spec, time=time_cases)
-        evaluator = self.machine.evaluator(timed, root, self.spec_path, limits=self.options.guardrails)
-        try:
-            built, evaluation = evaluator.open(self.program)
-            measured = evaluator.signals.mode == "measured"
-            if point != template.default:
-                built = evaluator.build(program_at(self.program, template, point))
-            # Compiled from the generated file, with the launch that its host code has.
-            instance = Builder(
-                own, root, self.machine.compiler, self.machine.target, self.spec_path, line_info=not measured
-            ).original(program)
-            if not same_code(instance, built):
-                raise RefusedError(
-                    f"the instance for {said} is not the machine code and launch that were tuned",
-                    do="use the general configuration, and please report it",
-                )
-            if point != template.default:
-                # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
-                evaluation = evaluator.confirm(instance if measured else built)
-        finally:
-            evaluator.close()
-        if evaluation.measurement is None or evaluation.outcome not in PASSED:
-            reason = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
-            raise RefusedError(
-                f"the instance for {said} was not confirmed: {reason}", do="use the general configuration"
-            )
-        return evaluation
 
     def _result(
         self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],
@@ -379,7 +328,6 @@ class _Run:
             tuple(space.named(p) for p in tuner.checked),
         )  # fmt: skip
         decided = len(tuner.tried)
-        duplicates = progress.outcomes.get(Outcome.DUPLICATE, 0)
         counts = {
             "configurations": decided, "evaluations": tuner.evaluations, "verified": progress.verified,
             **{outcome.value: n for outcome, n in sorted(progress.outcomes.items())},
@@ -396,7 +344,14 @@ class _Run:
             file=self.spec.file,
             kernel=self.spec.kernel,
             mode=signals.mode,
-            verdict=self._verdict(general, tuner, duplicates),
+            verdict=verdict(
+                self.spec.kernel,
+                general,
+                refused,
+                signals,
+                progress.stopped == INTERRUPTED,
+                configurations(decided, len(self.points.points), tuner.evaluations, signals.mode),
+            ),
             template=info,
             space=SpaceInfo(space.size, len(self.points.points), self.points.excluded, dict(tuner.impossible)),
             strategy=strategy,
@@ -416,43 +371,16 @@ class _Run:
             stages=dict(sorted(progress.stage_s.items())),
             signals=dataclasses.asdict(signals),
             spec=dataclasses.asdict(self.spec),
-            notes=(*self.notes, *signals.missing),
+            notes=(*self.notes, *signals.missing, *self.machine.notes()),
             provenance=provenance(options.command),
         )
         return result, patches
-
-    def _verdict(self, general: General | None, tuner: Tuner, duplicates: int) -> str:
-        said = f"{len(tuner.tried)} of {len(self.points.points)} feasible points tried, {tuner.evaluations} of them on the device"
-        if self.evaluator.signals.mode == "predicted":
-            said = f"{len(tuner.tried)} of {len(self.points.points)} feasible points tried"
-        if general is None and tuner.progress.stopped == INTERRUPTED:
-            return f"The tuning of {self.spec.kernel} was interrupted, and nothing was confirmed: {said}."
-        if general is None:
-            return f"No point of the template is faster than {self.spec.kernel} as it is: {said}."
-        values = ", ".join(f"{n} = {v}" for n, v in general.values.items())
-        measurement = general.evaluation.measurement
-        assert measurement is not None
-        if measurement.predicted:
-            return (
-                f"{self.spec.kernel} with {values}: {measurement.ratio:.2f}× predicted for {self.machine.arch}, not measured; "
-                f"screened on the CPU, not verified ({said})."
-            )
-        return (
-            f"{self.spec.kernel} with {values} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to "
-            f"{measurement.high:.2f}), verified ({said})."
-        )
 
 
 def _holds(evaluation: Evaluation, least: float) -> bool:
     """Whether a confirmation bears a suggestion that has to be `least` times as fast."""
     held = evaluation.measurement
     return evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least
-
-
-def _mean(weighted: Sequence[tuple[float, float]]) -> float:
-    """The weighted geometric mean."""
-    total = sum(w for w, _ in weighted)
-    return math.exp(sum(w * math.log(v) for w, v in weighted) / total)
 
 
 def _case_us(tried: Tried, index: int) -> float:

@@ -1,0 +1,126 @@
+"""Dispatch code held to what a suggestion is held to: each instance by itself, and the whole by the user's own command."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config import Guardrails
+from engine.errors import RefusedError
+from engine.evaluate.build import Builder
+from engine.machine import Machine
+from engine.model import CaseTiming, Evaluation, Guardrail, Program
+from engine.optimize import LEAST
+from engine.source.parse import parse
+from engine.spec.model import KernelSpec
+from engine.spec.read import specs_in
+from engine.suggest import Gate
+from engine.tune.dispatch import generate, same_code
+from engine.tune.result import Branch, Dispatch, TuneResult
+from engine.tune.template import ConstantTemplate, program_at
+from engine.tune.tuner import PASSED
+
+
+@dataclass(frozen=True)
+class Confirming:
+    """One kernel of the repository at `root`, and what its suggestions must pass."""
+
+    machine: Machine
+    spec: KernelSpec
+    root: Path
+    spec_path: str | None
+    limits: Guardrails
+    targets: tuple[str, ...]
+
+    def dispatch(self, template: ConstantTemplate, result: TuneResult) -> tuple[Dispatch, Program]:
+        """The dispatch code for a result's table, and its program; without a patch where it is not suggested.
+
+        Raises RefusedError where none can be written, and where an instance is not confirmed.
+        """
+        assert template.default is not None
+        original = template.original
+        general = result.best.values if result.best is not None else template.space.named(template.default)
+        program, selection = generate(template, self.spec_path, result.shapes, general)
+        found = next(s for s in specs_in(program, self.spec_path) if s.kernel == self.spec.kernel)
+        # The command sees the whole once; a branch by itself is no program of the user's.
+        each = Gate(
+            self.machine,
+            self.spec,
+            self.root,
+            self.spec_path,
+            dataclasses.replace(self.limits, command=()),
+            self.targets,
+        )
+        evaluations: list[Evaluation] = []
+        timed: dict[str, CaseTiming] = {}
+        for branch in selection.branches:
+            evaluation = self._branch(each, program, found, template, branch)
+            assert evaluation.measurement is not None
+            evaluations.append(evaluation)
+            timed |= {c.case: c for c in evaluation.measurement.cases}
+        cases = [timed[c.name] for c in self.spec.time]
+        ratio, low, high = (_mean([(c.weight, getattr(c, f)) for c in cases]) for f in ("ratio", "low", "high"))
+        least = LEAST[result.mode]
+        verdicts: tuple[Guardrail, ...] = ()
+        refused = f"less than {least:g}× is not worth a patch" if ratio < least else ""
+        if not refused:
+            verdicts = Gate(self.machine, self.spec, self.root, self.spec_path, self.limits).whole(original, program)
+            refused = next((f"{v.name}: {v.detail}" for v in verdicts if v.verdict == "failed"), "")
+        files = tuple(sorted(k for k, v in program.files.items() if original.files.get(k) != v))
+        dispatch = Dispatch(
+            selection.key, selection.branches, ratio, low, high, "" if refused else "dispatch.patch",
+            () if refused else files, tuple(evaluations), verdicts, refused,
+        )  # fmt: skip
+        return dispatch, program
+
+    def _branch(
+        self, gate: Gate, program: Program, found: KernelSpec, template: ConstantTemplate, branch: Branch
+    ) -> Evaluation:
+        """The confirmation of one branch's instance, on the shapes that it serves. Raises RefusedError."""
+        said = ", ".join(branch.cases)
+        time_cases = tuple(c for c in self.spec.time if c.name in branch.cases)
+        point = tuple(branch.values[n] for n in template.space.names)
+        unit = parse(program.data, program.kernel_file)
+        head = unit.kernel(found.kernel).template_parameters
+        arguments = ", ".join(str(branch.values[p.split()[-1]]) for p in head)
+        own = dataclasses.replace(
+            found, steps=(dataclasses.replace(found.steps[0], template_args=arguments),), time=time_cases
+        )
+        timed = dataclasses.replace(self.spec, time=time_cases)
+        evaluator = self.machine.evaluator(timed, self.root, self.spec_path, limits=self.limits)
+        try:
+            built, evaluation = evaluator.open(template.original)
+            measured = evaluator.signals.mode == "measured"
+            if point != template.default:
+                built = evaluator.build(program_at(template.original, template, point))
+            # Compiled from the generated file, with the launch that its host code has.
+            instance = Builder(
+                own, self.root, self.machine.compiler, self.machine.target, self.spec_path, line_info=not measured
+            ).original(program)
+            if not same_code(instance, built):
+                raise RefusedError(
+                    f"the instance for {said} is not the machine code and launch that were tuned",
+                    do="use the general configuration, and please report it",
+                )
+            if point != template.default:
+                # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
+                evaluation = evaluator.confirm(instance if measured else built)
+                if evaluation.outcome in PASSED:
+                    evaluation = gate.judge(evaluation, template.original, built)
+        finally:
+            evaluator.close()
+        if evaluation.measurement is None or evaluation.outcome not in PASSED:
+            reason = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
+            raise RefusedError(
+                f"the instance for {said} was not confirmed: {reason}", do="use the general configuration"
+            )
+        return evaluation
+
+
+def _mean(weighted: Sequence[tuple[float, float]]) -> float:
+    """The weighted geometric mean."""
+    total = sum(w for w, _ in weighted)
+    return math.exp(sum(w * math.log(v) for w, v in weighted) / total)

@@ -1,0 +1,185 @@
+"""What a tuning run suggests, and the user's own command: a machine with a real compiler whose times are a formula."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from engine.config import Guardrails
+from engine.decode import decode
+from engine.evaluate.build import Builder
+from engine.evaluate.model import Built, Signals
+from engine.machine import Machine, make_machine
+from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Program
+from engine.report.tuning import print_tuning
+from engine.search.loop import Budget
+from engine.spec.model import KernelSpec
+from engine.tune import TuneOptions, TuneResult, tune
+
+from .kernels import SAXPY
+
+TEXT = (
+    SAXPY.replace("tune BLOCK = 64, 128, 256, 2048", "tune BLOCK = 64, 256")
+    .replace("tune ITEMS = 1, 2, 4", "tune ITEMS = 1, 4")
+    .replace("// optiml: where BLOCK * ITEMS <= 4096\n", "")
+)
+# How much faster than the original, by threads of a block and by elements of a thread, for the small shape and for the large one.
+SPEEDS = {(256, 1): (1.0, 1.0), (64, 1): (3.0, 1.5), (256, 4): (1.1, 2.0), (64, 4): (1.2, 1.4)}
+
+
+class Evaluator:
+    """Follows the Evaluator protocol: what it builds is real, the times are those of SPEEDS."""
+
+    def __init__(self, spec: KernelSpec, builder: Builder) -> None:
+        self._spec, self._builder = spec, builder
+
+    @property
+    def signals(self) -> Signals:
+        return Signals("measured", {"name": "scripted"})
+
+    def open(self, original: Program) -> tuple[Built, Evaluation]:
+        built = self._builder.original(original)
+        return built, self.confirm(built)
+
+    def build(self, program: Program) -> Built:
+        return self._builder.candidate(program)
+
+    def evaluate(
+        self, built: Built, incumbent: Built | None, *, brief: bool = False
+    ) -> tuple[Evaluation, float | None]:
+        mine = self._measured(built)
+        return self.confirm(built), None if incumbent is None else mine.ratio / self._measured(incumbent).ratio
+
+    def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
+        return self.evaluate(built, incumbent)
+
+    def confirm(self, built: Built) -> Evaluation:
+        found = self._measured(built)
+        outcome = Outcome.ACCEPTED if found.ratio > 1 else Outcome.NO_DIFFERENCE
+        return Evaluation(
+            outcome,
+            found,
+            None,
+            built.binary.resources,
+            built.binary.code_hash,
+            guardrails=(Guardrail("races", "passed"),),
+        )
+
+    def _measured(self, built: Built) -> Measurement:
+        cases = []
+        for case, (launch,) in zip(self._spec.time, built.launches[-len(self._spec.time) :], strict=True):
+            size = int(case.sizes["n"])
+            items = -(-size // (launch.blocks * launch.threads))
+            ratio = SPEEDS[launch.threads, items][size > 65536]
+            cases.append(CaseTiming(case.name, case.weight, 10.0, 10.0 / ratio, ratio, 0.99 * ratio, 1.01 * ratio, 9))
+        ratio = 1.0
+        for timing in cases:
+            ratio *= timing.ratio ** (1 / len(cases))
+        return Measurement(tuple(cases), ratio, 0.99 * ratio, 1.01 * ratio)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        found = make_machine(device="cpu", jobs=2)
+
+    def evaluator(spec: KernelSpec, root: Path, spec_path: str | None, **named: Any) -> Evaluator:
+        return Evaluator(spec, Builder(spec, root, found.compiler, found.target, spec_path))
+
+    with mock.patch.object(found, "evaluator", evaluator):
+        yield found
+    found.close()
+
+
+def tuned(root: Path, machine: Machine, bench: str = "", text: str = TEXT) -> tuple[TuneResult, Path]:
+    """A run with `--dispatch`; `bench` is the user's command, a shell script at the root of the repository."""
+    (root / ".git").mkdir()
+    (root / "saxpy.cu").write_text(text)
+    limits = Guardrails()
+    if bench:
+        (root / "bench").write_text(f"#!/bin/sh\n{bench}\n")
+        (root / "bench").chmod(0o755)
+        limits = Guardrails(command=("./bench",), time=20.0, end_to_end=3.0)
+    options = TuneOptions(
+        root / "saxpy.cu", budget=Budget(candidates=9), dispatch=True, out=root / "out", guardrails=limits
+    )
+    result = tune(options, machine)
+    assert decode(TuneResult, json.loads((root / "out" / "result.json").read_text())) == decode(
+        TuneResult, json.loads(result.to_json())
+    )
+    return result, root / "out"
+
+
+def printed(result: TuneResult, capsys: pytest.CaptureFixture[str]) -> str:
+    print_tuning(result, Path("out"))
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_both_are_suggested_where_the_users_command_passes(tmp_path, machine, capsys):
+    result, out = tuned(tmp_path, machine, "true")
+    assert result.best is not None
+    assert result.best.values == {"BLOCK": 64, "ITEMS": 1}
+    assert ("end-to-end command", "passed") in [(g.name, g.verdict) for g in result.best.evaluation.guardrails]
+    dispatch = result.dispatch
+    assert dispatch is not None
+    assert [(b.high, dict(b.values)) for b in dispatch.branches] == [
+        (1048576, {"BLOCK": 64, "ITEMS": 1}), (None, {"BLOCK": 256, "ITEMS": 4}),
+    ]  # fmt: skip
+    assert dispatch.ratio == pytest.approx(6**0.5)
+    assert [(g.name, g.verdict) for g in dispatch.guardrails] == [("end-to-end command", "passed")]
+    assert dispatch.patch == "dispatch.patch"
+    assert (out / "dispatch.patch").is_file()
+    assert (out / "best.patch").is_file()
+    # Each branch is held to what one configuration is held to.
+    for evaluation in dispatch.evaluations:
+        names = {g.name for g in evaluation.guardrails if g.verdict == "passed"}
+        assert {"races", "touches device functions and launch arguments alone"} <= names
+    said = printed(result, capsys)
+    assert "Dispatch by n: 2.45× (2.42 to 2.47) over the original, over all shapes." in said
+    assert "passed: end-to-end command, of the dispatch code (" in said
+
+
+def test_dispatch_code_that_the_users_command_fails_with_is_no_suggestion(tmp_path, machine, capsys):
+    """It was suggested without the command having run."""
+    result, out = tuned(tmp_path, machine, "! grep -q 'template <int' saxpy.cu")
+    assert result.best is not None
+    assert (out / "best.patch").is_file()
+    dispatch = result.dispatch
+    assert dispatch is not None
+    assert dispatch.ratio == pytest.approx(6**0.5)  # the speedup is reported all the same
+    assert (dispatch.patch, dispatch.files) == ("", ())
+    assert [(g.name, g.verdict) for g in dispatch.guardrails] == [("end-to-end command", "failed")]
+    assert not (out / "dispatch.patch").exists()
+    assert result.verdict.endswith(
+        "Dispatch code by n (2.45× as fast as the original) is not suggested: end-to-end command: ends with exit code 1 where it "
+        "ended with exit code 0."
+    )
+    said = printed(result, capsys)
+    assert "failed: end-to-end command, of the dispatch code (ends with exit code 1" in said
+    assert "dispatch.patch" not in said
+
+
+def test_nothing_is_suggested_where_the_command_fails_with_every_change(tmp_path, machine, capsys):
+    """The verdict said that no point is faster."""
+    result, out = tuned(tmp_path, machine, "grep -q 'BLOCK 256' saxpy.cu && grep -q 'ITEMS = 1;' saxpy.cu")
+    assert result.best is None
+    assert [r.evaluation.outcome for r in result.refused] == [Outcome.GUARDRAIL] * 3
+    assert result.verdict.startswith(
+        "Nothing is suggested for saxpy: a version 2.12× as fast (95 % interval 2.10 to 2.14) does not pass the guardrail "
+        "'end-to-end command': ends with exit code 1 where it ended with exit code 0"
+    )
+    assert result.dispatch is not None
+    assert result.dispatch.patch == ""
+    assert sorted(p.name for p in out.iterdir() if p.suffix == ".patch") == []
+    said = printed(result, capsys)
+    assert "Not confirmed: BLOCK = 64, ITEMS = 1: end-to-end command" in said
+    assert "Patch:" not in said
