@@ -76,6 +76,7 @@ def giant(size: int, code: int = 200) -> Reply:
         block = b'{"choices": "' + b"x" * 65523
         for _ in range(size // len(block) + 1):
             handler.wfile.write(block)
+            handler.server.written += len(block)
 
     return reply
 
@@ -110,16 +111,11 @@ class Handler(BaseHTTPRequestHandler):
             self.server.requests.append(body)
             self.server.times.append(time.monotonic())
             self.server.headers_seen.append({k.title(): v for k, v in self.headers.items()})
-            self.server.running += 1
-            self.server.most_running = max(self.server.most_running, self.server.running)
             reply = self.server.script.pop(0) if len(self.server.script) > 1 else self.server.script[0]
         try:
             reply(self)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
-        finally:
-            with self.server.lock:
-                self.server.running -= 1
 
 
 class ChatServer(ThreadingHTTPServer):
@@ -138,7 +134,7 @@ class ChatServer(ThreadingHTTPServer):
         self.times: list[float] = []
         self.lock = threading.Lock()
         self.stopping = threading.Event()
-        self.running = self.most_running = 0
+        self.written = 0  # by giant answers
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 

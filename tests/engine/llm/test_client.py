@@ -1,3 +1,4 @@
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +21,7 @@ def request(text="hello", **more):
 
 def client(server, **more):
     return OpenAIClient(
-        ClientOptions(base_url=server.url, api_key="k-123", timeout_s=more.pop("timeout_s", 5.0), **more)
+        ClientOptions(base_url=server.url, api_key="k-123", timeout_s=more.pop("timeout_s", 60.0), **more)
     )
 
 
@@ -74,7 +75,7 @@ def test_a_retry_after_beyond_the_limit_ends_at_once(serve):
     server = serve(status(429, Retry_After="3600"))
     begin = time.monotonic()
     assert fault(server).fault is Fault.RATE_LIMITED
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 30
     assert len(server.requests) == 1
 
 
@@ -101,7 +102,7 @@ def test_a_cut_answer_is_a_clear_ending(serve, reply):
 def test_slow_bytes_end_at_the_time_limit_of_the_whole_exchange(serve):
     begin = time.monotonic()
     assert fault(serve(slow(completion("x" * 2000), 0.05)), timeout_s=1.0).fault is Fault.TIMED_OUT
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 30  # and not the 110 s that the bytes take
 
 
 def test_silence_ends_at_the_time_limit(serve):
@@ -128,9 +129,9 @@ def test_each_wrong_answer_has_its_ending(serve, reply, expected):
 
 
 def test_a_giant_error_is_not_read_whole(serve):
-    begin = time.monotonic()
-    assert fault(serve(giant(400 << 20, code=400))).fault is Fault.REJECTED
-    assert time.monotonic() - begin < 3
+    server = serve(giant(400 << 20, code=400))
+    assert fault(server, timeout_s=60).fault is Fault.REJECTED
+    assert server.written < 100 << 20  # what the sockets hold beyond what was read
 
 
 def test_what_is_charged_for_is_counted_even_where_nothing_can_be_used(serve):
@@ -175,15 +176,28 @@ def test_no_server_at_all_is_an_ending_too(serve):
     begin = time.monotonic()
     error = fault(server, tries=2, model="m")
     assert (error.fault, error.usage.tokens) == (Fault.CONNECTION, 0)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 def test_no_more_requests_at_once_than_allowed(serve):
-    server = serve(ok(completion("hi"), delay_s=0.1))
-    chat = client(server, concurrency=3, model="m")
+    together, lock, inside, most = threading.Barrier(3), threading.Lock(), [0], [0]
+
+    def reply(handler):
+        with lock:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        together.wait(20)  # three at once, or never
+        time.sleep(0.05)  # a fourth would come now
+        with lock:
+            inside[0] -= 1
+        handler.send(200, completion("hi"))
+
+    server = serve(reply)
+    chat = client(server, concurrency=3, model="m", timeout_s=60)
     with ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda i: chat.complete(request(str(i))), range(12)))
-    assert server.most_running == 3
+        answers = list(pool.map(lambda i: chat.complete(request(str(i))).text, range(12)))
+    assert answers == ["hi"] * 12
+    assert most[0] == 3
 
 
 def test_closing_ends_the_wait_for_a_retry(serve):
@@ -191,9 +205,11 @@ def test_closing_ends_the_wait_for_a_retry(serve):
     chat = client(server, model="m")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(chat.complete, request())
-        time.sleep(0.4)
+        while not server.requests:
+            time.sleep(0.01)
+        time.sleep(0.2)  # it has its answer and waits
         begin = time.monotonic()
         chat.close()
         with pytest.raises(ChatError):
-            waiting.result(5)
-        assert time.monotonic() - begin < 2
+            waiting.result(30)
+        assert time.monotonic() - begin < 30
