@@ -90,7 +90,7 @@ def run(path: Path, out: Path, device: str, budget: str, url: str) -> dict[str, 
     """One run of the installed command with the model alone."""
     command = [
         optiml(), "optimize", str(path), "--proposers", "llm", "--llm-model", "hostile", "--budget", budget,
-        "--device", device, "--no-profile", "--out", str(out), "--format", "json",
+        "--device", device, "--profile", "none", "--out", str(out), "--format", "json",
     ]  # fmt: skip
     env = {**os.environ, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)

@@ -70,7 +70,7 @@ def measured(budget: str, device: str = "gpu") -> dict[str, Any]:
     """Candidates per second, timed ones and all, with what the run says of itself. Raises MachineError when the run failed."""
     with tempfile.TemporaryDirectory() as name:
         command = [optiml(), "optimize", str(KERNEL), "--budget", budget, "--out", name, "--device", device]
-        command += ["--no-profile", "--format", "json"]
+        command += ["--profile", "none", "--format", "json"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise MachineError(done.stderr.strip()[-1500:] or "the run failed without a word", str(KERNEL))

@@ -138,7 +138,7 @@ def wait_for_moment(process: subprocess.Popen[bytes], out: Path, booked: int, ch
 def start(out: Path, options: argparse.Namespace) -> subprocess.Popen[bytes]:
     """Start the run, or go on with it."""
     command = [optiml(), "optimize", str(KERNEL), "--budget", str(options.candidates), "--out", str(out)]
-    command += ["--device", options.device, "--no-profile"]
+    command += ["--device", options.device, "--profile", "none"]
     if (out / "journal.sqlite").exists():
         command.append("--resume")
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

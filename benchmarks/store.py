@@ -311,7 +311,7 @@ class SharedMachine:
             self.evaluators = SharedEvaluator(self._machine.evaluator(spec, root, spec_path, **more), self._folder)
         return self.evaluators
 
-    def insight(self, spec: KernelSpec, evaluator: SharedEvaluator) -> SharedInsight | None:
+    def insight(self, spec: KernelSpec, evaluator: SharedEvaluator, every: bool = False) -> SharedInsight | None:
         if self.insights is None:
             assert evaluator.store is not None
             path = evaluator.store.counters
@@ -320,7 +320,7 @@ class SharedMachine:
                 self.counters = StoredCounters(source, path)
                 return self.counters
 
-            inner = self._machine.insight(spec, evaluator.inner, _SHARE, before)
+            inner = self._machine.insight(spec, evaluator.inner, every, _SHARE, before)
             if inner is not None and self.counters is not None:
                 self.insights = SharedInsight(inner, self.counters.idle_s)
         if self.insights is not None:

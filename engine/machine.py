@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -107,11 +108,13 @@ class Machine:
         return self.compiler.compile(Translation(text=text, path="tools.cu", expressions=())).cubin
 
     def insight(
-        self, spec: KernelSpec, evaluator: Evaluator, share: float | None = None, before: Callable[[Source], Source] = lambda source: source
+        self, spec: KernelSpec, evaluator: Evaluator, every: bool = False, share: float | None = None,
+        before: Callable[[Source], Source] = lambda source: source,
     ) -> Insight | None:  # fmt: skip
         """What a profiler can say of programs of this spec; None without a GPU. Without Nsight Compute it says what is missing.
 
-        `share` bounds the part of the time that the GPU is held for it (the service's own), `before` may put something before it.
+        With `every` the search waits until each candidate that passed has its counters. `share` bounds the part of the time that the
+        GPU is held for it (none for every candidate, else the service's own), `before` may put something before it.
         """
         if self.mode == "predicted":
             return None
@@ -124,7 +127,7 @@ class Machine:
 
         bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
         source = before(make_profiler(self, spec))
-        part = SHARE if share is None else share
+        part = share if share is not None else math.inf if every else SHARE
         service = ProfileService(source, self.turns.guest(), share=part, prepare=(FULL, CHEAP, LINES))
         before_s = self.turns.waited_s
 
@@ -136,7 +139,9 @@ class Machine:
             binary = self.compiler.compile(translation)
             return binary, disassemble(binary.cubin, sandbox=self.box, line_info=True)
 
-        return ProfilerInsight(service, spec, self.target, bandwidth, lambda: self.turns.waited_s - before_s, lined)
+        return ProfilerInsight(
+            service, spec, self.target, bandwidth, lambda: self.turns.waited_s - before_s, lined, every
+        )
 
     def watch(self, spec: KernelSpec, evaluator: Evaluator) -> PredictedWatch | None:
         """Who says what programs move and execute where no profiler does: on the CPU path, the model's counts."""

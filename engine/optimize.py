@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.config import Guardrails
 from engine.errors import MachineError, OptimlError, RefusedError
@@ -57,6 +57,8 @@ _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's en
 # A search has its likely trajectory profiled so long before its end: ncu's start, a batch, its report. Of a budget of candidates, from
 # this share on.
 _AHEAD_S, _AHEAD = 6.0, 0.85
+# Nsight Compute counts nothing; the best candidates in a small share of the time; or every candidate that passed, and the search waits.
+Coverage = Literal["none", "best", "all"]
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
 LEAST = {"measured": 1.02, "predicted": 1.2}
@@ -77,7 +79,7 @@ class Options:
     out: Path | None = None
     resume: bool = False
     search: Strategy = "mcts"
-    profile: bool = True  # ask Nsight Compute, where it is there
+    profile: Coverage = "best"  # what Nsight Compute counts, where it is there
     proxies: bool = True  # let counters take part in the reward
     guardrails: Guardrails = LIMITS
     targets: tuple[str, ...] = ()  # architectures that a suggestion must compile for as well
@@ -131,7 +133,7 @@ def _run(
     journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
     try:
         built, original = evaluator.open(program)
-        insight = machine.insight(spec, evaluator) if options.profile else None
+        insight = machine.insight(spec, evaluator, options.profile == "all") if options.profile != "none" else None
         predicted = machine.watch(spec, evaluator) if insight is None else None
         llm = options.llm if "llm" in options.proposers else None
         if llm is not None or options.memory is not None:
@@ -199,7 +201,8 @@ def _run(
             part.observe()
         search.observe()
         if insight is not None:
-            search.progress.stage_s.update(insight.stages())
+            for stage, seconds in insight.stages().items():
+                search.progress.stage_s[stage] = search.progress.stage_s.get(stage, 0.0) + seconds
         missing: tuple[str, ...] = ()
         if insight is not None:
             with _booked(search, "profile"):

@@ -252,7 +252,7 @@ def test_the_insight_of_all_runs_has_the_file_before_its_profiler(tmp_path: Path
     given: dict[str, Any] = {}
 
     class Machine:
-        def insight(self, spec: Any, evaluator: Any, share: float, before: Any) -> Any:
+        def insight(self, spec: Any, evaluator: Any, every: bool, share: float, before: Any) -> Any:
             given.update(evaluator=evaluator, share=share, source=before(Profiler()))
             return Counters()
 

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from engine.commands.options import add_llm, add_machine, llm_settings, parse_proposers
+from engine.commands.options import add_llm, add_machine, add_profile, llm_settings, parse_proposers
 from engine.errors import UsageError
 
 WAITING = 4  # exit code: questions wait in the batch folder for their answers
@@ -33,7 +33,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--repairs", type=int, default=2, metavar="N", help="how often a failed kernel goes back (2)")
     parser.add_argument("--proposers", default="rules", metavar="LIST", help="of that search: of rules, tuner, llm")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
-    parser.add_argument("--no-profile", action="store_true", help="do not ask Nsight Compute, even where it is there")
+    add_profile(parser)
     add_machine(parser)
     add_llm(parser, concurrency=4, plan="makes the plans (default: the model itself)")
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = GenerateOptions(
             sentence=arguments.sentence.strip(), llm=settings, work=work.resolve(), reference=reference, out=out, budget=budget,
             strategies=strategies, seeds=arguments.seeds, repairs=arguments.repairs, seed=arguments.seed, proposers=proposers,
-            guardrails=config.guardrails, targets=config.targets, profile=not arguments.no_profile,
+            guardrails=config.guardrails, targets=config.targets, profile=arguments.profile,
             command=("optiml", *sys.argv[1:]),
         )  # fmt: skip
         with screen:

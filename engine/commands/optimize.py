@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.commands.options import add_llm, add_machine, check_model_is_asked, llm_settings, parse_proposers
+from engine.commands.options import (
+    add_llm,
+    add_machine,
+    add_profile,
+    check_model_is_asked,
+    llm_settings,
+    parse_proposers,
+)
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default="mcts",
         help="how the next edit is chosen (default: mcts)",
     )
-    parser.add_argument("--no-profile", action="store_true", help="do not ask Nsight Compute, even where it is there")
+    add_profile(parser)
     parser.add_argument("--no-proxies", action="store_true", help="reward time alone, not what counters say beside it")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
     parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, tuner, llm (default: rules)")
@@ -89,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             out=arguments.out.resolve() if arguments.out else None,
             resume=arguments.resume,
             search=arguments.search,
-            profile=not arguments.no_profile,
+            profile=arguments.profile,
             proxies=not arguments.no_proxies,
             guardrails=config.guardrails,
             targets=config.targets,

@@ -28,6 +28,17 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """What Nsight Compute counts."""
+    parser.add_argument(
+        "--profile",
+        choices=("none", "best", "all"),
+        default="best",
+        help="what Nsight Compute counts, where it is there: the best candidates in a small share of the time, or all that are right, "
+        "which the search then waits for (default: best)",
+    )
+
+
 def add_llm(parser: argparse.ArgumentParser, *, concurrency: int, plan: str) -> argparse._ArgumentGroup:
     """How a language model is asked; the group, for what a verb has besides.
 

@@ -36,7 +36,7 @@ from engine.llm.edits import plain
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.machine import Machine
 from engine.model import Outcome, Program
-from engine.optimize import Options, ignore_folder, provenance
+from engine.optimize import Coverage, Options, ignore_folder, provenance
 from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress
 from engine.source.load import load_program
@@ -68,7 +68,7 @@ class GenerateOptions:
     proposers: tuple[str, ...] = ("rules",)
     guardrails: Guardrails = LIMITS
     targets: tuple[str, ...] = ()
-    profile: bool = True
+    profile: Coverage = "best"
     command: tuple[str, ...] = ()
 
 

@@ -75,9 +75,9 @@ class ProfileService:
     `source` is used on the service's own thread, and must have started nothing before (the sandbox's processes end with
     the thread that started them). `gpu` is the lock that timing holds too (`engine.profile.turns.Turns`, or one as fair): it
     is held while kernels run under the profiler, and not while `ncu` starts or writes. `share` bounds the part of the time
-    since the service was made that the GPU is held for requests that are not required. `prepare` names the sets to warm up
-    for at once. While one batch's profiler writes its report the next one sets up, unless the report is of what is required and
-    the next batch is not.
+    since the service was made that the GPU is held for requests that are not required (math.inf: no bound). `prepare` names the
+    sets to warm up for at once. While one batch's profiler writes its report the next one sets up, unless the report is of what is
+    required and the next batch is not.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class ProfileService:
         """How many kernels the share still has time for."""
         part = self._share * _PARTS.get(metrics.name, _PARTS["full"])
         left = part * (time.monotonic() - self._begin) - self._held_by[metrics.name]
-        return max(0, int(left / self._each_s.get(metrics.name, _FIRST_GUESS_S["full"])))
+        return int(min(self._batch, max(0.0, left / self._each_s.get(metrics.name, _FIRST_GUESS_S["full"]))))
 
     def _begin_batch(self, source: Source, jobs: list[_Job]) -> _Batch:
         batch = _Batch(jobs, _Watch(self._gpu))

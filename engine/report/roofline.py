@@ -68,7 +68,7 @@ def roofline(run: Run) -> Roofline | str:
         rate = float(copy) if isinstance(copy, int | float) and 0 < copy < 1e16 else figures.dram_bytes_s
     points = tuple(_points(run, rate, issue, predicted))
     if not points:
-        return "There is no roofline: nothing was counted, as without Nsight Compute or with --no-profile."
+        return "There is no roofline: nothing was counted, as without Nsight Compute or with --profile none."
     issue_words = f"issue limit {issue / 1e9:.0f} billion/s (data sheet)"
     if predicted:
         return Roofline(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,10 +23,10 @@ from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, re
 from engine.profile.lines import SourceLines, source_lines
 from engine.profile.model import CHEAP, FULL, LINES, STALLS, Profile, ProfileFailure, stall_metric
 from engine.profile.priors import reweighted
-from engine.profile.service import Answer, Priority, ProfileService
+from engine.profile.service import BATCH, Answer, Priority, ProfileService
 from engine.profile.turns import WAITED
 from engine.rules.model import Proposal, Target
-from engine.search.loop import Observation
+from engine.search.loop import SELECT, Observation
 from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.model import KernelSpec
@@ -38,8 +39,10 @@ _LINES_US = 10_000.0  # the code is instrumented, and runs a hundred times as lo
 _TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
 # Names of stages in the result: what the profiler cost.
 HELD = "profiler held the GPU"
+COUNTED = "waited for counters"
 _FORESEEN_S = 10.0  # for building a few programs once more
 _REMEMBERED = 512  # built programs, of some 20 KB each, that may still be expanded
+_BEHIND = 2 * BATCH  # candidates without counters that a search which waits for them leaves behind at most
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ class Insight(Protocol):
         ...
 
     def stages(self) -> Mapping[str, float]:
-        """Seconds that the GPU was held for it, and that timing waited for it."""
+        """Seconds to add to the search's stages: the GPU was held for it, timing waited for it. What a stage of the search waited is
+        taken from that stage."""
         ...
 
     def close(self) -> tuple[str, ...]:
@@ -105,13 +109,20 @@ class Insight(Protocol):
 
 
 class ProfilerInsight:
-    """Insight from a profile service on a GPU, with what can be said without counters where it has none."""
+    """Insight from a profile service on a GPU, with what can be said without counters where it has none.
+
+    With `every` the search waits for it: nothing is built upon before its diagnosis, and no candidate that passed is left without
+    counters. The service should then have no bound on its share.
+    """
 
     def __init__(
         self, service: ProfileService, spec: KernelSpec, target: Target, bandwidth: float,
-        waited_s: Callable[[], float] = lambda: 0.0, lined: Callable[[Built], Lined] | None = None,
+        waited_s: Callable[[], float] = lambda: 0.0, lined: Callable[[Built], Lined] | None = None, every: bool = False,
     ) -> None:  # fmt: skip
-        self._lined = lined
+        self._lined, self._every = lined, every
+        self._counting: set[Future[None]] = set()  # with `every` alone, as the next two
+        self._diagnosing: dict[str, Future[None]] = {}
+        self._counted_s = self._selecting_s = 0.0
         self._lines: dict[str, tuple[SourceLines, ...]] = {}
         self._line_futures: dict[str, Future[Answer]] = {}
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="lines")
@@ -142,7 +153,9 @@ class ProfilerInsight:
             request_for(built, self._spec, self._case), FULL, Priority.EXPANSION, _worth(evaluation)
         )
         self._looked[digest] = future
-        future.add_done_callback(lambda done: self._book_in_full(built, evaluation, done))
+        booked = _then(future, lambda done: self._book_in_full(built, evaluation, done))
+        if self._every:
+            self._diagnosing[digest] = booked
 
     def _book_in_full(self, built: Built, evaluation: Evaluation, done: Future[Answer]) -> None:
         answer = None if done.cancelled() else done.result()
@@ -173,11 +186,27 @@ class ProfilerInsight:
             if isinstance(answer, Profile):
                 self._observe(built, answer)
 
-        future.add_done_callback(book)
+        booked = _then(future, book)
+        if self._every:
+            self._counting.add(booked)
+            self._counted_s += self._catch_up(_BEHIND)
+
+    def _catch_up(self, most: int) -> float:
+        """Wait until at most so many candidates are without counters, or something is wrong; the seconds that took."""
+        begin = time.monotonic()
+        self._counting = {future for future in self._counting if not future.done()}
+        while len(self._counting) > most:
+            done, self._counting = concurrent.futures.wait(
+                self._counting, timeout=_TRAJECTORY_S, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            if not done:
+                break
+        return time.monotonic() - begin
 
     def foresee(self, path: Callable[[], Path]) -> None:
         if not self._service.unusable:
-            self._service.conclude()
+            if not self._every:
+                self._service.conclude()
             self._foreseen = self._aside.submit(lambda: self._ask_for(path()))
 
     def prepare(self, path: Path) -> None:
@@ -185,6 +214,8 @@ class ProfilerInsight:
             return
         if self._foreseen is not None:  # what went wrong with it is met again below, if it matters
             concurrent.futures.wait([self._foreseen], timeout=_FORESEEN_S)
+        if self._every:
+            self._counted_s += self._catch_up(0)
         self._service.settle()
         self._ask_for(path)
 
@@ -297,7 +328,14 @@ class ProfilerInsight:
         if known is not None:
             return reweighted(proposals, known[0])
         self.want(digest)  # it is about to be built upon
-        return None
+        diagnosing = self._diagnosing.get(digest)
+        if diagnosing is None or diagnosing.done():
+            return None
+        begin = time.monotonic()
+        concurrent.futures.wait([diagnosing], timeout=_TRAJECTORY_S)
+        self._selecting_s += time.monotonic() - begin
+        known = self.known(digest)
+        return None if known is None else reweighted(proposals, known[0])
 
     def want(self, digest: str) -> None:
         """Have a program diagnosed that passed its checks; nothing where it was already, or is not known."""
@@ -351,7 +389,10 @@ class ProfilerInsight:
         return found
 
     def stages(self) -> Mapping[str, float]:
-        return {HELD: self._service.held_s, WAITED: self._waited_s()}
+        found = {HELD: self._service.held_s, WAITED: self._waited_s()}
+        if self._every:
+            found |= {COUNTED: self._counted_s + self._selecting_s, SELECT: -self._selecting_s}
+        return found
 
     def close(self) -> tuple[str, ...]:
         self._service.close()
@@ -384,6 +425,20 @@ class ProfilerInsight:
             evidence_for(built, self._spec, self._case), target=self._target, bandwidth=self._bandwidth,
             time_us=self._time_us(evaluation), array_bytes=array_bytes(self._spec, self._case), why=why,
         )  # fmt: skip
+
+
+def _then(future: Future[Answer], book: Callable[[Future[Answer]], None]) -> Future[None]:
+    """Ends when an answer has been booked; whoever waits for the answer itself may be faster than its booking."""
+    booked: Future[None] = Future()
+
+    def done(answered: Future[Answer]) -> None:
+        try:
+            book(answered)
+        finally:
+            booked.set_result(None)
+
+    future.add_done_callback(done)
+    return booked
 
 
 def _worth(evaluation: Evaluation) -> float:

@@ -21,6 +21,7 @@ _WIN = 1.003
 # Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
 _ALIKE = 1.01
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
+SELECT = "select"  # the stage in which the tree is asked what to try next
 INTERRUPTED = "it was interrupted"  # why a search ended: then nothing was confirmed
 
 
@@ -263,7 +264,7 @@ class Search:
                 return False
             selecting = time.monotonic()
             chosen = self.tree.select()
-            self._stage("select", time.monotonic() - selecting)
+            self._stage(SELECT, time.monotonic() - selecting)
             if chosen is None:
                 return True
             parent, proposal = chosen

@@ -136,8 +136,8 @@ class ScriptedMachine:
     def evaluator(self, *arguments: Any, **named: Any) -> Any:
         return self._evaluator
 
-    def insight(self, spec: Any, evaluator: Any) -> Any:
-        return None if self.cache is None else Machine.insight(cast(Machine, self), spec, evaluator)
+    def insight(self, spec: Any, evaluator: Any, every: bool = False) -> Any:
+        return None if self.cache is None else Machine.insight(cast(Machine, self), spec, evaluator, every)
 
     def watch(self, *arguments: Any) -> None:
         return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -16,7 +17,8 @@ from engine.predict.footprint import Footprint
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
-from engine.search.insight import HELD, WAITED, ProfilerInsight
+from engine.search.insight import COUNTED, HELD, WAITED, ProfilerInsight
+from engine.search.loop import SELECT
 from engine.search.predicted import PredictedWatch
 from engine.search.tree import Node
 from tests.engine.profile.fake_ncu import spec
@@ -82,9 +84,22 @@ def profile(name, **changed):
     return lambda request: Profile(request.key, name, request.case, (step(**changed),))
 
 
-def insight(lined=None):
+def insight(lined=None, every=False):
     service = Service()
-    return ProfilerInsight(service, SPEC, TARGET, 4e12, lambda: 0.5, lined), service
+    return ProfilerInsight(service, SPEC, TARGET, 4e12, lambda: 0.5, lined, every), service
+
+
+class Late(Service):
+    """Answers from another thread, a request at a time, each a moment after it was made."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = ThreadPoolExecutor(1)
+
+    def submit(self, request, metrics, priority=Priority.BACKGROUND, worth=0.0):
+        future = super().submit(request, metrics, priority, worth)
+        self.pool.submit(lambda: (time.sleep(0.01), future.set_result(profile(metrics.name)(request))))
+        return future
 
 
 def test_what_passed_is_counted_and_the_best_first():
@@ -119,6 +134,39 @@ def test_the_full_set_is_for_what_is_about_to_be_built_upon():
     (seen,) = made.arrivals()
     assert seen.proxies.stalled == pytest.approx(0.7)
     assert made.known(a.program.digest)[0].codes
+
+
+def test_a_search_that_waits_builds_upon_nothing_before_its_diagnosis_is_there():
+    made = ProfilerInsight(Late(), SPEC, TARGET, 4e12, every=True)
+    a, proposals = built("a\n"), [Proposal("rules", "block_size", "x", {}, {}, 0.5)]
+    made.passed(node(1, a), a)
+    assert [p.rule for p in made.weigh(a.program.digest, proposals)] == ["block_size"]
+    stages = made.stages()
+    assert stages[COUNTED] >= -stages[SELECT] >= 0.005  # what the choice waited for is no time of the choice
+
+
+def test_a_search_that_waits_leaves_no_candidate_without_counters():
+    made = ProfilerInsight(Late(), SPEC, TARGET, 4e12, every=True)
+    for number in range(1, 41):
+        made.passed(node(number, built(f"{number}\n")), built(f"{number}\n"))
+        assert len(made._counting) <= 32
+    made.foresee(list)  # near its end it still has all of them counted
+    made.prepare([])
+    assert sorted(seen.node for seen in made.arrivals()) == list(range(1, 41))
+    assert made.close() == ()
+    assert SELECT not in insight()[0].stages()
+
+
+def test_a_search_does_not_wait_for_what_cannot_be_counted():
+    made, service = insight(every=True)
+    a, proposals = built("a\n"), [Proposal("rules", "block_size", "x", {}, {}, 0.5)]
+    made.passed(node(1, a), a)
+    made.want(a.program.digest)
+    for _, _, _, _, future in service.asked:
+        future.set_result(ProfileFailure("a", "lost", "the worker crashed"))
+    assert made.weigh(a.program.digest, proposals) is None
+    made.prepare([])
+    assert made._counting == set()
 
 
 def test_the_trajectory_asks_for_what_is_not_known_alone():
