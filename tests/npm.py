@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from engine.folders import cache_folder
+from tests.locked import locked
 
 
 def package(name: str, version: str) -> Path:
     """The folder of a package. Skips the test where there is no npm, or it cannot fetch the package."""
     home = cache_folder() / "test-npm" / f"{name.replace('/', '-')}-{version}"
+    with locked(home):
+        return _package(name, version, home)
+
+
+def _package(name: str, version: str, home: Path) -> Path:
     folder = home / "node_modules" / name
     if not (home / "ready").exists():
         npm = shutil.which("npm")
@@ -35,6 +41,11 @@ def package(name: str, version: str) -> Path:
 def member(name: str, version: str, path: str) -> Path:
     """One file of a package, without the packages that it depends on. Skips the test as `package` does."""
     home = cache_folder() / "test-npm" / f"{name.replace('/', '-')}-{version}-files"
+    with locked(home):
+        return _member(name, version, path, home)
+
+
+def _member(name: str, version: str, path: str, home: Path) -> Path:
     target = home / path
     if not target.is_file():
         npm = shutil.which("npm")

@@ -51,7 +51,7 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def run(argv: list[str], timeout: float = 30) -> Done:
+def run(argv: list[str], timeout: float = 100) -> Done:
     return subprocess.run(
         argv, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, errors="replace"
     )
@@ -210,17 +210,26 @@ def test_gaining_privileges(box: Sandbox) -> None:
 
 
 def test_what_it_leaves_running_dies_with_it(box: Sandbox) -> None:
-    marker = "987613"
+    marker = f"987613.{os.getpid()}"
     code = f"(setsid sleep {marker} >/dev/null 2>&1 &) ; echo started"
     assert "started" in shell(box, code).stdout
-    time.sleep(0.3)
-    assert not _running(marker)
+    assert _ends(marker)
+
+
+def _ends(marker: str) -> bool:
+    """Whether no process with this among its arguments is left in a moment."""
+    deadline = time.monotonic() + 20
+    while _running(marker):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _running(marker: str) -> bool:
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if marker.encode() in entry.read_bytes().split(b"\0"):
+            if marker.encode() in entry.read_bytes():
                 return True
         except OSError:
             continue
@@ -231,26 +240,16 @@ def _running(marker: str) -> bool:
 
 
 def test_fork_bomb(box: Sandbox) -> None:
+    marker = f"987614.{os.getpid()}"
     code = (
         "import os, time\nmade = 0\n"
-        "try:\n  for _ in range(3000):\n    if os.fork() == 0:\n      time.sleep(987.614)\n    made += 1\n"
+        f"try:\n  for _ in range(3000):\n    if os.fork() == 0:\n      time.sleep(900)  # {marker}\n    made += 1\n"
         "except OSError as error:\n  print('refused after', made, error.errno, flush=True)\nprint('made', made, flush=True)\nos._exit(0)"
     )
-    begin = time.monotonic()
     done = python(box, code, processes=50)
-    assert time.monotonic() - begin < 25
     # Root is exempt from the limit: then all there is is that everything ends with the first process.
     assert "refused" in done.stdout or os.getuid() == 0
-    time.sleep(0.3)
-    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"987.614" in _bytes(p)]
-    assert not left
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    assert _ends(marker)
 
 
 def test_memory_bomb(box: Sandbox) -> None:
@@ -283,10 +282,8 @@ def test_open_file_bomb(box: Sandbox) -> None:
 
 
 def test_endless_computation(box: Sandbox) -> None:
-    begin = time.monotonic()
     done = python(box, "while True: pass", cpu_s=1)
     assert done.returncode != 0
-    assert time.monotonic() - begin < 20
 
 
 def test_raising_the_limits_again(box: Sandbox) -> None:

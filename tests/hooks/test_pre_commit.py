@@ -16,6 +16,7 @@ import pytest
 
 from engine.folders import cache_folder
 from tests.hooks.conftest import KERNEL, git
+from tests.locked import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -45,6 +46,11 @@ def wheels(source: Path) -> Path:
         pytest.skip("pre-commit is not installed")
     digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()[:16]
     kept = cache_folder() / f"test-wheels-{digest}"
+    with locked(kept):
+        return _wheels(kept)
+
+
+def _wheels(kept: Path) -> Path:
     if not kept.is_dir():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:

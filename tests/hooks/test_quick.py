@@ -131,8 +131,8 @@ def test_out_of_budget_passes_with_a_note(repository: Path, edit: Edit, capsys: 
 def test_a_search_that_does_not_end_is_stopped() -> None:
     begin = time.monotonic()
     with pytest.raises(quick._OutOfTime), quick._limit(0.2):
-        time.sleep(5)
-    assert time.monotonic() - begin < 2
+        time.sleep(60)
+    assert time.monotonic() - begin < 30
 
 
 def test_an_interrupt_from_the_keyboard_stays_one() -> None:
