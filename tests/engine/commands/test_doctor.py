@@ -109,7 +109,7 @@ def test_tools_that_hang_or_fail_are_missing(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(cubin, "find_tool", lambda name: {"nvcc": hanging, "nvdisasm": failing}.get(name))
     begin = time.monotonic()
     found = parts()
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 30  # and not the minute that the tool sleeps
     for name in ("nvcc", "nvdisasm"):
         assert not found[name].found
         assert "does not answer" in found[name].detail

@@ -28,6 +28,7 @@ import time
 with Live(Budget(candidates=40)) as live:
     for i in range(1, 4):
         live.update(Progress(evaluated=i, verified=i, best_ratio=1.0 + i, best_summary='[red]Unroll[/red]' + chr(27) + '[2J'))
+        live._bars.refresh()
         time.sleep(0.25)
 """
 
