@@ -114,3 +114,23 @@ def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machin
     assert result.trajectory[-1].moved
     assert 0 < result.stages[HELD] < 0.15 * result.elapsed_s, result.stages
     assert result.stages[WAITED] < 0.1 * result.elapsed_s, result.stages
+
+
+def test_a_search_that_waits_counts_every_candidate_that_is_right(machine: Machine, tmp_path: Path) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    from engine.optimize import Options, optimize
+    from engine.search.insight import COUNTED
+    from engine.search.loop import Budget
+
+    options = Options(EXAMPLES / "saxpy.cu", budget=Budget(candidates=40), out=tmp_path / "out", profile="all")
+    result, out = optimize(options, machine)
+    assert not [note for note in result.notes if "counted" in note or "no counters" in note], result.notes
+    with closing(sqlite3.connect(out / "journal.sqlite")) as db:
+        counted = {candidate for (candidate,) in db.execute("SELECT candidate FROM profiles")}
+        parents = dict(db.execute("SELECT parent, count(*) FROM candidates WHERE parent IS NOT NULL GROUP BY parent"))
+        full = {candidate for (candidate,) in db.execute("SELECT candidate FROM profiles WHERE metrics = 'full'")}
+    assert len(counted) >= 10
+    assert set(parents) <= full, "a program was built upon before its diagnosis was there"
+    assert result.stages[COUNTED] > 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from engine.model import Outcome
 from engine.profile import ncu, service
 from engine.profile.model import FULL
 from engine.profile.ncu import Profiler, find_ncu
@@ -32,7 +34,7 @@ class Evaluator(FakeEvaluator):
         return dataclasses.replace(made, launches=made.launches * 2)
 
 
-def searched(folder, mode="", unknown=()):
+def searched(folder, mode="", unknown=(), every=False):
     """A whole search with this stand-in for ncu on the PATH: the search, the evidence of its best, the notes."""
     path = install(folder, mode, unknown)
     with pytest.MonkeyPatch.context() as patch:
@@ -45,8 +47,9 @@ def searched(folder, mode="", unknown=()):
         turns = Turns()
         profiler = Profiler(NoSandbox(), find_ncu(), b"tools", folder / "scratch", spec(), spares=1)
         insight = ProfilerInsight(
-            ProfileService(profiler, turns.guest(), share=10.0, prepare=(FULL,)), spec(), TARGET, 4e12
-        )
+            ProfileService(profiler, turns.guest(), share=math.inf if every else 10.0, prepare=(FULL,)),
+            spec(), TARGET, 4e12, every=every,
+        )  # fmt: skip
         original, evaluator = program(), Evaluator()
         tree = Tree(original, Factors(("1.5", "0.9")), 0, "mcts", insight.weigh)
         journal = Journal(folder / "journal.sqlite", original, {}, resume=False)
@@ -97,3 +100,17 @@ def test_with_some_counters_they_count_and_the_others_are_named(tmp_path, mode, 
     missing = "dram__bytes.sum" if mode != "unknown version" else ""
     assert all((missing in " ".join(e.diagnosis)) for e in evidence)
     assert not any("no counters" in note for note in notes)
+
+
+def test_a_search_that_waits_has_counted_all_it_tried_and_in_full_what_it_built_upon(tmp_path):
+    search, _, notes = searched(tmp_path, every=True)
+    tried = {n.id for n in search.tree.walk() if n.evaluation.outcome is not Outcome.DUPLICATE}  # of the same machine code
+    assert {n.id for n in search.tree.walk() if n.proxies is not None} == tried == {0, 1, 2, 3}
+    assert all(n.weighed for n in search.tree.walk() if n.children)
+    assert notes == ()
+
+
+def test_a_search_that_waits_does_not_wait_for_a_profiler_that_cannot(tmp_path):
+    search, _, notes = searched(tmp_path, "permission", every=True)
+    assert any("NVreg_RestrictProfilingToAdminUsers" in note for note in notes), notes
+    assert len(search.tree.nodes) == 5
