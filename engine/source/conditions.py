@@ -27,6 +27,11 @@ _THEIRS = re.compile(
 )
 
 
+def compilers_own(name: str) -> bool:
+    """Whether a macro's name belongs to a compiler, CUDA or a standard library: its value is theirs to say."""
+    return name in _PREDEFINED or _THEIRS.fullmatch(name) is not None or constant(name)
+
+
 class Conditions:
     """Follows the conditions around a place of the text, in the order in which a preprocessor meets them.
 

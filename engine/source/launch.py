@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
@@ -13,11 +13,12 @@ from engine.errors import SourceError
 from engine.model import LaunchConfig, Program
 from engine.source.model import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
 from engine.source.parse import parse, text_of, walk
-from engine.source.scope import Definition, Scope, declarators, expression
+from engine.source.scope import Definition, Scope, UnknownName, declarators, expression
 from engine.spec.model import KernelSpec, LaunchExpr
 
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
 _NAME = re.compile(r"[A-Za-z_]")
+_NAMED = re.compile(r"[A-Za-z_][\w.]*")
 _IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _ASKING = re.compile(r"cudaFunc(?:Set|Get)|cudaOccupancy|cuFunc|cuOccupancy|hipFunc")  # use a kernel, launch none
 
@@ -34,15 +35,23 @@ class BlockConstant:
 
 
 def sites(program: Program, kernel: str) -> tuple[LaunchSite, ...]:
-    """Every launch of the kernel (plain or qualified name) in the program's files."""
+    """Every launch of the kernel (plain or qualified name) in the program's files, but for files with a kernel of that name themselves."""
     plain = kernel.rpartition("::")[2]
     return tuple(
         site
         for path, data in program.files.items()
-        if path.endswith(_SOURCES) and b"<<<" in data
+        if path.endswith(_SOURCES) and b"<<<" in data and not _has_its_own(program, path, plain)
         for site in parse(data, path).launches
         if site.kernel.rpartition("::")[2] == plain
     )
+
+
+def _has_its_own(program: Program, path: str, kernel: str) -> bool:
+    """Whether a file beside the kernel's defines a kernel of that name too: what it launches is that one."""
+    if path == program.kernel_file:
+        return False
+    here, there = parse(program.data, program.kernel_file), parse(program.files[path], path)
+    return all(any(k.name == kernel for k in unit.kernels) for unit in (here, there))
 
 
 def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, arith.Number]) -> LaunchConfig:
@@ -162,7 +171,7 @@ def _known(
         known.setdefault(name, value)
     # A size and a variable of the host may share a name and differ: what the launch passes for the parameter tells.
     scope = Scope(
-        program, parse(program.files[site.path], site.path), {k: v for k, v in known.items() if _NAME.match(k)}
+        program, parse(program.files[site.path], site.path), {k: v for k, v in known.items() if _NAMED.fullmatch(k)}
     )
     for passed in passed_names:
         names = set(_IDENTIFIER.findall(passed)) & sizes.keys() - passed_names
@@ -177,7 +186,7 @@ def _known(
             for name in names:
                 refused[name] = f"the launch passes '{passed[:60]}', so the size '{name}' is not the host's '{name}'"
     # A literal passed for a parameter says nothing about other uses of the same literal.
-    return {name: value for name, value in known.items() if _NAME.match(name)}, refused
+    return {_squeezed(name): value for name, value in known.items() if _NAME.match(name)}, refused
 
 
 def _defines(spec: KernelSpec, sizes: Mapping[str, arith.Number]) -> Iterator[tuple[str, arith.Number]]:
@@ -240,7 +249,11 @@ def _site_config(
     scope, parts = _scope(program, spec, step, site, sizes)
     if len(parts) < 2:
         raise SourceError("a launch needs a grid and a block", f"{site.path}:{site.line}")
-    grid, block = (tuple(int(n) for n in scope.dims(part)) for part in parts[:2])
+    try:
+        block = tuple(int(n) for n in scope.dims(parts[1]))
+    except UnknownName as error:
+        raise replace(error, in_block=True) from None
+    grid = tuple(int(n) for n in scope.dims(parts[0]))
     shared = int(scope.number(parts[2])) if len(parts) > 2 else 0
     if len(grid) > 3 or len(block) > 3:
         raise SourceError("a launch has at most three extents", f"{site.path}:{site.line}")
@@ -300,7 +313,7 @@ def hidden_launch(program: Program, kernel: str) -> str:
     name = kernel.rpartition("::")[2]
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for path, data in program.files.items():
-        if not path.endswith(_SOURCES) or not word.search(data):
+        if not path.endswith(_SOURCES) or not word.search(data) or _has_its_own(program, path, name):
             continue
         unit = parse(data, path)
         for match in word.finditer(data):
@@ -378,7 +391,8 @@ def _placed(unit: Unit, site: LaunchSite, index: int, texts: Sequence[str], own:
     for use in walk(function):
         if use.type == "identifier" and text_of(use) == part.text:
             place = Span(use.start_byte, use.end_byte)
-            if definition.statement.contains(place) and not definition.span.contains(place):
+            declares = use.parent is not None and use.parent.child_by_field_name("declarator") == use
+            if declares and definition.statement.contains(place):
                 continue
             if not any(span.contains(place) for span in own):
                 return part.span, plain  # the variable serves something else as well

@@ -49,7 +49,7 @@ def load_program(
         raise UsageError("cannot be read", str(path), "give a regular file that you may read")
     unit = parse(data, main)
     files = {main: data}
-    _add_headers(files, main, root, include)
+    add_headers(files, main, root, include)
     if not unit.kernels:
         raise UsageError("there is no kernel in it", str(path), _where_else(files, main))
     names = [_plain(kernel) for kernel in kernels] or [kernel.name for kernel in unit.kernels]
@@ -159,7 +159,8 @@ def _plain(kernel: str) -> str:
     return kernel.split("<", 1)[0].strip().rpartition("::")[2]
 
 
-def _add_headers(files: dict[str, bytes], main: str, root: Path, include: Sequence[str]) -> None:
+def add_headers(files: dict[str, bytes], main: str, root: Path, include: Sequence[str]) -> None:
+    """Add to `files` the local headers that the file `main` includes, transitively. Raises SourceError for one over the limit."""
     waiting = [main]
     while waiting and len(files) <= _MAX_HEADERS:
         includer = waiting.pop(0)
@@ -179,7 +180,7 @@ def _launching(root: Path, kernels: Iterable[str]) -> Iterator[tuple[str, bytes]
     if not names:
         return
     launch = re.compile(
-        rb"\b(?:"
+        rb"\b("
         + b"|".join(map(re.escape, names))
         + rb")\s*(?:<[^;{}<]{0,400}(?:<[^;{}]{0,200}>[^;{}<]{0,200})?>\s*)?<<<"
     )
@@ -188,7 +189,11 @@ def _launching(root: Path, kernels: Iterable[str]) -> Iterator[tuple[str, bytes]
             data = read_below(root, path)
         except SourceError:
             continue
-        if data is not None and b"<<<" in data and any(name in data for name in names) and launch.search(data):
+        if data is None or b"<<<" not in data or not launch.search(data):
+            continue
+        # Who defines a kernel of the same name launches that one.
+        own = {kernel.name.encode() for kernel in parse(data, path).kernels}
+        if any(match[1] not in own for match in launch.finditer(data)):
             yield path, data
 
 

@@ -160,7 +160,7 @@ class _Reader:
     def read(self, root: Node) -> None:
         if root.has_error:
             self.errors = [span_of(n) for n in walk(root) if n.type == "ERROR" or n.is_missing]
-        self._level(root, ())
+        self._level(root)
         self._launches_outside(root)
 
     def _launches_outside(self, root: Node) -> None:
@@ -172,14 +172,17 @@ class _Reader:
             if node.type == "kernel_call_syntax" and node.parent is not None and span_of(node.parent) not in known:
                 self._launch(node.parent, "")
 
-    def _level(self, node: Node, scope: tuple[str, ...]) -> None:
-        for child in node.children:
+    def _level(self, top: Node) -> None:
+        waiting: list[tuple[Node, tuple[str, ...]]] = [(c, ()) for c in reversed(top.children)]
+        while waiting:
+            child, scope = waiting.pop()
+            inside: tuple[str, ...] | None = None  # the scope of what is below
             match child.type:
                 case "function_definition":
                     self._function(child, scope)
                 case "namespace_definition":
                     name = child.child_by_field_name("name")
-                    self._level(child, (*scope, text_of(name)) if name is not None else scope)
+                    inside = (*scope, text_of(name)) if name is not None else scope
                 case "preproc_def":
                     name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
                     if name is not None:
@@ -194,7 +197,9 @@ class _Reader:
                 case "enum_specifier":
                     self._enumerators(child)
                 case _ if child.type in _CONTAINERS or child.type == "type_definition":
-                    self._level(child, scope)
+                    inside = scope
+            if inside is not None:
+                waiting += [(c, inside) for c in reversed(child.children)]
 
     def _constants(self, node: Node) -> None:
         for child in node.children:

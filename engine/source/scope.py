@@ -12,6 +12,7 @@ from tree_sitter import Node
 from engine import arith
 from engine.errors import SourceError
 from engine.model import Program
+from engine.source.macros import function_macros, object_macros, parenthesised
 from engine.source.model import Span, Unit
 from engine.source.parse import parse, span_of, text_of, walk
 
@@ -48,8 +49,17 @@ class Definition:
 
 
 @dataclass
+class UnknownName(SourceError):
+    """A launch needs a name that nothing gives a value. `in_block`: the block's extents need it."""
+
+    name: str = ""
+    in_block: bool = False
+
+
+@dataclass
 class Scope:
-    """Evaluates host expressions of one program. `known` are values given from outside (sizes, kernel parameters).
+    """Evaluates host expressions of one program. `known` are values given from outside (sizes, kernel parameters), by name or
+    by the expression without its spaces.
 
     `refused` are names whose value is in doubt, with the reason: an expression that needs one has no value.
     """
@@ -142,6 +152,9 @@ class Scope:
         if kind == "parenthesized_expression":
             return f"({self._expanded(_only(node))})"
         if kind == "binary_expression":
+            whole = squeezed(node)
+            if whole in self.known:
+                return _literal(self.known[whole])
             left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
             operator = node.child_by_field_name("operator")
             if left is not None and right is not None and operator is not None:
@@ -218,7 +231,8 @@ class Scope:
             assert found.value is not None
             self._closed(name, found.value, node, name in self._macro_names)
             return _literal(self.number(found.value))
-        raise self.fail(node, f"'{name}' is not known", f"give '{name}' a value in every case, or declare 'launch'")
+        error = self.fail(node, f"'{name}' is not known", f"give '{name}' a value in every case, or declare 'launch'")
+        raise UnknownName(error.what, error.where, error.do, name)
 
     def _call(self, node: Node) -> str:
         called = _called(node)
@@ -257,7 +271,7 @@ class Scope:
             raise self.fail(node, f"'{text[:60]}' is not understood")
         self._closed(_called(node), parsed, node, macro)
         for name, operand in zip(names, operands, strict=True):
-            if macro and operand.type in _LOOSE and not _parenthesised(name, text):
+            if macro and operand.type in _LOOSE and not parenthesised(name, text):
                 raise self.fail(node, f"the macro '{_called(node)[:60]}' lacks parentheses around '{name}'")
         # A macro or function sees its own parameters, constants and macros, not the caller's locals.
         known, refused = {**self.known, **values}, self._but(values)
@@ -286,7 +300,7 @@ class Scope:
         for unit in self._files():
             for table, kind in ((unit.macros, "macro"), (unit.constants, "constant")):
                 if table.get(short):
-                    if kind == "macro" and len(_object_macros(unit.data, unit.path).get(short, ())) > 1:
+                    if kind == "macro" and len(object_macros(unit.data, unit.path).get(short, ())) > 1:
                         raise self.fail(at, f"'{short}' is defined more than once")
                     node = expression(table[short])
                     if node is None:
@@ -297,7 +311,7 @@ class Scope:
 
     def _small_function(self, name: str, count: int) -> _Body | None:
         for unit in self._files():
-            bodies = {b for b in _function_macros(unit.data, unit.path).get(name, ()) if len(b[0]) == count}
+            bodies = {b for b in function_macros(unit.data, unit.path).get(name, ()) if len(b[0]) == count}
             if bodies:
                 # Which of several holds depends on conditions that are not evaluated here.
                 return (*bodies.pop(), True) if len(bodies) == 1 else None
@@ -315,6 +329,10 @@ class Scope:
         current: Node | None = at
         while current is not None:
             parent = current.parent
+            if current.type == "declaration":  # one of several declared at once
+                for declared, value in declarators(current):
+                    if declared == name and value is not None and value.end_byte <= at.start_byte:
+                        return Definition(name, value, span_of(value), self.unit.path, span_of(current)), []
             if parent is not None and parent.type in _BLOCKS:
                 for statement in reversed([c for c in parent.children if c.end_byte <= current.start_byte]):
                     found = self._in_statement(name, statement, at, fields)
@@ -374,6 +392,11 @@ class Scope:
         return None
 
 
+def squeezed(node: Node) -> str:
+    """The node's text without spaces: an expression that `known` gives a value stands there so."""
+    return "".join(text_of(node).split())
+
+
 def declarators(declaration: Node) -> Iterator[tuple[str, Node | None]]:
     """(name, value) of what a declaration declares."""
     for declarator in declaration.children_by_field_name("declarator"):
@@ -417,41 +440,6 @@ def expression(text: str) -> Node | None:
     if len(root.named_children) != 1 or declaration.type != "declaration":
         return None
     return next((value for _, value in declarators(declaration)), None)
-
-
-@lru_cache(maxsize=256)
-def _function_macros(data: bytes, path: str) -> Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]:
-    found: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-    if b"#" in data:
-        for node in walk(parse(data, path).root):
-            if node.type == "preproc_function_def":
-                name, parameters, value = (node.child_by_field_name(f) for f in ("name", "parameters", "value"))
-                if name is not None and parameters is not None and value is not None:
-                    names = tuple(text_of(c) for c in parameters.named_children)
-                    text = re.split(r"//|/\*", text_of(value), maxsplit=1)[0].replace("\\\n", " ").strip()
-                    found.setdefault(text_of(name), []).append((names, text))
-    return {name: tuple(values) for name, values in found.items()}
-
-
-@lru_cache(maxsize=256)
-def _object_macros(data: bytes, path: str) -> Mapping[str, frozenset[str]]:
-    """Every text that an object-like macro is defined as, in whatever branch."""
-    found: dict[str, set[str]] = {}
-    for node in walk(parse(data, path).root) if b"#" in data else ():
-        if node.type == "preproc_def":
-            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-            if name is not None:
-                text = re.split(r"//|/\*", text_of(value), maxsplit=1)[0] if value is not None else ""
-                found.setdefault(text_of(name), set()).add(" ".join(text.split()))
-    return {name: frozenset(texts) for name, texts in found.items()}
-
-
-def _parenthesised(name: str, text: str) -> bool:
-    """Whether every use of a macro's parameter stands alone in parentheses or as a whole argument."""
-    uses = list(re.finditer(rf"(?<![\w.]){re.escape(name)}(?!\w)", text))
-    return all(
-        text[: use.start()].rstrip()[-1:] in ("(", ",") and text[use.end() :].lstrip()[:1] in (")", ",") for use in uses
-    )
 
 
 def definition_of(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:

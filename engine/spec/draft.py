@@ -11,9 +11,11 @@ from engine.errors import SourceError, UsageError
 from engine.model import Program
 from engine.source.model import Kernel, Parameter, Unit
 from engine.source.parse import parse
+from engine.spec.aliases import aliases
 from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
+from engine.spec.host import block_sizes
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
 from engine.spec.types import source_type
 from engine.spec.usage import Usage
@@ -56,6 +58,7 @@ def draft(
     the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
     unit = parse(program.data, program.kernel_file)
+    types = aliases(program)
     base, template_args = _split(kernel_name)
     try:
         kernel = unit.kernel(base)
@@ -67,7 +70,7 @@ def draft(
     if not template_args:
         template_args = _template_arguments(program, unit, kernel, notes)
     usage = Usage(unit, kernel)
-    parts = [_part(unit, kernel, p, usage, template_args, missing) for p in kernel.parameters]
+    parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
     sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value]
     extents = _extents(usage, parts, sizes, probe)
     for part in parts:
@@ -76,8 +79,6 @@ def draft(
     for part in parts:
         _set_fill(part, {p.argument.name: p.argument for p in parts}, usage)
     time = _time_case(sizes, [p.argument for p in parts])
-    if not _launched(program, kernel):
-        missing.append("the launch: no host code launches the kernel; add launch.grid and launch.block")
     floats = any(
         usage.uses[p.argument.name].atomic and parse_dtype(p.argument.type).kind == "float"
         for p in parts
@@ -91,6 +92,13 @@ def draft(
         time=(time,),
         deterministic=not floats,
     )
+    if not _launched(program, kernel):
+        missing.append("the launch: no host code launches the kernel; add launch.grid and launch.block")
+    else:
+        block, problem = block_sizes(program, spec)
+        if problem:
+            missing.append(f"the launch: {problem}")
+        spec = replace(spec, check=_with(spec.check, block), time=_with(spec.time, block))
     return Draft(spec, _render(spec, parts, notes, missing, form, toml_file or program.kernel_file), tuple(missing))
 
 
@@ -139,10 +147,10 @@ def _is_type(text: str) -> bool:
 
 
 def _part(
-    unit: Unit, kernel: Kernel, parameter: Parameter, usage: Usage, template_args: str, missing: list[str]
+    types: Mapping[str, str], kernel: Kernel, parameter: Parameter, usage: Usage, template_args: str, missing: list[str]
 ) -> _Part:
     name, notes = parameter.name, []
-    dtype = source_type(unit, kernel, parameter.base, template_args)
+    dtype = source_type(types, kernel, parameter.base, template_args)
     if dtype is None:
         missing.append(f"the type of '{name}' ('{parameter.base[:60]}'): write struct:N with its size in bytes")
     kind = dtype.name if dtype else "struct:1"
@@ -239,6 +247,11 @@ def _time_case(sizes: list[str], arguments: list[Argument]) -> Case:
         chosen = {n: each if n in lengths else 3 for n in sizes}
         case = Case(case_name(chosen), chosen)
     return case
+
+
+def _with(cases: tuple[Case, ...], more: Mapping[str, int]) -> tuple[Case, ...]:
+    sizes = [{**case.sizes, **more} for case in cases]
+    return tuple(Case(case_name(s), s) for s in sizes) if more else cases
 
 
 def _bytes(arguments: list[Argument], case: Case) -> int:

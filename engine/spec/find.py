@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine.errors import SpecError, UsageError
 from engine.model import Program
+from engine.source.load import add_headers
 from engine.source.model import Unit
 from engine.source.parse import parse
 from engine.spec.check import MAX_BYTES
@@ -51,6 +52,7 @@ def _tables(root: Path, file: Path) -> tuple[_Found, Unit]:
         files = {relative: path.read_bytes()}
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror})", str(file)) from None
+    add_headers(files, relative, root, ())  # types may have their names there
     found: dict[tuple[str, str], tuple[Program, Table, str | None]] = {}
     program = Program(files, relative)
     for table in tables_of(program, None):

@@ -39,7 +39,7 @@ def cpu_probe(
         case = Case("trial", dict(sizes))
         length = min(_MAX_ELEMENTS, 4096 + 4 * math.prod(sizes.values()) + 4 * max(sizes.values(), default=0))
         trial = replace(spec, arguments=tuple(_roomy(a, length) for a in spec.arguments))
-        launch = evaluate(program, spec, 0, case.sizes)
+        launch = evaluate(program, spec, 0, {**spec.time[0].sizes, **sizes})  # beside the sizes, figures of the host's
         buffers = generate(trial, case, 1, "declared")
         for argument in trial.arguments:
             if argument.role == "out" and argument.name not in buffers:

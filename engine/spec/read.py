@@ -14,6 +14,7 @@ from engine.model import Program
 from engine.source.constants import integers, words
 from engine.source.model import Kernel
 from engine.source.parse import parse
+from engine.spec.aliases import aliases
 from engine.spec.check import MAX_BYTES, case_name, check_case, derived_cases, same_names
 from engine.spec.model import (
     Argument,
@@ -134,6 +135,8 @@ class _Reader:
         self.known(data, _KEYS if self.table.comment else ("file", *_KEYS))
         steps = self.steps(data)
         kernels = [self.kernel(step, i) for i, step in enumerate(steps)]
+        compiled = self.compile(data)
+        self.aliases = aliases(self.program, compiled.defines, compiled.include)
         arguments, steps = self.arguments(data, steps, kernels)
         time = self.cases(data, "time")
         if not time:
@@ -154,7 +157,7 @@ class _Reader:
             check=check,
             time=time,
             tolerance=self.tolerance(data.get("tolerance", "auto"), "tolerance"),
-            compile=self.compile(data),
+            compile=compiled,
             origin=self.table.origin,
             deterministic=self.boolean(data.get("deterministic", True), "deterministic"),
         )
@@ -303,7 +306,7 @@ class _Reader:
             kind = "a pointer, so it is a buffer" if pointer else "no pointer, so it is a scalar"
             self.fail(f"'{name}' is {kind}", *keys, "role")
         dtype = parameter_type(
-            self.unit, uses, data.get("type"), lambda what, do: self.fail(what, *keys, "type", do=do)
+            self.aliases, uses, data.get("type"), lambda what, do: self.fail(what, *keys, "type", do=do)
         )
         for key in ("value",) if pointer else ("size", "fill", "tolerance"):
             if key in data:

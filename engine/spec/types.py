@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from engine.errors import SpecError
-from engine.source.model import Kernel, Unit
-from engine.source.parse import parse, text_of
+from engine.source.model import Kernel
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Step
 from engine.spec.tables import split_arguments
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 _MAX_ALIASES = 16  # typedefs of typedefs; also ends a cycle
 
 Fail = Callable[[str, str], NoReturn]
 
 
-def parameter_type(unit: Unit, uses: Sequence[tuple[Kernel, Step, int]], declared: object, fail: Fail) -> DType:
+def parameter_type(
+    aliases: Mapping[str, str], uses: Sequence[tuple[Kernel, Step, int]], declared: object, fail: Fail
+) -> DType:
     """The type of one argument of the spec, given where it is passed: kernel, step and position.
 
-    `declared` is the spec's own `type` (None: take the parameter's). `fail(what, do)` is called where there is none, or
-    where both are known and do not fit each other.
+    `aliases` are the program's other names for types (`engine.spec.aliases`). `declared` is the spec's own `type` (None: take
+    the parameter's). `fail(what, do)` is called where there is none, or where both are known and do not fit each other.
     """
     name = uses[0][0].parameters[uses[0][2]].name
     own: DType | None = None
     for kernel, step, position in uses:
-        found = source_type(unit, kernel, kernel.parameters[position].base, step.template_args)
+        found = source_type(aliases, kernel, kernel.parameters[position].base, step.template_args)
         if own and found and found != own and declared is None:
             fail(f"'{name}' is {own.name} in one kernel of the chain and {found.name} in another", "declare its type")
         own = own or found
@@ -53,8 +50,8 @@ def parameter_type(unit: Unit, uses: Sequence[tuple[Kernel, Step, int]], declare
     return dtype
 
 
-def source_type(unit: Unit, kernel: Kernel, base: str, template_args: str) -> DType | None:
-    """The type that `base` means inside a kernel: through template arguments, typedefs, aliases and macros. None if unknown."""
+def source_type(aliases: Mapping[str, str], kernel: Kernel, base: str, template_args: str) -> DType | None:
+    """The type that `base` means inside a kernel: through template arguments and `aliases`. None if unknown."""
     templates = _bindings(kernel, template_args)
     text = base
     for _ in range(_MAX_ALIASES):
@@ -63,9 +60,7 @@ def source_type(unit: Unit, kernel: Kernel, base: str, template_args: str) -> DT
         except SpecError:
             pass
         key = " ".join(w for w in text.split() if w not in ("const", "volatile", "typename"))
-        following = (
-            templates.get(key) or _aliases(unit.data, unit.path).get(key.split("::")[-1]) or unit.macros.get(key)
-        )
+        following = templates.get(key) or aliases.get(key.split("::")[-1])
         if not following or following == text:
             return None
         text = following
@@ -82,29 +77,3 @@ def _bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
         if words and value:
             bound[words[-1]] = value
     return bound
-
-
-_SCOPES = frozenset({"translation_unit", "declaration_list", "namespace_definition", "linkage_specification"})
-
-
-def _declarations(node: Node) -> Iterator[Node]:
-    """Type aliases at file scope, in namespaces and in `#if` branches."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current.type in ("type_definition", "alias_declaration"):
-            yield current
-        elif current.type in _SCOPES or current.type.startswith("preproc_"):
-            stack.extend(reversed(current.named_children))
-
-
-@lru_cache(maxsize=32)
-def _aliases(data: bytes, path: str) -> dict[str, str]:
-    """The file's typedefs and `using` aliases: name -> type as written."""
-    found: dict[str, str] = {}
-    for node in _declarations(parse(data, path).root):
-        kind = node.child_by_field_name("type")
-        name = node.child_by_field_name("declarator") or node.child_by_field_name("name")
-        if kind is not None and name is not None and name.type == "type_identifier":
-            found.setdefault(text_of(name), text_of(kind))
-    return found

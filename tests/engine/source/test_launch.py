@@ -7,6 +7,7 @@ from engine.model import LaunchConfig, Program
 from engine.source.edit import edit_program
 from engine.source.launch import block_constants, evaluate, relaunch, set_constant, sites
 from engine.source.parse import parse
+from engine.source.scope import UnknownName
 from engine.spec.model import Argument, KernelSpec, LaunchExpr, Step
 
 H = "void h(float* x, int n, int m) "
@@ -47,6 +48,7 @@ def config(grid, block, shared=0):
         ("", H + "{ int t = 32; t = 64; k<<<1, t>>>(x, n, m); }", config((1,), (64,))),
         ("", H + "{ dim3 block(m / 100); auto grid = dim3(2, 2, 2); k<<<grid, block>>>(x, n, m); }", config((2, 2, 2), (20,))),
         ("", H + "{ k<<<(int)ceil(n / 256.0), 256>>>(x, n, m); }", config((4,), (256,))),
+        ("", H + "{ const int t = 128, g = (n + t - 1) / t; k<<<g, t>>>(x, n, m); }", config((8,), (128,))),
     ],
 )  # fmt: skip
 def test_launches_evaluate_through_what_they_depend_on(head, host, expected):
@@ -57,6 +59,7 @@ def test_launches_evaluate_through_what_they_depend_on(head, host, expected):
     ("host", "message"),
     [
         ("", "no launch of 'k'"),
+        (H + "{ int g = t, t = 64; k<<<g, 32>>>(x, n, m); }", "'t' is not known"),
         (H + "{ int t = 32; if (n > 5) t = 64; k<<<1, t>>>(x, n, m); }", "changed in a way"),
         (H + "{ int t = 32; t += 1; k<<<1, t>>>(x, n, m); }", "changed in a way"),
         (
@@ -67,7 +70,7 @@ def test_launches_evaluate_through_what_they_depend_on(head, host, expected):
         (H + "{ k<<<unknown, 32>>>(x, n, m); }", "'unknown' is not known"),
         (H + "{ k<<<1, 32>>>(x, n, m); k<<<2, 32>>>(x, n, m); }", "differ"),
         (H + f"{{ k<<<2 * {'(' * 3000}n{')' * 3000}, 32>>>(x, n, m); }}", "nested|understood|many"),
-        (H + "{ k<<<n / 4, 32>>>(x, n / 4, m); }", "the size 'n' is not the host's 'n'"),
+        (H + "{ k<<<n / 8, 32>>>(x, n / 4, m); }", "the size 'n' is not the host's 'n'"),
         ("void h(float* x, int n) { k<<<n, 32>>>(x, n, n); }", "parameters of different values"),
         ("#define G n-1\n" + H + "{ k<<<2 * G, 32>>>(x, n, m); }", "lacks parentheses"),
         ("#define S(a) a*a\n" + H + "{ k<<<S(n+1), 32>>>(x, n, m); }", "lacks parentheses around 'a'"),
@@ -108,6 +111,12 @@ def test_relaunch_leaves_a_variable_that_serves_something_else():
     host = "void h(float* p, int a, int b) { int t = 256; use(t); k<<<a / t, t>>>(p, a, b); }"
     _, text = rewritten(host, block=["64"])
     assert "int t = 256; use(t); k<<<a / t, 64>>>" in text
+
+
+def test_relaunch_leaves_a_variable_that_another_of_its_declaration_needs():
+    host = H + "{ const int t = 128, g = (n + t - 1) / t; k<<<g, t>>>(x, n, m); }"
+    assert "int t = 128, g = (n + t - 1) / t; k<<<g, 64>>>" in rewritten(host, block=["64"])[1]
+    assert "int t = 64, g = (n+63)/64; k<<<g, t>>>" in rewritten(host, grid=["(n+63)/64"], block=["64"])[1]
 
 
 def test_relaunch_writes_dim3_and_shared_memory_in_the_hosts_terms():
@@ -164,6 +173,32 @@ def test_a_launch_of_another_instance_is_another_launch():
 def test_an_expression_passed_for_a_parameter_is_taken_at_its_word():
     host = "void h(float* x, int rows, int cols) { int n = rows * 2; k<<<n / 2, 32>>>(x, n, 2 * n); }"
     assert evaluate(program(host), spec(), 0, {"n": 10}) == config((5,), (32,))
+
+
+def test_a_product_passed_for_a_parameter_is_known_wherever_it_stands():
+    host = "void h(float* x, int b, int t, int m) { int g = (b*t * 32 + 63) / 64; k<<<g, 64>>>(x, b * t, m); }"
+    assert evaluate(program(host), spec(), 0, {"n": 1000}) == config((500,), (64,))
+    other = host.replace("b*t * 32", "t * 32")  # one of its factors alone is not
+    with pytest.raises(UnknownName) as caught:
+        evaluate(program(other), spec(), 0, {"n": 1000})
+    assert (caught.value.name, caught.value.in_block) == ("t", False)
+
+
+def test_a_name_that_the_block_needs_is_told_from_one_that_the_grid_needs():
+    host = "void h(float* x, int n, int m, int side) { dim3 b(side, side); k<<<dim3(n / side, m), b>>>(x, n, m); }"
+    with pytest.raises(UnknownName) as caught:
+        evaluate(program(host), spec(), 0, {"n": 1000})
+    assert (caught.value.name, caught.value.in_block) == ("side", True)
+    assert evaluate(program(host), spec(), 0, {"n": 1000, "side": 10}) == config((100, 2000), (10, 10))
+
+
+def test_a_file_with_a_kernel_of_the_same_name_launches_its_own():
+    mine = KERNEL + H + "{ k<<<1, 32>>>(x, n, m); }"
+    other = "__global__ void k(int* y) { y[0] = 1; }\nvoid g(int* y) { k<<<7, 77>>>(y); auto f = k; }"
+    both = Program({"k.cu": mine.encode(), "other.cu": other.encode()}, "k.cu")
+    assert [site.path for site in sites(both, "k")] == ["k.cu"]
+    assert evaluate(both, spec(), 0, {"n": 5}) == config((1,), (32,))
+    assert set(relaunch(both, sites(both, "k"), parse(both.data).kernels[0], block=["64"])) == {"k.cu"}
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ def test_a_template_launch_in_another_file(repository: Path) -> None:
     assert "b.cu" in load_program(repository / "a.cu", kernels=["k"]).files
 
 
+def test_a_file_that_launches_its_own_kernel_of_that_name_stays_out(repository: Path) -> None:
+    (repository / "a.cu").write_bytes(KERNEL)
+    (repository / "b.cu").write_bytes(KERNEL + b"void f(float* x) { k<<<1, 2>>>(x, 1); }\n")
+    assert set(load_program(repository / "a.cu").files) == {"a.cu"}
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../../../../etc/passwd", "../../outside.h", "../.git/config"])
 def test_nothing_outside_is_read(repository: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "outside.h").write_bytes(b"int secret;")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ from engine.arith import evaluate_int
 from engine.errors import SpecError, UsageError
 from engine.model import Program
 from engine.source.edit import apply
+from engine.source.launch import evaluate
 from engine.source.model import Edit, Span
 from engine.source.parse import parse
+from engine.spec.aliases import aliases
 from engine.spec.draft import Draft, draft
 from engine.spec.extents import Extent, candidates, fit, trial_sizes
 from engine.spec.model import Fill, KernelSpec
@@ -154,6 +156,95 @@ void run(double *x, double *y, int n) { k<double, 128><<<(n + 127) / 128, 128>>>
     assert alone.spec.argument("x").type == "float"
     assert "assumed: template arguments" in alone.text
     assert draft(_program(code), "k<half, 64>").spec.argument("x").type == "half"
+
+
+LAUNCHER = """
+__global__ void k(const float *x, float *y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i]; }
+void run(const float *x, float *y, int rows, int cols, int threads) {
+    const int n = rows * cols, blocks = (n + threads - 1) / threads;
+    k<<<blocks, threads>>>(x, y, n);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "each", "threads"),
+    [
+        (lambda code: code, "threads", 256, 256),
+        (lambda code: code.replace("<<<blocks, threads>", "<<<blocks, dim3(threads, threads)>"), "threads", 16, 256),
+        (lambda code: code.replace("int threads)", "int warps)").replace("int n =", "int threads = 32 * warps, n ="), "warps", 16, 512),
+    ],
+)  # fmt: skip
+def test_a_block_that_the_host_is_told_gets_a_size_of_its_own(
+    change: Callable[[str], str], name: str, each: int, threads: int
+) -> None:
+    program = _program(change(LAUNCHER))
+    made = draft(program, "k")
+    assert made.missing == ()
+    assert [case.sizes[name] for case in (*made.spec.check, *made.spec.time)] == [each] * 5
+    assert [case.sizes["n"] for case in made.spec.check] == [1, 129, 903, 4099]
+    spec = _read_back(program, made, "comments")
+    assert (spec.check, spec.time) == (made.spec.check, made.spec.time)
+    assert evaluate(program, spec, 0, spec.time[0].sizes).threads == threads
+
+
+def test_a_launch_without_a_value_is_missing() -> None:
+    for change, what in (
+        (("(n + threads - 1)", "(rows + threads - 1)"), "'rows' is not known"),
+        (("k<<<blocks, threads>>>", "k<<<1, n>>>"), "its block has 16777216 threads"),
+    ):
+        (missing,) = draft(_program(LAUNCHER.replace(*change)), "k").missing
+        assert missing.startswith("the launch: ")
+        assert what in missing
+
+
+def test_types_named_in_a_header_follow_its_conditions() -> None:
+    header = """
+#ifndef TYPES_H
+#define TYPES_H
+#if defined(USE_BF16)
+typedef __nv_bfloat16 real;
+#elif defined(USE_HALF) && LEVEL > 1
+typedef half real;
+#else
+typedef float real;
+#endif
+#define acc_t double
+#ifdef __CUDA_ARCH__
+using odd = int;
+#else
+using odd = float;
+#endif
+#endif
+"""
+    code = """#include "types.h"
+__global__ void k(const real *x, acc_t *y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i]; }
+void run(real *x, acc_t *y, int n) { k<<<(n + 127) / 128, 128>>>(x, y, n); }
+"""
+    program = Program({"k.cu": code.encode(), "types.h": header.encode()}, "k.cu")
+    assert [a.type for a in draft(program, "k").spec.arguments] == ["float", "double", "int32"]
+    for defines, real in (
+        (("USE_BF16",), "__nv_bfloat16"), (("USE_HALF",), "float"), (("USE_HALF", "LEVEL=2"), "half"),
+    ):  # fmt: skip
+        known = aliases(program, defines)
+        assert (known["real"], known["acc_t"]) == (real, "double")
+        assert "odd" not in known  # device and host disagree
+    toml = made_of(draft(program, "k", form="toml").text, 'compile.defines = ["USE_BF16"]')
+    assert (
+        specs_in(Program({**program.files, "optiml.toml": toml}, "k.cu"), "optiml.toml")[0].argument("x").type
+        == "bfloat16"
+    )
+
+
+def made_of(*lines: str) -> bytes:
+    return "\n".join(lines).encode()
+
+
+def test_a_header_of_endless_conditions_is_left_alone() -> None:
+    nested = "#if A\n" * 3000 + "typedef int T;\n" + "#endif\n" * 3000
+    chain = "#if A\n" + "#elif B\ntypedef float T;\n" * 3000 + "#endif\n"
+    for text, known in ((nested, None), (chain, None), (chain.replace("elif B", "elif 1"), "float")):
+        assert aliases(_program(text + "__global__ void k(int n) {}")).get("T") == known
 
 
 def test_structs_are_missing_their_size() -> None:
