@@ -53,6 +53,7 @@ _DEVICE = frozenset({"__global__", "__device__"})
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|(//[^\n]*|/\*.*?\*/)', re.S)
 _SPEC = re.compile(r"//\s*optiml:")
 _LONG_COMMENT = 300
+_OTHERS = "code beside the kernel and its launch uses"
 _TALK = re.compile(
     r"https?:|www\.|@\w|<!--|</?[a-z]+[ >]|!\[|\]\(|\b(?:approve\w*|reviewers?|lgtm|merge|ignore\s+(?:all|any|the|previous|above)|"
     r"previous\s+instructions?|system\s+prompt|instructions?|assistant|language\s+model|already\s+verified|trust(?:ed)?|"
@@ -150,17 +151,18 @@ class _Items:
     def __init__(self, before: str, after: str, original: Program, spec: KernelSpec) -> None:
         self.old, self.new = items_of(before), items_of(after)
         self.names = {t.text for item in self.old for t in _flat(item.tokens)}
-        kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
+        self.kernels = kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
         self.known = {name for item in self.old for name in item.defines}
         self.ours = _reachable(self.old, kernels)
+        everything = [i for data in original.files.values() for i in items_of(data.decode("utf-8", "replace"))]
         others = [
             item
-            for data in original.files.values()
-            for item in items_of(data.decode("utf-8", "replace"))
+            for item in everything
             if item.kind == "function" and not set(item.defines) & kernels and not set(item.defines) <= self.ours
         ]
         # Constants that only name the instance of our kernel at its launch are the launch's: that instance is what is verified.
-        self.foreign = {t.text for item in others for t in _flat(_uninstantiated(_unlaunched(item), spec))}
+        used = {t.text for item in others for t in _flat(_uninstantiated(_unlaunched(item, kernels), spec))}
+        self.foreign = _meant(used, everything)
         self.shared = {t.text for item in others if _is_device(item) for t in _flat(item.tokens)} - kernels
 
     def reason(self) -> str | None:
@@ -215,7 +217,7 @@ class _Items:
                     return "adds a macro that pastes or quotes its arguments, which hides what it does"
                 if name and (name[0] not in self.names or self._constant(name[0], rest)):
                     continue
-                return "redefines a name that the file uses"
+                return f"redefines '{name[0][:60]}', which {_OTHERS}" if name else "redefines a name that the file uses"
             if word == "undef" or word == "define":
                 return "redefines a name that the file uses"
             return f"adds or changes the directive '#{word[:20]} {rest[:60]}'"
@@ -257,7 +259,7 @@ class _Items:
                 if not mine and not is_new:
                     yield "device", item.defines, tuple(t.text for t in item.tokens)
             elif item.kind == "function":
-                yield "host", item.defines, tuple(t.text for t in _unlaunched(item))
+                yield "host", item.defines, tuple(t.text for t in _unlaunched(item, self.kernels))
             elif self._is_new(item, first) or self._is_constant(item, first):
                 continue
             else:
@@ -348,10 +350,31 @@ def _reachable(items: Sequence[Item], kernels: set[str]) -> set[str]:
     return found
 
 
-def _unlaunched(item: Item) -> list[Token]:
-    """A host function's tokens without the figures of its launches, and without what is declared only for these."""
+def _meant(used: set[str], items: Sequence[Item]) -> set[str]:
+    """The names in use, and those that macros and variables among them are made of."""
+    made_of: dict[str, set[str]] = {}
+    for item in items:
+        defines = item.defines
+        if item.kind == "directive":
+            named = re.match(r"\w+", item.rest) if item.word == "define" else None
+            defines = (named[0],) if named else ()
+        elif item.kind != "variable":
+            continue
+        for name in defines:
+            made_of.setdefault(name, set()).update(t.text for t in _flat(item.tokens))
+    found, waiting = set[str](), list(used)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += made_of.get(name, ())
+    return found
+
+
+def _unlaunched(item: Item, kernels: set[str]) -> list[Token]:
+    """A host function's tokens without the figures of these kernels' launches, and without what is declared only for these."""
     tokens = list(item.tokens)
-    inside = _launch_figures(tokens)
+    inside = _launch_figures(tokens, kernels)
     statements = list(_statements(tokens))
     declared = {name: (a, b) for a, b in statements for name in [_declares(tokens[a:b])] if name}
     dropped: set[str] = set(declared)
@@ -388,14 +411,24 @@ def _uninstantiated(tokens: Sequence[Token], spec: KernelSpec) -> list[Token]:
     return [t for i, t in enumerate(tokens) if i not in dropped]
 
 
-def _launch_figures(tokens: Sequence[Token]) -> set[int]:
+def _launched(tokens: Sequence[Token], at: int) -> str:
+    """The plain name of the kernel whose `<<<` stands at a place; "" where it is no name."""
+    depth = 0
+    for token in reversed(tokens[:at]):
+        depth += (token.text == ">") - (token.text == "<")
+        if depth == 0 and token.text != "<":
+            return token.text if token.kind == "name" else ""
+    return ""
+
+
+def _launch_figures(tokens: Sequence[Token], kernels: set[str]) -> set[int]:
     inside: set[int] = set()
     i = 0
     while i + 2 < len(tokens):
         if _counts(tokens[i : i + 3], ("<", "<", "<")):
             end = next((j for j in range(i + 3, len(tokens) - 2) if _counts(tokens[j : j + 3], (">", ">", ">"))), None)
             figures = tokens[i + 3 : end] if end is not None else ()
-            if end is not None and _arithmetic(figures):
+            if end is not None and _launched(tokens, i) in kernels and _arithmetic(figures):
                 # A stream, the fourth figure, decides the order of work and stays.
                 commas, depth, last = 0, 0, end
                 for j in range(i + 3, end):
