@@ -57,7 +57,7 @@ class _Parser:
     def no_value(self, what: str) -> Number:
         if self.dead:
             return 1
-        raise _ValueError(f"{what} in the expression '{self.text[:200]}'")
+        raise NoValue(f"{what} in the expression '{self.text[:200]}'")
 
     def fail(self, what: str) -> ArithmeticError_:
         return ArithmeticError_(f"{what} in the expression '{self.text[:200]}'")
@@ -202,7 +202,7 @@ class _Parser:
             return self.no_value(f"'{name}' has no value")
 
 
-class _ValueError(ArithmeticError_):
+class NoValue(ArithmeticError_):
     """Well formed, but without a value for these names."""
 
 
@@ -247,7 +247,7 @@ def evaluate(text: str, names: Mapping[str, Number]) -> Number:
     try:
         value = parser.ternary()
     except OverflowError:
-        raise _ValueError(f"a value too large in the expression '{text[:200]}'") from None
+        raise NoValue(f"a value too large in the expression '{text[:200]}'") from None
     if parser.at != len(tokens):
         raise parser.fail(f"unexpected '{parser.peek()}'")
     return value

@@ -22,7 +22,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is points (default: 60s)"
     )
     parser.add_argument(
-        "--strategy", choices=_STRATEGIES, help="how points are chosen (default: by the number of points)"
+        "--strategy", metavar="NAME", help=f"of {', '.join(_STRATEGIES)} (default: by the number of points)"
     )
     parser.add_argument(
         "--param",
@@ -48,6 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 whether something was found or not; what is refused raises."""
     budget = parse_budget(arguments.budget)
     check_machine(arguments)
+    if arguments.strategy is not None and arguments.strategy not in _STRATEGIES:
+        raise UsageError(
+            f"there is no strategy '{arguments.strategy[:40]}'", "--strategy", f"use one of {', '.join(_STRATEGIES)}"
+        )
     if not arguments.file.is_file():
         what = "is a folder" if arguments.file.is_dir() else "no such file"
         raise UsageError(what, where=str(arguments.file), do="name one .cu file")

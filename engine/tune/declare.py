@@ -13,7 +13,7 @@ from engine.source.parse import parse
 from engine.spec.model import KernelSpec
 from engine.spec.tables import Table, split_kernel, tables_of, tuning_lines
 from engine.tune.space import Condition, Parameter, Space, parse_values
-from engine.tune.template import ConstantTemplate
+from engine.tune.template import SOURCES, ConstantTemplate
 
 _LINE = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
@@ -50,17 +50,38 @@ def declared(
                 "there are conditions but no parameters", conditions[0].where, "add // optiml: tune NAME = 64, 128"
             )
         return None
-    for what, count, most in (
-        ("parameters", len(found), _MOST_PARAMETERS),
-        ("conditions", len(conditions), _MOST_CONDITIONS),
+    parameters_ = tuple(found.values())
+    for what, given, most in (
+        ("parameters", parameters_, _MOST_PARAMETERS),
+        ("conditions", conditions, _MOST_CONDITIONS),
     ):
-        if count > most:
-            raise UsageError(f"the template has {count} {what}", do=f"at most {most} are allowed")
-    unit = parse(program.data, program.kernel_file)
-    names = sorted({n for c in conditions for n in c.names} - found.keys())
-    constants = tuple(integers(unit, names).items())
-    space = Space(tuple(found.values()), tuple(dict.fromkeys(conditions)), constants)
-    return ConstantTemplate(program, spec, space)
+        if len(given) > most:
+            raise UsageError(f"the template has {len(given)} {what}", given[most].where, f"at most {most} are allowed")
+    constants = _constants(program, found, conditions)
+    return ConstantTemplate(program, spec, Space(parameters_, tuple(dict.fromkeys(conditions)), constants))
+
+
+def _constants(
+    program: Program, parameters: Mapping[str, Parameter], conditions: Sequence[Condition]
+) -> tuple[tuple[str, int], ...]:
+    """The constants of the program that conditions name. Raises UsageError for one that is no plain number."""
+    others = [path for path in program.files if path != program.kernel_file and path.endswith(SOURCES)]
+    units = [parse(program.files[path], path) for path in (program.kernel_file, *others)]
+    known: dict[str, int] = {}
+    for condition in conditions:
+        for name in sorted(condition.names - parameters.keys() - known.keys()):
+            owner = next((u for u in units if name in u.macros or name in u.constants), None)
+            if owner is None:
+                continue  # the space says that it is none
+            value = integers(owner, [name]).get(name)
+            if value is None:
+                raise UsageError(
+                    f"the condition '{condition.text[:100]}' names '{name[:60]}', which is no plain whole number",
+                    condition.where,
+                    f"use the parameters {', '.join(parameters)}, or a constant such as #define {name[:60]} 32",
+                )  # fmt: skip
+            known[name] = value
+    return tuple(known.items())
 
 
 def _lines(program: Program) -> tuple[dict[str, Parameter], list[Condition]]:

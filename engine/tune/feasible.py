@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.errors import RefusedError
 from engine.model import LaunchConfig, Resources
 from engine.rules.model import Target
 from engine.tune.space import Excluded, Point, empty
@@ -34,6 +35,9 @@ def feasible(template: Template, target: Target) -> Feasible:
     found = (*excluded, *(Excluded(reason, count) for reason, count in counts.items()))
     if not kept:
         raise empty(template.space.size, found)
+    if kept == [template.default]:
+        at = ", ".join(f"{n} = {v}" for n, v in template.space.named(kept[0]).items())
+        raise RefusedError(f"the only feasible point is the original: {at}", do="give more values, or other conditions")
     return Feasible(tuple(kept), found)
 
 

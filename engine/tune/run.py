@@ -37,7 +37,7 @@ from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, Tune
 from engine.tune.selected import Confirming
 from engine.tune.space import Condition, Parameter, Point, Space
 from engine.tune.strategy import Known, Strategy, choose
-from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
+from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at, tunable
 from engine.tune.tuner import PASSED, Tried, Tuner
 from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
 
@@ -115,10 +115,12 @@ def make_template(
     options: TuneOptions, program: Program, spec: KernelSpec, spec_path: str | None, target: Target
 ) -> tuple[Template, tuple[str, ...]]:
     """The template that is asked for or declared, else the one of the rules that promises most; and notes. Raises UsageError."""
-    own = declared(program, spec, spec_path, parameters=options.parameters, where=options.where)
-    if own is not None and options.rule is None:
-        return own, ()
-    if own is not None and options.parameters:
+    if options.rule is None:
+        own = declared(program, spec, spec_path, parameters=options.parameters, where=options.where)
+        if own is not None:
+            tunable(own)
+            return own, ()
+    elif options.parameters:
         raise UsageError("--rule and --param are both given", do="a rule has parameters of its own: leave --param out")
     found = rule_templates(program, spec, target)
     there = ", ".join(dict.fromkeys(t.name for t in found)) or "none"
@@ -140,7 +142,10 @@ def make_template(
     number = int(place) if place.isdecimal() else 1 if not place else 0
     if not 1 <= number <= len(forms):
         raise UsageError(f"the rule '{name}' has {len(forms)} forms here", "--rule", f"write {name}/1")
-    return forms[number - 1], ()
+    form = forms[number - 1]
+    where = tuple(Condition(text, "--where") for text in options.where)
+    space = dataclasses.replace(form.space, conditions=(*form.space.conditions, *where))
+    return dataclasses.replace(form, space=space), ()
 
 
 def rule_templates(program: Program, spec: KernelSpec, target: Target) -> list[RuleTemplate]:

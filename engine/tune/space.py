@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.arith import ArithmeticError_, Number, evaluate
+from engine.arith import ArithmeticError_, Number, NoValue, evaluate
 from engine.errors import RefusedError, UsageError
 
 Point = tuple[int, ...]
 
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\s*\()")
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")  # but not what is called
+_RANGE = re.compile(r"\s*(-?\d{1,40})\s*\.\.\s*(-?\d{1,40})\s*(?:step\s+(\d{1,40}))?\s*", re.ASCII)
+_WRITE = "write 64, 128, 256 or 16..512 step 16"
 _MOST_VALUES = 1024  # of one parameter
 _MOST_VISITED = 2_000_000  # partial points looked at while the set is built: some seconds
 _MOST_POINTS = 100_000
@@ -64,8 +67,11 @@ class Space:
                 raise UsageError(
                     f"'{parameter.name}' has {len(parameter.values)} values", parameter.where, f"at most {_MOST_VALUES}"
                 )
-            if len(set(parameter.values)) != len(parameter.values):
-                raise UsageError(f"'{parameter.name}' has a value twice", parameter.where, "name each once")
+            twice = [v for v, count in Counter(parameter.values).items() if count > 1]
+            if twice:
+                raise UsageError(
+                    f"'{parameter.name}' has the value {twice[0]} twice", parameter.where, "name each value once"
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,9 +116,7 @@ class Space:
             if depth == len(names):
                 found.append(partial)
                 if len(found) > _MOST_POINTS:
-                    raise UsageError(
-                        f"the space has over {_MOST_POINTS} points", do="give fewer values or more conditions"
-                    )
+                    raise self._too_large(f"over {_MOST_POINTS} of the {self.size} combinations of {{}} meet the conditions")
                 continue
             for value in reversed(self.parameters[depth].values):
                 visited += 1
@@ -124,14 +128,15 @@ class Space:
                 else:
                     broken.excluded += below[depth]
             if visited > _MOST_VISITED:
-                raise UsageError(
-                    f"the space of {self.size} combinations is too large to list",
-                    do="give fewer values or more conditions",
-                )
+                raise self._too_large(f"the {self.size} combinations of {{}} are too many to go through")
         excluded = tuple(Excluded(c.condition.text, c.excluded, c.condition.where) for c in checks if c.excluded)
         if not found:
             raise empty(self.size, excluded)
         return tuple(found), excluded
+
+    def _too_large(self, what: str) -> UsageError:
+        names = ", ".join(f"'{n}'" for n in self.names)
+        return UsageError(what.format(names), self.parameters[0].where, "give fewer values or more conditions")
 
 
 class _Checked:
@@ -147,11 +152,16 @@ class _Checked:
         if key not in self._known:
             try:
                 self._known[key] = bool(evaluate(self.condition.text, {**self._constants, **values}))
-            except ArithmeticError_ as error:
+            except NoValue as error:
                 given = ", ".join(f"{n} = {v}" for n, v in zip(self.names, key, strict=True))
                 raise UsageError(
-                    f"the condition has no value at {given}: {error.what}" if given else error.what,
-                    self.condition.where, "write it over the parameters, as in BLOCK * ITEMS <= 4096",
+                    f"the condition has no value{f' at {given}' if given else ''}: {error.what}",
+                    self.condition.where, "ask before it, as in ITEMS != 0 && BLOCK % ITEMS == 0",
+                ) from None  # fmt: skip
+            except ArithmeticError_ as error:
+                raise UsageError(
+                    f"the condition is not understood: {error.what}", self.condition.where,
+                    "write it as in C, over the parameters: BLOCK * ITEMS <= 4096",
                 ) from None  # fmt: skip
         return self._known[key]
 
@@ -175,19 +185,26 @@ def parse_values(text: str, name: str, where: str = "") -> tuple[int, ...]:
     found: list[int] = []
     try:
         for part in text.split(","):
-            match = re.fullmatch(r"\s*(-?\d{1,9})\s*\.\.\s*(-?\d{1,9})\s*(?:step\s+(\d{1,9}))?\s*", part)
+            told = part.strip()[:60]
+            if not told:
+                raise UsageError(f"a value of '{name}' is missing", where, _WRITE)
+            match = _RANGE.fullmatch(part)
             if match:
                 low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
-                if step < 1 or high < low or (high - low) // step >= _MOST_VALUES:
-                    raise UsageError(f"the range '{part.strip()}' of '{name}' is empty or too long", where)
-                found += range(low, high + 1, step)
-                continue
-            value = evaluate(part, {})
-            if not isinstance(value, int) or abs(value) >= 2**31:
-                raise UsageError(f"'{part.strip()[:40]}' is no whole number for '{name}'", where, "use whole numbers")
-            found.append(value)
+                if step < 1 or high < low:
+                    do = "write the smaller number first" if step else "a step is 1 at least; step 0 goes nowhere"
+                    raise UsageError(f"the range '{told}' of '{name}' is empty", where, do)
+                if (count := (high - low) // step + 1) > _MOST_VALUES:
+                    raise UsageError(
+                        f"the range '{told}' of '{name}' has {count} values", where, f"at most {_MOST_VALUES}"
+                    )
+            value = evaluate(part, {}) if not match else 0
+            if not isinstance(value, int):
+                raise UsageError(f"'{told}' is no whole number for '{name}'", where, "use whole numbers")
+            values = range(low, high + 1, step) if match else (value,)
+            if any(abs(v) >= 2**31 for v in (values[0], values[-1])):
+                raise UsageError(f"'{told}' is out of range for '{name}'", where, "use numbers below 2**31")
+            found += values
     except ArithmeticError_ as error:
-        raise UsageError(
-            f"the values of '{name}' are not understood: {error.what}", where, "write 64, 128, 256 or 16..512 step 16"
-        ) from None
+        raise UsageError(f"the values of '{name}' are not understood: {error.what}", where, _WRITE) from None
     return tuple(found)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from engine.errors import OptimlError, UsageError
+from engine.errors import OptimlError, RefusedError, UsageError
 from engine.model import LaunchConfig, Program
 from engine.rules.model import Family, Proposal
 from engine.source.constants import integers, value_span, words
@@ -18,8 +18,11 @@ from engine.source.parse import parse
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import KernelSpec
 from engine.tune.space import Point, Space
+from engine.verify.screen import screen
 
-_SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hxx")
+SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hxx")
+_DEFINE = rb"(?m)^[ \t]*#[ \t]*define[ \t]+%s\b"
+_WITH_ARGUMENTS = _DEFINE + rb"\("
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class ConstantTemplate:
             path, place, value = locate(self.original, parameter.name, parameter.where)
             self._places[parameter.name] = (path, place)
             now[parameter.name] = value
-        self.default: Point | None = tuple(now[name] for name in self.space.names)
+        self.default: Point = tuple(now[name] for name in self.space.names)
         self._relevant = self._launch_names()
         self._launches(now)  # what is wrong with the launch as it stands is the user's to see
 
@@ -188,7 +191,7 @@ class ConstantTemplate:
         reached, waiting = set[str](), [w for t in texts for w in words(t)]
         tables = {**self._unit.constants, **self._unit.macros}
         for path, data in self.original.files.items():
-            if path.endswith(_SOURCES):
+            if path.endswith(SOURCES):
                 unit = parse(data, path)
                 tables |= {**unit.constants, **unit.macros}
         while waiting:
@@ -228,10 +231,12 @@ def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int
     """
     found: list[tuple[str, Span | None, int | None]] = []
     for path, data in program.files.items():
-        if path.endswith(_SOURCES) and re.search(rb"\b%s\b" % re.escape(name.encode()), data):
+        if path.endswith(SOURCES) and re.search(rb"\b%s\b" % re.escape(name.encode()), data):
             unit = parse(data, path)
             if name in unit.macros or name in unit.constants:
                 found.append((path, value_span(unit, name), integers(unit, [name]).get(name)))
+    if not found and any(re.search(_WITH_ARGUMENTS % re.escape(name.encode()), d) for d in program.files.values()):
+        raise UsageError(f"'{name}' is a macro with arguments", where, f"write #define {name} 4")
     if not found:
         raise UsageError(
             f"'{name}' is no macro and no constant of the program", where,
@@ -240,11 +245,30 @@ def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int
     # The kernel's own file counts alone: another one may launch a kernel of the same name with constants of its own.
     found = [f for f in found if f[0] == program.kernel_file] or found
     path, place, value = found[0]
-    if len(found) > 1 or place is None:
-        raise UsageError(f"'{name}' is defined more than once", where, "keep one definition")
+    unit = parse(program.files[path], path)
+    if len(found) > 1 or place is None or (name in unit.macros and name in unit.constants):
+        at = [unit.line_of(m.start()) for m in re.finditer(_DEFINE % re.escape(name.encode()), unit.data)]
+        lines = f" (lines {' and '.join(map(str, at[:3]))})" if len(at) > 1 else ""
+        raise UsageError(f"'{name}' is defined more than once{lines}", where, "keep one definition")
     if value is None:
         raise UsageError(f"'{name}' is no plain whole number", where, f"write #define {name} 4")
     return path, place, value
+
+
+def tunable(template: ConstantTemplate) -> None:
+    """Raises RefusedError for a constant that other code of the program uses: no point that changes it can be suggested."""
+    original, space = template.original, template.space
+    for at, parameter in enumerate(space.parameters):
+        other = next((v for v in parameter.values if v != template.default[at]), None)
+        if other is None:
+            continue
+        point = (*template.default[:at], other, *template.default[at + 1 :])
+        reason = screen(original, program_at(original, template, point), template.spec)
+        if reason is not None:
+            raise RefusedError(
+                f"'{parameter.name}' cannot be tuned: a point {reason}", parameter.where,
+                "give the kernel and its launch a constant of their own",
+            )  # fmt: skip
 
 
 @dataclass

@@ -3,13 +3,13 @@ import json
 
 import pytest
 
-from engine.errors import OptimlError, SourceError, SpecError, UsageError
+from engine.errors import OptimlError, RefusedError, SourceError, SpecError, UsageError
 from engine.model import LaunchConfig
 from engine.rules.model import Target
 from engine.source.edit import edit_program
 from engine.spec.plain import as_spec
 from engine.tune.feasible import feasible, fits
-from engine.tune.template import locate, program_at
+from engine.tune.template import locate, program_at, tunable
 
 from .kernels import SAXPY, program, template
 
@@ -99,7 +99,7 @@ args.a = { value = "3" }
         ("// optiml: tune run = 1, 2", "no macro and no constant"),
         ("// optiml: where BLOCK <= WHAT", "names 'WHAT'"),
         ("// optiml: where", "is empty"),
-        ("// optiml: tune BLOCKS = 1..2000", "too long"),
+        ("// optiml: tune BLOCKS = 1..2000", "has 2000 values"),
     ],
 )
 def test_a_wrong_line_is_an_error_that_names_it(line, says):
@@ -109,8 +109,12 @@ def test_a_wrong_line_is_an_error_that_names_it(line, says):
 
 
 def test_what_cannot_be_tuned_is_said():
-    with pytest.raises(UsageError, match="defined more than once"):
+    with pytest.raises(UsageError, match=r"'BLOCK' is defined more than once \(lines 3 and 5\)"):
         template(SAXPY.replace("#endif", "#else\n#define BLOCK 32\n#endif"))
+    with pytest.raises(UsageError, match=r"'ITEMS' is defined more than once; keep one definition"):
+        template(SAXPY.replace("int ITEMS = 1;", "int ITEMS = 1;\n#define ITEMS 2"))
+    with pytest.raises(UsageError, match="'BLOCK' is a macro with arguments"):
+        template(SAXPY.replace("#define BLOCK 256", "#define BLOCK(x) x"))
     with pytest.raises(UsageError, match="no plain whole number"):
         template(SAXPY.replace("int ITEMS = 1;", "int ITEMS = sizeof(int);"))
     with pytest.raises(UsageError, match=r"compile\.defines"):
@@ -121,6 +125,36 @@ def test_what_cannot_be_tuned_is_said():
         template(SAXPY.replace("// optiml: check", "// optiml: tune = 3\n// optiml: check"))
     with pytest.raises(SourceError, match="cannot be evaluated"):
         template(SAXPY.replace("dim3 grid((n +", "dim3 grid((unknown() +"))
+
+
+def test_conditions_may_use_the_constants_of_headers():
+    """They were no constants, though the kernel's own code uses them."""
+    text = SAXPY.replace(
+        "// optiml: where BLOCK * ITEMS <= 4096", "// optiml: where BLOCK % WARP == 0 && BLOCK >= 2 * WARP"
+    )
+    made = template('#include "config.h"\n' + text, files={"config.h": "#define WARP 64\n"})
+    assert {p[0] for p in feasible(made, Target()).points} == {128, 256}
+    with pytest.raises(UsageError) as caught:
+        template('#include "config.h"\n' + text, files={"config.h": "#define WARP warpSize\n"})
+    assert caught.value.what.endswith("names 'WARP', which is no plain whole number")
+    assert caught.value.do == "use the parameters BLOCK, ITEMS, or a constant such as #define WARP 32"
+
+
+def test_a_constant_that_other_code_uses_is_refused_before_the_search():
+    """Every point was refused by itself, and the run said that none is faster."""
+    made = template(SAXPY.replace("void run(", "int chunk() { return BLOCK * 3; }\nvoid run(", 1))
+    with pytest.raises(RefusedError) as caught:
+        tunable(made)
+    assert (caught.value.where, caught.value.what) == (
+        "k.cu:6", "'BLOCK' cannot be tuned: a point redefines 'BLOCK', which code beside the kernel and its launch uses",
+    )  # fmt: skip
+    tunable(template())
+
+
+def test_a_set_that_holds_the_original_alone_leaves_nothing_to_tune():
+    """The run ended with 0 of 1 points tried and none faster."""
+    with pytest.raises(RefusedError, match=r"the only feasible point is the original: BLOCK = 256, ITEMS = 1"):
+        feasible(template(where=("BLOCK == 256", "ITEMS == 1")), Target())
 
 
 def test_another_file_that_launches_a_kernel_of_the_same_name_does_not_define_its_constants():

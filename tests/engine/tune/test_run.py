@@ -174,6 +174,12 @@ def test_a_family_holds_what_the_rule_proposes_by_itself():
         (["--where", "SIZE > 4096"], "'SIZE > 4096' excludes", 1),
         (["--where", "SIZE <> 3"], "unexpected", 2),
         (["--where", "OTHER > 3"], "names 'OTHER'", 2),
+        (["--strategy", "magic"], "--strategy: there is no strategy 'magic'; use one of exhaustive, halving,", 2),
+        (
+            ["--rule", "launch_bounds", "--where", "OTHER > 3"],
+            "names 'OTHER', which is no parameter and no constant",
+            2,
+        ),
         (["--rule", "nothing"], "writes no template for this kernel; those that do:", 2),
         (["--rule", "launch_bounds/9", "--param", "SIZE=64"], "--rule and --param are both given", 2),
         (["--dispatch"], "one timing case", 1),

@@ -55,7 +55,7 @@ def test_a_huge_product_with_tight_conditions_is_listed_and_a_huge_set_refused()
     wide = {name: range(1, 101) for name in "abcd"}
     points, _ = space(["b == a", "c == b", "d == c"], **wide).points()
     assert len(points) == 100
-    with pytest.raises(UsageError, match=r"too large to list|over 100000 points"):
+    with pytest.raises(UsageError, match=r"over 100000 of the 100000000 combinations of 'a', 'b', 'c', 'd'"):
         space([], **wide).points()
 
 
@@ -64,8 +64,33 @@ def test_conditions_are_arithmetic_over_known_names():
         space(["WIDTH > 1"], BLOCK=[32]).points()
     with pytest.raises(UsageError, match="has no value at BLOCK = 32"):
         space(["BLOCK / (BLOCK - 32) > 1"], BLOCK=[32]).points()
-    with pytest.raises(UsageError, match="unexpected"):
+    with pytest.raises(UsageError, match="the condition is not understood: unexpected"):
         space(["BLOCK.__class__ ; 1"], BLOCK=[32]).points()
+
+
+def test_conditions_may_call_functions():
+    """`min` was taken for the name `mi`."""
+    points, _ = space(["min(BLOCK, 64) == 64 && cdiv (BLOCK, 48) <= max(2, 3)"], BLOCK=[32, 64, 128, 256]).points()
+    assert points == ((64,), (128,))
+
+
+def test_a_condition_without_a_value_says_how_to_write_it():
+    """It was told to use the parameters, which it did."""
+    with pytest.raises(UsageError) as caught:
+        space(["BLOCK % (ITEMS - 1) == 0"], BLOCK=[32], ITEMS=[1, 2]).points()
+    assert caught.value.what.startswith("the condition has no value at BLOCK = 32, ITEMS = 1: division by zero")
+    assert caught.value.do == "ask before it, as in ITEMS != 0 && BLOCK % ITEMS == 0"
+    points, _ = space(["ITEMS == 1 || BLOCK % (ITEMS - 1) == 0"], BLOCK=[32], ITEMS=[1, 2]).points()
+    assert len(points) == 2
+
+
+def test_a_huge_set_says_how_large_and_where():
+    wide = Space(tuple(Parameter(n, tuple(range(1, 1001)), f"k.cu:{i}") for i, n in enumerate("abc", 1)))
+    with pytest.raises(UsageError) as caught:
+        wide.points()
+    assert (caught.value.where, caught.value.what) == (
+        "k.cu:1", "over 100000 of the 1000000000 combinations of 'a', 'b', 'c' meet the conditions",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -90,8 +115,26 @@ def test_values_that_are_none_are_refused(text):
         parse_values(text, "N")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1..1000000000", r"'1\.\.1000000000' of 'N' has 1000000000 values; at most 1024"),
+        ("1..99999999999999999999999", "has 99999999999999999999999 values"),
+        ("8..1", r"the range '8\.\.1' of 'N' is empty; write the smaller number first"),
+        ("1..8 step 0", "step 0"),
+        ("64, 99999999999999999999", "'99999999999999999999' is out of range for 'N'; use numbers below 2\\*\\*31"),
+        ("64, 1.5", "'1.5' is no whole number for 'N'"),
+        ("64,, 128", "a value of 'N' is missing"),
+    ],
+)
+def test_what_is_wrong_with_values_is_said(text, says):
+    """A range of 10 digits was `unexpected '1' in the expression`, a number of 20 no whole number."""
+    with pytest.raises(UsageError, match=says):
+        parse_values(text, "N")
+
+
 def test_a_value_twice_and_no_values_are_refused():
-    with pytest.raises(UsageError, match="twice"):
+    with pytest.raises(UsageError, match="'N' has the value 1 twice"):
         space([], N=[1, 1])
     with pytest.raises(UsageError, match="no values"):
         space([], N=[])
