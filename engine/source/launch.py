@@ -454,7 +454,7 @@ def block_constants(program: Program, site: LaunchSite) -> tuple[BlockConstant, 
     kernel = kernels.get(site.kernel.rpartition("::")[2])
     found = []
     for name, definition in scope.used.items():
-        if definition.value is None or definition.span is None:
+        if definition.value is None or definition.span is None or not definition.declaration:
             continue
         owner = parse(program.files[definition.path], definition.path)
         text = owner.text(definition.span).strip()

@@ -154,6 +154,11 @@ def test_block_constants_are_found_through_macros_and_locals():
     assert evaluate(after, spec(), 0, {"n": 1000}) == config((7,), (128,))
 
 
+def test_a_value_assigned_in_the_host_is_no_constant_of_the_block():
+    p = program("void h(float* x, int n, int m, int t) { t = 32; k<<<n, t>>>(x, n, m); }")
+    assert block_constants(p, sites(p, "k")[0]) == ()
+
+
 def test_two_templates_instances_are_told_apart():
     kernel = "template <int B> __global__ void k(float* x, int n, int m) { x[0] = B; }\n"
     host = H + "{ k<64><<<1, 64>>>(x, n, m); k<128><<<1, 128>>>(x, n, m); }"

@@ -188,10 +188,18 @@ def test_a_block_that_the_host_is_told_gets_a_size_of_its_own(
     assert evaluate(program, spec, 0, spec.time[0].sizes).threads == threads
 
 
+def test_a_size_of_the_kernel_that_the_block_follows_is_that_of_a_block() -> None:
+    code = LAUNCHER.replace("int n)", "int n, int width)").replace("x, y, n)", "x, y, n, threads)")
+    made = draft(_program(code.replace("int i = blockIdx.x * blockDim.x", "int i = blockIdx.x * width")), "k")
+    assert made.missing == ()
+    assert made.spec.time[0].sizes == {"n": 4096, "width": 256}
+    assert [case.sizes["width"] for case in made.spec.check] == [256] * 4
+
+
 def test_a_launch_without_a_value_is_missing() -> None:
     for change, what in (
         (("(n + threads - 1)", "(rows + threads - 1)"), "'rows' is not known"),
-        (("k<<<blocks, threads>>>", "k<<<1, n>>>"), "its block has 16777216 threads"),
+        (("k<<<blocks, threads>>>", "k<<<1, 2000 * threads>>>"), "its block has 512000 threads"),
     ):
         (missing,) = draft(_program(LAUNCHER.replace(*change)), "k").missing
         assert missing.startswith("the launch: ")
