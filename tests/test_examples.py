@@ -19,6 +19,7 @@ from engine.spec.data import buffer_elements, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
+from tests.runtime import with_runtime
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -94,7 +95,7 @@ def _example(name: str) -> Example:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
         made = make_machine(device="cpu", arch="sm_90")
     yield made
     made.close()

@@ -20,6 +20,8 @@ from engine.machine import Machine, make_machine
 from engine.model import Outcome
 from engine.source.load import load_program
 from engine.spec.find import find_spec
+from tests.locked import locked
+from tests.runtime import with_runtime
 from tests.test_docs import check_command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +62,9 @@ def _patterns() -> dict[str, dict[str, str]]:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all workers of a test run: what the CPU path needs is built once."""
-    return tmp_path_factory.getbasetemp().parent / "cache-of-the-guides"
+    folder = tmp_path_factory.getbasetemp().parent / "cache-of-the-guides"
+    with locked(folder):
+        return with_runtime(folder)
 
 
 @pytest.fixture(scope="module")

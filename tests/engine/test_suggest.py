@@ -15,6 +15,7 @@ from engine.model import Evaluation, Measurement, Outcome
 from engine.source.load import load_program
 from engine.spec.find import find_spec
 from engine.suggest import Gate
+from tests.runtime import with_runtime
 
 PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels" / "saxpy.cu"
 CONFIRMED = Evaluation(Outcome.SCREENED, Measurement((), 2.0, 2.0, 2.0, predicted=True))
@@ -29,7 +30,7 @@ def repository(tmp_path_factory):
     (root / "bench").write_text("#!/bin/sh\n! grep -q float4 saxpy.cu\n")
     (root / "bench").chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
         machine = make_machine(device="cpu")
     spec, spec_path = find_spec(root, root / "saxpy.cu", None)
     original = load_program(root / "saxpy.cu", spec_file=spec_path, kernels=["saxpy"])

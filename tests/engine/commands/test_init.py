@@ -9,6 +9,7 @@ import pytest
 
 from engine.cli import main
 from engine.spec.find import find_spec
+from tests.runtime import with_runtime
 
 CODE = """\
 // A file of mine.
@@ -95,7 +96,7 @@ def test_wrong_use(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_extents_are_measured_by_running_the_original(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
     # The text alone would read `x[i + n]` as it is, but cannot follow the helper.
     code = CODE.replace("2 * x[i]", "x[mirror(i, n)]").replace(
         "__global__", "__device__ int mirror(int i, int n) { return 2 * n - i; }\n__global__"

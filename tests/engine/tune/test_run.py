@@ -18,6 +18,7 @@ from engine.tune.feasible import feasible
 from engine.tune.run import rule_templates
 from engine.tune.template import program_at
 from engine.verify.screen import screen
+from tests.runtime import with_runtime
 
 from .kernels import template
 
@@ -46,7 +47,7 @@ void run(const float* x, float* y, int n) {
 
 
 def test_a_template_is_tuned_and_its_patch_sets_the_constants(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
     work = tmp_path / "work"
     work.mkdir()
     (work / "scale.cu").write_text(SCALE)
