@@ -162,6 +162,7 @@ class _Items:
         ]
         # Constants that only name the instance of our kernel at its launch are the launch's: that instance is what is verified.
         used = {t.text for item in others for t in _flat(_uninstantiated(_unlaunched(item, kernels), spec))}
+        used |= {t.text for item in everything if _is_host_variable(item) for t in _flat(item.tokens)}
         self.foreign = _meant(used, everything)
         self.shared = {t.text for item in others if _is_device(item) for t in _flat(item.tokens)} - kernels
 
@@ -312,6 +313,12 @@ def _is_attribute(name: str, item: Item) -> bool:
 def _is_device(item: Item) -> bool:
     words = {t.text for t in item.head}
     return item.kind == "function" and bool(words & _DEVICE) and "__host__" not in words
+
+
+def _is_host_variable(item: Item) -> bool:
+    """Whether it is memory of the host's, which other files may know by its extent."""
+    words = {t.text for t in item.head}
+    return item.kind == "variable" and not words & {"const", "constexpr", "__device__", "__constant__", "__managed__"}
 
 
 def _counts(tokens: Sequence[Token], pattern: tuple[str, ...]) -> int:

@@ -37,6 +37,8 @@ def test_the_launch_of_the_specs_kernel_and_its_constants_may_change():
     assert screened(TEXT, "#define BLOCK 256", "#define BLOCK 128") is None
     assert screened(TEXT, "int ITEMS = 1;", "int ITEMS = 4;") is None
     assert screened(TEXT, "PER_BLOCK, BLOCK>>>", "PER_BLOCK + 1, 256, 64>>>") is None
+    assert screened("static_assert(BLOCK % 32 == 0);\n" + TEXT, "#define BLOCK 256", "#define BLOCK 128") is None
+    assert screened(TEXT + "__device__ int table[BLOCK];\n", "#define BLOCK 256", "#define BLOCK 128") is None
     launched = TEXT + OTHER + "void also(float* y) { other<<<4, 256>>>(y); }\n"
     assert screened(launched, "#define BLOCK 256", "#define BLOCK 128") is None
 
@@ -56,6 +58,7 @@ def test_the_launch_of_another_kernel_stays(name: str) -> None:
         "#define GRID(n) (((n) + PER_BLOCK - 1) / PER_BLOCK)\nvoid also(float* y, int n) { other<<<GRID(n), 256>>>(y); }",
         "int chunk() { return BLOCK; }",
         "int chunk() { return TWICE; }",
+        "int table[BLOCK];",
         "static int table[TWICE];\nint first() { return sizeof(table); }",
         "template <int N> __device__ float also() { return N; }\n__global__ void third(float* y) { y[0] = also<TWICE>(); }",
     ],
