@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import Built, Evaluator, NotBuilt
 from engine.model import Evaluation, Failure, Outcome, Program
-from engine.predict.occupancy import occupancy
 from engine.predict.targets import Figures, figures_for
 from engine.rules.model import Target
 from engine.search.journal import Entry, Journal
 from engine.search.loop import Budget, Progress
+from engine.tune.describe import of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
@@ -25,6 +25,8 @@ _WIN = 1.003  # a point replaces the best only by more than the noise of a close
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
+_COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
+_AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
 # What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
 _WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
 PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
@@ -77,6 +79,7 @@ class Tuner:
         )
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
+        self._seen: set[Point] = set()  # whose machine code the strategy was told of
         # By machine code and launches: number and evaluation, of what a search around this one knows too.
         self._codes: dict[tuple[object, ...], tuple[int, Evaluation]] = dict(known or {})
         self._incumbent: Tried | None = None
@@ -113,10 +116,7 @@ class Tuner:
 
     def _launched(self, point: Point) -> Mapping[str, float]:
         launches = self.template.figures(point).launches
-        if not launches:
-            return {}
-        launch = launches[0][0]
-        return {"threads": math.log2(launch.threads), "blocks": math.log2(launch.blocks)}
+        return of_launch(launches[-1][0]) if launches else {}
 
     def _take_over(self, entry: Entry) -> None:
         self._earlier_s = max(self._earlier_s, entry.elapsed_s)
@@ -148,6 +148,7 @@ class Tuner:
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
+                self._look_ahead()
                 trials = self.strategy.ask(self._ahead(budget))
                 if not trials:
                     self.progress.stopped = "every point was tried"
@@ -171,7 +172,7 @@ class Tuner:
         ahead = min(_MOST_AHEAD, self._in_flight + waiting)
         if budget.candidates is not None:
             left = budget.candidates - self.progress.evaluated
-            ahead = min(ahead, 2 * left + 4 if self.strategy.patient else left)
+            ahead = min(ahead, _AHEAD_OF_EACH * left + 4 if self.strategy.patient else left)
         return max(1, ahead)
 
     def _submit(self, trials: Sequence[Trial]) -> None:
@@ -201,31 +202,46 @@ class Tuner:
         mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
         first = next(iter(mine))
         if self.strategy.patient and not first.done():
-            wait([first], timeout=_PATIENCE_S if left is None else min(_PATIENCE_S, left))
+            wait([first], timeout=_COUNTED_PATIENCE_S if left is None else min(_PATIENCE_S, left))
         if not any(f.done() for f in mine):
             wait(mine, timeout=left, return_when=FIRST_COMPLETED)
         self._stage("wait", time.monotonic() - waiting)
         return next((t for f, t in mine.items() if f.done()), None)
 
+    def _look_ahead(self) -> None:
+        """Tell the strategy what the compiler said of points that wait, so that it ranks them by that too."""
+        for point in [p for p, f in self._pending.items() if f.done() and p not in self._seen]:
+            self._seen.add(point)
+            error = self._pending[point].exception()
+            if isinstance(error, _Impossible):
+                self._rule_out(point, error)
+            elif error is None and self._figures is not None:
+                built = self._pending[point].result()
+                if built.binary.resources:
+                    found = of_code(built.binary.resources[0], built.launches[-1][0], self._figures)
+                    self.strategy.describe(point, found)
+
+    def _rule_out(self, point: Point, error: _Impossible) -> None:
+        """Take a point away. That is no failure of it: what the compiler used showed that it is not feasible."""
+        self.impossible[error.what] = self.impossible.get(error.what, 0) + 1
+        del self._pending[point]
+        self.strategy.tell(Trial(point), None)
+
     def _decide(self, trial: Trial) -> None:
         """Evaluate one compiled point, book it, tell the strategy."""
+        self._look_ahead()
+        if trial.point not in self._pending:
+            return  # the compiler ruled it out
         built: Built | None = None
         against: float | None = None
         ran = False
         try:
             built = self._pending[trial.point].result()
-        except _Impossible as error:
-            # Not a failure of the point: what the compiler used showed that it is not feasible.
-            self.impossible[error.what] = self.impossible.get(error.what, 0) + 1
-            del self._pending[trial.point]
-            self.strategy.tell(trial, None)
-            return
         except NotBuilt as error:
             evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
         except OptimlError as error:
             evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what))
         else:
-            self.strategy.describe(trial.point, self._compiled(built))
             champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
             twin = self._codes.get(built.identity)
             if twin is not None and trial.effort == 0:
@@ -281,13 +297,6 @@ class Tuner:
                 f"no point of the template could be built and run; the last, {at}: {reason}",
                 do="mend the code, or the conditions",
             )
-
-    def _compiled(self, built: Built) -> Mapping[str, float]:
-        if self._figures is None or not built.binary.resources:
-            return {}
-        used, launch = built.binary.resources[0], built.launches[-1][0]
-        found = {"occupancy": occupancy(used, launch, self._figures).fraction}
-        return {**found, "threads": math.log2(launch.threads), "blocks": math.log2(max(1, launch.blocks))}
 
     # ---- booking
 

@@ -3,6 +3,7 @@
 import math
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +15,7 @@ from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import Budget
 from engine.tune.feasible import feasible
-from engine.tune.strategy import Known, choose
+from engine.tune.strategy import Known, Listed, choose
 from engine.tune.tuner import Tuner
 
 from .kernels import SAXPY, template
@@ -94,10 +95,12 @@ def eval_point(built):
     return block, items
 
 
-def run(tmp_path, evaluator, *, name="model", budget=30, resume=False, seed=0, text=TEXT):
+def run(tmp_path, evaluator, *, name="model", budget=30, resume=False, seed=0, text=TEXT, seconds=None, wrap=None):
     made = template(text)
     points = feasible(made, Target())
     strategy, _ = choose(name, Known(points.points, seed, budget))
+    strategy = wrap(strategy) if wrap else strategy
+    tmp_path.mkdir(exist_ok=True)
     journal = Journal(tmp_path / "journal.sqlite", made.original, {"kernel": "saxpy"}, resume=resume)
     try:
         with ThreadPoolExecutor(4) as executor:
@@ -105,7 +108,7 @@ def run(tmp_path, evaluator, *, name="model", budget=30, resume=False, seed=0, t
                 made.original, made, points, strategy, evaluator, Target(), executor, in_flight=6, journal=journal
             )
             tuner.start(*evaluator.open(made.original))
-            tuner.run(Budget(candidates=budget))
+            tuner.run(Budget(seconds, budget))
     finally:
         journal.close()
     return tuner
@@ -215,3 +218,65 @@ def test_halving_times_the_good_ones_again(tmp_path):
     evaluator = Evaluator()
     run(tmp_path, evaluator, name="halving", budget=30)
     assert {e for _, e in evaluator.retimed} == {1, 2}
+
+
+def test_points_compiled_ahead_are_described_before_they_are_chosen(tmp_path):
+    evaluator = Evaluator()
+    seen = {}
+
+    class Watched:
+        name, patient = "watched", True
+
+        def __init__(self, strategy):
+            self.inner, self.told = strategy, set()
+
+        def ask(self, count):
+            return self.inner.ask(count)
+
+        def tell(self, trial, value):
+            self.told.add(trial.point)
+            self.inner.tell(trial, value)
+
+        def describe(self, point, features):
+            if "registers" in features:
+                seen.setdefault(point, point in self.told)
+                assert features["registers"] == 32
+                assert features["occupancy"] > 0
+
+    tuner = run(tmp_path, evaluator, budget=12, wrap=Watched)
+    decided = {t.point for t in tuner.tried}
+    assert decided <= set(seen)
+    assert not any(seen.values())  # none only after it had been evaluated
+    assert len(seen) > len(decided)  # and some that were never evaluated
+
+
+def test_a_point_that_cannot_run_is_ruled_out_as_soon_as_it_is_compiled(tmp_path):
+    heavy = {(b, i) for b in range(320, 1025, 64) for i in (2, 4, 8)}
+    tuner = run(tmp_path, Evaluator(heavy=heavy), name="model", budget=12)
+    assert len(tuner.tried) == 12
+    assert not heavy & {t.point for t in tuner.tried}
+    assert tuner.impossible["registers * threads <= 65536"] > 0
+
+
+class Late(Evaluator):
+    """Compiles the most wanted points last."""
+
+    def build(self, program):
+        point = values(program.data.decode())
+        if point in ((256, 1), (512, 2)):
+            time.sleep(0.15)
+        return super().build(program)
+
+
+def test_the_most_wanted_point_is_waited_for_where_evaluations_are_what_is_limited(tmp_path):
+    class Wants(Listed):
+        patient = True
+
+        def __init__(self, strategy):
+            self.name, self._left = "wants", dict.fromkeys([(512, 2), (512, 1), (576, 1), (640, 1)])
+
+    by_count, by_time = Late(), Late()
+    run(tmp_path, by_count, budget=2, wrap=Wants)
+    assert by_count.evaluated[0] == (512, 2)
+    run(tmp_path / "timed", by_time, budget=2, wrap=Wants, seconds=60)
+    assert by_time.evaluated[0] != (512, 2)
