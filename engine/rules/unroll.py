@@ -28,6 +28,7 @@ from engine.rules.common import (
 from engine.rules.model import Family, Proposal, Site
 from engine.rules.threads import StrideLoop, declarators, declared_type, definition, stride_loop
 from engine.source.model import Edit, Span
+from engine.spec.types import bindings
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -57,7 +58,7 @@ class Unroll:
             yield from self._pragmas(site, loop, order, len(innermost) == 1)
             yield from self._chains(site, loop, order)
         if len(innermost) > 1:
-            counted = [loop for loop in innermost if _constant_trips(site, loop) is None]
+            counted = [n for n in innermost if _constant_trips(site, n) is None and not _is_constant(site, n)]
             edits = [e for loop in counted if (e := _pragma(site, loop, "4")) is not None]
             if len(edits) == len(counted) > 1:
                 yield from proposal(
@@ -79,7 +80,9 @@ class Unroll:
         open_ = {
             f"factor{k}" if k else "factor": loop
             for k, loop in enumerate(loops)
-            if _constant_trips(site, loop) is None and _pragma(site, loop, "1") is not None
+            if _constant_trips(site, loop) is None
+            and not _is_constant(site, loop)
+            and _pragma(site, loop, "1") is not None
         }
         if not open_:
             return
@@ -96,7 +99,8 @@ class Unroll:
         line = site.unit.line_of(loop.start_byte)
         trips = _constant_trips(site, loop)
         factors = _FACTORS if alone else _FACTORS[:2]
-        choices = [("full", "")] if trips is not None and trips <= _MAX_FULL else [(str(k), str(k)) for k in factors]
+        known = trips <= _MAX_FULL if trips is not None else _is_constant(site, loop)
+        choices = [("full", "")] if known else [(str(k), str(k)) for k in factors]
         for rank, (label, argument) in enumerate(choices):
             edit = _pragma(site, loop, argument)
             if edit is None:
@@ -143,13 +147,12 @@ def _constant_trips(site: Site, node: Node) -> int | None:
     loop = stride_loop(node)
     if loop is None:
         return None
-    template = {t.split()[-1] for t in site.kernel.template_parameters}
+    template = bindings(site.kernel, site.spec.steps[site.step].template_args)
     values = {}
     for name in names(loop.start) | names(loop.bound):
-        if name in template:
-            return None
+        known = template.get(name) or site.unit.macros.get(name) or site.unit.constants.get(name, "")
         try:
-            values[name] = evaluate_int(site.unit.macros.get(name, site.unit.constants.get(name, "")), {})
+            values[name] = evaluate_int(known, {})
         except ArithmeticError_:
             return None
     try:
@@ -161,6 +164,23 @@ def _constant_trips(site: Site, node: Node) -> int | None:
     except ArithmeticError_:
         return None
     return max(0, -(-(high - low) // step)) if step > 0 else None
+
+
+def _is_constant(site: Site, node: Node) -> bool:
+    """Whether the compiler knows how often the loop runs, though its value stands elsewhere: `i < pack::size`."""
+    loop = stride_loop(node)
+    if loop is None:
+        return False
+    constants = site.unit.macros.keys() | site.unit.constants.keys()
+    constants |= {t.partition("=")[0].split()[-1] for t in site.kernel.template_parameters}
+    for n in (*walk(loop.start), *walk(loop.bound)):
+        inside = n.parent
+        if n.type == "identifier" and text(n) not in constants:
+            if inside is None or inside.type != "qualified_identifier":
+                return False
+        elif n.type in ("call_expression", "subscript_expression", "field_expression"):
+            return False
+    return True
 
 
 def _pragma(site: Site, loop: Node, argument: str) -> Edit | None:

@@ -52,7 +52,7 @@ def parameter_type(
 
 def source_type(aliases: Mapping[str, str], kernel: Kernel, base: str, template_args: str) -> DType | None:
     """The type that `base` means inside a kernel: through template arguments and `aliases`. None if unknown."""
-    templates = _bindings(kernel, template_args)
+    templates = bindings(kernel, template_args)
     text = base
     for _ in range(_MAX_ALIASES):
         try:
@@ -67,7 +67,8 @@ def source_type(aliases: Mapping[str, str], kernel: Kernel, base: str, template_
     return None
 
 
-def _bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
+def bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
+    """What a kernel's template parameters stand for, as text: those given in order, else their defaults."""
     given = [a.strip() for a in split_arguments(template_args)] if template_args.strip() else []
     bound = {}
     for position, parameter in enumerate(kernel.template_parameters):

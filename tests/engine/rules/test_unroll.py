@@ -38,6 +38,24 @@ def test_constant_loop_is_unrolled_fully() -> None:
     compiles(edited)
 
 
+PACK = """
+template <int WIDTH> struct pack {
+    static constexpr int size = WIDTH;
+};
+"""
+
+
+@pytest.mark.parametrize("bound", ["eight::size", "4 * N", "LANES"])
+def test_loop_whose_constant_stands_elsewhere_is_unrolled_fully_or_not_at_all(bound: str) -> None:
+    head = PACK + "#define LANES (sizeof(float4) / sizeof(float))\nconstexpr int N = pack<4>::size;\nusing eight = pack<8>;\n"
+    site = make(head + ROWS.replace("j < m", f"j < {bound}"), LAUNCH, **SIZES)
+    factors = [p.parameters["factor"] for p in propose(site, "unroll") if "factor" in p.parameters]
+    assert factors == ["full"]
+    compiles(one(site, "unroll", factor="full"))
+    later = make(PACK + "__constant__ int late;\n" + ROWS.replace("j < m", "j < late"), LAUNCH, **SIZES)
+    assert {p.parameters.get("factor") for p in propose(later, "unroll")} >= {"4", "8"}
+
+
 def test_independent_accumulators() -> None:
     edited = one(make(ROWS, LAUNCH, **SIZES), "unroll", accumulators=4)
     text = device(edited)
