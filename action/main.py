@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import sys
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the mode that the environment names. Exit codes: 0, 1 something is missing or refused, 2 wrong use, 3 internal error."""
-    parser = argparse.ArgumentParser(
-        prog="optiml-action", description="One mode of the Action; inputs are in the environment."
-    )
+    from engine.commands.options import Parser
+
+    parser = Parser(prog="optiml-action", description="One mode of the Action; its inputs are in the environment.")
     parser.add_argument("--dry-run", action="store_true", help="print everything that would be sent, and send nothing")
     dry = parser.parse_args(arguments).dry_run
     from action.context import read_context

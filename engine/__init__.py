@@ -1,1 +1,1 @@
-"""OptiML's engine: takes a CUDA file to a faster one that is proven equal and measured."""
+"""OptiML's engine: takes a CUDA file to a faster one that is checked against it and measured."""

@@ -8,12 +8,14 @@ import os
 import sys
 from collections.abc import Sequence
 
+from engine.commands.options import Parser
+
 _VERBS = ("optimize", "generate", "tune", "init", "doctor", "show", "selftest", "memory", "bench", "report")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="optiml", description="Find faster CUDA kernels that are proven equal and measured."
+    parser = Parser(
+        prog="optiml", description="Find faster versions of CUDA kernels, checked against the original and measured."
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -25,11 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    from engine.commands.options import Parser
     from engine.config import load_config
     from hooks.git import fingerprint, toplevel
 
     begin = time.monotonic()
-    parser = argparse.ArgumentParser(prog="optiml-check", description="Check the CUDA kernels that a commit changes.")
+    parser = Parser(
+        prog="optiml-check", description="Compile the CUDA kernels that a commit changes and say what is seen."
+    )
     parser.add_argument("files", nargs="*", metavar="FILE", help="the .cu and .cuh files (pre-commit gives them)")
     parser.add_argument("--all", action="store_true", help="every kernel of the files, changed or not")
     parser.add_argument("--base", metavar="REV", help="what changed is told from this commit (default: HEAD)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import signal
@@ -52,11 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    from engine.commands.options import Parser
     from engine.config import load_config
     from hooks.git import fingerprint, toplevel
 
     begin = time.monotonic()
-    parser = argparse.ArgumentParser(prog="optiml-quick", description="Search the CUDA kernels that a commit changes.")
+    parser = Parser(
+        prog="optiml-quick", description="Search for faster versions of the CUDA kernels that a commit changes."
+    )
     parser.add_argument("files", nargs="*", metavar="FILE", help="the .cu and .cuh files (pre-commit gives them)")
     parser.add_argument("--fix", action="store_true", help="apply what was found to the working tree")
     parser.add_argument("--all", action="store_true", help="every kernel of the files, changed or not")

@@ -20,16 +20,24 @@ INCOMPLETE = 4  # exit code: rows are missing; the same command with --resume go
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("bench", help="measure some of the project's tables again (needs a checkout)")
+    parser = verbs.add_parser(
+        "bench",
+        help="measure some of the project's tables again (needs a checkout)",
+        description="Measure tables of the project's figures by name, and record them; without a name, list the tables.",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="the tables (default: list them)")
     parser.add_argument("--only", default="", metavar="ROWS", help="only these rows, separated by commas")
     parser.add_argument("--resume", action="store_true", help="go on with a record that has rows missing or failed")
     parser.add_argument("--limit", metavar="N", help="begin no row that would not end within 540s, 9m …")
-    parser.add_argument("--seconds", type=float, metavar="N", help="of each search (default: the table's)")
-    parser.add_argument("--candidates", type=int, metavar="N", help="of each run of an ablation (default: 100)")
-    parser.add_argument("--seeds", type=int, metavar="N", help="how many (default: the table's)")
+    parser.add_argument("--seconds", type=float, metavar="N", help="seconds of each search (default: the table's)")
+    parser.add_argument(
+        "--candidates", type=int, metavar="N", help="candidates of each run of an ablation (default: 100)"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: the table's)")
     parser.add_argument("--gpus", metavar="N", help="rows at once, one a GPU: how many GPUs, or which, as in 0,1,2,3")
-    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize")
+    parser.add_argument(
+        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize (default: auto)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the records are (default: benchmarks/results)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="the project's checkout (default: this package's)")
     parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what --gpus starts for each row
@@ -52,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             near = difflib.get_close_matches(name, tables, n=3, cutoff=0.4)
             raise UsageError(
                 f"there is no table '{name[:60]}'",
-                do=f"did you mean {' or '.join(near)}?" if near else "`optiml bench` lists them",
+                do=f"did you mean {' or '.join(near)}?" if near else "'optiml bench' lists them",
             )
     for option in ("seconds", "candidates", "seeds"):
         value = getattr(arguments, option)

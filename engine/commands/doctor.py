@@ -26,8 +26,14 @@ class Part:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb to the command line."""
-    parser = subparsers.add_parser("doctor", help="say what this machine has, what is missing, and how to get it")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
+    parser = subparsers.add_parser(
+        "doctor",
+        help="say what this machine has, what is missing, and how to get it",
+        description="Say which of the parts that OptiML uses this machine has, what each missing one costs, and how to get it.",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="json: the same for programs (default: text)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,8 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         document = {"version": 1, "screens": ready, "measures": measured, "parts": [asdict(part) for part in parts]}
         print(json.dumps(document, indent=2))
         return 0 if ready else 1
-    from rich.console import Console
     from rich.text import Text
+
+    from engine.report.console import Console
 
     console = Console(soft_wrap=True)  # one line a part: lines are grepped and pasted into reports
     width = max(len(part.name) for part in parts) + 2
@@ -180,32 +187,29 @@ def _bubblewrap() -> Part:
 
 
 def _compiler() -> tuple[Part, ...]:
-    import importlib.util
-    import shutil
+    from engine.cpu import toolchain
 
     costs = "kernels cannot be screened without a GPU"
     get = "Install g++ or clang++, or 'pip install optiml[zig]'"
-    name = next((name for name in ("g++", "clang++") if shutil.which(name)), None)
-    if name:
-        path = shutil.which(name)
-        version = _output([str(path), "--version"]).splitlines()
-        compiler = Part("C++ compiler", bool(version), version[0] if version else f"{path} does not answer", costs, get)
+    there = toolchain.find_toolchain()  # what screening uses, which looks beyond PATH
+    if there is not None and there.kind != "zig":
+        path = there.argv[0]
+        compiler = Part("C++ compiler", True, there.version, costs, get)
         # Both compilers name the library they would link; a bare name comes back when there is none.
         said = [
-            _output([str(path), f"-print-file-name={lib}"]).strip()
-            for lib in ("libtsan.so", "libtsan.a", "libtsan.so.2")
+            _output([path, f"-print-file-name={lib}"]).strip() for lib in ("libtsan.so", "libtsan.a", "libtsan.so.2")
         ]
-        if name == "clang++":
-            said.append(_output([str(path), "-print-file-name=libclang_rt.tsan-x86_64.a"]).strip())
+        if there.kind == "clang":
+            said.append(_output([path, "-print-file-name=libclang_rt.tsan-x86_64.a"]).strip())
         tsan = next((line for line in said if line.startswith("/")), "")
         races = Part(
             "ThreadSanitizer", bool(tsan), tsan or "missing", "data races are not looked for without a GPU",
             "Install libtsan of your compiler's version (Debian, Ubuntu: libtsan2; Fedora: libtsan)",
         )  # fmt: skip
         return compiler, races
-    zig = importlib.util.find_spec("ziglang") is not None
     races = Part("ThreadSanitizer", False, "missing", "data races are not looked for without a GPU", "Install g++")
-    return Part("C++ compiler", zig, "ziglang" if zig else "missing", costs, get), races
+    version = f"ziglang {there.version}" if there is not None else "missing"
+    return Part("C++ compiler", there is not None, version, costs, get), races
 
 
 def _ncu() -> Part:

@@ -15,7 +15,11 @@ WAITING = 4  # exit code: questions wait in the batch folder for their answers
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("generate", help="make a kernel from a sentence, with a language model")
+    parser = verbs.add_parser(
+        "generate",
+        help="make a kernel from a sentence, with a language model",
+        description="Make a kernel from a sentence with a language model, check it against a reference, and search on from it.",
+    )
     parser.add_argument("sentence", metavar="SENTENCE", help='what it computes: "row-wise softmax of an fp32 matrix"')
     parser.add_argument(
         "--reference",
@@ -27,11 +31,29 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--generate-only", action="store_true", help="end with the fastest of the strategies")
     mode.add_argument("--optimize", action="store_true", help="search on from the best of them (the default)")
-    parser.add_argument("--budget", default="60s", metavar="N", help="of that search: 60s, 10m, 1h, or candidates")
-    parser.add_argument("--strategies", default="", metavar="LIST", help="some of those that there are (default: all)")
+    parser.add_argument(
+        "--budget",
+        default="60s",
+        metavar="N",
+        help="of that search: 60s, 10m or 1h; a bare number is candidates (default: 60s)",
+    )
+    parser.add_argument(
+        "--strategies", default="", metavar="LIST", help="who writes kernels, separated by commas (default: all)"
+    )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="kernels that start the search (default: 3)")
-    parser.add_argument("--repairs", type=int, default=2, metavar="N", help="how often a failed kernel goes back (2)")
-    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of that search: of rules, tuner, llm")
+    parser.add_argument(
+        "--repairs",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how often a failed kernel goes back to the model (default: 2)",
+    )
+    parser.add_argument(
+        "--proposers",
+        default="rules",
+        metavar="LIST",
+        help="who proposes edits in that search, of rules, tuner, llm (default: rules)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
     add_profile(parser)
     add_machine(parser)

@@ -16,14 +16,29 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = subparsers.add_parser("init", help="draft the kernel spec of a file")
+    parser = subparsers.add_parser(
+        "init",
+        help="draft the kernel spec of a file",
+        description="Draft the spec of one kernel, say what was assumed, and print it or write it.",
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
     parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several")
-    parser.add_argument("--write", action="store_true", help="write the draft instead of printing it")
     parser.add_argument(
-        "--format", choices=("comments", "toml"), default="comments", help="lines above the kernel, or an optiml.toml"
+        "--write",
+        action="store_true",
+        help="write the draft instead of printing it; a spec that is there is never overwritten",
     )
-    parser.add_argument("--static", action="store_true", help="do not run the kernel on the CPU to find extents")
+    parser.add_argument(
+        "--format",
+        choices=("comments", "toml"),
+        default="comments",
+        help="lines above the kernel, or an optiml.toml beside the file (default: comments)",
+    )
+    parser.add_argument(
+        "--static",
+        action="store_true",
+        help="read the text only; do not run the kernel on the CPU to find the arrays' sizes",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

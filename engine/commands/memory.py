@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("memory", help="list, export, import or forget what earlier runs taught")
-    parser.add_argument("action", choices=("list", "export", "import", "forget"))
+    parser = verbs.add_parser(
+        "memory",
+        help="list, export, import or forget what earlier runs taught",
+        description="List, move or delete the lessons that runs with --memory wrote.",
+    )
+    parser.add_argument("action", choices=("list", "export", "import", "forget"), help="what to do with them")
     parser.add_argument(
         "lines", nargs="?", type=Path, metavar="FILE", help="of JSON lines: to write (export), to read (import)"
     )
@@ -33,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; 1 where the memory cannot be used, 2 for a file that is no export."""
     wants = arguments.action in ("export", "import")
     if wants and arguments.lines is None:
-        raise UsageError(f"optiml memory {arguments.action} needs a file", do="name the file of JSON lines")
+        raise UsageError("needs a file", f"memory {arguments.action}", "name the file of JSON lines")
     if not wants and arguments.lines is not None:
-        raise UsageError(f"optiml memory {arguments.action} takes no file", str(arguments.lines), "leave it away")
+        raise UsageError("takes no file", f"memory {arguments.action} {arguments.lines}", "leave it away")
     from engine.llm.lessons import default_path
     from engine.llm.memory import Memory
     from engine.source.load import repository_root
@@ -60,9 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(memory: Memory, repository: str | None) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from engine.report.console import Console
 
     table = Table()
     for column in ("repository", "bound by", "who", "lesson"):

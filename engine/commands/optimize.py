@@ -28,26 +28,40 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("optimize", help="search for a faster version of a kernel")
+    parser = verbs.add_parser(
+        "optimize",
+        help="search for a faster version of a kernel",
+        description="Search for a faster version of one kernel, and write a patch where one was found.",
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
     parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several with a spec")
     parser.add_argument(
         "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is candidates (default: 60s)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: .optiml/<file>-<kernel>/)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where results go (default: .optiml/<file>-<kernel>/ at the root of the repository)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
     parser.add_argument(
         "--search",
         choices=("mcts", "greedy", "random"),
         default="mcts",
-        help="how the next edit is chosen (default: mcts)",
+        help="how the next edit is chosen: by a tree search, always from the best so far, or by chance (default: mcts)",
     )
     add_profile(parser)
     parser.add_argument("--no-proxies", action="store_true", help="reward time alone, not what counters say beside it")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
-    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, tuner, llm (default: rules)")
     parser.add_argument(
-        "--memory", action=argparse.BooleanOptionalAction, default=False, help="read and write lessons of earlier runs"
+        "--proposers", default="rules", metavar="LIST", help="who proposes edits, of rules, tuner, llm (default: rules)"
+    )
+    parser.add_argument(
+        "--memory",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="read and write lessons of earlier runs (default: --no-memory)",
     )
     parser.add_argument(
         "--memory-file", type=Path, metavar="FILE", help="where lessons are (default: the user's cache)"
@@ -55,12 +69,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--memory-across", action="store_true", help="also tell lessons of other repositories")
     add_machine(parser)
     model = add_llm(parser, concurrency=2, plan="makes plans that the model writes as code (default: no plans)")
-    model.add_argument("--llm-judge", default="", metavar="NAME", help="scores proposals; 'same': the model itself")
+    model.add_argument(
+        "--llm-judge",
+        default="",
+        metavar="NAME",
+        help="scores proposals before they are tried; 'same': the model itself (default: none)",
+    )
     model.add_argument(
         "--prompt-profile",
         choices=("none", "raw", "diagnosis"),
         default="diagnosis",
-        help="what a model is told of counters",
+        help="what a model is told of the counters (default: diagnosis)",
     )
 
 

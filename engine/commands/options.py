@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from engine.errors import UsageError
 
@@ -13,18 +14,43 @@ if TYPE_CHECKING:
 _PROPOSERS = ("rules", "tuner", "llm")
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence, as all others are, and not a page of usage before it."""
+
+    def parse_known_args(  # type: ignore[override]  # its overloads say no more than this
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """As argparse's; what is left over is refused here, where the verb is known and its help can be named."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return found, left
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with exit code 2."""
+        said = message.removeprefix("argument ")
+        self.exit(2, f"{self.prog.split()[0]}: {said}; '{self.prog} --help' lists what there is\n")
+
+
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Where a run computes, and in which form it answers."""
     parser.add_argument(
-        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="cpu: screen and predict (default: auto)"
+        "--device",
+        choices=("auto", "gpu", "cpu"),
+        default="auto",
+        help="gpu: verify and measure; cpu: screen and predict; auto: what is here (default: auto)",
     )
     parser.add_argument(
         "--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)"
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: the result and nothing else")
     parser.add_argument(
-        "--unsafe-no-sandbox", action="store_true", help="run untrusted code without a sandbox where none can be had"
+        "--format", choices=("text", "json"), default="text", help="json: the result and nothing else (default: text)"
+    )
+    parser.add_argument(
+        "--unsafe-no-sandbox",
+        action="store_true",
+        help="run the code without a sandbox where none can be had; only for code you trust",
     )
 
 
@@ -44,21 +70,34 @@ def add_llm(parser: argparse.ArgumentParser, *, concurrency: int, plan: str) -> 
 
     `concurrency` requests at once unless said otherwise; `plan` tells of the planning model.
     """
-    group = parser.add_argument_group("language model", "address and key: OPENAI_BASE_URL and OPENAI_API_KEY")
+    group = parser.add_argument_group(
+        "language model", "its address and key are read from OPENAI_BASE_URL and OPENAI_API_KEY alone"
+    )
     add = group.add_argument
     add("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
-    add("--llm-model", default="", metavar="NAME", help="default: the first that the server lists")
+    add("--llm-model", default="", metavar="NAME", help="the model (default: the first that the server lists)")
     add("--llm-plan-model", default="", metavar="NAME", help=plan)
-    add("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop")
-    add("--llm-price", metavar="R/W", help="dollars per million tokens read/written, e.g. 2.50/10.00")
-    add("--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most of one answer (default: 6000)")
+    add("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop (default: none)")
+    add(
+        "--llm-price",
+        metavar="R/W",
+        help="dollars per million tokens read/written, e.g. 2.50/10.00; a limit in dollars needs it",
+    )
+    add(
+        "--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most tokens of one answer (default: 6000)"
+    )
     add("--llm-timeout", type=float, default=180.0, metavar="S", help="seconds for one answer (default: 180)")
     add("--llm-free-form", action="store_true", help="do not hold the model to the form of an answer")
     add(
         "--llm-concurrency", type=int, default=concurrency, metavar="N",
         help=f"requests at once (default: {concurrency})",
     )  # fmt: skip
-    add("--llm-log", choices=("full", "answers"), default="full", help="answers: keep prompts as hashes alone")
+    add(
+        "--llm-log",
+        choices=("full", "answers"),
+        default="full",
+        help="what exchanges.jsonl keeps; answers: prompts as hashes alone (default: full)",
+    )
     return group
 
 

@@ -15,12 +15,18 @@ if TYPE_CHECKING:
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("selftest", help="check that cheating kernels are refused here and honest ones are not")
+    parser = verbs.add_parser(
+        "selftest",
+        help="check that cheating kernels are refused here and honest ones are not",
+        description="Run known attacks on the verifier and known honest edits through the stages that judge every candidate.",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these cases, with wildcards (default: all)")
     parser.add_argument(
         "--suite", choices=("attacks", "honest", "all"), default="all", help="which cases (default: all)"
     )
-    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize")
+    parser.add_argument(
+        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize (default: auto)"
+    )
     parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, each on fresh inputs (default: 1)")
     parser.add_argument("--verbose", action="store_true", help="print every case, not only what went wrong")
@@ -46,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.names or any(fnmatch.fnmatchcase(case.name, name) for name in arguments.names)
     ]
     if not cases:
-        raise UsageError("there is no such case", do="leave the names away to run all")
+        raise UsageError(
+            f"there is no case {' or '.join(map(repr, arguments.names))}", do="leave the names away to run all"
+        )
     machine = make_machine(device=arguments.device, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
     try:
         verdicts = run_cases(

@@ -9,7 +9,11 @@ from typing import Any
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("show", help="print a run's result again")
+    parser = verbs.add_parser(
+        "show",
+        help="print a run's result again",
+        description="Print the result of a run of optimize, tune or generate again.",
+    )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
     parser.add_argument("--tree", action="store_true", help="also print every candidate as a tree")
 

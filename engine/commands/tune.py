@@ -15,7 +15,11 @@ _STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this verb to the command line."""
-    parser = verbs.add_parser("tune", help="find the best values of a kernel's constants")
+    parser = verbs.add_parser(
+        "tune",
+        help="find the best values of a kernel's constants",
+        description="Find the best values of a kernel's constants, or of the figures of a rule's edit.",
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
     parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several with a spec")
     parser.add_argument(

@@ -54,7 +54,7 @@ class CpuMachine:
         self.cache, self.sandbox, self.scratch, self.jobs = cache.resolve(), sandbox, scratch.resolve(), max(1, jobs)
         found = toolchain or find_toolchain()
         if found is None:
-            raise MachineError("no C++ compiler was found", "", "install g++ or clang++, or 'pip install ziglang'")
+            raise MachineError("no C++ compiler was found", "", "install g++ or clang++, or 'pip install optiml[zig]'")
         self.toolchain = found
         self._prepared: dict[str, Prepared] = {}
         self._objects = DiskCache(self.cache / "objects")

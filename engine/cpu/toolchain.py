@@ -84,13 +84,18 @@ def _version(argv: Sequence[str]) -> str:
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
 
 
+def _path() -> str:
+    """Where compilers are looked for, and where they look for their assembler and linker; a service's PATH may be bare."""
+    # An empty entry would be the working directory, which may be a stranger's.
+    given = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", *given))
+
+
 @functools.cache
 def find_toolchain() -> Toolchain | None:
     """The compiler of this machine: g++, else clang++, else ziglang from the package index. None where there is none."""
     for kind, name in (("gcc", "g++"), ("clang", "clang++")):
-        path = shutil.which(
-            name, path=os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", os.environ.get("PATH", "")))
-        )
+        path = shutil.which(name, path=_path())
         version = _version([path]) if path and os.path.isabs(path) else ""
         if path and version:
             # On macOS g++ is clang by another name.
@@ -113,14 +118,16 @@ def _run(argv: Sequence[str], environment: dict[str, str]) -> None:
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment}, errors="replace",
+            env={**os.environ, **environment, "PATH": _path()}, errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise MachineError("the C++ compiler could not be run", argv[0], str(error)[:300]) from None
     if done.returncode != 0:
+        said = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "it says nothing")
         raise CompileError(
-            "the CPU runtime does not compile", argv[0], "report this with the log", log=done.stderr[-4000:]
-        )
+            f"the CPU runtime does not compile: {said[:300]}", argv[0], "see that this compiler and its linker are whole, or report this",
+            log=done.stderr[-4000:],
+        )  # fmt: skip
 
 
 def zig_environment(folder: Path) -> dict[str, str]:
@@ -150,7 +157,9 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
             cache.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix="cpu-", dir=cache))
         except OSError as error:
-            raise MachineError("the cache folder cannot be written", str(cache), str(error)) from None
+            raise MachineError(
+                f"the cache folder cannot be written: {error.strerror}", str(cache), "name another with OPTIML_CACHE"
+            ) from None
         try:
             _build(toolchain, scratch, std)
             _seal(scratch)
@@ -162,7 +171,11 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
                 scratch.rename(folder)
             except OSError as error:  # another process was faster
                 if not _whole(folder):
-                    raise MachineError("the cache folder cannot be written", str(cache), str(error)) from None
+                    raise MachineError(
+                        f"the cache folder cannot be written: {error.strerror}",
+                        str(cache),
+                        "name another with OPTIML_CACHE",
+                    ) from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     missing = folder / "race.missing"

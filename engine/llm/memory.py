@@ -228,7 +228,7 @@ class Memory:
                 for lesson in lessons:
                     file.write(json.dumps({"format": _SCHEMA, **asdict(lesson)}, sort_keys=True) + "\n")
         except OSError as error:
-            raise MachineError(f"cannot be written ({error.strerror})", str(path)) from None
+            raise MachineError(f"cannot be written ({error.strerror})", str(path), "name another file") from None
         return len(lessons)
 
     def lessons(self, repository: str | None = None) -> Iterator[Lesson]:
@@ -246,7 +246,7 @@ class Memory:
                 raise UsageError(f"is over {_MOST_IMPORT} bytes", str(path), "split it")
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise UsageError(f"cannot be read ({error.strerror})", str(path)) from None
+            raise UsageError(f"cannot be read ({error.strerror})", str(path), "name an export") from None
         except UnicodeDecodeError:
             raise UsageError("is no text", str(path), "name an export") from None
         lessons = []

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from engine.generate.result import GenerationResult, StrategyResult
+from engine.report.console import Console
 from engine.report.terminal import Live
 from engine.report.text import clean, cleaned
 from engine.search.loop import Budget, Progress

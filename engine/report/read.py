@@ -156,9 +156,12 @@ def _journal(path: Path, ask: Callable[[sqlite3.Connection], R]) -> R:
             db.text_factory = lambda data: data.decode("utf-8", "replace")
             return ask(db)
     except sqlite3.Error as error:
-        raise MachineError(
-            f"the journal cannot be read: {error}", str(path), "wait for the run that writes it"
-        ) from None
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest its details
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise MachineError(f"cannot be read ({error})", str(path), "wait for the run that writes it") from None
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise UsageError(f"takes over {_SECONDS:.0f} s to read", str(path), _AGAIN) from None
+        raise UsageError(f"is no journal of this version ({error})", str(path), _AGAIN) from None
     except (NotThis, ValueError, TypeError, zlib.error) as error:
         raise UsageError(f"is no journal of this version ({error})", str(path), _AGAIN) from None
 

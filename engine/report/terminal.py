@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bars
@@ -17,6 +16,7 @@ from rich.table import Column, Table
 from rich.tree import Tree
 
 from engine.model import Evaluation, Outcome
+from engine.report.console import Console
 from engine.report.read import Node
 from engine.report.text import clean, cleaned, short
 from engine.result import OptimizationResult

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from engine.model import Guardrail
+from engine.report.console import Console
 from engine.report.text import cleaned
 from engine.tune.result import Branch, TuneResult
 

@@ -1,0 +1,97 @@
+"""The command line as a newcomer meets it: help of every verb, and wrong use as one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from engine import cli
+from engine.cli import main
+from hooks import check, quick
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    parser = cli._parser()
+    (action,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+def options() -> Iterator[tuple[str, argparse.Action]]:
+    for verb, parser in verbs().items():
+        for action in parser._actions:
+            if action.help is not argparse.SUPPRESS and not isinstance(action, argparse._HelpAction):
+                yield verb, action
+
+
+def test_every_verb_says_what_it_does() -> None:
+    assert set(verbs()) == set(cli._VERBS)
+    for verb, parser in verbs().items():
+        assert str(parser.description).endswith("."), verb
+
+
+def test_every_option_with_a_default_states_it() -> None:
+    """As 'default' in its help; a flag that is off, a list that is empty and a path that is not there state themselves."""
+    for verb, action in options():
+        assert action.help, (verb, action.dest)
+        if action.option_strings and action.default not in (None, False, [], ""):
+            assert "default" in action.help, f"{verb} {action.option_strings[0]}: {action.help}"
+        said = re.search(r"\(default: ([\w-]+)\)", action.help)
+        if said and isinstance(action.default, int | str) and action.default and not isinstance(action.default, bool):
+            assert said[1] == str(action.default), f"{verb} {action.option_strings[0]}: {action.help}"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["frobnicate"], "optiml: COMMAND: invalid choice: 'frobnicate'"),
+        (["optimize"], "optiml: the following arguments are required: FILE; 'optiml optimize --help'"),
+        (["optimize", "a.cu", "--device", "tpu"], "optiml: --device: invalid choice: 'tpu'"),
+        (["optimize", "a.cu", "--sed", "x"], "'optiml optimize --help' lists"),
+        (["optimize", "a.cu", "--frobnicate"], "unrecognized arguments: --frobnicate; 'optiml optimize --help'"),
+        (["memory", "import"], "optiml: memory import: needs a file; name"),
+        (["selftest", "nosuch"], "there is no case 'nosuch'; leave"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_one_sentence(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was a page of usage with the sentence below it."""
+    try:
+        code = main(given)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+@pytest.mark.parametrize("hook", [check, quick])
+def test_wrong_use_of_a_hook_is_one_sentence(hook: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        hook.main(["--frobnicate"])
+    out, err = capsys.readouterr()
+    assert (end.value.code, out, err.count("\n")) == (2, "", 1)
+    assert "unrecognized arguments: --frobnicate" in err
+
+
+def test_a_reader_that_goes_away_is_no_refusal(tmp_path: Path) -> None:
+    """`optiml show DIR --tree | head` ended with 1, the code of what is refused: rich ends a program so."""
+    code = (
+        "import sys; from engine import cli, commands; import engine.commands.show as show\n"
+        "from engine.report.console import Console\n"
+        "def run(arguments):\n    console = Console()\n    for _ in range(100000): console.print('x')\n    return 0\n"
+        "show.run = run; sys.exit(cli.main(['show', '.']))"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, cwd=Path(cli.__file__).parents[1]
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
