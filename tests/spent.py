@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,3 +25,11 @@ def spent() -> Iterator[Spent]:
 def _now() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def slowdown() -> float:
+    """Seconds by the clock that a second of a core takes on this machine now: 1 where nothing else runs."""
+    clock, core = time.perf_counter(), time.thread_time()
+    while time.thread_time() - core < 0.1:
+        pass
+    return max(1.0, (time.perf_counter() - clock) / (time.thread_time() - core))

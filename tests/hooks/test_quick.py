@@ -15,6 +15,7 @@ import pytest
 from hooks import quick
 from hooks.quick import Found, Suggestion
 from tests.hooks.conftest import git
+from tests.runtime import with_runtime
 
 Edit = Callable[[str, str], None]
 Output = pytest.CaptureFixture[str]
@@ -150,9 +151,10 @@ def test_kernels_without_a_spec_are_named(repository: Path, edit: Edit, capsys: 
 def test_a_real_search_gives_a_patch_that_applies(repository: Path, capsys: Output) -> None:
     if shutil.which("g++") is None:
         pytest.skip("no g++")
+    with_runtime(repository.parent / "cache")
     shutil.copy(EXAMPLES / "softmax.cu", repository / "softmax.cu")
     git(repository, "add", "softmax.cu")
-    assert quick.main(["--budget", "25s", "softmax.cu"]) == 0
+    assert quick.main(["--budget", "20s", "softmax.cu"]) == 0
     out = capsys.readouterr().out
     assert "× predicted for sm_90, not measured; screened on the CPU, not verified" in out
     command = re.search(r"To take it: git apply (\S+)", out)

@@ -13,6 +13,7 @@ from engine.cpu.toolchain import find_toolchain
 from engine.model import LaunchConfig
 from engine.sandbox import sandbox
 from engine.spec.model import Argument, KernelSpec, Role, Step
+from tests.runtime import with_runtime
 
 Array = np.ndarray[Any, Any]
 
@@ -52,7 +53,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> CpuMachine:
     if find_toolchain() is None:
         pytest.skip("no C++ compiler here")
     base: Path = tmp_path_factory.mktemp("cpu")
-    return CpuMachine(base / "cache", sandbox=sandbox(), scratch=base / "scratch")
+    return CpuMachine(with_runtime(base) / "cpu", sandbox=sandbox(), scratch=base / "scratch")
 
 
 @pytest.fixture(scope="session")

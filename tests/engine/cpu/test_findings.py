@@ -13,6 +13,7 @@ from engine.errors import CompileError
 from engine.spec.model import KernelSpec, Step
 from tests.engine.cpu.conftest import Make, launch
 from tests.engine.cpu.kernels import MATMUL, honest
+from tests.spent import slowdown
 
 N = np.int32(64)
 
@@ -237,4 +238,4 @@ def test_screening_is_fast_enough(make: Make, machine: CpuMachine) -> None:
     started = time.monotonic()
     kernel = make(h.text, h.kernel, h.launch, h.arguments)
     kernel.runs((0, 1, 2))
-    assert time.monotonic() - started < 6  # 1.5 s is the aim on two free cores; tests share them
+    assert (time.monotonic() - started) / slowdown() < 6  # 1.5 s is the aim on two free cores; tests share them
