@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from engine.model import LaunchConfig, Program
@@ -56,6 +57,16 @@ class Proposal:
     edits: Mapping[str, tuple[Edit, ...]]
     parameters: Mapping[str, int | str] = field(default_factory=dict)
     prior: float = 0.5
+
+    @cached_property
+    def family(self) -> tuple[str, str]:
+        """The rule with its proposer."""
+        return self.proposer, self.rule
+
+    @cached_property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What the edit is known by wherever it is proposed again, in this process or another."""
+        return self.proposer, self.rule, self.summary, repr(sorted(self.parameters.items()))
 
 
 @dataclass(frozen=True)

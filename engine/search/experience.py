@@ -18,6 +18,7 @@ EDIT_WEIGHT = 1.0  # tries of an edit that its rule counts for
 FAILED_GAIN = -0.2  # what a failure teaches: try others first, but a rule may fail here and work there
 # One lucky or hopeless place must not stand for all; but rewrites that bring five doublings are told from those that bring three.
 MOST_GAIN, LEAST_GAIN = 6.0, -1.0
+_NOTHING = (0.0, 0.0)
 
 
 class Experience:
@@ -28,7 +29,7 @@ class Experience:
 
     def learn(self, proposal: Proposal, gain: float) -> None:
         """Count one try."""
-        for key in (_rule(proposal), _edit(proposal)):
+        for key in (proposal.family, proposal.identity):
             kept = self._sums[key]
             kept[0] += 1
             kept[1] += min(MOST_GAIN, max(LEAST_GAIN, gain))
@@ -36,15 +37,7 @@ class Experience:
     def expect(self, proposal: Proposal) -> float:
         """The gain to expect: the prior's, drawn to what its rule brought, and that to what the same edit brought."""
         expected = proposal.prior * PRIOR_GAIN
-        for key, weight in ((_rule(proposal), RULE_WEIGHT), (_edit(proposal), EDIT_WEIGHT)):
-            tries, gains = self._sums.get(key, (0.0, 0.0))
+        for key, weight in ((proposal.family, RULE_WEIGHT), (proposal.identity, EDIT_WEIGHT)):
+            tries, gains = self._sums.get(key, _NOTHING)
             expected = (weight * expected + gains) / (weight + tries)
         return expected
-
-
-def _rule(proposal: Proposal) -> Hashable:
-    return proposal.proposer, proposal.rule
-
-
-def _edit(proposal: Proposal) -> Hashable:
-    return proposal.proposer, proposal.rule, proposal.summary, repr(sorted(proposal.parameters.items()))

@@ -91,6 +91,8 @@ class Node:
     visits: int = 0
     pending: int = 0
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
+    open: bool = True  # something can still be tried at or below it
+    line: Line | None = None  # the way to the best program below it, as long as that is known
     total: float = 0.0
     best: float = -math.inf
     gained: float = 0.0  # its own reward
@@ -111,7 +113,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     """The way from a node to the best program below it, and what that program closes off.
 
     A rewrite may leave nothing for a rule to match. Such a rule can only come before it, however little it brings by itself.
@@ -165,6 +167,7 @@ class Tree:
         node, proposal = chosen
         untried = self._proposals(node)
         untried.pop(next(i for i, p in enumerate(untried) if p is proposal))
+        self._reopened(node)
         for step in node.path():
             step.pending += 1
         return node, proposal
@@ -178,24 +181,34 @@ class Tree:
             self._late.pop()
             at = next((i for i, p in enumerate(node.untried or ()) if p.edits is proposal.edits), None)
             if at is not None and node.untried is not None:
-                return node, node.untried.pop(at)
+                proposal = node.untried.pop(at)
+                self._reopened(node)
+                return node, proposal
         return None
 
     def _flat(self) -> tuple[Node, Proposal] | None:
         """The edit to try without a tree policy: the most promising one of the best so far, or any of any."""
-        nodes = [
-            n for n in self.nodes.values() if n is self.root or (n.evaluation and not _closed(n.evaluation.outcome))
-        ]
         if self._strategy == "random":
+            nodes = [
+                n for n in self.nodes.values() if n is self.root or (n.evaluation and not _closed(n.evaluation.outcome))
+            ]
             self._random.shuffle(nodes)
+            node = next((n for n in nodes if self._proposals(n)), None)
         else:
-            nodes.sort(key=lambda n: -n.gained)
-        node = next((n for n in nodes if self._proposals(n)), None)
+            node = self._best_to_build_on()
         if node is None:
             return None
         untried = self._proposals(node)
         random = self._strategy == "random"
         return node, untried[self._random.randrange(len(untried)) if random else self.mixture.pick(untried)]
+
+    def _best_to_build_on(self) -> Node | None:
+        """Of the programs with an edit to try, the one that gained most, the earliest of equals."""
+        while True:
+            some = (n for n in self.nodes.values() if n.untried or (n.untried is None and n.open))
+            node = max(some, key=lambda n: n.gained, default=None)
+            if node is None or self._proposals(node):
+                return node
 
     def _puct(self) -> tuple[Node, Proposal] | None:
         node = self.root
@@ -204,7 +217,7 @@ class Tree:
             # a per cent is much among refinements of a rewrite, and nothing beside the rewrite.
             scale = max(LEAST_SCALE, node.best - node.gained)
             visits = math.sqrt(node.visits + node.pending)
-            below = [child for child in node.children if self._open(child)]
+            below = self._below(node)
             line = self._line(node)
             edits = self._proposals(node)
             if below and not self._may_widen(node):
@@ -228,19 +241,25 @@ class Tree:
             else:
                 node = self.root  # this branch is closed from now on; choose again
 
-    def _line(self, node: Node) -> _Line:
+    def _below(self, node: Node) -> list[Node]:
+        """The children of a node at or below which something can still be tried."""
+        return [child for child in node.children if child.open]
+
+    def _line(self, node: Node) -> Line:
         """The way from a node to the best program below it."""
-        way = [node]
-        while way[-1].children:
-            best = max(way[-1].children, key=lambda child: child.best)
-            if best.best <= way[-1].gained:
-                break
-            way.append(best)
-        self._proposals(way[-1])  # so that it has said what it offers
-        return _Line(tuple(way))
+        if node.line is None:
+            way = [node]
+            while way[-1].children:
+                best = max(way[-1].children, key=lambda child: child.best)
+                if best.best <= way[-1].gained:
+                    break
+                way.append(best)
+            node.line = Line(tuple(way))
+        self._proposals(node.line.way[-1])  # so that it has said what it offers
+        return node.line
 
     def _most_urgent(
-        self, node: Node, edits: Sequence[Proposal], line: _Line, scale: float, visits: float
+        self, node: Node, edits: Sequence[Proposal], line: Line, scale: float, visits: float
     ) -> tuple[float, Proposal]:
         """The edit of a node to try next, by what is expected of it and its prior, and its score beside the children's."""
 
@@ -255,7 +274,7 @@ class Tree:
         edit = rising[self.mixture.pick(rising)]
         return urgency(edit), edit
 
-    def _worth(self, node: Node, child: Node, line: _Line) -> float:
+    def _worth(self, node: Node, child: Node, line: Line) -> float:
         """A child's value. One that was tried because the best rewrite closes it off has the worth that this rewrite, made after it,
         would give if gains add up, until that was tried."""
         worth = child.value()
@@ -276,6 +295,7 @@ class Tree:
                 self._random.shuffle(proposals)  # equal priors are tried in an order of the seed's
                 node.untried = sorted(proposals, key=lambda p: p.prior)
                 node.offers = frozenset(_rule(p) for p in proposals)
+            self._reopened(node)
         if node.untried and not node.weighed:
             weighed = self._weigh(node.program.digest, node.untried[::-1])
             if weighed is not None:
@@ -294,6 +314,7 @@ class Tree:
                     there[at] = proposal  # with another prior
             node.untried = sorted([*there, *late], key=lambda p: p.prior)
             node.offers |= {_rule(p) for p in late}
+            self._reopened(node)
             self._late += [(node, proposal) for proposal in sorted(late, key=lambda p: p.prior)]
 
     def _may_widen(self, node: Node) -> bool:
@@ -301,22 +322,28 @@ class Tree:
             return False
         return bool(self._proposals(node))
 
-    def _open(self, node: Node) -> bool:
-        """Whether something can still be tried at or below this node."""
-        if node.evaluation is None or _closed(node.evaluation.outcome):
-            return False
-        return node.untried is None or bool(node.untried) or any(self._open(child) for child in node.children)
+    def _reopened(self, node: Node) -> None:
+        """What is left to try at a node, or whether a child is open, may have changed: keep `open`, here and above."""
+        step: Node | None = node
+        while step is not None:
+            left = step.untried is None or bool(step.untried) or any(child.open for child in step.children)
+            now = left and (step.evaluation is None or not _closed(step.evaluation.outcome))
+            if now == step.open:
+                return
+            step.open, step = now, step.parent
 
     def add(self, id: int, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation) -> Node:
         """Book an evaluated child and carry its reward up the path."""
-        node = Node(id, program, parent, proposal, evaluation)
+        node = Node(id, program, parent, proposal, evaluation, open=not _closed(evaluation.outcome))
         parent.children.append(node)
+        self._reopened(parent)
         self.nodes[id] = node
         self.digests.setdefault(program.digest, node)
         self.mixture.booked(node)
         node.gained = self.reward(evaluation, opinion=self.opinion(node))
         for step in node.path():
             step.visits += 1
+            step.line = None
             step.total += node.gained
             if (
                 evaluation.outcome is not Outcome.DUPLICATE
@@ -347,6 +374,7 @@ class Tree:
             return
         node.gained = gained
         for step in reversed(node.path()):
+            step.line = None
             step.total += difference
             step.best = max([step.gained, *(child.best for child in step.children)])
 
@@ -360,7 +388,7 @@ class Tree:
 
 
 def _rule(proposal: Proposal | None) -> tuple[str, str]:
-    return (proposal.proposer, proposal.rule) if proposal is not None else ("", "")
+    return proposal.family if proposal is not None else ("", "")
 
 
 def _closed(outcome: Outcome) -> bool:

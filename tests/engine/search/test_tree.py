@@ -1,10 +1,13 @@
 """What the tree search is made of, each part on a tree of its own."""
 
+import random
+
 import pytest
 
+from benchmarks import landscapes
 from engine.model import Evaluation, Failure, Measurement, Outcome
-from engine.search.reward import Proxies, Reward
-from engine.search.tree import WIDENING, WIDTH, Tree
+from engine.search.reward import Proxies, Reward, failed
+from engine.search.tree import WIDENING, WIDTH, Line, Tree
 
 from .fakes import Factors, edit, program
 
@@ -179,3 +182,88 @@ def test_a_duplicate_gives_its_parent_no_better_best():
     tree.add(3, a, edit(program("a"), "b"), program("ab"), twin)
     assert (a.best, a.visits) == (a.gained, 2)
     assert tree.root.best == b.gained
+
+
+def is_open(node):
+    """Whether something can still be tried at or below a node, by the definition."""
+    if node.evaluation is None or failed(node.evaluation.outcome) or node.evaluation.outcome is Outcome.DUPLICATE:
+        return False
+    return node.untried is None or bool(node.untried) or any(is_open(child) for child in node.children)
+
+
+def way(node):
+    """From a node to the best program below it, by the definition."""
+    best = max(node.children, key=lambda child: child.best, default=None)
+    return (node, *way(best)) if best is not None and best.best > node.gained else (node,)
+
+
+class Walking(Tree):
+    """Keeps nothing of what is below a node: walks through it each time."""
+
+    def _below(self, node):
+        return [child for child in node.children if is_open(child)]
+
+    def _line(self, node):
+        line = Line(way(node))
+        self._proposals(line.way[-1])
+        return line
+
+    def _best_to_build_on(self):
+        nodes = [n for n in self.nodes.values() if n is self.root or is_open(n) or n.untried == []]
+        return next((n for n in sorted(nodes, key=lambda n: -n.gained) if self._proposals(n)), None)
+
+
+@pytest.mark.parametrize("kind", landscapes.KINDS)
+@pytest.mark.parametrize("strategy", ["mcts", "greedy"])
+def test_what_is_kept_of_the_tree_changes_no_decision(kind, strategy, monkeypatch):
+    def decisions(how):
+        taken = []
+
+        class Told(how):
+            def select(self):
+                chosen = super().select()
+                taken.append(chosen and (chosen[0].id, chosen[1].identity))
+                return chosen
+
+        monkeypatch.setattr(landscapes, "Tree", Told)
+        landscapes.search(landscapes.landscape(kind, 1), strategy, 1, 150)
+        return taken
+
+    taken = decisions(Tree)
+    assert len(taken) >= 150
+    assert taken == decisions(Walking)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_kept_of_the_tree_follows_proposals_and_counters_that_come_late(seed):
+    chance = random.Random(seed)
+    tree = Tree(program(), Factors(("1.5", "0.7", "2.0", "0.9")), seed)
+    tree.root.evaluation = evaluated(1.0)
+    tree.observe(tree.root, Proxies(1e9, 1e6))
+    waiting = []
+    for number in range(1, 200):
+        chosen = tree.select()
+        waiting += [chosen] if chosen else []
+        if waiting and (chosen is None or chance.random() < 0.7):
+            node, proposal = waiting.pop(chance.randrange(len(waiting)))
+            tree.settle(node)
+            text = node.program.data + f"{number}".encode()
+            ending = chance.choice((Outcome.DUPLICATE, Outcome.WRONG_RESULT, Outcome.SLOWER, Outcome.ACCEPTED))
+            ratio = chance.uniform(0.2, 4.0)
+            tree.add(
+                number,
+                node,
+                proposal,
+                program(text.decode()),
+                Evaluation(ending, Measurement((), ratio, ratio * 0.5, ratio * 2)),
+            )
+        other = chance.choice(list(tree.walk()))
+        match chance.randrange(8):
+            case 0:
+                tree.offer(other, [edit(other.program, f"late {number}")])
+            case 1 if other is not tree.root:
+                tree.observe(other, Proxies(chance.uniform(1e7, 1e11), 1e6))
+        for node in tree.walk():
+            assert node.open == is_open(node)
+            assert node.line is None or node.line.way == way(node)
+    assert len(tree.nodes) > 60
