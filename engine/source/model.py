@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -100,15 +101,50 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Kernel(Function):
-    """A `__global__` function with what its body holds."""
+class Held:
+    """What a kernel's body holds."""
 
-    launch_bounds: str = ""  # text inside __launch_bounds__(…)
-    loops: tuple[Loop, ...] = ()  # outer before inner, in order of text
-    accesses: tuple[Access, ...] = ()
-    shared: tuple[SharedArray, ...] = ()
-    calls: tuple[str, ...] = ()  # names of functions and macros called
-    names: frozenset[str] = frozenset()  # every identifier used
+    launch_bounds: str  # text inside __launch_bounds__(…)
+    loops: tuple[Loop, ...]  # outer before inner, in order of text
+    accesses: tuple[Access, ...]
+    shared: tuple[SharedArray, ...]
+    calls: tuple[str, ...]  # names of functions and macros called
+    names: frozenset[str]  # every identifier used
+
+
+@dataclass(frozen=True)
+class Kernel(Function):
+    """A `__global__` function. Its body is read when something of it is first asked for: a file may hold dozens."""
+
+    @cached_property
+    def held(self) -> Held:
+        from engine.source.body import held
+
+        return held(self)
+
+    @property
+    def launch_bounds(self) -> str:
+        return self.held.launch_bounds
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        return self.held.loops
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        return self.held.accesses
+
+    @property
+    def shared(self) -> tuple[SharedArray, ...]:
+        return self.held.shared
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        return self.held.calls
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.held.names
 
 
 @dataclass(frozen=True)
