@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,32 @@ PRE_COMMIT = BIN / "pre-commit"
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Iterator[Path]:
+    """One folder for all processes of a test run: an environment takes half a minute to build. The last one removes it."""
+    folder = tmp_path_factory.getbasetemp().parent / f"pre-commit-{testrun_uid}"
+    mine = folder / "users" / str(os.getpid())
+    with locked(folder):
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        mine.touch()
+    yield folder
+    with locked(folder):
+        mine.unlink()
+        if not any(mine.parent.iterdir()):
+            shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def source(shared: Path) -> Path:
     """This working tree as a repository of its own with one commit, so that what is tested is what is on disk."""
-    folder = tmp_path_factory.mktemp("hooks") / "optiml"
+    folder = shared / "optiml"
+    with locked(folder):
+        if not folder.is_dir():
+            _commit_all(shared / "unfinished")
+            (shared / "unfinished").rename(folder)
+    return folder
+
+
+def _commit_all(folder: Path) -> None:
     folder.mkdir()
     for name in ("engine", "bot", "hooks", "action"):
         if (ROOT / name).is_dir():
@@ -36,7 +60,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "as it is")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +89,10 @@ def _wheels(kept: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Mapping[str, str]:
+def environment(shared: Path, wheels: Path) -> Mapping[str, str]:
     """Offline, with nothing of this interpreter's: the hooks get what an installation brings them, and no more."""
-    home = tmp_path_factory.mktemp("home")
+    home = shared / "home"
+    home.mkdir(exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PIP_", "PYTHON", "PRE_COMMIT"))}
     return kept | {
         "HOME": str(home),
@@ -77,51 +101,57 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Mappi
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
         "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_COMPILE": "1",  # of what is installed only a part is ever imported
     }
 
 
-def _try(hook: str, source: Path, root: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [str(PRE_COMMIT), "try-repo", str(source), hook, "--verbose"]
+def _run(hook: str, root: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [str(PRE_COMMIT), "run", hook, "--verbose"]
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=280)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, source: Path) -> Path:
+    """A repository that asks for the hooks as the guide says."""
     root = tmp_path / "project"
     root.mkdir()
     git(root, "init", "-q", "-b", "main")
     (root / "k.cu").write_text(KERNEL)
     (root / "notes.txt").write_text("nothing to see")
+    revision = git(source, "rev-parse", "HEAD").strip()
+    hooks = [{"id": "optiml-check"}, {"id": "optiml-quick"}]
+    settings = {"repos": [{"repo": str(source), "rev": revision, "hooks": hooks}]}
+    (root / ".pre-commit-config.yaml").write_text(json.dumps(settings))  # JSON is YAML
     git(root, "add", ".")
     git(root, "commit", "-q", "-m", "one")
     return root
 
 
-def test_check_through_pre_commit(source: Path, project: Path, environment: Mapping[str, str]) -> None:
+def test_check_through_pre_commit(project: Path, environment: Mapping[str, str]) -> None:
     (project / "k.cu").write_text(KERNEL.replace("2.0f * x[i]", "2.0f * z[i]"))
     git(project, "add", ".")
-    done = _try("optiml-check", source, project, environment)
+    done = _run("optiml-check", project, environment)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "k.cu:8: scale: error: " in done.stdout
     (project / "k.cu").write_text(KERNEL.replace("2.0f * x[i]", "3.0f * x[i]"))
     git(project, "add", ".")
-    done = _try("optiml-check", source, project, environment)
+    done = _run("optiml-check", project, environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Passed" in done.stdout
 
 
-def test_files_that_are_no_cuda_are_skipped(source: Path, project: Path, environment: Mapping[str, str]) -> None:
+def test_files_that_are_no_cuda_are_skipped(project: Path, environment: Mapping[str, str]) -> None:
     (project / "notes.txt").write_text("changed")
     git(project, "add", ".")
-    done = _try("optiml-check", source, project, environment)
+    done = _run("optiml-check", project, environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Skipped" in done.stdout
 
 
-def test_quick_through_pre_commit(source: Path, project: Path, environment: Mapping[str, str]) -> None:
+def test_quick_through_pre_commit(project: Path, environment: Mapping[str, str]) -> None:
     (project / "k.cu").write_text(KERNEL.replace("+= 1.0f", "+= 2.0f"))
     git(project, "add", ".")
-    done = _try("optiml-quick", source, project, environment)
+    done = _run("optiml-quick", project, environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no spec, so not searched: other" in done.stdout
 
