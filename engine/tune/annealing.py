@@ -30,6 +30,7 @@ VISITING = 2.62  # q of the visiting distribution, as in the papers and in SciPy
 ACCEPTANCE = -5.0  # q of the acceptance, as there
 # How much worse a point may be at first, in doublings of the time, before it is never accepted: (1 - q) of what follows. Ours.
 _WARM = 3.0
+_MOST_ASKED = 32  # visits beyond the next few dozen will start from elsewhere. Ours
 _RESTART = 2e-3  # of the first temperature: some 45 temperatures; budgets here are tens to hundreds of points. Ours
 
 
@@ -58,7 +59,7 @@ class DualAnnealing:
     # ---- the protocol
 
     def ask(self, count: int) -> Sequence[Trial]:
-        while len(self._queue) < count:
+        while len(self._queue) < min(count, _MOST_ASKED):
             found = self._next()
             if found is None:
                 break
