@@ -220,7 +220,7 @@ class _Looker:
             return dataclasses.replace(found, error=self._said(error))
         patch = ""
         if result.best is not None:
-            with contextlib.suppress(UnicodeDecodeError):  # the review says that it came without its patch
+            with contextlib.suppress(UnicodeDecodeError):  # the review says that it has none to show
                 patch = (folder / result.best.patch).read_bytes().decode("utf-8")
         return dataclasses.replace(found, result=result, patch=patch)
 

@@ -161,9 +161,12 @@ def _finding(finding: Finding, full: bool, placed: bool) -> str:
     patch = finding.looked.patch
     fits = not placed and length(patch) <= _PATCH and full
     reason = finding.placed.reason or "it is not offered beside the code"
+    names = _names(finding)
     return _render(
-        "finding.jinja", **_names(finding), full=full, placed=placed, reason=reason, patch=patch if fits else ""
-    )
+        "finding.jinja", **names, full=full, placed=placed, reason=reason, patch=patch if fits else "", applicable=bool(patch),
+        least=min(finding.measurement.cases, key=lambda case: case.ratio, default=None),
+        unchecked=[guard for guard in names["guardrails"] if guard.verdict != "passed"],
+    )  # fmt: skip
 
 
 def _names(finding: Finding) -> dict[str, Any]:

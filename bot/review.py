@@ -78,6 +78,22 @@ class Review:
         """Whether there is something that a reviewer should read. If not, only the status says so."""
         return bool(self.regressions or self.findings)
 
+    def why_not(self, looked: Looked) -> str:
+        """Why nothing is suggested for a kernel that was searched, in words of the result; not escaped."""
+        result = looked.result
+        assert result is not None
+        measurement = result.best.evaluation.measurement if result.best is not None else None
+        if measurement is None:
+            return f"{result.verdict} The search ended because {result.stopped}."
+        least = f"{self.settings.least_speedup:.2f}×"
+        if not measurement.predicted:
+            found = f"{measurement.ratio:.2f}× (95 % interval {measurement.low:.2f} to {measurement.high:.2f})"
+            return f"the best is {found}, and suggested is what is faster by {least} even at the low end"
+        found = f"the best is predicted to be {measurement.ratio:.2f}× faster, not measured"
+        if measurement.ratio < self.settings.least_speedup:
+            return f"{found}, and suggested is what is faster by {least}"
+        return f"{found}, and predicted findings are not posted here (post.predicted)"
+
     @property
     def headline(self) -> str:
         """The review in one sentence of ours, without a word of the pull request's."""
@@ -90,11 +106,19 @@ class Review:
                 parts.append(f"{_count(slower, 'kernel')} got slower{word}")
             if faster:
                 parts.append(f"{_count(faster, 'kernel')} could be faster{word}")
-        if not parts:
+            quicker = sum(
+                k.comparison.standing == "faster" for k in self.compared if k.comparison and _predicted(k) is predicted
+            )
+            if quicker:
+                parts.append(f"{_count(quicker, 'kernel')} got faster{word}")
+        nothing = not self.worth_posting
+        if nothing:
             looked = len(self.unimproved) + len(self.compared)
-            parts.append("nothing to suggest" if looked else "no changed kernel could be looked at")
+            parts.insert(0, "nothing to suggest" if looked else "no changed kernel could be looked at")
+        if self.unimproved:
+            parts.append(f"no faster version found for {_count(len(self.unimproved), 'kernel')}")
         if self.not_looked:
-            parts.append(f"{len(self.not_looked)} not looked at")
+            parts.append(f"{len(self.not_looked)} not searched")
         text = ", ".join(parts)
         return (
             text[0].upper()

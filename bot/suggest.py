@@ -41,7 +41,7 @@ def place(patch: str, files: tuple[FileDiff, ...]) -> Placed:
     is offered as a patch. Lines that the patch keeps between its changes are part of the suggestion as they are.
     """
     if not patch:
-        return Placed(None, "it came without its patch")
+        return Placed(None, "it came without a patch that can be shown as text")
     try:
         changed = read_diff(patch)
     except DiffError as error:

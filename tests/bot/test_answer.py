@@ -48,7 +48,7 @@ class Scene:
     bundle: Bundle
 
     def client(self) -> Client:
-        return Client("token", api_url=self.server.url, sleep=lambda s: None, timeout_s=5)
+        return Client("token", api_url=self.server.url, sleep=lambda s: None, timeout_s=60)
 
     def ask(self, command: Command, *, comment: int = 900, head: str = "", refusal: str = "") -> Said:
         client = self.client()

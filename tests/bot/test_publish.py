@@ -55,7 +55,7 @@ def server() -> Iterator[Server]:
 def client(server: Server, **more: Any) -> GitHub:
     slept: list[float] = more.pop("slept", [])
     slow = any(fault.kind == "slow" for fault in server.faults)
-    answers = Client("token", api_url=server.url, sleep=slept.append, timeout_s=1 if slow else 5)
+    answers = Client("token", api_url=server.url, sleep=slept.append, timeout_s=2 if slow else 60)
     return GitHub("octocat/Hello-World", answers, **more)
 
 
@@ -403,7 +403,7 @@ def test_what_lasts_ends_in_one_clear_failure(server: Server, fault: Fault) -> N
 
 
 def test_what_did_not_change_is_not_sent_again_and_costs_no_quota(server: Server) -> None:
-    answers = Client("token", api_url=server.url, timeout_s=5)
+    answers = Client("token", api_url=server.url, timeout_s=60)
     forge = GitHub("octocat/Hello-World", answers)
     publish(two(), forge, TARGET, Settings())
     before = len(server.requests)

@@ -16,7 +16,7 @@ from bot.diff import FileDiff
 from bot.escape import code, fence, length, prose
 from bot.render import LIMIT, check_annotations, explanation, inline_comments, review_body, status_body, summary_body
 from bot.review import Review, Settings, make_review
-from engine.model import Evaluation, Failure, Outcome
+from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.result import Refusal
 from tests.bot.make import bundle, looked
 from tests.bot.test_suggest import diff, files
@@ -90,6 +90,57 @@ def test_nothing_to_say_is_not_posted_but_the_status_says_what_was_done() -> Non
 def test_a_speedup_whose_interval_reaches_below_the_least_is_not_suggested() -> None:
     assert not review(bundle(looked(1.06))).findings  # 1.04 to 1.08
     assert review(bundle(looked(1.08))).findings  # 1.06 to 1.10
+
+
+def test_why_nothing_is_suggested_is_said_for_each_kernel() -> None:
+    """It said how many candidates were tried, also where something faster was found and held back."""
+    said = status_body(
+        "x", "a" * 40, review=review(bundle(looked(None), looked(1.06, kernel="close"), looked(1.01, predicted=True)))
+    )
+    assert (
+        "No improvement found for scale: 12 candidates tried, 9 of them right. The search ended because the budget is spent."
+        in said
+    )
+    assert (
+        "`close` in `src/a.cu`: the best is 1.06× &#40;95 % interval 1.04 to 1.08&#41;, and suggested is what is faster by 1.05×"
+        in said
+    )
+    assert "the best is predicted to be 1.01× faster, not measured, and suggested is what is faster by 1.05×" in said
+    held = review(bundle(looked(3.0, predicted=True)), post_predicted=False)
+    assert "3.00× faster, not measured, and predicted findings are not posted here" in status_body(
+        "x", held.head, review=held
+    )
+
+
+def test_the_headline_tells_every_kind() -> None:
+    what = bundle(
+        looked(None, against=1.5), looked(None, kernel="b", against=0.5, predicted=True), skipped=(Skipped("v", "no spec"),)
+    )  # fmt: skip
+    said = "1 kernel got faster, 1 kernel got slower (predicted, not measured), no faster version found for 2 kernels, 1 not searched."
+    assert review(what).headline == said
+    nothing = review(bundle(looked(None, against=1.5)))
+    assert nothing.headline == "Nothing to suggest, 1 kernel got faster, no faster version found for 1 kernel."
+
+
+def test_what_is_left_out_of_a_list_is_counted() -> None:
+    """A reader is told that a shape that is not listed was not timed."""
+    finding = looked(2.0, patch=PATCH)
+    assert finding.result is not None
+    assert finding.result.best is not None
+    best = finding.result.best.evaluation
+    assert best.measurement is not None
+    (case,) = best.measurement.cases
+    cases = tuple(replace(case, case=f"n={n}", ratio=2.0 - n / 100) for n in range(20))
+    guards = tuple(Guardrail(f"check {n}", "not checked" if n < 8 else "passed", "") for n in range(25))
+    evaluation = replace(best, measurement=replace(best.measurement, cases=cases), guardrails=guards)
+    step = finding.result.trajectory[-1]
+    steps = tuple(replace(step, id=n) for n in range(40))
+    long = replace(finding.result, best=replace(finding.result.best, evaluation=evaluation), trajectory=steps)
+    text = review_body(review(bundle(replace(finding, result=long))))
+    assert "8 more cases; the least speedup of all is 1.81 (1.96 to 2.04), in `n=19`." in text
+    assert "\n10 more steps.\n" in text
+    assert "- and 5 more, in the artifact" in text
+    assert "Not checked: check 0; check 1; check 2; check 3; check 4; check 5; and 2 more." in text
 
 
 EVIL = [

@@ -414,7 +414,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.close_connection = True
         elif fault.kind == "slow":
-            threading.Event().wait(1.6)
+            threading.Event().wait(2.6)
             self.close_connection = True
         elif fault.kind in ("garbage", "html", "empty"):
             text = {"garbage": b'{"id": ', "html": b"<html>sorry</html>", "empty": b""}[fault.kind]
