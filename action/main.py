@@ -89,7 +89,7 @@ def _optimize(context: Context) -> int:
 
         added = record(request, context.workspace, context.baseline, device=device, say=say)
         context.answer({"looked-at": str(added)})
-        _say(f"{added} kernels added to the baseline")
+        _say(f"kernels added to the baseline: {added}")
         return 0
     try:
         bundle = run(request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline)
@@ -108,7 +108,7 @@ def _optimize(context: Context) -> int:
             "report-path": str(context.bundle),
         }
     )
-    _say(f"{len(bundle.kernels)} kernels looked at: {improved} could be faster, {slower} became slower")
+    _say(f"kernels looked at: {len(bundle.kernels)}; could be faster: {improved}; became slower: {slower}")
     return 0
 
 
