@@ -35,6 +35,8 @@ class LaunchBounds:
         size = threads.pop()
         # Registers cost occupancy only in kernels that use many; straight-line kernels seldom do.
         for resident, prior in ((0, 0.1), (2, 0.09), (4, 0.07)):
+            if size == site.target.max_threads_per_block and not resident:
+                continue  # that is what the compiler assumes anyway
             yield from self._bounded(site, place, size, resident, prior)
 
     def families(self, site: Site) -> Iterator[Family]:

@@ -26,6 +26,10 @@ _HINTED = frozenset({
     "uint4",
     "__half", "half", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t",
 })  # fmt: skip
+# Of these the extension to 32 bits is written in another way.
+_NARROW = frozenset({
+    "char", "signed char", "unsigned char", "short", "unsigned short", "__half", "half", "int8_t", "uint8_t", "int16_t", "uint16_t",
+})  # fmt: skip
 
 
 class ReadOnly:
@@ -40,7 +44,7 @@ class ReadOnly:
         if any("volatile" in p.type for p in site.kernel.parameters):
             return
         loads = _loads(site)
-        if not loads:
+        if not loads or all(_done_anyway(site, node) for node in loads):
             return
         edits = []
         for node in loads:
@@ -71,6 +75,18 @@ def _loads(site: Site) -> list[Node]:
             continue
         found.append(use.node)
     return found
+
+
+def _done_anyway(site: Site, load: Node) -> bool:
+    """Whether the compiler takes that path for a load by itself: of a `__restrict__` parameter, in straight code.
+
+    In loops and across barriers it does so, too, but orders the loads in another way.
+    """
+    if site.kernel.loops or any("sync" in name for name in site.kernel.names):
+        return False
+    array = load.child_by_field_name("argument")
+    marked = {p.name for p in site.kernel.parameters if p.restrict and p.base not in _NARROW}
+    return array is not None and text(array) in marked
 
 
 def _type(scope: Scope, pointer: Node) -> str:

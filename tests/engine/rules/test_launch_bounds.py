@@ -14,3 +14,8 @@ def test_block_is_declared() -> None:
 def test_nothing_without_a_loop_or_a_visible_launch() -> None:
     assert not propose(make(SCALE, SCALE_LAUNCH), "launch_bounds")
     assert not propose(make(ROWS, "", **SIZES), "launch_bounds")
+
+
+def test_the_largest_block_is_assumed_anyway() -> None:
+    site = make(ROWS, LAUNCH.replace("255", "1023").replace("256", "1024"), **SIZES)
+    assert [p.parameters["resident"] for p in propose(site, "launch_bounds")] == [2]

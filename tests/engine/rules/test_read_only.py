@@ -48,3 +48,18 @@ def test_nothing_for_volatile_or_shared_buffers() -> None:
     volatile = SCALE.replace("const float* x", "volatile float* x")
     assert not propose(make(volatile, SCALE_LAUNCH), "read_only")
     assert not propose(make(SCALE, SCALE_LAUNCH.replace("x, y", "y, y")), "read_only")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y[i] = a * x[i];", "for (int j = 0; j < 3; ++j) y[i] += x[i + j];"),
+        ("y[i] = a * x[i];", "const float* p = x + 1; y[i] = p[i];"),
+        ("const float* __restrict__ x", "const float* x"),
+        ("const float* __restrict__ x", "const short* __restrict__ x"),
+    ],
+)
+def test_marked_inputs_of_straight_code_are_left_to_the_compiler(old: str, new: str) -> None:
+    marked = SCALE.replace("const float* x", "const float* __restrict__ x")
+    assert not propose(make(marked, SCALE_LAUNCH), "read_only")
+    assert propose(make(marked.replace(old, new), SCALE_LAUNCH), "read_only")

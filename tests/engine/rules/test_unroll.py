@@ -32,10 +32,15 @@ def test_pragma_that_is_there_gets_another_factor() -> None:
     assert not propose(again, "unroll", factor="8")
 
 
-def test_constant_loop_is_unrolled_fully() -> None:
-    edited = one(make("#define M 12\n" + ROWS.replace("j < m", "j < M"), LAUNCH, **SIZES), "unroll", factor="full")
+def test_constant_loop_is_unrolled_fully_where_the_compiler_would_not() -> None:
+    source = "#define M 32\n" + ROWS.replace("j < m", "j < M").replace("+= x[i * m + j]", "+= expf(x[i * m + j])")
+    edited = one(make(source, LAUNCH, **SIZES), "unroll", factor="full")
     assert "#pragma unroll\n" in device(edited)
     compiles(edited)
+    for short in (source.replace("M 32", "M 12"), source.replace("expf(x[i * m + j])", "x[i * m + j]")):
+        assert not propose(make(short, LAUNCH, **SIZES), "unroll", factor="full")
+        held_back = short.replace("        for (int j", "        #pragma unroll 1\n        for (int j")
+        assert propose(make(held_back, LAUNCH, **SIZES), "unroll", factor="full")
 
 
 PACK = """
@@ -47,11 +52,16 @@ template <int WIDTH> struct pack {
 
 @pytest.mark.parametrize("bound", ["eight::size", "4 * N", "LANES"])
 def test_loop_whose_constant_stands_elsewhere_is_unrolled_fully_or_not_at_all(bound: str) -> None:
-    head = PACK + "#define LANES (sizeof(float4) / sizeof(float))\nconstexpr int N = pack<4>::size;\nusing eight = pack<8>;\n"
-    site = make(head + ROWS.replace("j < m", f"j < {bound}"), LAUNCH, **SIZES)
+    head = (
+        PACK
+        + "#define LANES (sizeof(float4) / sizeof(float))\nconstexpr int N = pack<4>::size;\nusing eight = pack<8>;\n"
+    )
+    long = ROWS.replace("j < m", f"j < {bound}").replace("+= x[i * m + j]", "+= expf(x[i * m + j]) - expf(x[j])")
+    site = make(head + long, LAUNCH, **SIZES)
     factors = [p.parameters["factor"] for p in propose(site, "unroll") if "factor" in p.parameters]
     assert factors == ["full"]
     compiles(one(site, "unroll", factor="full"))
+    assert not propose(make(head + ROWS.replace("j < m", f"j < {bound}"), LAUNCH, **SIZES), "unroll", factor="full")
     later = make(PACK + "__constant__ int late;\n" + ROWS.replace("j < m", "j < late"), LAUNCH, **SIZES)
     assert {p.parameters.get("factor") for p in propose(later, "unroll")} >= {"4", "8"}
 
