@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
+_FLOATING = re.compile(r"float|double|half|bfloat")
 _CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def", "preproc_include")
 _TUNING = re.compile(rb"^[ \t]*//[ \t]*optiml:[ \t]*(?:tune|where)\b[^\n]*\n?", re.M)
 
@@ -68,7 +69,7 @@ def _keys(spec: KernelSpec, kernel: Kernel, site: LaunchSite) -> dict[str, dict[
     """Host expressions over the scalars that the launch passes, with their value in each timing case."""
     single: dict[str, dict[str, int]] = {}
     for parameter, name, passed in zip(kernel.parameters, spec.steps[0].arguments, site.arguments, strict=False):
-        if parameter.pointer or not re.fullmatch(r"[A-Za-z_]\w*", passed.strip()) or "float" in parameter.base:
+        if parameter.pointer or not re.fullmatch(r"[A-Za-z_]\w*", passed.strip()) or _FLOATING.search(parameter.base):
             continue
         argument = spec.argument(name)
         try:
@@ -129,7 +130,16 @@ def generate(
     template: ConstantTemplate, spec_path: str | None, shapes: Sequence[ShapeBest], general: Mapping[str, int]
 ) -> tuple[Program, Selection]:
     """The program with dispatch code, and how it selects. Raises RefusedError saying what is in the way."""
-    return _Writer(template, spec_path, shapes, general).write()
+    writer = _Writer(template, spec_path)
+    selection = select(template.spec, *writer.kernel(), shapes)
+    return writer.write(selection, general), selection
+
+
+def attempt(template: ConstantTemplate, spec_path: str | None, values: Mapping[str, int]) -> Program:
+    """A program with dispatch code that has one instance, of these values. Raises RefusedError saying what is in the way."""
+    writer = _Writer(template, spec_path)
+    key = next(iter(_keys(template.spec, *writer.kernel())))
+    return writer.write(Selection(key, (Branch(None, None, values, ()),)), values)
 
 
 def possible(template: Template, spec_path: str | None) -> ConstantTemplate:
@@ -145,8 +155,12 @@ def possible(template: Template, spec_path: str | None) -> ConstantTemplate:
             template.spec.origin,
             "add timing cases to the spec",
         )
-    writer = _Writer(template, spec_path, (), {})
+    writer = _Writer(template, spec_path)
     kernel, site = writer.kernel()
+    if not _keys(template.spec, kernel, site):
+        writer.refuse(
+            "the launch passes no variable whose value differs between the timing cases", f"{site.path}:{site.line}"
+        )
     statement, moved = writer.launch(site)
     list(writer.definitions(writer.inside(kernel, statement, moved)))
     return template
@@ -163,11 +177,9 @@ class NothingToSelect(RefusedError):
 
 
 class _Writer:
-    def __init__(
-        self, template: ConstantTemplate, spec_path: str | None, shapes: Sequence[ShapeBest], general: Mapping[str, int]
-    ) -> None:  # fmt: skip
+    def __init__(self, template: ConstantTemplate, spec_path: str | None) -> None:
         self.template, self.program, self.spec = template, template.original, template.spec
-        self.spec_path, self.shapes, self.general = spec_path, shapes, general
+        self.spec_path = spec_path
         self.path = self.program.kernel_file
         self.unit: Unit = parse(self.program.data, self.path)
         self.names = template.space.names
@@ -175,9 +187,8 @@ class _Writer:
     def refuse(self, what: str, where: str = "") -> NoReturn:
         raise RefusedError(f"no dispatch code can be written: {what}", where, "use the general configuration")
 
-    def write(self) -> tuple[Program, Selection]:
+    def write(self, selection: Selection, general: Mapping[str, int]) -> Program:
         kernel, site = self.kernel()
-        selection = select(self.spec, kernel, site, self.shapes)
         statement, moved = self.launch(site)
         edits = [*self.definitions(self.inside(kernel, statement, moved))]
         used = [n for n in self.names if re.search(rf"\b{n}\b", self.unit.text(kernel.span))]
@@ -191,12 +202,12 @@ class _Writer:
                 Span(statement.start_byte, statement.end_byte), self.branches(selection, kernel, used, statement, moved)
             )
         )
-        general = ", ".join(str(self.general[n]) for n in used)
+        arguments = ", ".join(str(general[n]) for n in used)
         files = {self.path: edits}
-        place, change = self.declared(kernel, f"{kernel.name}<{general}>")
+        place, change = self.declared(kernel, f"{self.spec.steps[0].kernel}<{arguments}>")
         files.setdefault(place, []).append(change)
         try:
-            return self.program.replace({p: apply(self.program.files[p], e) for p, e in files.items()}), selection
+            return self.program.replace({p: apply(self.program.files[p], e) for p, e in files.items()})
         except SourceError as error:
             self.refuse(error.what, self.path)
 
@@ -261,10 +272,10 @@ class _Writer:
         lines: list[str] = []
         for k, branch in enumerate(selection.branches):
             condition = f"if ({selection.key} < {branch.high}) " if branch.high is not None else ""
-            lines.append(f"{'} else ' if k else ''}{condition}{{" if branch.high is not None else "} else {")
+            lines.append(f"{'} else ' if k else ''}{condition}{{")
             instance = f"{kernel.name}<{', '.join(str(branch.values[n]) for n in used)}>"
             for node in (*moved, statement):
-                text = " ".join(_text(node).split()) if "\n" in _text(node) else _text(node)
+                text = _one_line(node)
                 if node is statement:
                     text = re.sub(rf"\b{kernel.name}\b(?=\s*<<<)", instance, text)
                 for name, value in branch.values.items():
@@ -363,6 +374,19 @@ def _walk(node: Node) -> Iterator[Node]:
 
 def _text(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
+
+
+def _one_line(node: Node) -> str:
+    """A statement's text on one line. Comments go: one of `//` would swallow what follows it."""
+    text = _text(node)
+    if "\n" not in text:
+        return text
+    data, first = bytearray((node.text or b"").replace(b"\n", b" ")), node.start_byte
+    for comment in _walk(node):
+        if comment.type == "comment":
+            length = comment.end_byte - comment.start_byte
+            data[comment.start_byte - first : comment.end_byte - first] = b" " * length
+    return " ".join(data.decode("utf-8", "replace").split())
 
 
 def _words(node: Node) -> set[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.config import Guardrails
-from engine.errors import RefusedError, UsageError
+from engine.errors import OptimlError, UsageError
 from engine.evaluate.model import Evaluator
 from engine.front.client import LEAST_CORES, Front
 from engine.guardrails import LIMITS
@@ -178,6 +178,8 @@ class _Run:
         begin = time.monotonic()
         options, out = self.options, output_folder(self.options)
         wanted = possible(self.template, self.spec_path) if options.dispatch else None
+        if wanted is not None:
+            self._confirming().attempt(wanted, self.points.points[-1])
         ignore_folder(out)
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
         try:
@@ -207,11 +209,11 @@ class _Run:
                 best, refused = (None, []) if interrupted else self._confirmed(tuner)
                 shapes = () if interrupted else self._shapes(tuner, original, best)
             result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
-            problem: RefusedError | None = None
+            problem: OptimlError | None = None
             if wanted is not None and result.shapes:
                 try:
                     result = self._with_dispatch(result, wanted, patches)
-                except RefusedError as error:
+                except OptimlError as error:  # whatever it is, what was found before it stays
                     problem = error
                     result = dataclasses.replace(result, notes=(*result.notes, f"no dispatch code: {error.what}"))
             if not (interrupted and options.resume and keeps_suggestion(out)):
@@ -302,11 +304,13 @@ class _Run:
         tuner.progress.stage_s["shapes"] = time.monotonic() - begin
         return tuple(found)
 
+    def _confirming(self) -> Confirming:
+        options, root = self.options, repository_root(self.options.path)
+        return Confirming(self.machine, self.spec, root, self.spec_path, options.guardrails, options.targets)
+
     def _with_dispatch(self, result: TuneResult, template: ConstantTemplate, patches: dict[str, bytes]) -> TuneResult:
         """The result with dispatch code, and its patch if it is suggested. Raises RefusedError."""
-        options, root = self.options, repository_root(self.options.path)
-        confirming = Confirming(self.machine, self.spec, root, self.spec_path, options.guardrails, options.targets)
-        dispatch, program = confirming.dispatch(template, result)
+        dispatch, program = self._confirming().dispatch(template, result)
         if dispatch.patch:
             patches[dispatch.patch] = make_patch(self.program, program)
         return dataclasses.replace(

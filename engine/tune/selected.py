@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import Guardrails
-from engine.errors import RefusedError
+from engine.errors import OptimlError, RefusedError
 from engine.evaluate.build import Builder
+from engine.evaluate.model import Built
 from engine.machine import Machine
 from engine.model import CaseTiming, Evaluation, Guardrail, Program
 from engine.optimize import LEAST
@@ -18,8 +19,10 @@ from engine.source.parse import parse
 from engine.spec.model import KernelSpec
 from engine.spec.read import specs_in
 from engine.suggest import Gate
-from engine.tune.dispatch import generate, same_code
+from engine.tune.dispatch import attempt, generate, same_code
+from engine.tune.reached import holds
 from engine.tune.result import Branch, Dispatch, TuneResult
+from engine.tune.space import Point
 from engine.tune.template import ConstantTemplate, program_at
 from engine.tune.tuner import PASSED
 
@@ -35,6 +38,18 @@ class Confirming:
     limits: Guardrails
     targets: tuple[str, ...]
 
+    def attempt(self, template: ConstantTemplate, point: Point) -> None:
+        """Write and compile dispatch code of one instance. Raises RefusedError where that cannot be done, whatever the table."""
+        values = template.space.named(point)
+        program = attempt(template, self.spec_path, values)
+        try:
+            self._instance(program, self._spec_in(program), values)
+        except RefusedError:
+            raise
+        except OptimlError as error:
+            do = "use the general configuration: leave --dispatch out"
+            raise RefusedError(f"no dispatch code can be written: {error.what}", error.where, do) from None
+
     def dispatch(self, template: ConstantTemplate, result: TuneResult) -> tuple[Dispatch, Program]:
         """The dispatch code for a result's table, and its program; without a patch where it is not suggested.
 
@@ -44,7 +59,8 @@ class Confirming:
         original = template.original
         general = result.best.values if result.best is not None else template.space.named(template.default)
         program, selection = generate(template, self.spec_path, result.shapes, general)
-        found = next(s for s in specs_in(program, self.spec_path) if s.kernel == self.spec.kernel)
+        found = self._spec_in(program)
+        holds(program, found, selection)
         # The command sees the whole once; a branch by itself is no program of the user's.
         each = Gate(
             self.machine,
@@ -83,12 +99,6 @@ class Confirming:
         said = ", ".join(branch.cases)
         time_cases = tuple(c for c in self.spec.time if c.name in branch.cases)
         point = tuple(branch.values[n] for n in template.space.names)
-        unit = parse(program.data, program.kernel_file)
-        head = unit.kernel(found.kernel).template_parameters
-        arguments = ", ".join(str(branch.values[p.split()[-1]]) for p in head)
-        own = dataclasses.replace(
-            found, steps=(dataclasses.replace(found.steps[0], template_args=arguments),), time=time_cases
-        )
         timed = dataclasses.replace(self.spec, time=time_cases)
         evaluator = self.machine.evaluator(timed, self.root, self.spec_path, limits=self.limits)
         try:
@@ -96,10 +106,7 @@ class Confirming:
             measured = evaluator.signals.mode == "measured"
             if point != template.default:
                 built = evaluator.build(program_at(template.original, template, point))
-            # Compiled from the generated file, with the launch that its host code has.
-            instance = Builder(
-                own, self.root, self.machine.compiler, self.machine.target, self.spec_path, line_info=not measured
-            ).original(program)
+            instance = self._instance(program, dataclasses.replace(found, time=time_cases), branch.values)
             if not same_code(instance, built):
                 raise RefusedError(
                     f"the instance for {said} is not the machine code and launch that were tuned",
@@ -118,6 +125,20 @@ class Confirming:
                 f"the instance for {said} was not confirmed: {reason}", do="use the general configuration"
             )
         return evaluation
+
+    def _spec_in(self, program: Program) -> KernelSpec:
+        return next(s for s in specs_in(program, self.spec_path) if s.kernel == self.spec.kernel)
+
+    def _instance(self, program: Program, found: KernelSpec, values: Mapping[str, int]) -> Built:
+        """One instance, compiled from the generated file with the launch that its host code has. Raises OptimlError."""
+        head = parse(program.data, program.kernel_file).kernel(found.kernel).template_parameters
+        arguments = ", ".join(str(values[p.split()[-1]]) for p in head)
+        own = dataclasses.replace(found, steps=(dataclasses.replace(found.steps[0], template_args=arguments),))
+        machine = self.machine
+        builder = Builder(
+            own, self.root, machine.compiler, machine.target, self.spec_path, line_info=machine.mode == "predicted"
+        )
+        return builder.original(program)
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:

@@ -246,6 +246,10 @@ def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int
     found = [f for f in found if f[0] == program.kernel_file] or found
     path, place, value = found[0]
     unit = parse(program.files[path], path)
+    if place is None and name not in unit.macros and len(found) == 1:
+        raise UsageError(
+            f"'{name}' is no constant of its own", where, f"write #define {name} 4, or constexpr int {name} = 4"
+        )
     if len(found) > 1 or place is None or (name in unit.macros and name in unit.constants):
         at = [unit.line_of(m.start()) for m in re.finditer(_DEFINE % re.escape(name.encode()), unit.data)]
         lines = f" (lines {' and '.join(map(str, at[:3]))})" if len(at) > 1 else ""

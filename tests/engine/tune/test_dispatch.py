@@ -10,12 +10,23 @@ from engine.rules.model import Target
 from engine.sandbox import sandbox
 from engine.spec.read import specs_in
 from engine.tune.dispatch import NothingToSelect, check, generate, possible, same_code
+from engine.tune.reached import holds, reached
 from engine.tune.result import Branch, ShapeBest
 from engine.tune.template import program_at
 
 from .kernels import SAXPY, template
 
 SMALL, LARGE = {"BLOCK": 64, "ITEMS": 1}, {"BLOCK": 128, "ITEMS": 4}
+
+IN_AN_IF = (
+    SAXPY.partition("void run")[0]
+    + """void run(float a, const float* x, float* y, int n) {
+    if (n > 0) {
+        saxpy<<<(n + BLOCK * ITEMS - 1) / (BLOCK * ITEMS), BLOCK>>>(a, x, y, n);
+    }
+}
+"""
+)
 
 
 def shapes(made, *values):
@@ -69,6 +80,24 @@ def test_the_instances_are_the_machine_code_and_launches_that_were_tuned(tmp_pat
             assert not same_code(instance, point.candidate(program_at(made.original, made, (256, 2))))
 
 
+@pytest.mark.parametrize("text", [SAXPY, IN_AN_IF], ids=["plain", "in an if"])
+def test_each_shape_leads_to_its_branch_alone(text):
+    made = template(text)
+    program, selection = generate(made, None, shapes(made, SMALL, LARGE), SMALL)
+    spec = specs_in(program, None)[0]
+    holds(program, spec, selection)
+    for n, arguments in ((1, "64, 1"), (1048575, "64, 1"), (1048576, "128, 4"), (2**30, "128, 4")):
+        assert [s.template_args for s in reached(program, spec, {"n": n})] == [arguments]
+    for old, new, says in (
+        ("n < 1048576", "n < 104857600", r"launches saxpy<64, 1> for n=16777216, where saxpy<128, 4> is the best"),
+        ("n < 1048576", "n > 1048576", r"launches saxpy<128, 4> for n=65536"),
+        ("n < 1048576", "elsewhere(n)", r"launches saxpy<64, 1> and saxpy<128, 4> for n=65536"),
+    ):
+        broken = program.replace({"k.cu": program.data.replace(old.encode(), new.encode())})
+        with pytest.raises(RefusedError, match=says):
+            holds(broken, spec, selection)
+
+
 def test_one_configuration_for_all_shapes_selects_nothing():
     made = template()
     with pytest.raises(NothingToSelect, match="best for every shape"):
@@ -117,9 +146,10 @@ def test_a_product_of_two_sizes_may_tell_the_shapes_apart():
     sizes = "{ rows = 64, cols = 64 }, { rows = 64, cols = 8192 }, { rows = 8192, cols = 64 }"
     made = template(MATRIX.replace("{ rows = 64, cols = 65536 }, { rows = 65536, cols = 64 }", sizes))
     one, four = {"ROWS": 1}, {"ROWS": 4}
-    _, selection = generate(made, None, shapes(made, one, four, four), one)
+    program, selection = generate(made, None, shapes(made, one, four, four), one)
     assert selection.key == "static_cast<long long>(rows) * cols"
     assert [b.high for b in selection.branches] == [46340, None]
+    holds(program, specs_in(program, None)[0], selection)
 
 
 @pytest.mark.parametrize(

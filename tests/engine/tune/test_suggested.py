@@ -12,6 +12,7 @@ import pytest
 
 from engine.config import Guardrails
 from engine.decode import decode
+from engine.errors import MachineError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, Signals
 from engine.machine import Machine, make_machine
@@ -183,3 +184,46 @@ def test_nothing_is_suggested_where_the_command_fails_with_every_change(tmp_path
     said = printed(result, capsys)
     assert "Not confirmed: BLOCK = 64, ITEMS = 1: end-to-end command" in said
     assert "Patch:" not in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("__global__ void", 'extern "C" __global__ void', "linkage"),
+        ("    int i = blockIdx", "    const int ITEMS = 1;\n    int i = blockIdx", "ITEMS"),
+        (
+            "(a, x, y, n);\n}",
+            "(a, x, y, (int)n);\n}",
+            "passes no variable whose value differs between the timing cases",
+        ),
+    ],
+)
+def test_dispatch_code_that_cannot_be_compiled_is_refused_before_the_search(tmp_path, machine, old, new, says):
+    """The compiler's error came after the search, and took its result with it."""
+    assert old in TEXT
+    with pytest.raises(RefusedError, match=f"no dispatch code can be written: .*{says}"):
+        tuned(tmp_path, machine, text=TEXT.replace(old, new, 1))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_found_stays_whatever_becomes_of_the_dispatch_code(tmp_path, machine):
+    lost = MachineError("the GPU is gone")
+    with mock.patch("engine.tune.selected.generate", side_effect=lost), pytest.raises(MachineError):
+        tuned(tmp_path, machine)
+    result = decode(TuneResult, json.loads((tmp_path / "out" / "result.json").read_text()))
+    assert result.best is not None
+    assert result.notes[-1] == "no dispatch code: the GPU is gone"
+
+
+def test_comments_and_namespaces_are_no_hindrance(tmp_path, machine):
+    """A comment at a line's end took the rest of the launch with it, and the spec named a kernel outside of its namespace."""
+    text = TEXT.replace("// optiml: args.x", 'namespace ns {\n// optiml: kernel = "ns::saxpy"\n// optiml: args.x')
+    text = text.replace("\nvoid run", "}  // ns\nvoid run").replace(
+        "    saxpy<<<grid, BLOCK>>>", "    ns::saxpy<<<grid,  // blocks\n        BLOCK>>>"
+    )
+    result, out = tuned(tmp_path, machine, text=text)
+    assert result.dispatch is not None
+    assert result.dispatch.patch
+    patch = (out / "dispatch.patch").read_text()
+    assert '+// optiml: kernel = "ns::saxpy<64, 1>"\n' in patch
+    assert "+        ns::saxpy<256, 4><<<grid, 256>>>(a, x, y, n);\n" in patch
