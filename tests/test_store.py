@@ -320,7 +320,7 @@ def test_the_time_of_all_points_of_a_template_is_booked_with_the_search(tmp_path
 
     def propose(of: Any) -> list[Any]:
         found = edit(of, "// speed 2.0 #0")
-        return [] if "#0" in of.data.decode() else [SimpleNamespace(**{**found.__dict__, "proposer": "tuner"})]
+        return [] if "#0" in of.data.decode() else [replace(found, proposer="tuner")]
 
     search = _search(shared, tmp_path, 0, Inner(), propose)
     assert search.progress.stage_s["verify"] == pytest.approx(1.5)

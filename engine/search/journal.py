@@ -30,7 +30,7 @@ from engine.model import (
 )
 from engine.search.reward import Proxies
 
-SCHEMA = 2
+SCHEMA = 3
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -52,6 +52,8 @@ CREATE TABLE IF NOT EXISTS candidates (
     evaluation TEXT NOT NULL,
     files BLOB NOT NULL,
     elapsed_s REAL NOT NULL,
+    prior REAL NOT NULL,
+    against REAL,
     booked_at REAL NOT NULL,
     checksum TEXT NOT NULL
 ) STRICT;
@@ -67,13 +69,16 @@ CREATE TABLE IF NOT EXISTS profiles (
 """
 _COLUMNS = (
     "id, parent, proposer, rule, parameters, summary, digest, code_hash, launches, outcome, reason, ratio, low, high, "
-    "evaluation, files, elapsed_s, booked_at"
+    "evaluation, files, elapsed_s, prior, against, booked_at"
 )
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One booked candidate. `files` are the files that differ from the original. `elapsed_s` is the run's time so far."""
+    """One booked candidate. `files` are the files that differ from the original. `elapsed_s` is the run's time so far.
+
+    `prior` is the edit's as it was when it was chosen, `against` the speedup over the best so far in the same measurement.
+    """
 
     id: int
     parent: int | None
@@ -86,6 +91,8 @@ class Entry:
     evaluation: Evaluation
     files: Mapping[str, bytes]
     elapsed_s: float
+    prior: float = 0.5
+    against: float | None = None
 
 
 class Journal:
@@ -148,11 +155,10 @@ class Journal:
             return
         for key, value in wanted.items():
             if stored.get(key) != value:
-                what = (
-                    "the source has changed since"
-                    if key == "original"
-                    else f"'{key}' was {stored.get(key)}, now {value}"
-                )
+                what = {
+                    "schema": "another version of OptiML wrote it",
+                    "original": "the source has changed since",
+                }.get(key, f"'{key}' was {stored.get(key)}, now {value}")
                 raise UsageError(f"this run cannot be resumed: {what}", str(self.path), "start without --resume")
 
     def book(self, entry: Entry) -> None:
@@ -165,11 +171,12 @@ class Journal:
             evaluation.outcome.value, evaluation.failure.reason if evaluation.failure else "",
             measurement.ratio if measurement else None, measurement.low if measurement else None,
             measurement.high if measurement else None, json.dumps(dataclasses.asdict(evaluation), sort_keys=True),
-            _pack(entry.files), entry.elapsed_s, time.time(),
+            _pack(entry.files), float(entry.elapsed_s), float(entry.prior),
+            None if entry.against is None else float(entry.against), time.time(),
         )  # fmt: skip
         row = tuple(map(_stored, row))
         try:
-            self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 19)})", (*row, _checksum(row)))
+            self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 21)})", (*row, _checksum(row)))
         except sqlite3.Error as error:
             raise MachineError(
                 f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
@@ -252,7 +259,7 @@ def _entry(row: list[Any]) -> Entry:
     launches = tuple(tuple(LaunchConfig(tuple(g), tuple(b), s) for g, b, s in case) for case in json.loads(row[8]))
     return Entry(
         row[0], row[1], row[2], row[3], json.loads(row[4]), row[5], row[6], launches,
-        evaluation_from_json(json.loads(row[14])), files, row[16],
+        evaluation_from_json(json.loads(row[14])), files, row[16], row[17], row[18],
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -13,7 +14,7 @@ from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.reward import Proxies
-from engine.search.tree import Node, Tree
+from engine.search.tree import TUNER, Node, Tree
 from engine.source.edit import edit_program
 
 # An incumbent is replaced only by what beats it side by side, by more than the noise of a close look. Ours.
@@ -106,6 +107,10 @@ class InnerSearch(Protocol):
         """The candidates that a booked node of such a proposal stands for."""
         ...
 
+    def taken_over(self, program: Program, template: str) -> None:
+        """An earlier part of this run found this program to be the best of that template."""
+        ...
+
 
 class Watch(Protocol):
     """Who counts what candidates move and execute, beside the search. Called from one thread."""
@@ -172,6 +177,10 @@ class Search:
             self._take_over(entry)
         for id, proxies in self.journal.proxies().items():
             self.tree.observe(self.tree.nodes[id], proxies)
+        if self.incumbent is not None and self.incumbent.evaluation is not None:
+            with contextlib.suppress(NotBuilt):  # then candidates are held against the original until one is better
+                best = self.built[self.incumbent.id] = self.evaluator.build(self.incumbent.program)
+                self._on_incumbent(best, self.incumbent.evaluation)
         self._begin = time.monotonic()
 
     def _take_over(self, entry: Entry) -> None:
@@ -181,19 +190,17 @@ class Search:
             return
         parent = self.tree.nodes[entry.parent]
         program = self.tree.root.program.replace(entry.files)
-        proposal = Proposal(entry.proposer, entry.rule, entry.summary, {}, entry.parameters)
+        proposal = Proposal(entry.proposer, entry.rule, entry.summary, {}, entry.parameters, entry.prior)
         node = self.tree.add(entry.id, parent, proposal, program, entry.evaluation)
         if program.digest == parent.program.digest:
             self._dropped.add(_mark(parent, proposal))
         if entry.evaluation.code_hash:
             self._codes.setdefault((entry.evaluation.code_hash, entry.launches), node)
+        if self._inner is not None and proposal.proposer == TUNER:
+            self._inner.taken_over(program, proposal.rule)
         self._count(node)
-        measurement = entry.evaluation.measurement
-        if entry.evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and measurement:
-            best = self.incumbent.evaluation.measurement if self.incumbent and self.incumbent.evaluation else None
-            if measurement.ratio > max(1.0, best.ratio if best else 1.0):
-                self.incumbent = node
-                self.progress.best_ratio, self.progress.best_summary = measurement.ratio, entry.summary
+        if self._wins(entry.evaluation, entry.against):
+            self._follow(node)
         if self._feed is not None:
             self._feed.booked(node)
 
@@ -304,7 +311,7 @@ class Search:
         built: Built | None = None
         against: float | None = None
         champion = self.built.get(self.incumbent.id) if self.incumbent else None
-        if self._inner is not None and proposal.proposer == "tuner":
+        if self._inner is not None and proposal.proposer == TUNER:
             seconds = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
             candidates = None if budget.candidates is None else budget.candidates - self.progress.evaluated
             known = {code: (n.id, n.evaluation) for code, n in self._codes.items() if n.evaluation is not None}
@@ -336,7 +343,7 @@ class Search:
     ) -> None:  # fmt: skip
         """Book an evaluated candidate as a node, and make it the incumbent if it is the best."""
         self.tree.settle(parent)
-        node = self._book(parent, proposal, program, evaluation, built)
+        node = self._book(parent, proposal, program, evaluation, built, against)
         if built is not None and evaluation.outcome is not Outcome.DUPLICATE:
             self._codes.setdefault(built.identity, node)
             if self._watch is not None and evaluation.outcome in _PASSED:
@@ -350,8 +357,9 @@ class Search:
             self._feed.booked(node)
 
     def _book(
-        self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None
-    ) -> Node:
+        self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
+        against: float | None = None,
+    ) -> Node:  # fmt: skip
         node = self.tree.add(self._next_id, parent, proposal, program, evaluation)
         self._next_id += 1
         original = self.tree.root.program
@@ -360,7 +368,7 @@ class Search:
         self.journal.book(
             Entry(
                 node.id, parent.id, proposal.proposer, proposal.rule, dict(proposal.parameters), proposal.summary,
-                program.digest, built.launches if built else (), evaluation, changed, self.elapsed_s,
+                program.digest, built.launches if built else (), evaluation, changed, self.elapsed_s, proposal.prior, against,
             )
         )  # fmt: skip
         self._stage("journal", time.monotonic() - booking)
@@ -368,31 +376,41 @@ class Search:
         return node
 
     def _crown(self, node: Node, built: Built, against: float | None) -> None:
-        evaluation = node.evaluation
-        if evaluation is None or evaluation.measurement is None:
+        if node.evaluation is None or not self._wins(node.evaluation, against):
             return
-        if evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED) or evaluation.measurement.ratio <= 1.0:
-            return
-        if self.incumbent is not None:
-            held = self.incumbent.evaluation.measurement if self.incumbent.evaluation else None
-            if against is not None:
-                if against <= _WIN:
-                    return
-            elif held is not None and evaluation.measurement.ratio <= held.ratio * _WIN:
-                return
         if self.incumbent is not None and self.incumbent.id != 0:
             self.built.pop(self.incumbent.id, None)
-        self.incumbent = node
+        self._follow(node)
         self.built[node.id] = built
-        self._on_incumbent(built, evaluation)
-        self.progress.best_ratio = evaluation.measurement.ratio
+        self._on_incumbent(built, node.evaluation)
+
+    def _wins(self, evaluation: Evaluation, against: float | None) -> bool:
+        """Whether a candidate takes the incumbent's place: side by side where it was measured so, else by both ratios."""
+        measurement = evaluation.measurement
+        if (
+            evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED)
+            or measurement is None
+            or measurement.ratio <= 1.0
+        ):
+            return False
+        if self.incumbent is None:
+            return True
+        if against is not None:
+            return against > _WIN
+        held = self.incumbent.evaluation.measurement if self.incumbent.evaluation else None
+        return held is None or measurement.ratio > held.ratio * _WIN
+
+    def _follow(self, node: Node) -> None:
+        self.incumbent = node
+        if node.evaluation is not None and node.evaluation.measurement is not None:
+            self.progress.best_ratio = node.evaluation.measurement.ratio
         self.progress.best_summary = node.proposal.summary if node.proposal else ""
 
     def _count(self, node: Node) -> None:
         progress = self.progress
         evaluation = node.evaluation
         assert evaluation is not None
-        tuned = self._inner is not None and node.proposal is not None and node.proposal.proposer == "tuner"
+        tuned = self._inner is not None and node.proposal is not None and node.proposal.proposer == TUNER
         progress.evaluated += self._inner.points_of(evaluation.notes) if tuned and self._inner is not None else 1
         progress.elapsed_s = self.elapsed_s
         progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
@@ -430,7 +448,7 @@ class Search:
 
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:
     """What an edit is known by across processes."""
-    return parent.id, proposal.proposer, proposal.rule, proposal.summary, tuple(sorted(proposal.parameters.items()))
+    return parent.id, *proposal.identity
 
 
 def _duplicate(built: Built, twin: Node, notes: tuple[str, ...] = ()) -> Evaluation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -47,6 +48,7 @@ LEAST_SCALE = 0.05
 
 
 Strategy = Literal["mcts", "greedy", "random"]
+TUNER = "tuner"  # the proposer whose proposals stand for a template: tried once, whatever point became of it
 
 
 def constants() -> dict[str, dict[str, float | str]]:
@@ -149,7 +151,7 @@ class Tree:
         self.experience = Experience()
         self.opinion: Callable[[Node], float] = lambda node: 0.0  # a judge's, as a part of the reward
         self._late: list[tuple[Node, Proposal]] = []  # the most promising last
-        self._random = random.Random(seed)
+        self._seed, self._random = seed, random.Random(seed)
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
         self.nodes: dict[int, Node] = {0: self.root}
         self.digests: dict[str, Node] = {original.digest: self.root}
@@ -292,8 +294,9 @@ class Tree:
                 node.untried = []
             else:
                 proposals = self._propose(node.program)
-                self._random.shuffle(proposals)  # equal priors are tried in an order of the seed's
-                node.untried = sorted(proposals, key=lambda p: p.prior)
+                # Equal priors are tried in an order of the seed's, the same whenever this node is asked: a resumed run asks later.
+                random.Random(f"{self._seed} {node.program.digest}").shuffle(proposals)
+                node.untried = sorted(_untried(proposals, node.children), key=lambda p: p.prior)
                 node.offers = frozenset(_rule(p) for p in proposals)
             self._reopened(node)
         if node.untried and not node.weighed:
@@ -389,6 +392,19 @@ class Tree:
 
 def _rule(proposal: Proposal | None) -> tuple[str, str]:
     return proposal.family if proposal is not None else ("", "")
+
+
+def _untried(proposals: Sequence[Proposal], children: Sequence[Node]) -> list[Proposal]:
+    """The proposals without those that an earlier part of this run has tried."""
+    if not children:
+        return list(proposals)
+    tried = {child.proposal.identity for child in children if child.proposal is not None}
+    tuned = {
+        child.proposal.family for child in children if child.proposal is not None and child.proposal.proposer == TUNER
+    }
+    known = Counter(p.identity for p in proposals if p.identity in tried)
+    # Of several edits with one identity it cannot be said which was tried; that is seen by the text it gives.
+    return [p for p in proposals if known[p.identity] != 1 and not (p.proposer == TUNER and p.family in tuned)]
 
 
 def _closed(outcome: Outcome) -> bool:

@@ -127,15 +127,19 @@ class TunerPart:
         made = template.proposal(chosen.point)
         summary = f"{made.summary} (the best of {tried} points)"
         evaluation = replace(chosen.evaluation, notes=(*chosen.evaluation.notes, note(tried)))
-        self._done.setdefault(program_at(program, template, chosen.point).digest, set()).add(template.name)
-        built = tuner.built.get(chosen.point)
         text = program_at(program, template, chosen.point)
+        self.taken_over(text, template.name)
+        built = tuner.built.get(chosen.point)
         if built is None:
             built = self._evaluator.build(text)
         taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)
         # Without a point that beat the champion side by side the template has none to offer in its place.
         against = None if champion is None else tuner.against or 1.0
         return Inner(taken, text, built, evaluation, against, tried, dict(tuner.progress.stage_s))
+
+    def taken_over(self, program: Program, template: str) -> None:
+        """An earlier part of this run found this program to be the best of that template."""
+        self._done.setdefault(program.digest, set()).add(template)
 
     @staticmethod
     def points_of(notes: Sequence[str]) -> int:

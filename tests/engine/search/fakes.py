@@ -80,7 +80,9 @@ class FakeEvaluator:
             built.binary.code_hash,
         )
 
-    def evaluate(self, built: Built, incumbent: Built | None) -> tuple[Evaluation, float | None]:
+    def evaluate(
+        self, built: Built, incumbent: Built | None, *, brief: bool = False
+    ) -> tuple[Evaluation, float | None]:
         if self.gate is not None:
             self.gate.wait()
         self.evaluated.append(built.text)

@@ -104,7 +104,9 @@ def test_with_some_counters_they_count_and_the_others_are_named(tmp_path, mode, 
 
 def test_a_search_that_waits_has_counted_all_it_tried_and_in_full_what_it_built_upon(tmp_path):
     search, _, notes = searched(tmp_path, every=True)
-    tried = {n.id for n in search.tree.walk() if n.evaluation.outcome is not Outcome.DUPLICATE}  # of the same machine code
+    tried = {
+        n.id for n in search.tree.walk() if n.evaluation.outcome is not Outcome.DUPLICATE
+    }  # of the same machine code
     assert {n.id for n in search.tree.walk() if n.proxies is not None} == tried == {0, 1, 2, 3}
     assert all(n.weighed for n in search.tree.walk() if n.children)
     assert notes == ()

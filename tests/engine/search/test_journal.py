@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import MachineError
+from engine.errors import MachineError, UsageError
 from engine.model import (
     CaseTiming,
     Evaluation,
@@ -54,7 +56,7 @@ launches = st.lists(st.lists(st.builds(LaunchConfig, triples, triples, counts), 
 entries = st.builds(
     Entry, st.just(0), st.none() | counts, whole, whole, st.dictionaries(texts, small | texts, max_size=2), whole, whole,
     launches, evaluations, st.dictionaries(texts, st.binary(max_size=60), max_size=2),
-    st.floats(0, 1e9),
+    st.floats(0, 1e9), numbers | st.just(1), st.none() | numbers,
 )  # fmt: skip
 
 
@@ -102,3 +104,16 @@ def test_a_row_of_another_version_is_refused_with_the_way_out(tmp_path: Path, mo
         list(journal.entries())
     assert "without --resume" in caught.value.do
     journal.close()
+
+
+def test_a_journal_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path, ORIGINAL, {}, resume=False).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
+        db.execute("ALTER TABLE candidates DROP COLUMN prior")
+        db.commit()
+    with pytest.raises(UsageError, match="another version of OptiML") as caught:
+        Journal(path, ORIGINAL, {}, resume=True)
+    assert "without --resume" in caught.value.do
+    Journal(path, ORIGINAL, {}, resume=False).close()

@@ -2,11 +2,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine.errors import MachineError, UsageError
 from engine.model import Outcome
+from engine.rules.model import Proposal
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Observation, Search
 from engine.search.reward import Proxies
@@ -223,7 +225,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_booked(tmp_path):
 
 def test_a_device_that_disappears_ends_the_run_and_keeps_what_was_booked(tmp_path):
     class Lost(FakeEvaluator):
-        def evaluate(self, built, incumbent):
+        def evaluate(self, built, incumbent, *, brief=False):
             if len(self.evaluated) == 6:
                 raise MachineError("the GPU does not answer: lost", do="check it with nvidia-smi")
             return super().evaluate(built, incumbent)
@@ -282,3 +284,124 @@ def test_counters_are_booked_and_change_the_reward(tmp_path):
     again.journal.close()
     fresh = watched(tmp_path, None)
     assert fresh.journal.proxies() == {}
+
+
+_PRIORS = {"1.5": 0.9, "0.7": 0.2, "1.3": 0.35, "wrong": 0.6, "1.02": 0.75}
+
+
+def _steps(of):
+    """Factors with priors of their own, one that is wrong, one that gives the machine code that there was, one that cannot be made."""
+    text = of.data.decode()
+    found = Factors(("1.5", "0.7", "1.3", "1.02", "1.1", "0.95"), _PRIORS)(of)
+    if "wrong" not in text:
+        found.append(edit(of, "// wrong", 0.6, "w"))
+    if "idle" not in text:
+        found.append(edit(of, "// idle", 0.8, "i"))
+    beyond = edit(program(text + "x" * 9), "// beyond", 0.7, "b")
+    return [*found, beyond]
+
+
+@pytest.mark.parametrize("strategy", ["mcts", "greedy"])
+def test_a_resumed_run_decides_as_one_that_was_not_killed(tmp_path, strategy):
+    def decided(search):
+        return [
+            (e.parent, e.rule, e.summary, e.prior, e.digest, e.evaluation.outcome) for e in search.journal.entries()
+        ]
+
+    whole = start(tmp_path / "whole", _steps, seed=5, strategy=strategy, in_flight=1)
+    whole.run(Budget(candidates=90))
+    wanted = decided(whole)
+    assert len({prior for _, _, _, prior, _, _ in wanted}) > 4
+    for number, stop in enumerate((0, 1, 9, 40)):
+        folder = tmp_path / str(number)
+        first = start(folder, _steps, seed=5, strategy=strategy, in_flight=1)
+        first.run(Budget(candidates=stop))
+        first.journal.close()
+        second = start(folder, _steps, seed=5, strategy=strategy, in_flight=1, resume=True)
+        second.run(Budget(candidates=90))
+        assert decided(second) == wanted, stop
+        assert second.incumbent.id == whole.incumbent.id
+
+
+def test_a_resumed_run_holds_candidates_against_the_best_of_its_earlier_part(tmp_path):
+    class Telling(FakeEvaluator):
+        def __init__(self):
+            super().__init__()
+            self.rivals = []
+
+        def evaluate(self, built, incumbent, *, brief=False):
+            self.rivals.append(None if incumbent is None else speed(incumbent.text))
+            return super().evaluate(built, incumbent)
+
+    first = start(tmp_path, Factors(("2.0", "1.1", "1.2", "0.5")), in_flight=1)
+    first.run(Budget(candidates=6))
+    best = first.progress.best_ratio
+    first.journal.close()
+    told = Telling()
+    second = start(tmp_path, Factors(("2.0", "1.1", "1.2", "0.5")), in_flight=1, evaluator=told, resume=True)
+    second.run(Budget(candidates=8))
+    assert told.rivals[0] == best > 1.0
+
+
+def test_the_best_of_an_earlier_part_is_who_won_side_by_side(tmp_path):
+    """Ratios against the original are good to a per cent; what was not faster than the incumbent beside it did not replace it."""
+
+    class Noisy(FakeEvaluator):
+        def evaluate(self, built, incumbent, *, brief=False):
+            evaluation, against = super().evaluate(built, incumbent)
+            return evaluation, None if against is None else 0.99 if "1.01" in built.text else against
+
+    first = start(tmp_path, Factors(("2.0", "1.01")), in_flight=1, evaluator=Noisy())
+    first.run(Budget(candidates=20))
+    held = first.incumbent.id
+    ratios = [n.evaluation.measurement.ratio for n in first.tree.walk()]
+    assert first.incumbent.evaluation.measurement.ratio == 2.0 < max(ratios)
+    first.journal.close()
+    assert start(tmp_path, Factors(("2.0", "1.01")), resume=True).incumbent.id == held
+
+
+def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_path):
+    class Templates:
+        """An inner search whose best point has a name of its own."""
+
+        def __init__(self):
+            self.searched, self.done = [], set()
+
+        def wrap(self, of):
+            template = Proposal("tuner", "tile", "Tune: tile", edit(of, "// speed 1.2 tile").edits, {}, 0.5)
+            return [] if (of.digest, "tile") in self.done else [template]
+
+        def search(self, of, proposal, champion, left, executor, known):
+            self.searched.append(of.digest)
+            evaluator = FakeEvaluator()
+            best = program(of.data.decode() + f"// speed 1.{5 + len(self.searched)} tiled\n")
+            built = evaluator.build(best)
+            self.taken_over(best, "tile")
+            found = Proposal("tuner", "tile", "Tile by 32 (the best of 4 points)", proposal.edits, {"n": 32}, 0.5)
+            evaluation = evaluator._evaluation(built)
+            return SimpleNamespace(
+                proposal=found, program=best, built=built, evaluation=evaluation, against=None, points=4, stage_s={}
+            )
+
+        def points_of(self, notes):
+            return 4
+
+        def taken_over(self, of, template):
+            self.done.add((of.digest, template))
+
+    def started(resume):
+        inner, evaluator, original = Templates(), FakeEvaluator(), program()
+        tree = Tree(original, inner.wrap, 0)
+        journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=resume)
+        search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=1, inner=inner)
+        search.start(*evaluator.open(original))
+        search.run(Budget(candidates=40))
+        return search, inner
+
+    first, inner = started(False)
+    assert len(inner.searched) == 1
+    assert first.progress.stopped == "nothing is left to try"
+    first.journal.close()
+    again, inner = started(True)
+    assert inner.searched == []
+    assert len(again.tree.nodes) == len(first.tree.nodes)
