@@ -50,7 +50,7 @@ def render(run: Run) -> str:
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'",
         command=_command(run.result.provenance.get("command")), cases_most=_CASES,
         versions=_mapping(run.result.provenance.get("versions")), device=_mapping(run.result.signals.get("device")),
-        passed=PASSED,
+        passed=PASSED, always=_always(run.result),
     )  # fmt: skip
 
 
@@ -85,6 +85,12 @@ def _environment() -> Environment:
         rows=_rows,
     )
     return environment
+
+
+def _always(result: OptimizationResult) -> tuple[str, ...]:
+    """The diagnosis that holds of the original and at every step: it is said once, not once a step."""
+    steps = [step.diagnosis for step in result.trajectory]
+    return tuple(s for s in result.diagnosis if steps and all(s in step for step in steps))
 
 
 def _safe(text: str) -> Any:
