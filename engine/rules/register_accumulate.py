@@ -255,8 +255,10 @@ def _rewrite(site: Site, loop: Node, found: Sequence[_Element]) -> list[Edit] | 
 
 
 def with_pragma(loop: Node) -> int:
+    """Where the loop begins, a pragma right above it included."""
     before = loop.prev_sibling
-    return before.start_byte if before is not None and before.type == "preproc_call" else loop.start_byte
+    pragma = before is not None and before.type == "preproc_call" and text(before)[1:].lstrip().startswith("pragma")
+    return before.start_byte if before is not None and pragma else loop.start_byte
 
 
 def runs(loop: StrideLoop) -> str:

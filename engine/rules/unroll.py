@@ -21,11 +21,11 @@ from engine.rules.common import (
     render,
     replace_name,
     sound,
-    span,
     text,
     walk,
 )
 from engine.rules.model import Family, Proposal, Site
+from engine.rules.register_accumulate import with_pragma
 from engine.rules.threads import StrideLoop, declarators, declared_type, definition, stride_loop
 from engine.source.model import Edit, Span
 from engine.spec.types import bindings
@@ -336,6 +336,8 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
     lines.append(f"{loop.type} {variable} = {text(loop.start)};")
     ahead = _times(parts - 1, step)
     bound = bound if is_plain(bound) else f"({bound})"
+    start, kept = _kept_pragma(loop.node, parts)
+    lines += kept
     lines.append(f"for (; {variable} + {ahead} < {bound}; {variable} += {_times(parts, step)}) {{")
     statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
     braces = any(s.type == "declaration" for s in statements)
@@ -369,7 +371,20 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
     inner = indent + unit
     written_lines = ("\n" + inner).join(lines)
     # A block of its own keeps the loop variable's name out of the code that follows.
-    return Edit(span(loop.node), "{\n" + inner + written_lines + "\n" + indent + "}")
+    return Edit(Span(start, loop.node.end_byte), "{\n" + inner + written_lines + "\n" + indent + "}")
+
+
+def _kept_pragma(loop: Node, parts: int) -> tuple[int, list[str]]:
+    """Where a loop begins with the pragma above it, and what is left of that for a loop that does `parts` steps in one."""
+    start = with_pragma(loop)
+    before = loop.prev_sibling
+    if before is None or start == loop.start_byte:
+        return start, []
+    factor = re.fullmatch(r"(#\s*pragma\s+unroll)\s*\(?\s*(\d+)\s*\)?", text(before).strip())
+    if factor is None:
+        return start, [text(before).strip()]
+    left = int(factor[2]) // parts
+    return start, [f"{factor[1]} {left}"] if left > 1 else []
 
 
 def _stands_alone(body: Node, offset: int) -> bool:

@@ -32,6 +32,7 @@ from engine.rules.common import (
 from engine.rules.constants import constant
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import tokens
+from engine.rules.register_accumulate import with_pragma
 from engine.rules.scope import inside, manageable, type_names
 from engine.rules.threads import declarators, definition, in_parameters
 from engine.source.model import Edit, Span
@@ -414,7 +415,7 @@ def _edits(site: Site, trees: list[_Tree], kinds: dict[str, str], form: str) -> 
         after = ("\n" + indent).join(lines)
         if form == "registers":
             end = tree.tail.end_byte if tree.tail is not None else tree.loop.end_byte
-            edits.append(Edit(Span(tree.loop.start_byte, end), after))
+            edits.append(Edit(Span(with_pragma(tree.loop), end), after))
             continue
         condition = strip(tree.condition)
         edits.append(Edit(Span(condition.start_byte, condition.end_byte), f"{tree.variable} >= {_WARP}"))

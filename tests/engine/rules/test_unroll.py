@@ -75,6 +75,18 @@ def test_independent_accumulators() -> None:
     compiles(edited)
 
 
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [(" 8", "#pragma unroll 2\n"), (" 4", ""), ("", "#pragma unroll\n"), ("(16)", "#pragma unroll 4\n")],
+)
+def test_a_pragma_stays_with_the_loop_that_is_split(written: str, left: str) -> None:
+    source = ROWS.replace("for (int j", f"#pragma unroll{written}\n        for (int j")
+    text = device(one(make(source, LAUNCH, **SIZES), "unroll", accumulators=4))
+    line = f"            {left}" if left else ""
+    assert f"        int j = 0;\n{line}            for (; j + 3 < m; j += 4) {{" in text
+    assert text.count("#pragma") == bool(left)
+
+
 def test_maximum_starts_from_itself() -> None:
     source = ROWS.replace("sum += x[i * m + j];", "sum = fmaxf(sum, x[i * m + j]);")
     text = device(one(make(source, LAUNCH, **SIZES), "unroll", accumulators=2))

@@ -48,6 +48,14 @@ def test_the_whole_tree_in_registers() -> None:
     assert not propose(edited, "warp_reduce")
 
 
+def test_a_pragma_goes_with_its_loop() -> None:
+    source = SUM.replace("    for (int s", "    #pragma unroll 4\n    for (int s")
+    edited = device(one(site(source), "warp_reduce", form="registers"))
+    assert "#pragma" not in edited
+    assert "    __syncthreads();\n    block_sum(part);\n    if (t == 0) {" in edited
+    assert "    #pragma unroll 4\n    for (int s" in device(one(site(source), "warp_reduce", form="tail"))
+
+
 def test_the_last_levels_alone() -> None:
     edited = one(site(), "warp_reduce", form="tail")
     assert "for (int s = blockDim.x / 2; s >= 32; s >>= 1) {" in device(edited)
