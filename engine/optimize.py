@@ -22,7 +22,7 @@ from engine.errors import MachineError, OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.model import Built, Evaluator
 from engine.front.client import Front
-from engine.guardrails import LIMITS, broken
+from engine.guardrails import LIMITS, stopped
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
 from engine.profile.turns import WAITED
@@ -383,16 +383,8 @@ def verdict(
     if best is None and progress.stopped == INTERRUPTED:
         return f"The search for a faster {kernel} was interrupted, and nothing was confirmed: {tried}."
     if best is None:
-        stopped = next((r for r in refused if broken(r.evaluation) and r.evaluation.measurement is not None), None)
-        if stopped is not None and stopped.evaluation.measurement is not None:
-            held = stopped.evaluation.measurement
-            failed = broken(stopped.evaluation)
-            assert failed is not None
-            how = "predicted" if held.predicted else f"95 % interval {held.low:.2f} to {held.high:.2f}"
-            return (
-                f"Nothing is suggested for {kernel}: a version {held.ratio:.2f}× as fast ({how}) does not pass the guardrail "
-                f"'{failed.name}': {failed.detail} ({tried})."
-            )
+        if said := stopped(kernel, refused, tried):
+            return said
         share = f"; it passes its arrays at {100 * copy_share:.0f} % of the copy bandwidth" if copy_share else ""
         return f"No improvement found for {kernel}: {tried}{share}."
     measurement = best.evaluation.measurement

@@ -169,6 +169,16 @@ def test_dispatch_code_that_the_users_command_fails_with_is_no_suggestion(tmp_pa
     assert "dispatch.patch" not in said
 
 
+def test_dispatch_code_that_gains_too_little_is_no_suggestion(tmp_path, machine):
+    """A predicted 1.13× was a patch, where less than 1.2× is none for one configuration."""
+    with mock.patch.dict("engine.tune.selected.LEAST", {"measured": 2.5}):
+        result, out = tuned(tmp_path, machine, "touch ran")
+    assert result.dispatch is not None
+    assert (result.dispatch.refused, result.dispatch.patch) == ("less than 2.5× is not worth a patch", "")
+    assert result.dispatch.guardrails == ()  # nobody waited for the command
+    assert not (out / "dispatch.patch").exists()
+
+
 def test_nothing_is_suggested_where_the_command_fails_with_every_change(tmp_path, machine, capsys):
     """The verdict said that no point is faster."""
     result, out = tuned(tmp_path, machine, "grep -q 'BLOCK 256' saxpy.cu && grep -q 'ITEMS = 1;' saxpy.cu")
