@@ -18,7 +18,7 @@ from engine.generate.trial import Tried
 from engine.llm.answer import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.edits import Workplace, make_proposal, plain
 from engine.llm.model import ChatError, Fault, Message
-from engine.llm.prompt import lines_around
+from engine.llm.prompt import lines_around, without_figures
 from engine.model import Outcome, Program
 from engine.rules import make_site
 from engine.rules.model import Proposal, Target
@@ -253,8 +253,10 @@ def _ending(tried: Tried, program: Program) -> tuple[str, str]:
     parts = []
     if tried.outcome is Outcome.WRONG_RESULT:
         parts.append(f"first difference: {failure.argument}[{failure.index}]")
-    elif tried.outcome in (Outcome.COMPILE_ERROR, Outcome.SCREENED_OUT, Outcome.RACE):
+    elif tried.outcome in (Outcome.COMPILE_ERROR, Outcome.RACE):
         parts.append(failure.reason)
+    elif tried.outcome is Outcome.SCREENED_OUT:
+        parts.append(without_figures(failure.reason))
     elif tried.outcome is Outcome.MEMORY_ERROR and failure.argument:
         parts.append(f"at {failure.argument}")
     if failure.line is not None:

@@ -25,6 +25,7 @@ MOST_PROPOSALS = 3
 _PROMPTS = Path(__file__).parent / "prompts"
 _MOST_DETAIL = 3_000  # characters of a compiler's complaint
 _MOST_PLAN = 6_000  # characters
+_FIGURE = re.compile(r"(?<![\w.])\d[\w.]*")
 
 
 class PromptError(OptimlError):
@@ -158,6 +159,12 @@ def lines_around(data: bytes, line: int, *, around: int = 3) -> str:
         if abs(number - line) <= around and not re.match(r"\s*//\s*optiml:", text):
             shown.append(f"{'>' if number == line else ' '} {number:4} {text.rstrip()}")
     return "\n".join(shown)
+
+
+def without_figures(reason: str) -> str:
+    """Why a program was refused before compiling, for a model: a launch is refused in the first case that it has no value in, and no
+    size of a case is told."""
+    return _FIGURE.sub("…", reason)
 
 
 def _render(name: str, **values: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from engine.llm.budget import prompt_estimate
 from engine.llm.context import Context, Diagnosed, ending, node_key
 from engine.llm.edits import make_proposal, plain
 from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
-from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, planned, propose, repair
+from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, planned, propose, repair, without_figures
 from engine.llm.prompt import plan as plan_messages
 from engine.model import Evaluation, Outcome, Program
 from engine.rules.model import Proposal
@@ -30,7 +29,6 @@ _PLANNING, _CODING = 0.9, 0.1
 _MOST_PLAN_TOKENS = 2_000
 _MOST_THREADS = 256  # conversations kept for repairs
 MOST_ANSWER_TOKENS = 6_000
-_FIGURE = re.compile(r"(?<![\w.])\d[\w.]*")
 # What is worth sending back: the model can see from it what to put right.
 REPAIRABLE = frozenset({
     Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE, Outcome.TIMED_OUT, Outcome.CRASHED,
@@ -283,10 +281,7 @@ def _said(answer: ChatAnswer) -> Message:
 
 
 def _detail(candidate: Program, evaluation: Evaluation) -> str:
-    """The first error with its lines. Of a wrong result only where it stands: what was expected stays with the checks.
-
-    Of what was refused before compiling without its figures: a launch is refused in the first case that it has no value in.
-    """
+    """The first error with its lines. Of a wrong result only where it stands: what was expected stays with the checks."""
     failure = evaluation.failure
     if failure is None:
         return ""
@@ -294,7 +289,7 @@ def _detail(candidate: Program, evaluation: Evaluation) -> str:
     if evaluation.outcome in (Outcome.COMPILE_ERROR, Outcome.RACE):
         parts.append(failure.reason)
     if evaluation.outcome is Outcome.SCREENED_OUT:
-        parts.append(_FIGURE.sub("…", failure.reason))
+        parts.append(without_figures(failure.reason))
     if evaluation.outcome is Outcome.WRONG_RESULT and failure.argument and failure.index is not None:
         parts.append(f"first difference: {failure.argument}[{failure.index}]")
     if failure.line is not None:

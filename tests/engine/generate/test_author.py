@@ -164,6 +164,18 @@ def test_a_kernel_goes_back_so_many_times_and_no_more(task: Task, place: Workpla
     assert len(set(door.labels)) == 4
 
 
+def test_a_launch_that_is_refused_goes_back_without_the_case_it_was_refused_in(task: Task, place: Workplace) -> None:
+    """The first case whose launch has no value was told with its sizes: mostly one of the checks."""
+    door = Answers("a plan", kernel("y[0] = 1;"), kernel("y[0] = 2;"))
+    reason = "a grid extent of 0 in the case rows=7, cols=129: <<<(0, 1, 1), (64, 1, 1), 0>>>"
+    author(door, repairs=1).draft(
+        task, STRATEGIES[0], "", place, lambda program: Tried(Outcome.SCREENED_OUT, Failure(reason))
+    )
+    told = door.asked[-1][-1]
+    assert "it may not be used" in told
+    assert "a grid extent of … in the case rows=…, cols=…: <<<(…, …, …), (…, …, …), …>>>" in told
+
+
 def test_the_same_answers_make_the_same_labels(task: Task, place: Workplace) -> None:
     """A batch's answers are found again in a repeated run, whatever was measured or drawn."""
     labels = []
