@@ -23,6 +23,13 @@ _IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _ASKING = re.compile(r"cudaFunc(?:Set|Get)|cudaOccupancy|cuFunc|cuOccupancy|hipFunc")  # use a kernel, launch none
 
 
+# What an expression holds that may not stand twice: a call, an element of an array, an assignment.
+_EFFECT = re.compile(r"\w\s*\(|>\s*\(|\[|\+\+|--|(?<![=<>!])=(?!=)|[\"'{;]")
+_PLAIN_CALL = re.compile(
+    r"\b(?:(?:std::)?(?:min|max)|sizeof|int|unsigned|size_t|float|double|u?int(?:32|64)_t|static_cast\s*<[\w\s:]+>)\s*\("
+)
+
+
 @dataclass(frozen=True)
 class BlockConstant:
     """An integer constant that a launch's block depends on."""
@@ -364,6 +371,10 @@ def _in_host_terms(text: str, kernel: Kernel, site: LaunchSite) -> str:
         if name not in passed:
             return name
         expression = passed[name].strip()
+        if _EFFECT.search(_PLAIN_CALL.sub("(", expression)):
+            raise SourceError(
+                f"the launch passes '{expression[:60]}', which is not repeated", f"{site.path}:{site.line}"
+            )
         return expression if re.fullmatch(r"\w+(?:(?:\.|->|::)\w+)*", expression) else f"({expression})"
 
     return re.sub(r"(?<![\w.])[A-Za-z_]\w*", replace, text)

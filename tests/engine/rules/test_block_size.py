@@ -46,7 +46,22 @@ def test_constant_in_the_index_becomes_the_block_dimension() -> None:
 
 
 def test_block_that_works_together_changes_by_its_constant() -> None:
-    source = """
+    site = make(TOGETHER, TOGETHER_LAUNCH)
+    for proposal in propose(site, "block_size"):
+        assert proposal.parameters["x"] in (128, 512, 1024)
+    edited = one(site, "block_size", x=512)
+    assert "constexpr int kBlock = 512;" in device(edited)
+    assert edited.configs[0].block == (512, 1, 1)
+    compiles(edited)
+
+
+def test_nothing_where_the_constant_serves_something_else() -> None:
+    other = "__global__ void other(float* x) { x[kBlock] = 0.0f; }"
+    assert not propose(make(TOGETHER + other, TOGETHER_LAUNCH), "block_size")
+    assert not propose(make(TOGETHER, TOGETHER_LAUNCH + "\n    note(kBlock);"), "block_size")
+
+
+TOGETHER = """
 constexpr int kBlock = 256;
 __global__ void last(const float* x, float* y, int n) {
     __shared__ float s[kBlock];
@@ -56,13 +71,7 @@ __global__ void last(const float* x, float* y, int n) {
     if (i < n) y[i] = s[kBlock - 1 - threadIdx.x];
 }
 """
-    site = make(source, "    last<<<(n + kBlock - 1) / kBlock, kBlock>>>(x, y, n);")
-    for proposal in propose(site, "block_size"):
-        assert proposal.parameters["x"] in (128, 512, 1024)
-    edited = one(site, "block_size", x=512)
-    assert "constexpr int kBlock = 512;" in device(edited)
-    assert edited.configs[0].block == (512, 1, 1)
-    compiles(edited)
+TOGETHER_LAUNCH = "    last<<<(n + kBlock - 1) / kBlock, kBlock>>>(x, y, n);"
 
 
 def test_nothing_where_the_block_is_a_literal_of_the_kernel() -> None:

@@ -125,6 +125,24 @@ def test_relaunch_writes_dim3_and_shared_memory_in_the_hosts_terms():
     assert "k<<<dim3((a + 1), 5), dim3(32, 8), (a + 1)*4>>>(p, a + 1, 5)" in text
 
 
+@pytest.mark.parametrize(
+    ("passed", "fine"),
+    [
+        ("a + 1", True), ("(int)std::min(a, 7)", True), ("static_cast<int>(a)", True), ("p.count", True), ("p->count", True),
+        ("sizeof(float) * a", True), ("next()", False), ("a++", False), ("sizes[0]", False), ("a = 3", False), ("f<int>(a)", False),
+    ],
+)  # fmt: skip
+def test_what_the_launch_passes_is_repeated_only_where_that_changes_nothing(passed, fine):
+    before = program("void h(float* x, int a, S* p) { k<<<1, 32>>>(x, " + passed + ", 5); }")
+    kernel = parse(before.data, "k.cu").kernel("k")
+    if fine:
+        assert relaunch(before, sites(before, "k"), kernel, grid=["n"])
+    else:
+        with pytest.raises(SourceError, match="not repeated"):
+            relaunch(before, sites(before, "k"), kernel, grid=["n"])
+        assert relaunch(before, sites(before, "k"), kernel, grid=["m"])
+
+
 def test_relaunch_changes_every_site():
     host = "void h(float* p, int a, int b) { k<<<1, 2>>>(p, a, b); }\nvoid g(float* q, int c) { k<<<3, 4>>>(q, c, c); }"
     _, text = rewritten(host, block=["64"])
