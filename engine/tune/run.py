@@ -209,17 +209,21 @@ class _Run:
                 best, refused = (None, []) if interrupted else self._confirmed(tuner)
                 shapes = () if interrupted else self._shapes(tuner, original, best)
             result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
-            problem: OptimlError | None = None
+            problem: OptimlError | KeyboardInterrupt | None = KeyboardInterrupt() if interrupted else None
             if wanted is not None and result.shapes:
+                begin = time.monotonic()
                 try:
                     result = self._with_dispatch(result, wanted, patches)
-                except OptimlError as error:  # whatever it is, what was found before it stays
+                except (OptimlError, KeyboardInterrupt) as error:  # whatever it is, what was found before it stays
                     problem = error
-                    result = dataclasses.replace(result, notes=(*result.notes, f"no dispatch code: {error.what}"))
+                    why = error.what if isinstance(error, OptimlError) else "interrupted"
+                    result = dataclasses.replace(result, notes=(*result.notes, f"no dispatch code: {why}"))
+                spent_s = time.monotonic() - begin
+                result = dataclasses.replace(
+                    result, elapsed_s=result.elapsed_s + spent_s, stages={**result.stages, "dispatch": spent_s}
+                )
             if not (interrupted and options.resume and keeps_suggestion(out)):
                 write(result, out, patches)
-            if interrupted:
-                raise KeyboardInterrupt
             if problem is not None and not isinstance(problem, NothingToSelect):
                 raise problem
             return result

@@ -140,6 +140,7 @@ def test_both_are_suggested_where_the_users_command_passes(tmp_path, machine, ca
     assert dispatch.patch == "dispatch.patch"
     assert (out / "dispatch.patch").is_file()
     assert (out / "best.patch").is_file()
+    assert 0 < result.stages["dispatch"] < result.elapsed_s
     # Each branch is held to what one configuration is held to.
     for evaluation in dispatch.evaluations:
         names = {g.name for g in evaluation.guardrails if g.verdict == "passed"}
@@ -216,13 +217,15 @@ def test_dispatch_code_that_cannot_be_compiled_is_refused_before_the_search(tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_found_stays_whatever_becomes_of_the_dispatch_code(tmp_path, machine):
-    lost = MachineError("the GPU is gone")
-    with mock.patch("engine.tune.selected.generate", side_effect=lost), pytest.raises(MachineError):
+@pytest.mark.parametrize(
+    ("error", "why"), [(MachineError("the GPU is gone"), "the GPU is gone"), (KeyboardInterrupt(), "interrupted")]
+)
+def test_what_was_found_stays_whatever_becomes_of_the_dispatch_code(tmp_path, machine, error, why):
+    with mock.patch("engine.tune.selected.generate", side_effect=error), pytest.raises(type(error)):
         tuned(tmp_path, machine)
     result = decode(TuneResult, json.loads((tmp_path / "out" / "result.json").read_text()))
     assert result.best is not None
-    assert result.notes[-1] == "no dispatch code: the GPU is gone"
+    assert result.notes[-1] == f"no dispatch code: {why}"
 
 
 def test_comments_and_namespaces_are_no_hindrance(tmp_path, machine):
