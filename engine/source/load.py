@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
@@ -57,7 +58,7 @@ def load_program(
         if not any(re.search(rb"\b%s\b" % re.escape(name.encode()), text) for text in files.values()):
             there = ", ".join(kernel.name for kernel in unit.kernels)
             raise UsageError(f"there is no kernel '{name[:200]}' in it", str(path), f"there are: {there}")
-    for found, text in _launching(root, names):
+    for found, text in _launching(root, names, main):
         files.setdefault(found, text)
     if spec_file is not None and spec_file not in files:
         text_of_spec = read_below(root, spec_file)
@@ -175,7 +176,7 @@ def add_headers(files: dict[str, bytes], main: str, root: Path, include: Sequenc
                 waiting.append(found[0])
 
 
-def _launching(root: Path, kernels: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+def _launching(root: Path, kernels: Iterable[str], main: str) -> Iterator[tuple[str, bytes]]:
     names = sorted({kernel.encode() for kernel in kernels})
     if not names:
         return
@@ -191,10 +192,22 @@ def _launching(root: Path, kernels: Iterable[str]) -> Iterator[tuple[str, bytes]
             continue
         if data is None or b"<<<" not in data or not launch.search(data):
             continue
-        # Who defines a kernel of the same name launches that one.
-        own = {kernel.name.encode() for kernel in parse(data, path).kernels}
-        if any(match[1] not in own for match in launch.finditer(data)):
+        if {match[1] for match in launch.finditer(data)} - _own_kernels(root, path, data, main):
             yield path, data
+
+
+def _own_kernels(root: Path, path: str, data: bytes, main: str) -> set[bytes]:
+    """Names of kernels that a file or a header of its own defines: it launches those, and none of that name elsewhere."""
+    files = {path: data}
+    with contextlib.suppress(SourceError):
+        add_headers(files, path, root, ())
+    if main in files and path != main:
+        files = {path: data}
+    found: set[bytes] = set()
+    for name, text in files.items():
+        if b"__global__" in text and name != main:
+            found |= {kernel.name.encode() for kernel in parse(text, name).kernels}
+    return found
 
 
 def _candidates(root: Path) -> Iterator[str]:

@@ -231,7 +231,11 @@ class Scope:
             assert found.value is not None
             self._closed(name, found.value, node, name in self._macro_names)
             return _literal(self.number(found.value))
-        error = self.fail(node, f"'{name}' is not known", f"give '{name}' a value in every case, or declare 'launch'")
+        error = self.fail(node, f"'{name}' is not known")
+        if node.type == "identifier":
+            error = self.fail(
+                node, f"'{name}' is not known", f"give '{name}' a value in every case, or declare 'launch'"
+            )
         raise UnknownName(error.what, error.where, error.do, name)
 
     def _call(self, node: Node) -> str:

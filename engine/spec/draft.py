@@ -15,7 +15,7 @@ from engine.spec.aliases import aliases
 from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
-from engine.spec.host import block_sizes
+from engine.spec.host import host_sizes
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
 from engine.spec.types import source_type
 from engine.spec.usage import Usage
@@ -95,10 +95,10 @@ def draft(
     if not _launched(program, kernel):
         missing.append("the launch: no host code launches the kernel; add launch.grid and launch.block")
     else:
-        block, problem = block_sizes(program, spec)
+        host, problem = host_sizes(program, spec)
         if problem:
             missing.append(f"the launch: {problem}")
-        spec = replace(spec, check=_with(spec.check, block), time=_with(spec.time, block))
+        spec = replace(spec, check=_with(spec.check, host), time=_with(spec.time, host))
     return Draft(spec, _render(spec, parts, notes, missing, form, toml_file or program.kernel_file), tuple(missing))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from engine.errors import SourceError
@@ -12,16 +13,22 @@ from engine.spec.model import KernelSpec
 
 # Values to assume for a figure of the block that the host is told: a line of threads, or else the side of a square. Ours.
 _BLOCK = (256, 16)
+# What the host asks the device for, by the names that people give it, without case and underscores; the figures of sm_90.
+_DEVICE = (
+    (re.compile(r".*threadsper(?:sm|multiprocessor)"), 2048),
+    (re.compile(r".*(?:(?:num|count|n)(?:of)?(?:sm|multiprocessor)s?|(?:sm|multiprocessor)s?(?:count|num))"), 132),
+)
 _OTHER = 4  # of a size, to see whether the block changes with it
 _MAX_THREADS = 1024
 _MAX_NAMES = 4
 
 
-def block_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]:
-    """Names that a launch's block is made from and that the spec does not settle, each with a value to assume.
+def host_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]:
+    """Names that a launch is made from and that the spec does not settle, each with a value to assume.
 
-    Mostly the host is told them (`int block_size`); a size of the kernel that the block follows is one as well. The second part
-    says why the launch of the first timing case still has no value; "" where it has one.
+    Mostly the host is told its block (`int block_size`); a size of the kernel that the block follows is one as well, and so is
+    what the host knows of the device (`num_sms`). The second part says why the launch of the first timing case still has no
+    value; "" where it has one.
     """
     sizes = dict(spec.time[0].sizes)
     problem = ""
@@ -48,6 +55,12 @@ def _block(
         try:
             return evaluate(program, spec, 0, {**sizes, **found}).block
         except UnknownName as error:
-            if not error.in_block or error.name in found or len(found) == _MAX_NAMES:
+            value = each if error.in_block else _of_device(error.name)
+            if value is None or error.name in found or len(found) == _MAX_NAMES:
                 raise
-            found[error.name] = each
+            found[error.name] = value
+
+
+def _of_device(name: str) -> int | None:
+    plain = name.lower().replace("_", "")
+    return next((value for pattern, value in _DEVICE if pattern.fullmatch(plain)), None)

@@ -52,7 +52,11 @@ def test_a_template_launch_in_another_file(repository: Path) -> None:
 def test_a_file_that_launches_its_own_kernel_of_that_name_stays_out(repository: Path) -> None:
     (repository / "a.cu").write_bytes(KERNEL)
     (repository / "b.cu").write_bytes(KERNEL + b"void f(float* x) { k<<<1, 2>>>(x, 1); }\n")
-    assert set(load_program(repository / "a.cu").files) == {"a.cu"}
+    (repository / "c.cu").write_bytes(b'#include "k.cuh"\nvoid f(float* x) { k<<<3, 4>>>(x, 1); }\n')
+    (repository / "k.cuh").write_bytes(KERNEL)
+    (repository / "d.cu").write_bytes(b'#include "a.cu"\n#include "k.cuh"\nvoid f(float* x) { k<<<5, 6>>>(x, 1); }\n')
+    assert set(load_program(repository / "a.cu").files) == {"a.cu", "d.cu"}
+    assert set(load_program(repository / "k.cuh").files) == {"k.cuh", "c.cu", "d.cu"}
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../../../../etc/passwd", "../../outside.h", "../.git/config"])

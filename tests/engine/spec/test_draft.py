@@ -196,10 +196,18 @@ def test_a_size_of_the_kernel_that_the_block_follows_is_that_of_a_block() -> Non
     assert [case.sizes["width"] for case in made.spec.check] == [256] * 4
 
 
+def test_what_the_host_knows_of_the_device_is_assumed() -> None:
+    code = LAUNCHER.replace("blocks = (n + threads - 1) / threads", "blocks = gNumSMs * max_threads_per_sm / threads")
+    made = draft(_program("int gNumSMs = 0, max_threads_per_sm = 0;" + code), "k")
+    assert made.missing == ()
+    assert made.spec.time[0].sizes == {"n": 1 << 24, "threads": 256, "gNumSMs": 132, "max_threads_per_sm": 2048}
+
+
 def test_a_launch_without_a_value_is_missing() -> None:
     for change, what in (
         (("(n + threads - 1)", "(rows + threads - 1)"), "'rows' is not known"),
         (("k<<<blocks, threads>>>", "k<<<1, 2000 * threads>>>"), "its block has 512000 threads"),
+        (("(n + threads - 1)", "pack::size"), "'pack::size' is not known; declare 'launch' in the spec"),
     ):
         (missing,) = draft(_program(LAUNCHER.replace(*change)), "k").missing
         assert missing.startswith("the launch: ")
