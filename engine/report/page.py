@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from engine.model import Measurement
+    from engine.result import OptimizationResult
 
 _SENTENCE, _CASES = 600, 500  # characters of a text, rows of a table of shapes
 

@@ -128,6 +128,22 @@ def test_moments_and_gains_are_said_as_a_person_says_them() -> None:
     assert gain("") == ""
 
 
+def test_what_holds_at_every_step_is_said_once(measured: Path) -> None:
+    """That nothing was counted stood below each step of a predicted run, and below the original."""
+    run = read_run(measured)
+    same = "no counters: times are predicted"
+    steps = tuple(dataclasses.replace(step, diagnosis=(same, *step.diagnosis)) for step in run.result.trajectory)
+    result = dataclasses.replace(run.result, diagnosis=(same, "32 blocks"), trajectory=steps)
+    text = render(dataclasses.replace(run, result=result))
+    assert text.count(same) == 1
+    assert re.search(rf"<li>32 blocks</li></ul>\s*<h4>The same at every step</h4>\s*<ul class=\"plain\"><li>{same}", text)
+
+
+def test_a_candidate_that_is_slower_does_not_look_accepted(page: str) -> None:
+    assert '<span class="outcome ok">accepted</span>' in page
+    assert '<span class="outcome">slower</span>' in page
+
+
 def test_what_holds_before_and_after_a_step_is_said_once(page: str) -> None:
     first, second, *_ = re.findall(r"<h4>Before</h4>(.*?)<h4>Counters", page, re.S)
     kept = "0 % of the sectors asked of L1 are there, and warps wait for the others"
