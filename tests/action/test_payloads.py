@@ -94,11 +94,14 @@ def test_commands_in_githubs_own_comments(body: str) -> None:
 def test_comments_of_issues_and_other_actions_do_nothing() -> None:
     for event in comments("/optiml optimize", on_pull=False):
         assert decide("issue_comment", event, known(event)).request is None
+    others = set()
     for example in examples()["issue_comment"]:
+        others.add(example["action"])
         if example["action"] != "created":
             event = copy.deepcopy(example)
             event["comment"]["body"] = "/optiml optimize"
             assert decide("issue_comment", valid("issue_comment", event), known(event)).request is None
+    assert others > {"created"}
 
 
 def test_pull_requests_of_githubs_own() -> None:
@@ -136,6 +139,7 @@ def test_pushes_of_githubs_own() -> None:
 
 
 def test_a_run_by_hand_of_githubs_own() -> None:
+    assert examples()["workflow_dispatch"]
     for example in examples()["workflow_dispatch"]:
         event = copy.deepcopy(example)
         event["inputs"] = {"pull-number": "7"}

@@ -246,5 +246,6 @@ def test_a_suggestion_with_a_fence_inside_stays_one_block() -> None:
 def test_the_evidence_of_the_profiler_and_the_checks_are_lists_of_their_own() -> None:
     """Two lists with nothing between are one, drawn with a paragraph for each entry."""
     text = rendered(REVIEWS["measured"]())
+    assert "- [x] verified" in text
     for part in text.split("- [x] verified")[:-1]:
         assert part.endswith("\n\nChecks:\n\n")

@@ -148,10 +148,14 @@ def test_a_row_of_masked_values_gives_numbers() -> None:
 def test_what_comes_out_compiles() -> None:
     double = SOFTMAX.replace("float", "double").replace("fmaxf", "max").replace("expf", "exp")
     for source in (double, SOFTMAX.replace("fmaxf(largest, ", "fmaxf((largest), ")):
-        for proposal in propose(softmax(source), "one_pass"):
+        proposals = propose(softmax(source), "one_pass")
+        assert proposals
+        for proposal in proposals:
             compiles(after(softmax(source), proposal))
     crlf = make(NORM, "    layer_norm<<<(rows + 63) / 64, 64>>>(x, y, rows, cols);", newline="\r\n", **SIZES)
-    for proposal in propose(crlf, "one_pass"):
+    proposals = propose(crlf, "one_pass")
+    assert proposals
+    for proposal in proposals:
         compiles(after(crlf, proposal))
 
 

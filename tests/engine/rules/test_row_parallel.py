@@ -40,6 +40,8 @@ def example(name: str, launch: str, elements: dict[str, str]) -> Site:
 def variants(site: Site) -> list[Site]:
     warp = propose(site, "row_parallel", team="warp", block=128)
     block = propose(site, "row_parallel", team="block", block=128)
+    assert warp
+    assert block
     return [after(site, p) for p in warp + block]
 
 
