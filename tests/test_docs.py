@@ -111,17 +111,23 @@ def test_every_option_of_the_other_commands_is_documented(module: str) -> None:
 
 
 def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What "how to add a rule" shows is a rule: it edits an example so that the text still has its kernel."""
+    """What "how to add a rule" shows is a rule: it edits an example so that the text still has its kernel. Its tests pass."""
     from engine.rules import make_site
     from engine.source.edit import edit_program
     from engine.source.load import load_program
     from engine.spec.find import find_spec
+    from tests.engine.rules import workbench
 
     blocks = [b for language, b in _FENCE.findall((ROOT / "CONTRIBUTING.md").read_text()) if language == "python"]
-    assert len(blocks) == 1
-    (tmp_path / "rule_of_the_guide.py").write_text(blocks[0])
+    assert len(blocks) == 2
+    for name, block in zip(("rule_of_the_guide", "checks_of_the_guide"), blocks, strict=True):
+        (tmp_path / f"{name}.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
     rule = importlib.import_module("rule_of_the_guide").TwoBlocks()
+    monkeypatch.setattr(workbench, "rules", lambda: (rule,))
+    checks = vars(importlib.import_module("checks_of_the_guide"))
+    run = [check() for name, check in checks.items() if name.startswith("test_")]
+    assert len(run) == 2
     path = ROOT / "examples" / "softmax.cu"
     spec, spec_path = find_spec(ROOT, path, None)
     program = load_program(path, spec_file=spec_path, kernels=[spec.kernel])
