@@ -15,7 +15,7 @@ from engine.spec.aliases import aliases
 from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
-from engine.spec.host import host_sizes
+from engine.spec.host import deciding, host_sizes
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
 from engine.spec.types import source_type
 from engine.spec.usage import Usage
@@ -57,6 +57,16 @@ def draft(
     Without it extents are read from index expressions and their bounds. `form` is "comments" or "toml"; `toml_file` is
     the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
+    made = _draft(program, kernel_name, None, form, toml_file, frozenset())
+    # A number that nothing in the kernel bounds may still say how many blocks there are.
+    more = deciding(program, made.spec)
+    return _draft(program, kernel_name, probe, form, toml_file, more) if more or probe is not None else made
+
+
+def _draft(
+    program: Program, kernel_name: str, probe: Probe | None, form: str, toml_file: str, launching: frozenset[str]
+) -> Draft:
+    """As `draft`; `launching` are scalars that are sizes because launches depend on them."""
     unit = parse(program.data, program.kernel_file)
     types = aliases(program)
     base, template_args = _split(kernel_name)
@@ -70,6 +80,7 @@ def draft(
     if not template_args:
         template_args = _template_arguments(program, unit, kernel, notes)
     usage = Usage(unit, kernel)
+    usage.guards |= launching
     parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
     sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value]
     extents = _extents(usage, parts, sizes, probe)

@@ -46,6 +46,8 @@ def _products(names: Sequence[str]) -> list[str]:
     for count in (3, 4):
         found += ["*".join(group) for group in combinations(names, count)]
     found += [f"{a}*{a}*{b}" for a, b in permutations(names, 2)] + [f"{n}*{n}*{n}" for n in names]
+    # One square for each head of each batch.
+    found += [f"{'*'.join(group)}*{n}" for group in combinations(names, 3) for n in group]
     return found
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from engine.errors import SourceError
 from engine.model import Program
@@ -45,6 +47,20 @@ def host_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]
             return found, ""
         problem = problem or f"its block has {x * y * z} threads where each of its figures is {each}"
     return {}, problem
+
+
+def deciding(program: Program, spec: KernelSpec) -> frozenset[str]:
+    """The whole-number scalars with a value of their own that a launch depends on."""
+    found, sizes = set(), {**spec.time[0].sizes, **host_sizes(program, spec)[0]}
+    for argument in spec.arguments:
+        if argument.role != "scalar" or not argument.value.isdigit():
+            continue
+        others = [replace(a, value=str(_OTHER)) if a == argument else a for a in spec.arguments]
+        with contextlib.suppress(SourceError):
+            launches = [evaluate(program, s, 0, sizes) for s in (spec, replace(spec, arguments=tuple(others)))]
+            if launches[0] != launches[1]:
+                found.add(argument.name)
+    return frozenset(found)
 
 
 def _block(

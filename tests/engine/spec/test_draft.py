@@ -196,6 +196,19 @@ def test_a_size_of_the_kernel_that_the_block_follows_is_that_of_a_block() -> Non
     assert [case.sizes["width"] for case in made.spec.check] == [256] * 4
 
 
+def test_a_number_that_only_the_launch_depends_on_is_a_size() -> None:
+    code = """
+__global__ void k(const float *x, float *y, int rows, int n, int mode) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = mode * x[blockIdx.x * n + i];
+}
+void run(const float *x, float *y, int rows, int n) { int blocks = rows; k<<<blocks, 128>>>(x, y, rows, n, 3); }
+"""
+    made = draft(_program(code), "k", probe=lambda sizes: dict.fromkeys("xy", sizes["rows"] * sizes["n"]))
+    assert (made.missing, made.spec.argument("x").size) == ((), "rows*n")
+    assert set(made.spec.time[0].sizes) == {"rows", "n"}
+    assert [made.spec.argument(name).value for name in ("rows", "n", "mode")] == ["", "", "1"]
+
+
 def test_what_the_host_knows_of_the_device_is_assumed() -> None:
     code = LAUNCHER.replace("blocks = (n + threads - 1) / threads", "blocks = gNumSMs * max_threads_per_sm / threads")
     made = draft(_program("int gNumSMs = 0, max_threads_per_sm = 0;" + code), "k")
