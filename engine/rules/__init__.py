@@ -31,6 +31,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("vectorize", "Vectorize"),
     ("row_vectorize", "RowVectorize"),
     ("block_size", "BlockSize"),
+    ("unroll_jam", "UnrollJam"),
     ("coarsen", "Coarsen"),
     ("restrict", "Restrict"),
     ("unroll", "Unroll"),

@@ -1,0 +1,328 @@
+"""Let each thread work out several results that share loads (unroll-and-jam)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from engine.errors import OptimlError
+from engine.model import LaunchConfig
+from engine.rules.common import (
+    Edits,
+    all_cases,
+    body_node,
+    children,
+    configs_of,
+    fresh,
+    grouped,
+    in_file,
+    is_integer_type,
+    launch_edits,
+    merge,
+    pointers_distinct,
+    proposal,
+    sound,
+    strip,
+    text,
+    value_in,
+    visible,
+    walk,
+    waves,
+    written,
+)
+from engine.rules.jam import Change, Copies, Jam
+from engine.rules.model import Family, Proposal, Site
+from engine.rules.scope import Scope, manageable
+from engine.rules.threads import (
+    AXES,
+    Axis,
+    Index,
+    ThreadMap,
+    ceil_div,
+    covers,
+    declarators,
+    declared_type,
+    in_parameters,
+    thread_map,
+    thread_uses_outside,
+)
+from engine.source.model import Edit, Span
+from engine.spec.model import Case
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_FACTORS = (4, 8, 2)
+_TUNED = (2, 3, 4, 5, 6, 8, 10, 12, 16)
+_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
+_BLOCK = re.compile(r"blockIdx\s*\.\s*([xyz])")
+
+
+@dataclass(frozen=True)
+class _Across:
+    """A variable whose neighbouring values one thread can take on.
+
+    `bound` is its exclusive bound as the kernel writes it, `size` the same over the kernel's parameters. The threads along `axis` have
+    the values where there is an `index`; else its blocks have them, `times` over (`split`), each divided by the `quotients` for what
+    else they number.
+    """
+
+    variable: str
+    type: str
+    axis: Axis
+    declaration: Node
+    bound: str
+    size: str
+    times: str = "1"
+    index: Index | None = None
+    split: bool = False
+    quotients: tuple[Node, ...] = ()
+
+
+class UnrollJam:
+    """Several values of one index to a thread: what does not depend on it, loads above all, is done once for all of them.
+
+    Unlike `coarsen`, whose copies follow each other, these go side by side through the kernel's loops. Copies beyond the last value
+    repeat the last one's work.
+    """
+
+    name = "unroll_jam"
+    summary = "Let each thread work out several results that share loads"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        for across, make in self._forms(site):
+            for rank, factor in enumerate(_FACTORS):
+                if 2 * waves(site) < factor:  # too few threads would be left to fill the target
+                    continue
+                yield from proposal(
+                    self.name, _summary(across, factor), make(factor), 0.4 - 0.04 * rank,
+                    factor=factor, index=across.variable,
+                )  # fmt: skip
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The number of results to a thread left open."""
+        if 2 * waves(site) < min(_TUNED):
+            return
+        for across, make in self._forms(site):
+
+            def choice(
+                values: Mapping[str, int], across: _Across = across, make: Callable[[int], Edits | None] = make
+            ) -> Proposal | None:
+                factor = values["factor"]
+                made = proposal(
+                    self.name, _summary(across, factor), make(factor), 0.4, factor=factor, index=across.variable
+                )
+                return next(made, None)
+
+            yield Family(
+                self.name, f"{self.summary}, for values of {across.variable}", {"factor": _TUNED}, (), choice, 0.4
+            )
+
+    def _forms(self, site: Site) -> Iterator[tuple[_Across, Callable[[int], Edits | None]]]:
+        if not sound(site) or not visible(site) or not manageable(site) or not pointers_distinct(site):
+            return
+        grids = _Grids.of(site)
+        if grids is None:
+            return
+        mapping, scope = thread_map(site), Scope(site)
+        guards = mapping.guards if mapping is not None else ()
+        for across in _candidates(site, mapping, grids):
+            try:
+                jam = Jam(site, scope, across.variable, across.declaration, guards)
+            except ValueError:
+                continue
+            if jam.shared:
+                yield across, partial(_edits, site, mapping, across, jam, grids)
+
+
+@dataclass(frozen=True)
+class _Grids:
+    """The launches of all cases, of which the last two are made up: their sizes are primes, so that nothing else makes them equal."""
+
+    site: Site
+    cases: tuple[Case, ...]
+    launches: tuple[LaunchConfig, ...]
+
+    @classmethod
+    def of(cls, site: Site) -> _Grids | None:
+        """None where a launch cannot be evaluated, or the block differs between cases."""
+        from engine.source.launch import evaluate
+
+        known = all_cases(site)
+        named = list(known[0].sizes)
+        turns = (0, len(_PRIMES) - len(named))
+        if turns[1] < len(named):
+            return None
+        made = [Case("primes", {**known[0].sizes, **dict(zip(named, _PRIMES[at:], strict=False))}) for at in turns]
+        cases = (*known, *made)
+        try:
+            launches = tuple(evaluate(site.program, site.spec, site.step, case.sizes) for case in cases)
+        except OptimlError:
+            return None
+        return cls(site, cases, launches) if len({launch.block for launch in launches}) == 1 else None
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return self.launches[0].block
+
+    def spans(self, axis: Axis, expression: str) -> bool:
+        """Whether the grid has so many blocks along the axis, whatever the sizes."""
+        k = AXES.index(axis)
+        return all(
+            value_in(self.site, expression, case) == launch.grid[k]
+            for case, launch in zip(self.cases, self.launches, strict=True)
+        )
+
+    def times(self, axis: Axis, expression: str = "1") -> str | None:
+        """The product of at most two of the kernel's parameters that the axis has times the expression."""
+        sizes = _sizes(self.site)
+        products = ("1", *sizes, *(f"{a} * {b}" for k, a in enumerate(sizes) for b in sizes[k:]))
+        return next((p for p in products if self.spans(axis, f"({p}) * ({expression})")), None)
+
+
+def _summary(across: _Across, factor: int) -> str:
+    return f"Let each thread work out {factor} values of {across.variable} side by side, sharing loads"
+
+
+def _candidates(site: Site, mapping: ThreadMap | None, grids: _Grids) -> Iterator[_Across]:
+    """The variables whose values could be shared out anew, those made of block numbers first."""
+    indices = mapping.indices if mapping is not None else ()
+    own = {i.declaration.id for i in indices}
+    changed = written(body_node(site))
+    blocks: dict[str, list[Node]] = {}
+    for node in walk(body_node(site)):
+        found = _BLOCK.fullmatch(text(node)) if node.type == "field_expression" else None
+        if found is not None and not any(i.axis == found[1] for i in indices):
+            blocks.setdefault(found[1], []).append(node)
+    for statement in children(body_node(site)):
+        if statement.type != "declaration" or statement.id in own or not is_integer_type(declared_type(statement)):
+            continue
+        parts = declarators(statement)
+        if len(parts) != 1 or not parts[0][0] or parts[0][1] is None or parts[0][0] in changed:
+            continue
+        name, value = parts[0][0], strip(parts[0][1])
+        for axis in AXES:
+            across = _uniform(grids, name, statement, value, axis, blocks.get(axis, []))
+            if across is not None:
+                yield across
+    if (
+        mapping is None
+        or mapping.style == "none"
+        or thread_uses_outside(site, indices, frozenset({"blockIdx.z", "blockIdx.y"}))
+    ):
+        return
+    for index in indices:
+        bound = mapping.bounds.get(index.axis)
+        size = in_parameters(site, bound) if bound is not None else None
+        if index.alone and index.factor == 1 and bound is not None and size is not None:
+            yield _Across(index.name, index.type, index.axis, index.declaration, grouped(bound), size, index=index)
+
+
+def _uniform(grids: _Grids, name: str, statement: Node, value: Node, axis: Axis, uses: list[Node]) -> _Across | None:
+    """A variable that is a block's number along an axis, or the remainder of one by its bound."""
+    site, kind = grids.site, declared_type(statement)
+    if _BLOCK.fullmatch(text(value)) and uses == [value]:
+        size = next((p for p in _sizes(site) if grids.spans(axis, p)), None)
+        return _Across(name, kind, axis, statement, size, size, "1") if size is not None else None
+    bound = _divisor(value, "%", uses)
+    size = in_parameters(site, bound) if bound is not None else None
+    if bound is None or size is None:
+        return None
+    quotients = []
+    for use in uses:
+        above = use.parent
+        if above is None or above == value:
+            continue
+        divisor = _divisor(above, "/", uses)
+        if divisor is None or in_parameters(site, divisor) != size:
+            return None
+        quotients.append(divisor)
+    times = grids.times(axis, size)
+    return (
+        _Across(name, kind, axis, statement, grouped(bound), size, times, split=True, quotients=tuple(quotients))
+        if times is not None
+        else None
+    )
+
+
+def _divisor(node: Node, operator: str, uses: list[Node]) -> Node | None:
+    sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
+    if node.type != "binary_expression" or sign is None or left is None or right is None or text(sign) != operator:
+        return None
+    return right if left in uses else None
+
+
+def _sizes(site: Site) -> list[str]:
+    """The kernel's parameters that are whole numbers and stay what they are."""
+    changed = written(body_node(site))
+    return [
+        p.name for p in site.kernel.parameters if not p.pointer and is_integer_type(p.base) and p.name not in changed
+    ]
+
+
+def _edits(
+    site: Site, mapping: ThreadMap | None, across: _Across, jam: Jam, grids: _Grids, factor: int
+) -> Edits | None:  # fmt: skip
+    count, first = fresh(site, "k"), fresh(site, f"{across.variable}0")
+    share = f"(({across.bound} + {factor - 1}) / {factor})"
+    changes: list[Change] = [(n.start_byte, n.end_byte, share) for n in across.quotients]
+    value = f"{first} + {count}"
+    if across.index is not None:
+        extent = across.index.extent
+        start = f"blockIdx.{across.axis} * ({extent} * {factor}) + threadIdx.{across.axis}"
+        value += f" * {extent}"
+    else:
+        start = f"blockIdx.{across.axis}{f' % {share}' if across.split else ''} * {factor}"
+    within = f"{value} < {across.bound}"
+    copies = Copies(
+        across.variable, across.declaration, first, f"{across.type} {first} = {start};",
+        f"{within} ? {value} : {across.bound} - 1", within, count, factor,
+        mapping.guards if mapping is not None else (), tuple(changes),
+    )  # fmt: skip
+    body, grid = jam.written(copies), _grid(site, mapping, across, grids, factor)
+    if body is None or grid is None:
+        return None
+    begin = across.declaration.start_byte
+    before = [Edit(Span(low, high), new) for low, high, new in changes if high <= begin]
+    made = merge(in_file(site, *before, Edit(Span(begin, jam.end), body)), launch_edits(site, grid=grid))
+    return made if made is not None and _as_meant(site, made, grid) else None
+
+
+def _grid(
+    site: Site, mapping: ThreadMap | None, across: _Across, grids: _Grids, factor: int
+) -> list[str] | None:  # fmt: skip
+    """The grid over the kernel's parameters, an expression for each axis up to the last that has more than one block."""
+    found: list[str] = []
+    for k, axis in enumerate(AXES):
+        index = mapping.index(axis) if mapping is not None else None
+        bound = mapping.bounds.get(axis) if mapping is not None and index is not None else None
+        copies = factor if axis == across.axis else 1
+        if copies > 1 and across.index is None:
+            each = ceil_div(across.size, factor)
+            found.append(each if across.times == "1" else f"{across.times} * ({each})")
+        elif index is not None and bound is not None:
+            size = in_parameters(site, bound)
+            seen = tuple((launch.grid[k], launch.block[k]) for launch in grids.launches[: len(all_cases(site))])
+            if size is None or not covers(site, size, seen, index.factor):
+                return None
+            found.append(ceil_div(size, grids.block[k] * index.factor * copies))
+        else:
+            blocks = grids.times(axis)
+            if blocks is None:
+                return None
+            found.append(blocks)
+    while len(found) > 1 and found[-1] == "1":
+        found.pop()
+    return found
+
+
+def _as_meant(site: Site, edits: Edits, grid: list[str]) -> bool:
+    """Whether the launches after the edits are those, in every case."""
+    after = configs_of(site, edits)
+    if after is None:
+        return False
+    wanted = [[value_in(site, expression, case) for expression in grid] for case in all_cases(site)]
+    return all([*launch.grid] == [*sizes, 1, 1][:3] for launch, sizes in zip(after, wanted, strict=True))

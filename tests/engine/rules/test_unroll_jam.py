@@ -1,0 +1,204 @@
+"""Several results to a thread: what matches, what is written, and that nothing else comes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.rules import rules
+from engine.rules.model import Parametric, Site
+from tests.engine.rules.equality import assert_equal
+from tests.engine.rules.workbench import after, compiles, device, host, make, one, propose
+
+SIZES = ({"rows": 4096, "cols": 2048, "depth": 64},)
+CHECK = ({"rows": 1, "cols": 1, "depth": 1}, {"rows": 7, "cols": 70, "depth": 5}, {"rows": 9, "cols": 33, "depth": 2})
+ELEMENTS = {"a": "rows*depth", "b": "depth*cols", "c": "rows*cols", "d": "rows*cols"}
+ARGUMENTS = "const float* a, const float* b, float* c, float* d, int rows, int cols, int depth"
+TWO = f"""__global__ void k({ARGUMENTS}) {{
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= rows || col >= cols) return;
+"""
+LAUNCH = (
+    "    dim3 grid((cols + 15) / 16, (rows + 3) / 4);\n    k<<<grid, dim3(16, 4)>>>(a, b, c, d, rows, cols, depth);"
+)
+PRODUCT = (
+    TWO
+    + """    // The sum over the depth.
+    float sum = 0.0f;
+    for (int i = 0; i < depth; ++i) {
+        sum += a[row * depth + i] * b[i * cols + col];
+    }
+    c[row * cols + col] = sum;  // stored once
+}"""
+)
+
+
+def site_of(source: str, launch: str = LAUNCH, newline: str = "\n") -> Site:
+    return make(source, launch, sizes=SIZES, check=CHECK, elements=ELEMENTS, newline=newline)
+
+
+def test_what_depends_on_the_row_is_written_for_each_and_all_else_once() -> None:
+    edited = one(site_of(PRODUCT), "unroll_jam", index="row", factor=4)
+    assert device(edited).endswith(
+        """    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    int row0 = blockIdx.y * (blockDim.y * 4) + threadIdx.y;
+    int row[4];
+    #pragma unroll
+    for (int k2 = 0; k2 < 4; ++k2) {
+        row[k2] = row0 + k2 * blockDim.y < rows ? row0 + k2 * blockDim.y : rows - 1;
+    }
+    if (row0 >= rows || col >= cols) return;
+    // The sum over the depth.
+    float sum[4];
+    #pragma unroll
+    for (int k2 = 0; k2 < 4; ++k2) {
+        sum[k2] = 0.0f;
+    }
+    for (int i = 0; i < depth; ++i) {
+        #pragma unroll
+        for (int k2 = 0; k2 < 4; ++k2) {
+            sum[k2] += a[row[k2] * depth + i] * b[i * cols + col];
+        }
+    }
+    #pragma unroll
+    for (int k2 = 0; k2 < 4; ++k2) {
+        if (row0 + k2 * blockDim.y < rows) {
+            c[row[k2] * cols + col] = sum[k2];  // stored once
+        }
+    }
+}"""
+    )
+    assert "grid((cols + 15) / 16, (rows + 15) / 16)" in host(edited)
+
+
+SPLIT = f"""__global__ void k({ARGUMENTS}) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    int col = blockIdx.y % cols;
+    int row = blockIdx.y / cols;
+    if (i >= depth) {{
+        return;
+    }}
+    float most = 0.0f;
+    for (int j = 0; j <= i; ++j) {{
+        float x = a[row * depth + j];
+        if (x > 0.0f)
+            most = fmaxf(most, x * b[j * cols + col]);
+        else
+            most += 0.5f;
+    }}
+    if (i == depth - 1) c[row * cols + col] = most;
+}}"""
+SPLIT_LAUNCH = "    k<<<dim3((depth + 31) / 32, rows * cols), 32>>>(a, b, c, d, rows, cols, depth);"
+
+
+def test_a_grid_axis_that_holds_two_indices_is_shared_out_anew() -> None:
+    edited = one(site_of(SPLIT, SPLIT_LAUNCH), "unroll_jam", factor=8)
+    code = device(edited)
+    assert "int col0 = blockIdx.y % ((cols + 7) / 8) * 8;" in code
+    assert "int row = blockIdx.y / ((cols + 7) / 8);" in code
+    assert "dim3((depth + 31) / 32, rows * ((cols + 7) / 8))" in host(edited)
+
+
+BLOCKS = f"""__global__ void k({ARGUMENTS}) {{
+    int row = blockIdx.y;
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (col < cols) {{
+        const float* from = a + row * depth;
+        float sum = 0.0f, square = 1.0f;
+        for (int i = 0; i < depth; i++) {{
+            const float weight = b[i * cols + col];
+            float part = from[i] * weight;
+            sum += part;
+            square *= part;
+        }}
+        d[row * cols + col] -= sum;
+        c[row * cols + col] = square;
+    }}
+}}"""
+BLOCKS_LAUNCH = "    k<<<dim3((cols + 15) / 16, rows), 16>>>(a, b, c, d, rows, cols, depth);"
+
+
+def test_values_live_in_arrays_only_beyond_their_own_statements() -> None:
+    code = device(one(site_of(BLOCKS, BLOCKS_LAUNCH), "unroll_jam", index="row", factor=2))
+    assert "int row0 = blockIdx.y * 2;" in code
+    assert "const float* from[2];" in code
+    assert "sum[k2] = 0.0f, square[k2] = 1.0f;" in code
+    assert "float part = from[k2][i] * weight;\n" in code  # used where it is declared, and nowhere else
+    assert "            const float weight = b[i * cols + col];\n            #pragma unroll\n" in code
+
+
+GOOD = {
+    "product": (PRODUCT, LAUNCH),
+    "split": (SPLIT, SPLIT_LAUNCH),
+    "blocks": (BLOCKS, BLOCKS_LAUNCH),
+    "in turn": (
+        TWO + "    c[row * cols + col] = 0;\n    for (int i = 0; i < depth; ++i) {\n        float w = b[i * cols + col];\n"
+        "        if (w > 0) { if (a[row * depth + i] > w) c[row * cols + col] += w; }\n        else { continue; }\n"
+        "        d[row * cols + col] = w * a[row * depth + i];\n    }\n}",
+        LAUNCH,
+    ),
+    "while": (
+        TWO + "    int i = 0; float s = 1;\n    while (i < depth) {\n        s += a[row * depth + i] * b[i * cols + col];\n"
+        "        i++;\n    }\n"
+        "    #pragma unroll\n    for (int t = 0; t < 3; ++t) s *= 0.5f;\n    c[row * cols + col] = s;\n}",
+        LAUNCH,
+    ),
+    "unbraced": (
+        TWO + "    float s = 1;\n    for (int i = 0; i < depth; ++i)\n        for (int j = 0; j < 2; ++j)\n"
+        "            s += a[row * depth + i] * b[i * cols + col];\n    c[row * cols + col] = s;\n}",
+        LAUNCH,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_is_written_compiles_and_gives_the_same(name: str) -> None:
+    site = site_of(*GOOD[name])
+    edited = [after(site, p) for p in propose(site, "unroll_jam", factor=4)]
+    assert_equal(site, edited, CHECK, tolerance=0.0)
+    compiles(edited[-1])
+
+
+def test_lines_end_as_the_author_ends_them() -> None:
+    edited = one(site_of(PRODUCT, newline="\r\n"), "unroll_jam", index="row", factor=4)
+    assert edited.program.data.count(b"\r\n") == edited.program.data.count(b"\n")
+
+
+LOOP = "    float s = 0;\n    for (int i = 0; i < depth; ++i) {\n        BODY\n    }\n    c[row * cols + col] = s;\n}"
+USED = "s += a[row * depth + i] * b[i * cols + col];"
+BAD = {
+    "nothing is shared": TWO + "    c[row * cols + col] = a[row * depth] * b[col];\n}",
+    "a barrier": TWO + LOOP.replace("BODY", USED + " __syncthreads();"),
+    "an atomic": TWO + LOOP.replace("BODY", USED + " atomicAdd(&d[0], s);"),
+    "a loop is left": TWO + LOOP.replace("BODY", USED + " if (s > 4) break;"),
+    "the kernel is left": TWO + LOOP.replace("BODY", USED + " if (s > 4) return;"),
+    "an array of its own": TWO + "    float t[2]; t[0] = 0;\n" + LOOP.replace("BODY", USED + " t[0] += s;"),
+    "a loop of its own": TWO + LOOP.replace("int i = 0", "int i = row").replace("BODY", "s += b[i * cols + col];"),
+    "a store for all": TWO + LOOP.replace("BODY", USED + " d[0] = 1.0f;"),
+    "one declaration for both": TWO + LOOP.replace("BODY", "float w = b[i], v = a[row * depth + i] * b[i + col]; s += w * v;"),
+    "an unknown type": TWO + LOOP.replace("BODY", "auto v = a[row * depth + i]; if (i > 0) { int z = i; } float w = b[i]; s += v * w;"),
+    "another guard": TWO.replace("row >= rows ||", "row * 2 >= rows + row ||") + LOOP.replace("BODY", USED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_must_not_match(name: str) -> None:
+    found = propose(site_of(BAD[name]), "unroll_jam")
+    assert not [p for p in found if p.parameters["index"] == "row"], name
+
+
+def test_a_grid_that_only_happens_to_have_that_size_is_left_alone() -> None:
+    """64 rows in every case, and 64 blocks: for other sizes they would differ."""
+    case = {"rows": 64, "cols": 32, "depth": 2}
+    site = make(BLOCKS, BLOCKS_LAUNCH.replace(", rows)", ", 64)"), sizes=[case], check=[case], elements=ELEMENTS)
+    assert not propose(site, "unroll_jam", index="row")
+
+
+def test_the_tuner_may_choose_the_number() -> None:
+    (rule,) = [r for r in rules() if r.name == "unroll_jam"]
+    assert isinstance(rule, Parametric)
+    site = site_of(SPLIT, SPLIT_LAUNCH)
+    (family,) = rule.families(site)
+    made = family.make({"factor": 6})
+    assert made is not None
+    assert_equal(site, [after(site, made)], CHECK, tolerance=0.0)
