@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from engine.cpu import CpuJob, CpuMachine
+from engine.cpu import CpuJob, CpuMachine, CpuRun
+from engine.errors import RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built
 from engine.model import CaseTiming, Measurement
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = dict[str, NDArray[Any]]
+    _Probe = tuple[Case, Arrays, Mapping[str, Any]]
 
 _PROBE_BYTES = 512 << 10  # of all buffers of one counting run: some 10^5 elements, tens of milliseconds
 # A kernel whose grid is capped is counted at up to so many times that: its threads then do several trips.
 _PROBE_GROWTH = 32
+# Tens of milliseconds, unless work grows with the square of a size: then smaller sizes are tried, each so many times smaller.
+_COUNT_S, _MOST_COUNT_S = 5.0, 20.0
+_SHRINK, _MOST_SHRINK = 8, 512
 
 
 class Speeds:
@@ -35,9 +40,10 @@ class Speeds:
     def __init__(self, spec: KernelSpec, builder: Builder, machine: CpuMachine, predictor: Predictor) -> None:
         self._spec, self._builder, self._machine, self.predictor = spec, builder, machine, predictor
         self._random = random.Random(secrets.randbits(64))
-        self._probe_inputs: dict[tuple[tuple[str, int | float], ...], tuple[Case, Arrays, Mapping[str, Any]]] = {}
+        self._probe_inputs: dict[tuple[tuple[str, int | float], ...], _Probe] = {}
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
+        self._shrink = 1
         self._footprints: dict[tuple[object, ...], list[Footprint]] = {}
 
     def predict(self, built: Built) -> Measurement:
@@ -63,17 +69,16 @@ class Speeds:
         return None if known is None else known[case]
 
     def _times_us(self, built: Built) -> list[float]:
-        """Predicted time of each timing case, from the accesses counted in small runs."""
-        wanted = [[self._probe(case, sizes) for sizes in self._probe_sizes(built, case)] for case in self._spec.time]
-        probes: list[tuple[Case, Arrays, Mapping[str, Any]]] = []
-        for probe in (probe for one in wanted for probe in one):
-            if not any(probe[0].sizes == other.sizes for other, _, _ in probes):
-                probes.append(probe)
-        jobs = [
-            CpuJob(self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True)
-            for probe, buffers, values in probes
-        ]
-        runs = self._machine.run_many(built.extra, jobs)
+        """Predicted time of each timing case, from the accesses counted in small runs. Raises RefusedError where that takes too long."""
+        probes, wanted, runs = self._count(built)
+        while not self._original_us and any(run.counts is None for run in runs) and self._shrink < _MOST_SHRINK:
+            self._shrink *= _SHRINK
+            probes, wanted, runs = self._count(built)
+        why = next((f.message for run in runs if run.counts is None for f in run.findings), "")
+        if why:
+            raise RefusedError(
+                f"what the kernel accesses cannot be counted on the CPU: a run {why}", do="measure it on a GPU"
+            )
         times, moved_by = [], []
         for index, case in enumerate(self._spec.time):
             counted = [
@@ -94,6 +99,21 @@ class Speeds:
         self._footprints[built.identity] = moved_by
         return times
 
+    def _count(self, built: Built) -> tuple[list[_Probe], list[list[_Probe]], list[CpuRun]]:
+        """Small runs that count accesses: each once, those of each timing case, and what came of them."""
+        wanted = [[self._probe(case, sizes) for sizes in self._probe_sizes(built, case)] for case in self._spec.time]
+        probes: list[_Probe] = []
+        for probe in (probe for one in wanted for probe in one):
+            if not any(probe[0].sizes == other.sizes for other, _, _ in probes):
+                probes.append(probe)
+        jobs = [
+            CpuJob(self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True)
+            for probe, buffers, values in probes
+        ]
+        may_shrink = not self._original_us and self._shrink < _MOST_SHRINK
+        runs = self._machine.run_many(built.extra, jobs, deadline_s=_COUNT_S if may_shrink else _MOST_COUNT_S)
+        return probes, wanted, runs
+
     def _probe_sizes(self, built: Built, case: Case) -> tuple[dict[str, int | float], ...]:
         def blocks(sizes: Sizes) -> int:
             return max(launch.blocks for launch in self._builder.launches_for(built.program, sizes))
@@ -102,10 +122,14 @@ class Speeds:
             return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most
 
         return probe_sizes(
-            case.sizes, within(_PROBE_BYTES), blocks=blocks, fits_at_most=within(_PROBE_BYTES * _PROBE_GROWTH)
+            case.sizes,
+            within(_PROBE_BYTES),
+            blocks=blocks,
+            fits_at_most=within(_PROBE_BYTES * _PROBE_GROWTH),
+            shrink=self._shrink,
         )
 
-    def _probe(self, case: Case, sizes: Sizes) -> tuple[Case, Arrays, Mapping[str, Any]]:
+    def _probe(self, case: Case, sizes: Sizes) -> _Probe:
         """Sizes to count accesses at, with their inputs, drawn once: (case, buffers, scalars)."""
         key = tuple(sizes.items())
         if key not in self._probe_inputs:

@@ -24,6 +24,7 @@ def probe_sizes(
     *,
     blocks: Callable[[Sizes], int] = lambda sizes: 0,
     fits_at_most: Callable[[Sizes], bool] | None = None,
+    shrink: int = 1,
 ) -> tuple[dict[str, int | float], ...]:
     """Small versions of one timing case: a base, then for each size that was shrunk the base with that size doubled.
 
@@ -33,10 +34,10 @@ def probe_sizes(
 
     `blocks` gives a launch's number of blocks. Counts grow as they do at full size only where the grid does: a size is
     doubled again while all its work stays in one block, or while a grid that is capped at full size is not yet, as long
-    as `fits_at_most` (default: `fits`) allows.
+    as `fits_at_most` (default: `fits`) allows. The base is smaller by `shrink` where work grows faster than sizes.
     """
     whole = [name for name, value in sizes.items() if isinstance(value, int) and value > 1]
-    cap = _CAPS.get(len(whole), _CAP)
+    cap = max(1, _CAPS.get(len(whole), _CAP) // shrink)
     base = dict(sizes)
     for name in whole:
         value = int(sizes[name])

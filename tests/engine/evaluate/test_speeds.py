@@ -1,0 +1,69 @@
+"""How sizes for counting accesses are found, with a CPU that takes as long as the square of a size."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.cpu import CpuRun, Finding
+from engine.errors import RefusedError
+from engine.evaluate import speeds
+from engine.model import LaunchConfig
+from engine.predict.counts import AccessCounts, KernelCounts
+from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
+
+FULL = 16384
+
+
+class Slow:
+    """A machine on which a run of n takes (n / 4096)² seconds, on the clock of its own."""
+
+    def __init__(self, unit: int = 4096) -> None:
+        self.unit, self.tried = unit, list[int]()
+
+    def run_many(self, binary: Any, jobs: Any, *, deadline_s: float) -> list[CpuRun]:
+        runs = []
+        for job in jobs:
+            n = job.launches[0].grid[0] * 256
+            self.tried.append(n)
+            taken = (n / self.unit) ** 2
+            late = (Finding("timeout", f"did not end in {deadline_s:g} s"),) if taken > deadline_s else ()
+            counts = AccessCounts((KernelCounts(job.launches[0], (), 0.0, 0.0, barriers=float(n * n)),))
+            runs.append(CpuRun({}, late, None if late else counts, taken))
+        return runs
+
+
+def predicted(monkeypatch: pytest.MonkeyPatch, machine: Slow) -> Any:
+    spec = KernelSpec(
+        "k.cu", (Step("k", "", ("x", "n")),), (Argument("x", "float", "out", "n", Fill(), ""),), (), (Case("large", {"n": FULL}),)
+    )  # fmt: skip
+
+    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+        return (LaunchConfig((max(1, int(sizes["n"]) // 256), 1, 1), (256, 1, 1)),)
+
+    monkeypatch.setattr(speeds, "footprint", lambda *arguments: None)
+    predictor = SimpleNamespace(
+        predict=lambda binary, launches, counts: SimpleNamespace(time_us=counts.kernels[0].barriers),
+        code=lambda binary: None,
+    )
+    builder = SimpleNamespace(launches_for=launches)
+    made = speeds.Speeds(spec, builder, machine, predictor)  # type: ignore[arg-type]
+    built: Any = SimpleNamespace(
+        identity=("a",), program=None, extra=None, binary=None, launches=(launches(None, {"n": FULL}),)
+    )
+    return made.predict(built)
+
+
+def test_a_kernel_whose_work_grows_with_the_square_is_counted_at_smaller_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Slow()
+    measurement = predicted(monkeypatch, machine)
+    assert machine.tried[0] == FULL
+    assert max(machine.tried[1:]) <= FULL // 4
+    assert measurement.cases[0].original_us == pytest.approx(FULL**2, rel=0.01)  # and still grows as it does
+
+
+def test_a_kernel_that_takes_too_long_at_any_size_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RefusedError, match="did not end in 20 s"):
+        predicted(monkeypatch, Slow(unit=1))
