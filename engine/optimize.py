@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.config import Guardrails
 from engine.errors import MachineError, OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
-from engine.evaluate.model import Built, Evaluator
+from engine.evaluate.model import Built, Evaluator, NotBuilt
 from engine.front.client import Front
 from engine.guardrails import LIMITS, stopped
 from engine.machine import Machine
-from engine.model import Evaluation, Outcome, Program
+from engine.model import Evaluation, Failure, Outcome, Program
 from engine.profile.turns import WAITED
 from engine.result import Best, OptimizationResult, Refusal, Step, keeps_suggestion, write
 from engine.rules import RuleFailure
@@ -55,8 +55,8 @@ _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
 _QUESTIONS_S, _QUESTIONS_SHORT_S = 30.0, 5.0
 _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's end, half a second a step
 # A search has its likely trajectory profiled so long before its end: ncu's start, a batch, its report. Of a budget of candidates, from
-# this share on.
-_AHEAD_S, _AHEAD = 6.0, 0.85
+# this share on, but no sooner than so many before the end: a search on an H200 evaluates some twenty a second.
+_AHEAD_S, _AHEAD, _AHEAD_CANDIDATES = 6.0, 0.85, 120
 # Nsight Compute counts nothing; the best candidates in a small share of the time; or every candidate that passed, and the search waits.
 Coverage = Literal["none", "best", "all"]
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
@@ -169,10 +169,7 @@ def _run(
                 limit -= min(reserve + (_TRAJECTORY_S if insight is not None else 0.0), limit / 2)
             interrupted = False
             most = options.budget.candidates
-            nearly = Budget(
-                None if limit is None else max(limit / 2, limit - _AHEAD_S),
-                None if most is None else int(_AHEAD * most),
-            )
+            nearly = _nearly(Budget(limit, most))
 
             def likely() -> Callable[[], list[tuple[Built, Evaluation]]]:
                 path = next(iter(search.best_nodes(1)), search.tree.root).path()
@@ -191,22 +188,22 @@ def _run(
                 with _booked(search, "profile"):  # that is what the questions wait for
                     part.settle(_QUESTIONS_S if options.budget.seconds is None else _QUESTIONS_SHORT_S)
             if insight is not None and not interrupted:  # the profiler starts beside the confirmation
-                with _booked(search, "profile"):
+                with _booked(search, "profile"), suppress(NotBuilt):  # it is asked for once more below
                     insight.prepare(likely()())
             best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
             path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
             seer = insight or predicted
-            evidence = [] if seer is None or interrupted else _evidence(search, evaluator, seer, path)
+            evidence, lost = ([], ()) if seer is None or interrupted else _evidence(search, evaluator, seer, path)
         if part is not None:
             part.observe()
         search.observe()
         if insight is not None:
             for stage, seconds in insight.stages().items():
                 search.progress.stage_s[stage] = search.progress.stage_s.get(stage, 0.0) + seconds
-        missing: tuple[str, ...] = ()
+        missing: tuple[str, ...] = lost
         if insight is not None:
             with _booked(search, "profile"):
-                missing = insight.close()
+                missing = (*lost, *insight.close())
         insight = None
         if part is not None:
             part.close()
@@ -259,6 +256,15 @@ class Proposals:
         return list(known)
 
 
+def _nearly(budget: Budget) -> Budget:
+    """The smaller budget at whose end the likely trajectory is asked for."""
+    seconds, most = budget.seconds, budget.candidates
+    return Budget(
+        None if seconds is None else max(seconds / 2, seconds - _AHEAD_S),
+        None if most is None else max(int(_AHEAD * most), most - _AHEAD_CANDIDATES),
+    )
+
+
 def _confirmed(
     search: Search, evaluator: Evaluator, gate: Gate
 ) -> tuple[tuple[Node, Evaluation] | None, list[Refusal]]:
@@ -266,15 +272,19 @@ def _confirmed(
     refused: list[Refusal] = []
     least = LEAST[evaluator.signals.mode]
     for node in search.best_nodes(_CONFIRMED, least):
-        built: Built = search.built.get(node.id) or evaluator.build(node.program)
-        with _booked(search, "confirm"):
-            evaluation = evaluator.confirm(built)
-        search.progress.stage_s["confirm"] -= evaluation.stage_s.get(WAITED, 0.0)  # a stage of its own
-        if _holds(evaluation, least):
-            with _booked(search, "guardrails"):
-                evaluation = gate.judge(evaluation, search.tree.root.program, built)
-        if _holds(evaluation, least):
-            return (node, evaluation), refused
+        try:
+            built: Built = search.built.get(node.id) or evaluator.build(node.program)
+        except NotBuilt as error:  # it was built once; what became of the compiler since must not cost the others
+            evaluation = error.evaluation or Evaluation(Outcome.COMPILE_ERROR, failure=Failure(error.what))
+        else:
+            with _booked(search, "confirm"):
+                evaluation = evaluator.confirm(built)
+            search.progress.stage_s["confirm"] -= evaluation.stage_s.get(WAITED, 0.0)  # a stage of its own
+            if _holds(evaluation, least):
+                with _booked(search, "guardrails"):
+                    evaluation = gate.judge(evaluation, search.tree.root.program, built)
+            if _holds(evaluation, least):
+                return (node, evaluation), refused
         refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
     return None, refused
 
@@ -294,10 +304,13 @@ def _looked_at(search: Search, evaluator: Evaluator, path: Sequence[Node]) -> li
 
 def _evidence(
     search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node]
-) -> list[Evidence]:
-    """The profiler's (or the model's) evidence on the original and on each step to the best."""
+) -> tuple[list[Evidence], tuple[str, ...]]:
+    """The profiler's (or the model's) evidence on the original and on each step to the best; what it lacks, in sentences."""
     with _booked(search, "profile"):
-        return insight.trajectory(_looked_at(search, evaluator, path))
+        try:
+            return insight.trajectory(_looked_at(search, evaluator, path)), ()
+        except NotBuilt as error:
+            return [], (f"no evidence on the steps: one of them could not be built once more ({error.what})",)
 
 
 @contextmanager
