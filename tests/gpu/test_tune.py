@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from engine.compile.nvcc import find_nvcc
+from engine.config import Guardrails
 from engine.errors import RefusedError
 from engine.machine import make_machine
+from engine.model import Outcome
 from engine.search.loop import Budget
 from engine.tune import TuneOptions, tune
+from engine.tune.selected import Confirming
 
-from ..engine.tune.kernels import SAXPY
+from ..engine.tune.kernels import SAXPY, template
+from ..engine.tune.test_dispatch import shapes
 
 pytestmark = pytest.mark.gpu
 TUNING = Path(__file__).resolve().parents[2] / "benchmarks" / "tuning"
@@ -50,23 +57,86 @@ def test_a_wrong_template_is_refused(machine, tmp_path):
         tune(TuneOptions(path=tmp_path / "k.cu", budget=Budget(candidates=12), out=tmp_path / "out"), machine)
 
 
-def test_dispatch_code_is_confirmed_on_the_device(machine, tmp_path):
-    # Few threads with much work each starve the small shape; the large one does not mind.
-    text = SAXPY.replace("tune BLOCK = 64, 128, 256, 2048", "tune BLOCK = 32, 256").replace(
-        "#define BLOCK 256", "#define BLOCK 32"
-    )
-    text = text.replace("tune ITEMS = 1, 2, 4", "tune ITEMS = 1, 8, 64").replace("int ITEMS = 1;", "int ITEMS = 64;")
-    (tmp_path / "saxpy.cu").write_text(text)
+# The original starves the small shape: few threads with much work each.
+SLOW = (
+    SAXPY.replace("tune BLOCK = 64, 128, 256, 2048", "tune BLOCK = 32, 256")
+    .replace("#define BLOCK 256", "#define BLOCK 32")
+    .replace("tune ITEMS = 1, 2, 4", "tune ITEMS = 1, 8, 64")
+    .replace("int ITEMS = 1;", "int ITEMS = 64;")
+)
+MAIN = """
+#include <cstdio>
+#include <vector>
+int main() {
+    for (int n : {1, 129, 65536, 1048575, 1048576, 1048577, 5000001}) {
+        std::vector<float> x(n), y(n, 1.0f);
+        for (int i = 0; i < n; ++i) x[i] = static_cast<float>(i % 1000);
+        float *dx, *dy;
+        cudaMalloc(&dx, n * sizeof(float));
+        cudaMalloc(&dy, n * sizeof(float));
+        cudaMemcpy(dx, x.data(), n * sizeof(float), cudaMemcpyHostToDevice);
+        cudaMemcpy(dy, y.data(), n * sizeof(float), cudaMemcpyHostToDevice);
+        run(3.0f, dx, dy, n);
+        cudaMemcpy(y.data(), dy, n * sizeof(float), cudaMemcpyDeviceToHost);
+        if (cudaGetLastError() != cudaSuccess) return 3;
+        for (int i = 0; i < n; ++i) {
+            if (y[i] != 3.0f * x[i] + 1.0f) { std::printf("n = %d: y[%d] = %g\\n", n, i, y[i]); return 4; }
+        }
+        cudaFree(dx);
+        cudaFree(dy);
+    }
+    return 0;
+}
+"""
+
+
+def test_a_run_says_what_became_of_the_dispatch_code(machine, tmp_path):
+    (tmp_path / "saxpy.cu").write_text(SLOW)
     result = tune(
         TuneOptions(path=tmp_path / "saxpy.cu", budget=Budget(candidates=12), out=tmp_path / "out", dispatch=True),
         machine,
     )
     assert result.best is not None
     assert len(result.shapes) == 2
-    if result.dispatch is None:
-        assert any("no dispatch code" in note for note in result.notes)
+    if len({tuple(s.values.items()) for s in result.shapes}) < 2:
+        assert result.dispatch is None
+        assert any("one configuration is the best for every shape" in note for note in result.notes)
         return
+    assert result.dispatch is not None
     assert result.dispatch.key == "n"
-    assert result.dispatch.ratio > 1
-    assert all(e.measurement is not None for e in result.dispatch.evaluations)
-    assert b"template <int BLOCK, int ITEMS>" in (tmp_path / "out" / "dispatch.patch").read_bytes()
+    assert result.dispatch.ratio >= result.best.evaluation.measurement.low
+    assert (tmp_path / "out" / "dispatch.patch").is_file()
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Dispatch code's table as if each shape had a configuration of its own, whatever this device prefers."""
+    made = template(SLOW)
+    small, large = {"BLOCK": 256, "ITEMS": 1}, {"BLOCK": 256, "ITEMS": 8}
+    return made, SimpleNamespace(best=None, shapes=shapes(made, small, large), mode="measured")
+
+
+@pytest.mark.parametrize(("bench", "verdict"), [("true", "passed"), ("! grep -q 'template <int' k.cu", "failed")])
+def test_dispatch_code_is_confirmed_on_the_device(machine, table, tmp_path, bench, verdict):
+    made, result = table
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_text(SLOW)
+    (tmp_path / "bench").write_text(f"#!/bin/sh\n{bench}\n")
+    (tmp_path / "bench").chmod(0o755)
+    limits = Guardrails(command=("./bench",), time=20.0, end_to_end=3.0)
+    dispatch, program = Confirming(machine, made.spec, tmp_path, None, limits, ()).dispatch(made, result)
+    assert [(g.name, g.verdict) for g in dispatch.guardrails] == [("end-to-end command", verdict)]
+    assert bool(dispatch.patch) == (verdict == "passed")
+    assert dispatch.ratio > 1.02
+    for evaluation, case in zip(dispatch.evaluations, made.spec.time, strict=True):
+        assert evaluation.outcome is Outcome.ACCEPTED
+        assert [c.case for c in evaluation.measurement.cases] == [case.name]
+        assert "failed" not in {g.verdict for g in evaluation.guardrails}
+    nvcc = find_nvcc()
+    if nvcc is None or verdict == "failed":
+        return
+    (tmp_path / "main.cu").write_text(program.data.decode() + MAIN)
+    build = [str(nvcc), "-std=c++17", f"-arch={machine.arch}", "main.cu", "-o", "main"]
+    subprocess.run(build, cwd=tmp_path, check=True, timeout=120)
+    ended = subprocess.run([tmp_path / "main"], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "")
