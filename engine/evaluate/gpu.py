@@ -119,7 +119,13 @@ class GpuEvaluator:
         self._runner.verify("original", real_shapes(self._spec, self._random), timeout_s=_VALIDATED_S)
         self._runner.verify("original", plan(self._spec, self._random, self._builder.defences), timeout_s=_VALIDATED_S)
         self._limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * (time.perf_counter() - verifying))
-        measurement, _, _ = self._time(["original", "original"], "look", 0.0)
+        measurement, failure, _ = self._time(["original", "original"], "look", 0.0)
+        if failure:
+            raise RefusedError(
+                f"the kernel '{self._spec.kernel}' gives other results while it is timed: {failure['reason']}",
+                self._spec.origin or self._spec.file,
+                "look for what it keeps from launch to launch, and for outputs that it does not write whole",
+            )
         cache = int(self._runner.device.get("l2_bytes", 0))
         floors = floors_us(self._spec, measurement, self.bandwidth, cache)
         self._floors = floors if self._builder.defences.roofline_floor else (0.0,) * len(floors)

@@ -1,6 +1,6 @@
 """A stand-in for the GPU: a worker process that speaks the real worker's frames, and an NVML that answers or does not.
 
-What the worker does with a program stands in its machine code: b"kills", b"hangs", b"oom", b"faults", or a speed.
+What the worker does with a program stands in its machine code: b"kills", b"hangs", b"oom", b"faults", or a speed; with b"timed" before it, or b"unsteady" behind, while it is timed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ while True:
     elif op == "bandwidth":
         answer = {{"bytes_per_s": 1e12}}
     elif op == "open":
-        loaded = {{"original": 1.0}}
+        loaded = {{"original": blobs[0]}}
     elif op == "load":
         loaded[header["key"]] = blobs[0]
     elif op == "validate":
@@ -65,11 +65,11 @@ while True:
         if late:
             wire.send(sink, {{"error": "CUDA_ERROR_ILLEGAL_ADDRESS", "error_kind": "device", "seconds": 0.0}})
             os._exit(70)
-        speeds = [float(loaded[key]) for key in header["programs"]]
+        speeds = [float(loaded[key].split()[0]) for key in header["programs"]]
         samples = [[100.0 / speed + 0.01 * i for i in range(8)] for speed in speeds]
-        answer = {{"results": [
-            {{"samples_us": samples, "failure": None, "cold": True, "host_over_events": 1.0}} for _ in header["cases"]
-        ]}}
+        wrong = {{"kind": "wrong_result", "case": "c", "reason": "'y' differs"}} if b"unsteady" in loaded[header["programs"][-1]] else None
+        results = [{{"samples_us": samples, "failure": wrong, "host_over_events": 1.0}} for _ in header["cases"]]
+        answer = {{"results": results[:1] if wrong else results}}
     wire.send(sink, {{**answer, "seconds": 0.0}})
     if answer.get("error_kind") == "device":
         os._exit(70)

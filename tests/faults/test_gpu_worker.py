@@ -14,7 +14,7 @@ import pytest
 
 import engine.evaluate.gpu
 import engine.gpu.runner
-from engine.errors import MachineError
+from engine.errors import MachineError, RefusedError
 from engine.evaluate.gpu import GpuEvaluator
 from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Outcome, Program
@@ -242,3 +242,27 @@ def test_no_gpu_answers_at_the_start(nvml: Nvml, tmp_path: Path) -> None:
     nvml.lost = True
     with pytest.raises(MachineError, match="NVML does not answer: GPU is lost"):
         evaluator(spec(), tmp_path)
+
+
+def test_the_best_of_an_earlier_run_is_timed_here_before_others_are_held_against_it(bench: GpuEvaluator) -> None:
+    """In a resumed run it comes from the journal: this process has not measured it."""
+    best = bench.build(_program("2.0"))
+    evaluation, against = bench.evaluate(bench.build(_program("3.0")), best)
+    assert evaluation.outcome is Outcome.ACCEPTED
+    assert evaluation.measurement is not None
+    assert evaluation.measurement.ratio == pytest.approx(3.0, rel=0.01)
+    assert against == pytest.approx(1.5, rel=0.01)
+    with pytest.raises(MachineError, match="the best of the earlier run no longer holds here"):
+        bench.evaluate(bench.build(_program("3.0")), bench.build(_program("timed faults")))
+
+
+def test_an_original_that_is_wrong_while_timed_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
+) -> None:
+    """There was no measurement to take the floors from, so this was an internal error."""
+    monkeypatch.setattr(engine.gpu.runner, "python_command", command(tmp_path))
+    made = evaluator(spec(), tmp_path)
+    with pytest.raises(RefusedError, match="gives other results while it is timed: 'y' differs") as caught:
+        made.open(_program("1.0 unsteady"))
+    assert "launch to launch" in caught.value.do
+    made.close()
