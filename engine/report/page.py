@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 _SENTENCE, _CASES = 600, 500  # characters of a text, rows of a table of shapes
 
+_PARTS = (
+    ("trajectory", "Trajectory"), ("shapes", "Shapes"), ("guardrails", "Guardrails"), ("roofline", "Roofline"), ("source", "Source"),
+    ("tree", "Search tree"), ("proposers", "Proposers"), ("cost", "Cost"), ("reproduce", "Reproduce"),
+)  # fmt: skip
+
 
 def render(run: Run) -> str:
     """The page. Everything that is not this program's own text is escaped; the page may load nothing, whatever it holds.
@@ -46,6 +51,7 @@ def render(run: Run) -> str:
     script = (here / "report.js").read_text(encoding="utf-8")
     template = environment.get_template("report.html.jinja")
     return template.render(
+        parts=_PARTS,
         run=run, r=run.result, predicted=run.result.mode == "predicted", plots=drawn, speedup_words=speedup_words,
         roof=roof, tree=tree, left_out=left_out, listings=listings(run), style=_safe(style), script=_safe(script),
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'",
