@@ -1,6 +1,7 @@
 """A stand-in for the GPU: a worker process that speaks the real worker's frames, and an NVML that answers or does not.
 
-What the worker does with a program stands in its machine code: b"kills", b"hangs", b"oom", b"faults", or a speed; with b"timed" before it, or b"unsteady" behind, while it is timed.
+What the worker does with a program stands in its machine code: b"kills", b"hangs", b"oom", b"faults", or a speed; with b"timed" before it,
+or b"unsteady" behind, while it is timed.
 """
 
 from __future__ import annotations
