@@ -81,7 +81,9 @@ class RowVectorize:
             loop = stride_loop(node)
             if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":
                 continue
-            if any(n.type in _LOOPS for n in walk(loop.body)) or _shared_by(site, loop) == "":
+            shared = _shared_by(site, loop)
+            # Lanes that share a row stay together in its loop; what a thread does alone with each element may be a loop too.
+            if shared == "" or (shared != "thread" and any(n.type in _LOOPS for n in walk(loop.body))):
                 continue
             key = (text(loop.start), text(loop.bound), loop.step, loop.node.parent.id)
             groups.setdefault(key, []).append(loop)

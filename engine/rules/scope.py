@@ -231,7 +231,7 @@ class Scope:
         for n in walk(node):
             if n.type != "identifier" or not self._pointer(n):
                 continue
-            if n.start_byte in accounted or self._defines(n) or _compared(n):
+            if n.start_byte in accounted or self._defines(n) or _compared(n) or _declares_array(n):
                 continue
             return None
         return found
@@ -280,6 +280,14 @@ def _compared(pointer: Node) -> bool:
     parent = pointer.parent
     sign = parent.child_by_field_name("operator") if parent is not None else None
     return parent is not None and sign is not None and parent.type == "binary_expression" and text(sign) in ("==", "!=")
+
+
+def _declares_array(name: Node) -> bool:
+    """Whether the name is that of an array where it is declared (`float best[8];`)."""
+    at = name
+    while at.parent is not None and at.parent.type == "array_declarator" and at.parent.child_by_field_name("declarator") == at:
+        at = at.parent
+    return at is not name
 
 
 def _direction(access: Node) -> tuple[bool, bool]:

@@ -1,6 +1,7 @@
 import pytest
 
-from tests.engine.rules.workbench import compiles, device, machine_code, make, one, propose
+from tests.engine.rules.equality import assert_equal
+from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
 
 NORM = """
 __global__ void center(const float* x, float* y, int rows, int cols) {
@@ -122,3 +123,42 @@ def test_elements_reached_under_a_condition_alone_stay_single_beside_vectors() -
     text = device(one(make(source, LAUNCH, **SIZES), "row_vectorize", width=4))
     assert "out_pack.at[k] = j < row ? in[j] : sum;" in text
     assert "in_pack" not in text
+
+
+BEST = """
+__global__ void best(const float* x, float* y, int rows, int cols) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    float most[2] = {-1e30f, -1e30f};
+    for (int c = 0; c < cols; ++c) {
+        float value = x[row * cols + c];
+        for (int k = 0; k < 2; ++k) {
+            if (value > most[k]) {
+                float held = most[k];
+                most[k] = value;
+                value = held;
+            }
+        }
+    }
+    y[row] = most[0] + most[1];
+}
+"""
+BEST_LAUNCH = "    best<<<(rows + 127) / 128, 128>>>(x, y, rows, cols);"
+
+
+def test_a_thread_may_loop_over_each_element_of_its_row() -> None:
+    sizes = [{"rows": 3, "cols": 129}, {"rows": 130, "cols": 64}]
+    site = make(BEST, BEST_LAUNCH, **{**SIZES, "check": sizes, "elements": {"x": "rows*cols", "y": "rows"}})
+    edited = one(site, "row_vectorize", width=4)
+    assert "float value = x_pack.at[k2];" in device(edited)
+    assert_equal(site, [edited], sizes, tolerance=0.0)
+    compiles(edited)
+
+
+def test_lanes_that_share_a_row_do_not() -> None:
+    looped = NORM.replace("sum += in[j] * in[j];", "for (int k = 0; k < 2; ++k) sum += in[j] * in[j];")
+    site = make(looped, LAUNCH, **SIZES)
+    edited = [device(after(site, p)) for p in propose(site, "row_vectorize")]
+    assert edited
+    loop = looped[looped.index("    for (int j") : looped.index("    for (int j", looped.index("sum +="))]
+    assert all(loop in text for text in edited)
