@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from engine.arith import ArithmeticError_, Number, evaluate, evaluate_int
 from engine.errors import SpecError
+from engine.model import LaunchConfig
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Argument, Case, KernelSpec, LaunchExpr
 
@@ -145,6 +146,13 @@ def check_launch(launch: LaunchExpr, case: Case, where: str) -> None:
             raise SpecError(f"a grid extent of {extent} in the case {case.name}", where, f"it is 1 to {limit}")
     if not 0 <= shared <= _MAX_SHARED:
         raise SpecError(f"{shared} bytes of shared memory in the case {case.name}", where, f"at most {_MAX_SHARED}")
+
+
+def can_launch(launch: LaunchConfig) -> bool:
+    """Whether CUDA can launch these figures: no extent is empty or beyond its limit."""
+    extents = (*zip(launch.block, _BLOCK_LIMITS, strict=True), *zip(launch.grid, _GRID_LIMITS, strict=True))
+    whole = launch.threads <= _BLOCK_LIMITS[0] and 0 <= launch.shared_bytes <= _MAX_SHARED
+    return whole and all(1 <= extent <= limit for extent, limit in extents)
 
 
 def check_case(spec: KernelSpec, case: Case, where: Where, limit_bytes: int) -> None:

@@ -15,7 +15,7 @@ from engine.spec.aliases import aliases
 from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
-from engine.spec.host import deciding, host_sizes
+from engine.spec.host import deciding, host_sizes, launchable
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
 from engine.spec.types import source_type
 from engine.spec.usage import Usage
@@ -25,6 +25,7 @@ Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
 # Ours: large enough that a kernel takes tens of microseconds, small enough that all buffers fit any GPU.
 _TIME_SIZES = {1: 1 << 24, 2: 4096, 3: 1024}
 _TIME_SIZE_MANY = 128
+_TILE = 64  # a multiple of the sides of tiles that people use
 _SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
 _MAX_BYTES = 4 << 30
 
@@ -110,6 +111,7 @@ def _draft(
         if problem:
             missing.append(f"the launch: {problem}")
         spec = replace(spec, check=_with(spec.check, host), time=_with(spec.time, host))
+        spec = _launchable(program, spec, {n for n in sizes if n not in host and not _SMALL.search(n)})
     return Draft(spec, _render(spec, parts, notes, missing, form, toml_file or program.kernel_file), tuple(missing))
 
 
@@ -258,6 +260,23 @@ def _time_case(sizes: list[str], arguments: list[Argument]) -> Case:
         chosen = {n: each if n in lengths else 3 for n in sizes}
         case = Case(case_name(chosen), chosen)
     return case
+
+
+def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> KernelSpec:
+    """The spec with shapes for which the host's figures give a launch: smaller ones for timing, whole tiles for checks."""
+    time = spec.time[0]
+    while not launchable(program, spec, time) and max([time.sizes[n] for n in lengths], default=0) > _TILE:
+        sizes = {n: max(1, int(v) // 2) if n in lengths and v > 1 else v for n, v in time.sizes.items()}
+        time = Case(case_name(sizes), sizes)
+    check = tuple(c for c in spec.check if launchable(program, spec, c))
+    if len(check) < len(spec.check):
+        # The grid counts whole tiles only: an odd shape would leave a border out, or everything.
+        rounded = [
+            {n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check
+        ]
+        tiled = [Case(case_name(s), s) for at, s in enumerate(rounded) if s not in rounded[:at]]
+        check = tuple(c for c in tiled if launchable(program, spec, c)) or check or spec.check
+    return replace(spec, time=(time,), check=check)
 
 
 def _with(cases: tuple[Case, ...], more: Mapping[str, int]) -> tuple[Case, ...]:

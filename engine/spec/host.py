@@ -11,7 +11,8 @@ from engine.errors import SourceError
 from engine.model import Program
 from engine.source.launch import evaluate
 from engine.source.scope import UnknownName
-from engine.spec.model import KernelSpec
+from engine.spec.check import can_launch
+from engine.spec.model import Case, KernelSpec
 
 # Values to assume for a figure of the block that the host is told: a line of threads, or else the side of a square. Ours.
 _BLOCK = (256, 16)
@@ -61,6 +62,14 @@ def deciding(program: Program, spec: KernelSpec) -> frozenset[str]:
             if launches[0] != launches[1]:
                 found.add(argument.name)
     return frozenset(found)
+
+
+def launchable(program: Program, spec: KernelSpec, case: Case) -> bool:
+    """Whether the kernel can be launched in the case, as far as the text tells."""
+    try:
+        return can_launch(evaluate(program, spec, 0, case.sizes))
+    except SourceError:
+        return True
 
 
 def _block(

@@ -209,6 +209,26 @@ void run(const float *x, float *y, int rows, int n) { int blocks = rows; k<<<blo
     assert [made.spec.argument(name).value for name in ("rows", "n", "mode")] == ["", "", "1"]
 
 
+def test_shapes_without_a_launch_are_left_out() -> None:
+    code = """
+__global__ void k(const float *x, float *y, int w, int h, int radius) {
+    int i = blockIdx.x * 32 + threadIdx.x, j = blockIdx.y;
+    float sum = 0;
+    for (int d = 0; d < radius; ++d) sum += x[j * w + i];
+    y[j * w + i] = sum;
+}
+void run(const float *x, float *y, int w, int h, int radius) { k<<<dim3(GRID, ROWS), 32>>>(x, y, w, h, radius); }
+"""
+    probe = lambda sizes: dict.fromkeys("xy", sizes["w"] * sizes["h"])  # noqa: E731
+    whole = draft(_program(code.replace("GRID", "w / 32").replace("ROWS", "h")), "k", probe=probe).spec
+    tiles = [{"w": 64, "h": 64}, {"w": 64, "h": 192}, {"w": 192, "h": 64}, {"w": 128, "h": 320}]
+    assert [case.sizes for case in whole.check] == [{**tile, "radius": 3} for tile in tiles]
+    assert whole.time[0].sizes == {"w": 4096, "h": 4096, "radius": 3}
+    some = draft(_program(code.replace("GRID", "(w + 31) / 32").replace("ROWS", "h * 100")), "k", probe=probe).spec
+    assert some.time[0].sizes == {"w": 512, "h": 512, "radius": 3}  # 65535 blocks in a column
+    assert [case.sizes["h"] for case in some.check] == [1, 129, 7, 257]
+
+
 def test_what_the_host_knows_of_the_device_is_assumed() -> None:
     code = LAUNCHER.replace("blocks = (n + threads - 1) / threads", "blocks = gNumSMs * max_threads_per_sm / threads")
     made = draft(_program("int gNumSMs = 0, max_threads_per_sm = 0;" + code), "k")
