@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,26 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.mutate_verifier import CPU, GPU, Row, one, shown, worth
-from engine.cpu.toolchain import find_toolchain
 from engine.machine import Machine, make_machine
-from engine.sandbox import available
 from engine.selftest.cases import PASSED, load_cases, original_text
 from engine.spec.data import Draw, figures, generate
 from engine.spec.find import find_spec
 from engine.verify.defences import ALL, Defences
-
-SANDBOX, WHY = available()
-
-
-@pytest.fixture(scope="module")
-def cpu() -> Iterator[Machine]:
-    if not SANDBOX:
-        pytest.skip(f"no sandbox here: {WHY}")
-    if find_toolchain() is None:
-        pytest.skip("no C++ compiler here")
-    machine = make_machine(device="cpu")
-    yield machine
-    machine.close()
 
 
 def test_every_row_names_a_defence() -> None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from engine.cpu.toolchain import find_toolchain
 from engine.machine import Machine, make_machine
-from engine.model import Binary
-from engine.predict.predictor import Predictor
-from engine.sandbox import available
 from engine.selftest.cases import PASSED, SelfCase, load_cases, original_text, originals
 from engine.selftest.run import Verdict, run_cases
 from engine.verify.defences import ALL
-from tests.runtime import prepare_runtime
 
 ATTACKS, HONEST = load_cases("attacks"), load_cases("honest")
-SANDBOX, WHY = available()
 
 
 def _groups(mode: str) -> list[str]:
@@ -49,29 +41,6 @@ def test_a_case_fits_its_original_and_says_what_it_is(case: SelfCase) -> None:
     assert case.gpu or case.cpu
     if case.suite == "attacks":
         assert not PASSED & {*case.gpu, *case.cpu}, "an attack that passes is no attack that was refused"
-
-
-@pytest.fixture(scope="module")
-def cpu() -> Iterator[Machine]:
-    if not SANDBOX:
-        pytest.skip(f"no sandbox here: {WHY}")
-    if find_toolchain() is None:
-        pytest.skip("no C++ compiler here")
-    prepare_runtime()
-    machine = make_machine(device="cpu")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Predictor, "code", _when_it_is_asked_for(Predictor.code))
-        yield machine
-    machine.close()
-
-
-def _when_it_is_asked_for(code: Any) -> Any:
-    """Builds in the pool disassemble ahead what a search would need soon. What is refused never needs it: 0.4 s of a core each."""
-
-    def later(self: Predictor, binary: Binary) -> Any:
-        return code(self, binary) if threading.current_thread() is threading.main_thread() else {}
-
-    return later
 
 
 # One thread writes one element and reads none that another writes, in every right edit of these: their threads have nothing to

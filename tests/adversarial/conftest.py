@@ -1,0 +1,42 @@
+"""The machine of the CPU path, one for all attacks and honest edits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine.cpu.toolchain import find_toolchain
+from engine.machine import Machine, make_machine
+from engine.model import Binary
+from engine.predict.predictor import Predictor
+from engine.sandbox import available
+from tests.runtime import prepare_runtime
+
+
+@pytest.fixture(scope="package")
+def cpu() -> Iterator[Machine]:
+    works, why = available()
+    if not works:
+        pytest.skip(f"no sandbox here: {why}")
+    if find_toolchain() is None:
+        pytest.skip("no C++ compiler here")
+    prepare_runtime()
+    machine = make_machine(device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Predictor, "code", _when_it_is_asked_for(Predictor.code))
+        yield machine
+    machine.close()
+
+
+def _when_it_is_asked_for(code: Any) -> Any:
+    """Builds in the pool disassemble ahead what a search would need soon. What is refused never needs it: 0.4 s of a core each."""
+
+    here = threading.current_thread()
+
+    def later(self: Predictor, binary: Binary) -> Any:
+        return code(self, binary) if threading.current_thread() is here else {}
+
+    return later
