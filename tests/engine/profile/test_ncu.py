@@ -97,7 +97,7 @@ def test_a_candidate_that_takes_the_profiler_down_costs_itself_alone(tmp_path):
 
 
 def test_a_candidate_that_never_ends_costs_itself_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(ncu, "_KERNEL_S", 1.0)
+    monkeypatch.setattr(ncu, "_KERNEL_S", 2.0)
     answers = run(profiler(tmp_path), [request("a"), request("b", b"hangs"), request("c")])
     assert [type(a) for a in answers] == [Profile, ProfileFailure, Profile]
     assert answers[1].kind == "timeout"
