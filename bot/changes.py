@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bot.diff import FileDiff, read_diff
 from bot.git import Entry, Repository
 from engine.errors import OptimlError, SourceError
 from engine.model import Program
@@ -53,21 +52,19 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a pull request changes. `base` is where it branched off. `files` is the diff of its CUDA files."""
+    """What a pull request changes. `base` is where it branched off."""
 
     base: str
     head: str
-    files: tuple[FileDiff, ...]
     kernels: tuple[ChangedKernel, ...]
     skipped: tuple[Skipped, ...]
-    changed_files: int  # of all kinds
 
 
 def find_changes(repository: Repository, base: str, head: str, *, include: Sequence[str] = ()) -> Changes:
     """The kernels that differ between the point where `head` left `base`, and `head`. Reads git objects only.
 
     A change of comments or blanks alone is none. `include` are folders that headers are looked for in, beside the including
-    file's own and the root. Raises GitError (a commit is missing), DiffError.
+    file's own and the root. Raises GitError (a commit is missing).
     """
     base = repository.merge_base(base, head)
     entries = repository.changed(base, head)
@@ -80,7 +77,6 @@ def find_changes(repository: Repository, base: str, head: str, *, include: Seque
                 skipped.append(Skipped(entry.path, reason))
             continue
         changed.append(entry)
-    cuda = [entry for entry in changed if entry.path.endswith(CUDA)]
     repository.preload(head, [entry.path for entry in changed])
     repository.preload(base, [entry.old_path for entry in changed if entry.status != "A"])
     finder = _Finder(repository, base, head, {e.path: e.old_path for e in changed if e.status != "A"}, include)
@@ -94,8 +90,7 @@ def find_changes(repository: Repository, base: str, head: str, *, include: Seque
             kernels += finder.kernels(path, launched)
         except OptimlError as error:
             skipped.append(Skipped(path, str(error)))
-    diff = read_diff(repository.diff(base, head, tuple(p for e in cuda for p in {e.old_path, e.path})))
-    return Changes(base, head, diff, tuple(kernels), tuple(skipped), len(entries))
+    return Changes(base, head, tuple(kernels), tuple(skipped))
 
 
 def _unreadable(entry: Entry, repository: Repository, head: str) -> str | None:

@@ -39,7 +39,7 @@ class Client:
     """The API at `api_url`. Methods raise ForgeError. Paths begin with `/`; `sleep` is for tests.
 
     An answer that came before is asked for by its tag (If-None-Match): where nothing changed GitHub sends it no second time,
-    and does not count the request against the limit. `calls` are all requests, `unchanged` those among them.
+    and does not count the request against the limit.
     """
 
     def __init__(
@@ -56,11 +56,8 @@ class Client:
         self._sleep = sleep
         self._waited = 0.0
         self._known: dict[str, tuple[str, str]] = {}  # path -> tag and text
-        self.calls = 0
-        self.unchanged = 0
 
     def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-        self.calls += 1
         with _Translated("/graphql"):
             _, data = self._requester.graphql_query(query, variables)
         return cast(dict[str, Any], data.get("data") or {})
@@ -85,7 +82,6 @@ class Client:
 
     def send(self, verb: str, path: str, data: dict[str, Any] | None, kind: type = dict) -> Any:
         """One request, tried once; its answer, of the given kind."""
-        self.calls += 1
         with _Translated(path):
             if verb == "GET":
                 answer = self._fresh(path)
@@ -103,7 +99,6 @@ class Client:
         headers = {"If-None-Match": tag} if tag else None
         status, answered, output = self._requester.requestJson("GET", path, headers=headers)
         if status == 304 and tag:
-            self.unchanged += 1
             return json.loads(text)
         if status >= 300:
             raise self._requester.createException(status, answered, _json_or_text(output))
@@ -116,7 +111,6 @@ class Client:
         """What a path redirects to on another host, where the token does not go. Raises RejectedError over `most_bytes`."""
 
         def once() -> bytes:
-            self.calls += 1
             headers = {"Authorization": f"Bearer {self._token}", "User-Agent": "optiml"}
             with _Translated(path):
                 asked = requests.get(

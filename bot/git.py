@@ -69,13 +69,6 @@ class Repository:
             at += 3 if two else 2
         return tuple(found)
 
-    def diff(self, base: str, head: str, paths: tuple[str, ...]) -> bytes:
-        """The unified diff of these files, three lines of context. A `.gitattributes` cannot hide a file from it."""
-        if not paths:
-            return b""
-        return self._git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--text", "-M", "-l2000", "-U3",
-                         "--src-prefix=a/", "--dst-prefix=b/", _sha(base), _sha(head), "--", *_literal(paths))  # fmt: skip
-
     def tree(self, commit: str) -> dict[str, tuple[str, str]]:
         """All files of a commit: path -> (mode, blob)."""
         if commit not in self._trees:
@@ -165,7 +158,3 @@ def _sha(commit: str) -> str:
     if not _SHA.fullmatch(commit):
         raise GitError("is no full commit SHA", commit[:80], "give 40 (or 64) lower-case hexadecimal digits")
     return commit
-
-
-def _literal(paths: tuple[str, ...]) -> list[str]:
-    return [f":(top,literal){path}" for path in paths]

@@ -84,8 +84,6 @@ def test_a_rename_alone_changes_no_kernel_and_a_new_kernel_is_new(repo: Repo) ->
     head = repo.commit({"src/b.cu": more})
     result = changes(repo, base, head)
     assert [(k.kernel, k.path, k.base_path, k.new) for k in result.kernels] == [("third", "src/b.cu", "", True)]
-    assert result.files[0].status == "renamed"
-    assert (result.files[0].old_path, result.files[0].path) == ("src/a.cu", "src/b.cu")
 
 
 def test_a_deleted_file_is_silent_and_what_cannot_be_read_is_named(repo: Repo) -> None:
@@ -119,7 +117,6 @@ def test_attributes_in_the_pull_request_hide_nothing_and_run_nothing(
     mark.unlink(missing_ok=True)  # the commit above ran what the test configured
     result = changes(repo, base, head)
     assert [k.kernel for k in result.kernels] == ["first"]
-    assert result.files[0].hunks
     assert not mark.exists()
 
 
@@ -141,7 +138,6 @@ def test_three_hundred_files_and_more(repo: Repo) -> None:
     result = changes(repo, base, head)
     assert len(result.kernels) == 300
     assert len(result.skipped) == 10
-    assert len(result.files) == 310
 
 
 def test_names_with_quotes_newlines_and_pathspec_magic(repo: Repo) -> None:

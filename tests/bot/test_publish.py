@@ -409,7 +409,6 @@ def test_what_did_not_change_is_not_sent_again_and_costs_no_quota(server: Server
     before = len(server.requests)
     assert publish(two(), forge, TARGET, Settings()).ending == "already posted"
     asked = [verb for verb, _ in server.requests[before:]].count("GET")
-    assert answers.unchanged == server.unchanged
     # The head, the files, the reviews, the comments; what the first run changed last was not yet known.
     assert asked - server.unchanged <= 2
     assert server.unchanged >= 3
