@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,13 +21,21 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; what cannot be read raises."""
     from engine.errors import MachineError, UsageError
-    from engine.report.page import render
-    from engine.report.read import read_run
+    from engine.report.page import render, render_tuning
+    from engine.report.read import read_patch, read_result, read_run
+    from engine.result import OptimizationResult
+    from engine.tune.result import TuneResult
 
     out: Path = arguments.out or arguments.folder / "report.html"
     if out.is_dir():
         raise UsageError("is a folder", str(out), "name a file with --out")
-    text = render(read_run(arguments.folder))
+    result: Any = read_result(arguments.folder, {"result.json": (OptimizationResult, TuneResult)})
+    if isinstance(result, TuneResult):
+        made = {"best.patch": result.best, "dispatch.patch": result.dispatch}
+        found = {name: read_patch(arguments.folder, name) for name, suggested in made.items() if suggested is not None}
+        text = render_tuning(result, {name: patch for name, patch in found.items() if patch})
+    else:
+        text = render(read_run(arguments.folder))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(f".{out.name}.part")

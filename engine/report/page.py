@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 
     from engine.model import Measurement
     from engine.result import OptimizationResult
+    from engine.tune.result import TuneResult
 
 _SENTENCE, _CASES = 600, 500  # characters of a text, rows of a table of shapes
 
 _PARTS = (
     ("trajectory", "Trajectory"), ("shapes", "Shapes"), ("guardrails", "Guardrails"), ("roofline", "Roofline"), ("source", "Source"),
     ("tree", "Search tree"), ("proposers", "Proposers"), ("cost", "Cost"), ("reproduce", "Reproduce"),
+)  # fmt: skip
+_TUNING_PARTS = (
+    ("configuration", "Configuration"), ("shapes", "Shapes"), ("dispatch", "Dispatch code"), ("guardrails", "Guardrails"),
+    ("space", "Feasible set"), ("search", "Search"), ("cost", "Cost"), ("reproduce", "Reproduce"),
 )  # fmt: skip
 
 
@@ -46,19 +51,35 @@ def render(run: Run) -> str:
     roof = roofline(run)
     drawn = plots(run, roof if isinstance(roof, Roofline) else None, styles)
     tree, left_out = branches(run)
+    return environment.get_template("report.html.jinja").render(
+        **_common(run.result, styles), parts=_PARTS, run=run, plots=drawn, roof=roof, tree=tree, left_out=left_out,
+        listings=listings(run), cases_most=_CASES, passed=PASSED, always=_always(run.result),
+    )  # fmt: skip
+
+
+def render_tuning(result: TuneResult, patches: Mapping[str, str]) -> str:
+    """The page of a tuning run, with its patches by name; as `render`. Raises MachineError."""
+    environment = _environment()
+    from engine.report.plots import tuning_plots
+
+    styles = Styles()
+    drawn = tuning_plots(result, styles)
+    return environment.get_template("tuning.html.jinja").render(
+        **_common(result, styles), parts=_TUNING_PARTS, plots=drawn, patches=patches, cases_most=_CASES,
+    )  # fmt: skip
+
+
+def _common(result: OptimizationResult | TuneResult, styles: Styles) -> dict[str, Any]:
+    """What every page is made with; `styles` have all drawings by now."""
     here = Path(__file__).parent / "templates"
     style = (here / "report.css").read_text(encoding="utf-8") + styles.sheet()
     script = (here / "report.js").read_text(encoding="utf-8")
-    template = environment.get_template("report.html.jinja")
-    return template.render(
-        parts=_PARTS,
-        run=run, r=run.result, predicted=run.result.mode == "predicted", plots=drawn, speedup_words=speedup_words,
-        roof=roof, tree=tree, left_out=left_out, listings=listings(run), style=_safe(style), script=_safe(script),
-        policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'",
-        command=_command(run.result.provenance.get("command")), cases_most=_CASES,
-        versions=_mapping(run.result.provenance.get("versions")), device=_mapping(run.result.signals.get("device")),
-        passed=PASSED, always=_always(run.result),
-    )  # fmt: skip
+    return {
+        "r": result, "predicted": result.mode == "predicted", "speedup_words": speedup_words, "style": _safe(style),
+        "script": _safe(script), "command": _command(result.provenance.get("command")),
+        "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'",
+        "versions": _mapping(result.provenance.get("versions")), "device": _mapping(result.signals.get("device")),
+    }  # fmt: skip
 
 
 def _environment() -> Environment:
@@ -87,6 +108,7 @@ def _environment() -> Environment:
         short_number=_short_number,
         gain=gain,
         when=when,
+        point=_point,
         without=lambda sentences, others: [s for s in sentences if s not in others],
         sentence=upper_first,
         rows=_rows,
@@ -172,6 +194,10 @@ def when(value: object) -> str:
 def _mapping(value: object) -> Mapping[str, Any]:
     """The value where it is a table, else an empty one: the inner parts of a result are not typed."""
     return value if isinstance(value, Mapping) else {}
+
+
+def _point(values: Mapping[str, int]) -> str:
+    return short(", ".join(f"{name} = {value}" for name, value in values.items()), _SENTENCE)
 
 
 def _rows(value: object) -> Sequence[Any]:

@@ -14,6 +14,10 @@ from engine.report.text import clean, speedup_words, upper_first
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from engine.model import CaseTiming
+    from engine.tune.result import ShapeBest, TuneResult
+    from engine.tune.tuner import Mark
+
 # What a plot can hold and still be read, or be small; the tables beside the plots hold more. Ours.
 _STEPS, _CASES, _STAGES, _DOTS = 40, 30, 24, 1500
 _LOG_FROM = 8.0  # largest over smallest speedup from which on an axis is logarithmic
@@ -48,6 +52,39 @@ def plots(run: Run, roofline: Roofline | None, styles: Styles) -> dict[str, Plot
             if plot is not None:
                 found[name] = plot
     return found
+
+
+def tuning_plots(result: TuneResult, styles: Styles) -> dict[str, Plot]:
+    """The plots of a tuning run that it has data for, by name: "search", "shapes", "stages"."""
+    predicted = result.mode == "predicted"
+    with look():
+        drawn = (
+            _trace(result.trace, predicted, styles),
+            _cases(result.shapes[:_CASES], predicted, styles),
+            _stages(result.stages, styles),
+        )
+    return {plot.name: plot for plot in drawn if plot is not None}
+
+
+def _trace(trace: Sequence[Mark], predicted: bool, styles: Styles) -> Plot | None:
+    if not trace:
+        return None
+    best = [(0, 1.0)]
+    for mark in trace:
+        if mark.ratio > best[-1][1]:
+            best.append((mark.evaluations, mark.ratio))
+    best.append((max(trace[-1].evaluations, best[-1][0]), best[-1][1]))
+
+    def paint(axes: Axes) -> None:
+        _ratios(axes, "y", [r for _, r in best])
+        axes.step([n for n, _ in best], [r for _, r in best], where="post", color=INK["best"], linewidth=2)
+        axes.set_xlabel("evaluations")
+        axes.set_ylabel(speedup_words(predicted))
+
+    caption = (
+        f"{upper_first(speedup_words(predicted))} of the best configuration so far, over {best[-1][0]} evaluations."
+    )
+    return Plot("search", draw(styles, "search", caption, paint), caption)
 
 
 def _steps(run: Run, predicted: bool, styles: Styles) -> Plot | None:
@@ -160,6 +197,10 @@ def _roofline(roofline: Roofline | None, styles: Styles) -> Plot | None:
 def _shapes(run: Run, predicted: bool, styles: Styles) -> Plot | None:
     best = run.result.best
     cases = best.evaluation.measurement.cases[:_CASES] if best is not None and best.evaluation.measurement else ()
+    return _cases(cases, predicted, styles)
+
+
+def _cases(cases: Sequence[CaseTiming | ShapeBest], predicted: bool, styles: Styles) -> Plot | None:
     if not cases:
         return None
 

@@ -268,8 +268,12 @@ def _sources(result: OptimizationResult, files: _Files | None, best: _Files | No
 
 
 def _patch(folder: Path, result: OptimizationResult) -> str:
-    # The name in the result comes from outside; the file that this program writes has one name.
-    path = folder / "best.patch"
-    if result.best is None or not path.is_file() or path.is_symlink():
+    return read_patch(folder, "best.patch") if result.best is not None else ""
+
+
+def read_patch(folder: Path, name: str) -> str:
+    """A patch in a run's folder, by the name that this program gives it and not by one of the result's; "" without one."""
+    path = folder / name
+    if not path.is_file() or path.is_symlink():
         return ""
     return _bytes(path, _PATCH_BYTES).decode("utf-8", "replace")

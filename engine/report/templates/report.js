@@ -16,39 +16,42 @@
   system.addEventListener("change", name);
   name();
 
-  const tree = document.getElementById("tree-root");
-  const folds = () => [...tree.querySelectorAll("details")];
-  const tools = document.getElementById("tree-tools");
-  const acts = {
-    unfold: () => folds().forEach((d) => { d.open = true; }),
-    fold: () => folds().forEach((d) => { d.open = false; }),
-    path: () => folds().forEach((d) => { d.open = d.parentElement.classList.contains("chosen"); }),
-  };
-  tools.hidden = false;
-  tools.addEventListener("click", (event) => {
-    const act = event.target.dataset && event.target.dataset.do;
-    if (act) acts[act]();
-  });
-  document.getElementById("passed-only").addEventListener("change", (event) => {
-    tree.classList.toggle("passed-only", event.target.checked);
-  });
-  tree.addEventListener("keydown", (event) => {
-    const here = event.target.closest("summary");
-    if (!here || event.ctrlKey || event.altKey || event.metaKey) return;
-    const fold = here.parentElement;
-    const seen = () => folds().map((d) => d.firstElementChild).filter((s) => s.checkVisibility());
-    const step = (by) => { const all = seen(); const to = all[all.indexOf(here) + by]; if (to) to.focus(); };
-    const above = () => { const up = fold.parentElement.closest("details"); if (up) up.firstElementChild.focus(); };
-    const keys = {
-      ArrowDown: () => step(1),
-      ArrowUp: () => step(-1),
-      ArrowRight: () => { if (fold.open) step(1); else fold.open = true; },
-      ArrowLeft: () => { if (fold.open) fold.open = false; else above(); },
-      Home: () => seen()[0].focus(),
-      End: () => seen().at(-1).focus(),
+  const foldable = (tree) => {
+    const folds = () => [...tree.querySelectorAll("details")];
+    const tools = document.getElementById("tree-tools");
+    const acts = {
+      unfold: () => folds().forEach((d) => { d.open = true; }),
+      fold: () => folds().forEach((d) => { d.open = false; }),
+      path: () => folds().forEach((d) => { d.open = d.parentElement.classList.contains("chosen"); }),
     };
-    if (keys[event.key]) { keys[event.key](); event.preventDefault(); }
-  });
+    tools.hidden = false;
+    tools.addEventListener("click", (event) => {
+      const act = event.target.dataset && event.target.dataset.do;
+      if (act) acts[act]();
+    });
+    document.getElementById("passed-only").addEventListener("change", (event) => {
+      tree.classList.toggle("passed-only", event.target.checked);
+    });
+    tree.addEventListener("keydown", (event) => {
+      const here = event.target.closest("summary");
+      if (!here || event.ctrlKey || event.altKey || event.metaKey) return;
+      const fold = here.parentElement;
+      const seen = () => folds().map((d) => d.firstElementChild).filter((s) => s.checkVisibility());
+      const step = (by) => { const all = seen(); const to = all[all.indexOf(here) + by]; if (to) to.focus(); };
+      const above = () => { const up = fold.parentElement.closest("details"); if (up) up.firstElementChild.focus(); };
+      const keys = {
+        ArrowDown: () => step(1),
+        ArrowUp: () => step(-1),
+        ArrowRight: () => { if (fold.open) step(1); else fold.open = true; },
+        ArrowLeft: () => { if (fold.open) fold.open = false; else above(); },
+        Home: () => seen()[0].focus(),
+        End: () => seen().at(-1).focus(),
+      };
+      if (keys[event.key]) { keys[event.key](); event.preventDefault(); }
+    });
+  };
+  const search = document.getElementById("tree-root");
+  if (search) foldable(search);
 
   let opened = [];
   window.addEventListener("beforeprint", () => {

@@ -111,14 +111,6 @@ def test_the_tree_is_bounded_and_cleaned(tmp_path: Path, capsys: pytest.CaptureF
     assert "├── 1 ⟨U+001B⟩" in out
 
 
-def test_no_page_is_made_of_a_tuning_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tuned(), tmp_path, {})
-    assert main(["report", str(tmp_path)]) == 2
-    err = capsys.readouterr().err
-    assert "is a result of 'optiml tune', of which no page is made; print it with 'optiml show'" in err
-    assert not (tmp_path / "report.html").exists()
-
-
 def test_a_page_of_a_generation_is_one_of_its_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_generation(generated(), tmp_path)
     assert main(["report", str(tmp_path)]) == 2

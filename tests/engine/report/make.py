@@ -18,11 +18,12 @@ EVIL = (
 _FIXED = {"schema", "mode", "outcome"}
 
 
-def _evil(value: Any, key: str = "") -> Any:
+def evil(value: Any, key: str = "") -> Any:
+    """The value with every text in it that is free to be another one trying to leave its place."""
     if isinstance(value, str):
         return value if key in _FIXED else EVIL + value
     if isinstance(value, list):
-        return [_evil(item, key) for item in value]
+        return [evil(item, key) for item in value]
     if isinstance(value, dict):
         free = key in (
             "stages",
@@ -36,7 +37,7 @@ def _evil(value: Any, key: str = "") -> Any:
             "memory",
             "counts",
         )
-        return {(EVIL + k if free else k): _evil(v, k) for k, v in value.items()}
+        return {(EVIL + k if free else k): evil(v, k) for k, v in value.items()}
     return value
 
 
@@ -53,7 +54,7 @@ def hostile(folder: Path) -> None:
     texts = {result.file: (source.encode(), (source + "__global__ " + source).encode())}
     synthesise(folder, 60, result=result, texts=texts, edit=EVIL)
     path = folder / "result.json"
-    path.write_text(json.dumps({**_evil(json.loads(path.read_text())), "file": result.file}))
+    path.write_text(json.dumps({**evil(json.loads(path.read_text())), "file": result.file}))
 
 
 def predicted() -> OptimizationResult:
