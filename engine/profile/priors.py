@@ -104,6 +104,8 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("shared_stalls", "shared_padding", 1.5, "each conflict is another turn"),
     Influence("barrier_stalls", "warp_reduce", 2.0, "shuffles need two barriers where a tree has one at each level"),
     Influence("shared_stalls", "warp_reduce", 1.6, "partial sums stay in registers"),
+    Influence("barrier_stalls", "warp_scan", 2.0, "shuffles need three barriers where the scan has two at each level"),
+    Influence("shared_stalls", "warp_scan", 1.6, "partial sums stay in registers"),
     Influence("divergence", "warp_reduce", 1.3, "a tree leaves more lanes idle at each level"),
     # Occupancy and registers.
     Influence("low_occupancy", "block_size", 1.6, "another size may fit the multiprocessor better"),

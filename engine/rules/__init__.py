@@ -38,6 +38,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("fast_math", "FastMath"),
     ("launch_bounds", "LaunchBounds"),
     ("warp_reduce", "WarpReduce"),
+    ("warp_scan", "WarpScan"),
     ("shared_padding", "SharedPadding"),
     ("swap_axes", "SwapAxes"),
     ("invariant_division", "InvariantDivision"),

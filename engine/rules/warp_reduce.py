@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from engine.rules.blocks import SHUFFLED, WARP, compact, is_barrier, is_block, is_thread
 from engine.rules.common import (
-    all_cases,
     body_node,
     called,
     children,
@@ -21,32 +21,23 @@ from engine.rules.common import (
     fresh,
     in_file,
     indent_at,
-    names,
     proposal,
     sound,
     strip,
     text,
-    value_in,
     walk,
 )
-from engine.rules.constants import constant
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import tokens
 from engine.rules.register_accumulate import with_pragma
 from engine.rules.scope import inside, manageable, type_names
-from engine.rules.threads import declarators, definition, in_parameters
+from engine.rules.threads import declarators, definition
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 Operation = Literal["sum", "max", "min"]
-_WARP = 32
-# Types that shuffles take and that fill a register or two (CUDA C++ Programming Guide, "Warp Shuffle Functions").
-_TYPES = frozenset({
-    "float", "double", "int", "unsigned int", "unsigned", "long long", "unsigned long long", "int32_t", "uint32_t",
-    "int64_t", "uint64_t",
-})  # fmt: skip
 _LARGER, _SMALLER = ("fmaxf", "fmax", "max"), ("fminf", "fmin", "min")
 
 
@@ -90,7 +81,7 @@ class WarpReduce:
         if not every or any(c.block[1:] != (1, 1) or not _whole(c.block[0]) for c in every):
             return
         blocks = {c.block[0] for c in every}
-        types = _TYPES | type_names(site)
+        types = SHUFFLED | type_names(site)
         trees = []
         for node in walk(body_node(site)):
             tree = _tree(site, node, blocks)
@@ -99,7 +90,7 @@ class WarpReduce:
         kinds = {name: array.type for name, array in shared.items()}
         trees = [t for t in trees if _only_first_used(site, t, trees)]
         for form, prior in (("registers", 0.6), ("tail", 0.45)):
-            chosen = [t for t in trees if form == "registers" or (t.descending and min(blocks) >= 2 * _WARP)]
+            chosen = [t for t in trees if form == "registers" or (t.descending and min(blocks) >= 2 * WARP)]
             if not chosen or (form == "tail" and all(t.live == 1 and t.tail is not None for t in chosen)):
                 continue
             what = "whole reduction" if form == "registers" else "last levels of the reduction"
@@ -114,40 +105,7 @@ class WarpReduce:
 
 
 def _whole(threads: int) -> bool:
-    return threads >= _WARP and threads & (threads - 1) == 0
-
-
-def _compact(node: Node | None) -> str:
-    return re.sub(r"\s+", "", text(node)) if node is not None else ""
-
-
-def _is_thread(site: Site, node: Node | None) -> bool:
-    """Whether the expression is the thread's number in its block (of one dimension)."""
-    if node is None:
-        return False
-    node = strip(node)
-    if node.type == "identifier":
-        value = definition(site, text(node))
-        return value is not None and _compact(strip(value)) == "threadIdx.x"
-    return _compact(node) == "threadIdx.x"
-
-
-def _is_block(site: Site, node: Node, blocks: set[int], divisor: int = 1) -> bool:
-    """Whether the expression is the number of threads of every launched block over `divisor`."""
-    written = _compact(strip(node))
-    for name in names(node):
-        if _compact(definition(site, name)) == "blockDim.x":
-            written = re.sub(rf"\b{re.escape(name)}\b", "blockDim.x", written)
-    if "blockDim" in written:
-        halves = {"blockDim.x/2", "blockDim.x/2u", "blockDim.x>>1", "blockDim.x>>1u"}
-        return written in (halves if divisor == 2 else {"blockDim.x"})
-    value = constant(site, node)
-    if value is not None:
-        return blocks == {value * divisor}
-    # A parameter that the launches give the block's size.
-    expression = in_parameters(site, node)
-    values = {value_in(site, expression, case) for case in all_cases(site)} if expression is not None else {None}
-    return len(values) == 1 and blocks == {v * divisor for v in values if v is not None}
+    return threads >= WARP and threads & (threads - 1) == 0
 
 
 def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
@@ -162,12 +120,12 @@ def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
     s, start = declared[0] if len(declared) == 1 else ("", None)
     if start is None or not s:
         return None
-    step, until = _compact(update), re.sub(r"(?<=\d)u$", "", _compact(strip(condition)))
+    step, until = compact(update), re.sub(r"(?<=\d)u$", "", compact(strip(condition)))
     if step in (f"{s}>>=1", f"{s}/=2", f"{s}={s}>>1", f"{s}={s}/2"):
         ends = {f"{s}>0": 1, f"{s}>=1": 1, f"{s}!=0": 1, s: 1, f"0<{s}": 1}
         ends |= {f"{s}>32": 64, f"{s}>=64": 64, f"{s}>16": 32, f"{s}>=32": 32}
         live = ends.get(until)
-        if live is None or not _is_block(site, start, blocks, 2) or min(blocks) < 2 * live:
+        if live is None or not is_block(site, start, blocks, 2) or min(blocks) < 2 * live:
             return None
         found = _levels(site, body, s, descending=True)
     elif step in (f"{s}*=2", f"{s}<<=1", f"{s}={s}*2", f"{s}+={s}"):
@@ -175,7 +133,7 @@ def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
         sign, left, right = (limit.child_by_field_name(f) for f in ("operator", "left", "right"))
         if sign is None or left is None or right is None or text(sign) != "<" or text(left) != s:
             return None
-        if _compact(start) not in ("1", "1u") or not _is_block(site, right, blocks):
+        if compact(start) not in ("1", "1u") or not is_block(site, right, blocks):
             return None
         live, found = 1, _levels(site, body, s, descending=False)
     else:
@@ -193,10 +151,10 @@ def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
 def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[_Combined, ...], bool] | None:
     """What a level of the tree combines, and whether its barrier comes before it."""
     statements = children(body)
-    barriers = [k for k, n in enumerate(statements) if _is_barrier(site, n)]
+    barriers = [k for k, n in enumerate(statements) if is_barrier(site, n)]
     if len(barriers) != 1 or barriers[0] not in (0, len(statements) - 1):
         return None
-    work = [n for n in statements if not _is_barrier(site, n)]
+    work = [n for n in statements if not is_barrier(site, n)]
     place = ""
     if len(work) == 2 and work[0].type == "declaration" and not descending:
         declared = declarators(work[0])
@@ -205,7 +163,7 @@ def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[
         if len(parts) != 3 or "2" not in parts or s not in parts:
             return None
         thread = next(p for p in parts if p not in ("2", s))
-        if thread != "threadIdx.x" and _compact(definition(site, thread)) != "threadIdx.x":
+        if thread != "threadIdx.x" and compact(definition(site, thread)) != "threadIdx.x":
             return None
         place, work = declared[0][0], work[1:]
     if len(work) != 1 or work[0].type != "if_statement" or work[0].child_by_field_name("alternative") is not None:
@@ -222,16 +180,16 @@ def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[
             return None
     elif descending:
         lower, upper = (left, right) if text(sign) == "<" else (right, left)
-        if text(sign) not in ("<", ">") or _compact(strip(upper)) != s or not _is_thread(site, lower):
+        if text(sign) not in ("<", ">") or compact(strip(upper)) != s or not is_thread(site, lower):
             return None
         place = tokens(lower)
     else:
         remainder = strip(left)
-        if text(sign) != "==" or _compact(right) != "0" or remainder.type != "binary_expression":
+        if text(sign) != "==" or compact(right) != "0" or remainder.type != "binary_expression":
             return None
         numerator, by = remainder.child_by_field_name("left"), remainder.child_by_field_name("right")
         doubled = re.sub(r"[()\s]", "", text(by)) if by is not None else ""
-        if numerator is None or not _is_thread(site, numerator) or "%" not in [text(c) for c in remainder.children]:
+        if numerator is None or not is_thread(site, numerator) or "%" not in [text(c) for c in remainder.children]:
             return None
         if doubled not in (f"2*{s}", f"{s}*2", f"{s}<<1"):
             return None
@@ -241,17 +199,6 @@ def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[
     if not combined or any(c is None for c in combined):
         return None
     return tuple(c for c in combined if c is not None), barriers[0] == 0
-
-
-def _is_barrier(site: Site, node: Node) -> bool:
-    """Whether the statement is a barrier of the block, by CUDA's own name or a cooperative group's."""
-    if node.type != "expression_statement":
-        return False
-    match = re.fullmatch(
-        r"__syncthreads\(\);|(?:cg|cooperative_groups)::sync\((\w+)\);|(\w+)\.sync\(\);", _compact(node)
-    )
-    group = (match[1] or match[2]) if match else None
-    return match is not None and (group is None or _compact(definition(site, group)).endswith("this_thread_block()"))
 
 
 def _combined(statement: Node, place: str, distance: str) -> _Combined | None:
@@ -305,7 +252,7 @@ def _combined(statement: Node, place: str, distance: str) -> _Combined | None:
 def _tail(site: Site, loop: Node, combined: tuple[_Combined, ...], live: int) -> Node | None:
     """The statement after the loop in which the first warp reduces what is left, without barriers."""
     statement = loop.next_named_sibling
-    while statement is not None and (statement.type == "comment" or _is_barrier(site, statement)):
+    while statement is not None and (statement.type == "comment" or is_barrier(site, statement)):
         statement = statement.next_named_sibling
     if statement is None or statement.type != "if_statement" or len(combined) != 1:
         return None
@@ -314,7 +261,7 @@ def _tail(site: Site, loop: Node, combined: tuple[_Combined, ...], live: int) ->
         return None
     bare = strip(condition)
     sign, left, right = (bare.child_by_field_name(f) for f in ("operator", "left", "right"))
-    if sign is None or text(sign) != "<" or not _is_thread(site, left) or _compact(right) not in ("32", "warpSize"):
+    if sign is None or text(sign) != "<" or not is_thread(site, left) or compact(right) not in ("32", "warpSize"):
         return None
     parts = children(inner) if inner.type == "compound_statement" else [inner]
     thread = tokens(left) if left is not None else ""
@@ -333,13 +280,13 @@ def _tail(site: Site, loop: Node, combined: tuple[_Combined, ...], live: int) ->
             return None
         array, thread, parts = pointers[0], others[0] if others else "threadIdx.x", children(block)
     elif parts and parts[0].type == "declaration":
-        match = re.fullmatch(r"volatile\w+\*(\w+)=(\w+);", _compact(parts[0]))
+        match = re.fullmatch(r"volatile\w+\*(\w+)=(\w+);", compact(parts[0]))
         if not match or match[2] != array:
             return None
         array, parts = match[1], parts[1:]
     distance = live // 2
     for part in parts:
-        if _compact(part) == "__syncwarp();":
+        if compact(part) == "__syncwarp();":
             continue
         step = _combined(part, thread, str(distance))
         if step is None or step.operation != combined[0].operation or step.array != array:
@@ -368,7 +315,7 @@ def _only_first_used(site: Site, tree: _Tree, trees: list[_Tree]) -> bool:
             return False
         index = access.child_by_field_name("indices")
         at = children(index)[0] if index is not None and len(children(index)) == 1 else None
-        if _compact(at) == "0" or (_is_thread(site, at) and _by_first(site, access)):
+        if compact(at) == "0" or (is_thread(site, at) and _by_first(site, access)):
             continue
         above = access.parent
         if above is None or above.type != "assignment_expression" or above.child_by_field_name("left") != access:
@@ -387,9 +334,9 @@ def _by_first(site: Site, node: Node) -> bool:
         if condition is not None and consequence is not None and inside(node, consequence):
             bare = strip(condition)
             sign, left, right = (bare.child_by_field_name(f) for f in ("operator", "left", "right"))
-            if sign is not None and text(sign) == "==" and _compact(right) == "0" and _is_thread(site, left):
+            if sign is not None and text(sign) == "==" and compact(right) == "0" and is_thread(site, left):
                 return True
-            if _compact(bare)[:1] == "!" and _is_thread(site, bare.child_by_field_name("argument")):
+            if compact(bare)[:1] == "!" and is_thread(site, bare.child_by_field_name("argument")):
                 return True
         above = above.parent
     return False
@@ -418,7 +365,7 @@ def _edits(site: Site, trees: list[_Tree], kinds: dict[str, str], form: str) -> 
             edits.append(Edit(Span(with_pragma(tree.loop), end), after))
             continue
         condition = strip(tree.condition)
-        edits.append(Edit(Span(condition.start_byte, condition.end_byte), f"{tree.variable} >= {_WARP}"))
+        edits.append(Edit(Span(condition.start_byte, condition.end_byte), f"{tree.variable} >= {WARP}"))
         if tree.tail is not None:
             edits.append(Edit(Span(tree.tail.start_byte, tree.tail.end_byte), after))
         else:
