@@ -15,7 +15,7 @@ from engine.spec.model import KernelSpec
 from engine.tune.declare import declared
 from engine.tune.feasible import Feasible, feasible
 from engine.tune.run import rule_templates
-from engine.tune.strategy import Halving, Known, Strategy, Trial
+from engine.tune.strategy import Known, Trial, choose
 from engine.tune.template import Template, program_at
 from engine.tune.tuner import Tuner
 
@@ -105,8 +105,8 @@ class TunerPart:
         predicted = self._evaluator.signals.mode == "predicted"
         limit = min(_FEW_POINTS if predicted else POINTS, len(points.points), left.candidates or POINTS)
         tuner = Tuner(
-            program, template, points, self._strategy(points, limit, predicted=predicted), self._evaluator, self._target,
-            executor, in_flight=self._in_flight, rival=champion, known=known,
+            program, template, points, choose(None, Known(points.points, self._seed, limit))[0], self._evaluator,
+            self._target, executor, in_flight=self._in_flight, rival=champion, known=known,
         )  # fmt: skip
         reason = "no point of the template could be evaluated"
         outcome = Outcome.SCREENED_OUT
@@ -145,14 +145,6 @@ class TunerPart:
     def points_of(notes: Sequence[str]) -> int:
         """The number of points that a booked node stands for."""
         return next((int(n.removeprefix(_NOTE)) for n in notes if n.startswith(_NOTE)), 1)
-
-    def _strategy(self, points: Feasible, limit: int, *, predicted: bool) -> Strategy:
-        known = Known(points.points, self._seed, limit)
-        if predicted:  # a prediction is the same however long one looks
-            from engine.tune.surrogate import Surrogate
-
-            return Surrogate(known)
-        return Halving(known)
 
 
 _NOTE = "the best of so many points of its template: "

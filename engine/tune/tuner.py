@@ -87,6 +87,10 @@ class Tuner:
         self._next_id = 1
         self._earlier_s = 0.0
         self._begin = time.monotonic()
+        for point in feasible.points:
+            launches = template.figures(point).launches
+            if launches:
+                strategy.describe(point, of_launch(launches[-1][0]))
 
     # ---- start
 
@@ -95,10 +99,6 @@ class Tuner:
         self._original_us = _mean_us(evaluation, original=True)
         default = self.template.default
         self._codes[built.identity] = (0, evaluation)
-        for point in self.feasible.points:
-            found = self._launched(point)
-            if found:
-                self.strategy.describe(point, found)
         if default is not None and default in self.feasible.points:
             self.strategy.tell(Trial(default), 0.0)
         for entry in self._journal.entries() if self._journal is not None else ():
@@ -113,10 +113,6 @@ class Tuner:
     def spent_s(self, seconds: float) -> None:
         """Count time that went before the search against its budget."""
         self._begin -= seconds
-
-    def _launched(self, point: Point) -> Mapping[str, float]:
-        launches = self.template.figures(point).launches
-        return of_launch(launches[-1][0]) if launches else {}
 
     def _take_over(self, entry: Entry) -> None:
         self._earlier_s = max(self._earlier_s, entry.elapsed_s)

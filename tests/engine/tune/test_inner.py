@@ -11,10 +11,12 @@ from engine.search.journal import Journal
 from engine.search.loop import Budget, Search
 from engine.search.tree import Tree
 from engine.spec.read import specs_in
+from engine.tune.feasible import feasible
 from engine.tune.inner import POINTS, TunerPart
+from engine.tune.surrogate import Surrogate
 from engine.verify.screen import screen
 
-from .kernels import SAXPY, program
+from .kernels import SAXPY, program, template
 from .test_tuner import TEXT, Evaluator, speed
 
 
@@ -79,3 +81,23 @@ def test_an_edit_may_bring_a_template_with_it():
     part = TunerPart(spec, None, Target(), Evaluator(), in_flight=1, seed=0)
     assert not [p for p in part.proposals(original) if p.rule == "constants"]
     assert [p.proposer for p in part.proposals(program(written)) if p.rule == "constants"] == ["tuner"]
+
+
+def test_a_template_of_many_points_is_searched_by_the_model_with_what_launches_tell(tmp_path, monkeypatch):
+    described = set()
+    told = Surrogate.describe
+
+    def describe(self, point, features):
+        if set(features) == {"threads", "blocks"}:
+            described.add(point)
+        told(self, point, features)
+
+    monkeypatch.setattr(Surrogate, "describe", describe)
+    evaluator = Evaluator()
+    search = start(tmp_path, evaluator)
+    search.run(Budget(candidates=POINTS))
+    points = feasible(template(TEXT), Target()).points
+    assert described == set(points)  # all of them, before any was compiled
+    best = max(speed(b, min(i, 4)) for b, i in points)
+    assert search.incumbent.evaluation.measurement.ratio == pytest.approx(best / speed(256, 1), rel=0.05)
+    assert not evaluator.retimed
