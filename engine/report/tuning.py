@@ -60,7 +60,8 @@ def print_tuning(result: TuneResult, out: Path) -> None:
     for patch in patches:
         console.print(f"Patch: {out / patch}", markup=False, soft_wrap=True)
     if patches:
-        console.print(f"Take it with: git apply {out / patches[0]}", markup=False, soft_wrap=True)
+        which = "it" if len(patches) == 1 else "one of them"
+        console.print(f"Take {which} with: git apply {out / patches[0]}", markup=False, soft_wrap=True)
     console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
 
 

@@ -47,7 +47,8 @@ _RUN_OFF = 3  # points that are timed closely for each shape. Ours
 _SWITCH_S = 0.0005
 _TOLD = 200  # characters of a template in the journal's settings; with a digest of what is longer
 _MANY = 200  # points, from which on their texts are read in processes of their own. Ours
-_GAIN = 1.01  # a shape gets a configuration of its own only where it gains so much over the general one. Ours
+# A shape gets a configuration of its own only where it gains so much over the general one. Ours.
+_GAIN = {"measured": 1.01, "predicted": LEAST["predicted"]}
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ class _Run:
         held = (best[1] if best is not None else original).measurement
         if held is None or point is None or (best is None and len(self.spec.time) < 2):
             return ()
-        begin = time.monotonic()
+        begin, least = time.monotonic(), _GAIN[self.evaluator.signals.mode]
         champion = None
         if best is not None:
             champion = self.evaluator.build(program_at(self.program, self.template, point))
@@ -301,7 +302,7 @@ class _Run:
                     continue
                 there = measured.cases[index]
                 gain = there.ratio / own.ratio
-                if gain > max(_GAIN, chosen[5]):
+                if gain > max(least, chosen[5]):
                     chosen = (rival.point, there.candidate_us, there.ratio, there.low, there.high, gain)
             values = self.template.space.named(chosen[0])
             found.append(ShapeBest(case.name, dict(case.sizes), case.weight, values, *chosen[1:]))
