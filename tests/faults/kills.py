@@ -45,26 +45,42 @@ def run(path: Path, out: Path, resume: bool, told: Callable[[int], None]) -> int
     return 0
 
 
-def child(path: Path, out: Path, resume: bool, kill_after_s: float | None) -> tuple[int, int]:
-    """A run in a process of its own: its status (-9 where it was killed) and the last number it told."""
+def child(
+    path: Path, out: Path, resume: bool, kill_after_s: float | None = None, *, kill_at: int | None = None
+) -> tuple[int, int]:
+    """A run in a process of its own: its status (-9 where it was killed) and the last number it told.
+
+    It is killed after so many seconds, or once it has told this number or a higher one, at which it waits.
+    """
     source, sink = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 99
+
+        def told(count: int) -> None:
+            os.write(sink, b"%d\n" % count)
+            if kill_at is not None and count >= kill_at:
+                time.sleep(600)
+
         try:
             os.close(source)
-            code = run(path, out, resume, lambda count: os.write(sink, b"%d\n" % count) and None)
+            code = run(path, out, resume, told)
         finally:
             os._exit(code)
     os.close(sink)
     if kill_after_s is not None:
         time.sleep(kill_after_s)
         os.kill(pid, signal.SIGKILL)
+    numbers: list[int] = []
     with os.fdopen(source, "rb") as stream:
-        told = stream.read().split(b"\n")
+        for line in stream:
+            if not line.endswith(b"\n"):
+                break  # killed while it told it
+            numbers.append(int(line))
+            if kill_at is not None and numbers[-1] >= kill_at:
+                os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    whole = [int(line) for line in told[:-1]]
-    return os.waitstatus_to_exitcode(status), whole[-1] if whole else 0
+    return os.waitstatus_to_exitcode(status), numbers[-1] if numbers else 0
 
 
 def rows(out: Path) -> dict[int, tuple[Any, ...]]:
