@@ -64,13 +64,25 @@ def base_commit(root: Path, given: str | None) -> str:
 
 
 def chosen(root: Path, files: Iterable[str], config: Config) -> list[str]:
-    """The files to look at, relative to the root: those given that the settings want, and what includes a given header."""
+    """The files to look at, relative to the root: those given that the settings want, and what includes a given header.
+
+    Raises UsageError for a name that no file of the repository has: pre-commit gives none, a person may.
+    """
+    from engine.errors import UsageError
     from hooks.git import including
 
     found: dict[str, None] = {}
     for name in files:
-        path = Path(os.path.abspath(name))
-        if not path.is_relative_to(root) or not path.is_file() or path.is_symlink():
+        given = Path(os.path.abspath(name))
+        # git's root is free of links, a person's path may not be.
+        path = Path(os.path.realpath(given.parent), given.name)
+        if not os.path.lexists(path):
+            raise UsageError("no such file", name, "check the path")
+        if not path.is_relative_to(root):
+            raise UsageError(f"is not in the repository {root}", name, "call this in the file's own repository")
+        if path.is_dir() and not path.is_symlink():
+            raise UsageError("is a folder", name, "name its files")
+        if not path.is_file() or path.is_symlink():
             continue
         relative = path.relative_to(root).as_posix()
         candidates = [relative]

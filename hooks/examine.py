@@ -115,6 +115,9 @@ class Inspector:
             self._wait(report, target, binaries, partial(self._resources, report, target, arch))
         for target, counts in counted:
             report = reports[target.path]
+            if any(f.kind == "compile" and f.kernel == target.kernel for f in report.findings):
+                counts.cancel()  # one error of the compiler is enough
+                continue
             self._wait(report, target, counts, partial(self._accesses, report, target))
 
     def _wait(self, report: Report, target: Target, future: Future[T], then: Callable[[T], None]) -> None:
@@ -216,7 +219,10 @@ class Inspector:
         machine = CpuMachine(self._cache / "cpu", sandbox=self._box, scratch=self._scratch, jobs=1, toolchain=toolchain)
         case = Case("", probe_sizes(spec.time[0].sizes, fits)[0])
         launches = builder.launches_for(target.program, case.sizes)
-        binary = machine.build(self._slice(target), spec.file, spec, builder.expressions, timeout_s=self._left())
+        try:
+            binary = machine.build(self._slice(target), spec.file, spec, builder.expressions, timeout_s=self._left())
+        except CompileError as error:  # what CUDA's compiler takes need not run on the CPU
+            return f"accesses were not looked at: {error}"
         run = machine.run(
             binary,
             launches,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.compile.cache import DiskCache
+from engine.compile.compiler import compile_error
 from engine.cpu.features import unsupported
 from engine.cpu.lines import Lines
 from engine.cpu.model import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
@@ -127,9 +128,11 @@ class CpuMachine:
                 break
         if status != 0 or not target.is_file():
             shutil.rmtree(folder, ignore_errors=True)
-            why = f"did not end in {timeout_s:g} s" if status is None else "refuses the kernel"
             log = output.replace(str(source), path)[:_MAX_LOG]
-            raise CompileError(f"the C++ compiler {why}", path, "see the log", log=log)
+            if status is None:
+                raise CompileError(f"the C++ compiler did not end in {timeout_s:g} s", path, log=log)
+            told = compile_error(log, path)
+            raise CompileError(f"the C++ compiler refuses the kernel: {told.what}", told.where, told.do, log=log)
         self._objects.put(key, {}, _read(target, _MAX_OBJECT))
         return CpuBinary(target, spec, path, time.monotonic() - started)
 

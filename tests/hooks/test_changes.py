@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import Config
+from engine.errors import UsageError
 from hooks.changes import targets_in
 from hooks.common import chosen
 from hooks.git import commit_of, fingerprint
@@ -75,11 +76,14 @@ def test_a_wrong_spec_is_a_problem_of_its_kernel(repository: Path, edit: Edit) -
     assert "k.cu:4" in str(target.problem)
 
 
-def test_links_and_files_outside_are_not_looked_at(repository: Path, tmp_path: Path) -> None:
+def test_links_are_not_looked_at_and_a_path_may_lead_through_one(repository: Path, tmp_path: Path) -> None:
     outside = tmp_path / "o.cu"
     outside.write_text("__global__ void k() {}\n")
     (repository / "l.cu").symlink_to(outside)
-    assert chosen(repository, ["l.cu", str(outside), "missing.cu", "k.cu"], Config()) == ["k.cu"]
+    (tmp_path / "by").symlink_to(repository)
+    assert chosen(repository, ["l.cu", str(tmp_path / "by" / "k.cu")], Config()) == ["k.cu"]
+    with pytest.raises(UsageError, match="is not in the repository"):
+        chosen(repository, [str(outside)], Config())
 
 
 def test_the_fingerprint_follows_every_source(repository: Path) -> None:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from engine.model import LaunchConfig, Resources
 from engine.predict.counts import SiteCounts
 from engine.predict.targets import figures_for
-from hooks import check, examine
+from hooks import check, examine, quick
 from hooks.examine import access_finding, occupancy_finding
 from tests.hooks.conftest import git
 from tests.spent import slowdown
@@ -51,6 +52,26 @@ def runtime(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_to_say(repository: Path, capsys: Output) -> None:
     assert check.main(["k.cu"]) == 0
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("hook", [check, quick])
+def test_a_name_that_is_no_file_here_is_said(hook: ModuleType, repository: Path, capsys: Output) -> None:
+    """It was passed over in silence, as if there were nothing to say of the file."""
+    for name, says in (("missing.cu", "missing.cu: no such file"), ("..", "..: is not in"), (".", ".: is a folder")):
+        assert hook.main([name]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert f"{hook.__name__.replace('hooks.', 'optiml-')}: {says}" in err
+
+
+@pytest.mark.usefixtures("runtime")
+def test_an_error_of_the_compiler_is_said_once(repository: Path, edit: Edit, capsys: Output) -> None:
+    """The C++ compiler of the small run refused the kernel as well, and its log was nowhere to be seen."""
+    edit("2.0f * x[i]", "2.0f * z[i]")
+    assert check.main(["k.cu"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("error") == 1
+    assert "see the log" not in out
 
 
 def test_an_error_of_the_compiler_fails_at_its_line(repository: Path, edit: Edit, capsys: Output) -> None:
