@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from engine.arith import evaluate_int
 from engine.errors import SourceError, UsageError
 from engine.model import Program
 from engine.source.model import Kernel, Parameter, Unit
@@ -28,6 +29,7 @@ _TIME_SIZE_MANY = 128
 _TILE = 64  # a multiple of the sides of tiles that people use
 _SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
 _MAX_BYTES = 4 << 30
+_MAX_CHECKED = 100_000  # elements of one buffer in a check; ours: docs/spec.md asks for less than some 20,000
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,21 @@ def draft(
     Without it extents are read from index expressions and their bounds. `form` is "comments" or "toml"; `toml_file` is
     the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
-    made = _draft(program, kernel_name, None, form, toml_file, frozenset())
+    made = _draft(program, kernel_name, None, form, toml_file)
     # A number that nothing in the kernel bounds may still say how many blocks there are.
     more = deciding(program, made.spec)
-    return _draft(program, kernel_name, probe, form, toml_file, more) if more or probe is not None else made
+    if more:
+        made = _draft(program, kernel_name, None, form, toml_file, more)
+    return (
+        _draft(program, kernel_name, probe, form, toml_file, more, _is_tiled(made.spec)) if probe is not None else made
+    )
 
 
 def _draft(
-    program: Program, kernel_name: str, probe: Probe | None, form: str, toml_file: str, launching: frozenset[str]
-) -> Draft:
-    """As `draft`; `launching` are scalars that are sizes because launches depend on them."""
+    program: Program, kernel_name: str, probe: Probe | None, form: str, toml_file: str,
+    launching: frozenset[str] = frozenset(), tiled: bool = False,
+) -> Draft:  # fmt: skip
+    """As `draft`; `launching` are scalars that are sizes because launches depend on them, `tiled` is of `trial_sizes`."""
     unit = parse(program.data, program.kernel_file)
     types = aliases(program)
     base, template_args = _split(kernel_name)
@@ -84,13 +91,15 @@ def _draft(
     usage.guards |= launching
     parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
     sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value]
-    extents = _extents(usage, parts, sizes, probe)
+    extents = _extents(usage, parts, sizes, probe, tiled)
     for part in parts:
         if part.argument.role != "scalar":
             _set_extent(part, extents.get(part.argument.name), usage, probe is not None, missing)
     for part in parts:
         _set_fill(part, {p.argument.name: p.argument for p in parts}, usage)
     time = _time_case(sizes, [p.argument for p in parts])
+    if all(p.argument.role in ("in", "scalar") for p in parts):
+        missing.append("an output: the kernel writes to no buffer that it is given, so nothing can be compared")
     floats = any(
         usage.uses[p.argument.name].atomic and parse_dtype(p.argument.type).kind == "float"
         for p in parts
@@ -100,7 +109,7 @@ def _draft(
         file=program.kernel_file,
         steps=(Step(base, template_args, tuple(p.name for p in kernel.parameters)),),
         arguments=tuple(p.argument for p in parts),
-        check=derived_cases((time,)),
+        check=_affordable(derived_cases((time,)), [p.argument for p in parts]),
         time=(time,),
         deterministic=not floats,
     )
@@ -136,7 +145,7 @@ def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: lis
         return ""
     names = {p.split()[-1] for p in kernel.template_parameters}
     for arguments in _launched(program, kernel) or ():
-        words = set(re.findall(r"[A-Za-z_]\w*", arguments))
+        words = set(re.findall(r"(?<!\w)[A-Za-z_]\w*", arguments))
         if arguments and not words & names and all(w in _KNOWN_WORDS or _is_type(w) for w in words):
             return arguments
     chosen = [
@@ -170,7 +179,8 @@ def _part(
     if not parameter.pointer:
         if dtype is not None and dtype.kind == "int" and dtype.lanes == 1 and usage.is_size(name):
             return _Part(Argument(name, kind, "scalar"), [])
-        value = "1e-5" if re.search("eps", name, re.IGNORECASE) else "1.0" if dtype and dtype.kind == "float" else "1"
+        # Not 1: that would hide a factor that an edit forgets, and what stands beside `1 - beta`.
+        value = "1e-5" if re.search("eps", name, re.IGNORECASE) else "0.75" if dtype and dtype.kind == "float" else "1"
         if dtype is None or dtype.kind == "bytes":
             value = "hex:00"
             missing.append(f"the value of '{name}': write hex: and its bytes")
@@ -192,13 +202,13 @@ def _part(
     return _Part(Argument(name, kind, "inout" if use.read else "out"), notes)
 
 
-def _extents(usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | None) -> dict[str, Extent]:
+def _extents(usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | None, tiled: bool) -> dict[str, Extent]:
     trials: dict[str, list[Trial]] = {}
     static: dict[str, list[Trial]] = {}
     buffers = [p.argument.name for p in parts if p.argument.role != "scalar"]
     values = {p.argument.name: p.argument.value for p in parts if p.argument.role == "scalar" and p.argument.value}
     # With no size at all one trial says everything: nothing can vary.
-    for at, chosen in enumerate(trial_sizes(sizes)):
+    for at, chosen in enumerate(trial_sizes(sizes, tiled=tiled)):
         if probe is not None and (sizes or at == 0):
             for name, touched in probe(chosen).items():
                 trials.setdefault(name, []).append((chosen, touched))
@@ -207,14 +217,16 @@ def _extents(usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | 
             reach = usage.extent(name, {**whole, **chosen})
             if reach is not None:
                 static.setdefault(name, []).append((chosen, reach))
-    found = {}
+    extents = {}
     for name in buffers:
-        # A probe reaches what it reaches: a buffer read at random places looks constant or small. The text then decides.
-        options = [fit(t) for t in (trials.get(name, []), static.get(name, [])) if t]
-        best = next((o for o in options if o and o.exact), None) or next((o for o in options if o), None)
+        # A probe reaches what it reaches: a buffer read at random places, or by a small fixed grid, looks constant or small.
+        # The text then decides.
+        options = [found for t in (trials.get(name, []), static.get(name, [])) if t and (found := fit(t))]
+        options.sort(key=lambda o: (not o.exact, o.text.isdigit()))
+        best = options[0] if options else None
         if best:
-            found[name] = best
-    return found
+            extents[name] = best
+    return extents
 
 
 def _set_extent(part: _Part, extent: Extent | None, usage: Usage, probed: bool, missing: list[str]) -> None:
@@ -279,14 +291,35 @@ def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> Kernel
     return replace(spec, time=(time,), check=check)
 
 
+def _affordable(cases: tuple[Case, ...], arguments: list[Argument]) -> tuple[Case, ...]:
+    """Check shapes with smaller, still odd lengths where a buffer would take long to check without a GPU."""
+    found: list[Case] = []
+    for case in cases:
+        while _largest(arguments, case) > _MAX_CHECKED and max(case.sizes.values()) > _TILE:
+            sizes = {n: int(v) // 2 | 1 if v > _TILE else v for n, v in case.sizes.items()}
+            case = Case(case_name(sizes), sizes)
+        if case not in found:
+            found.append(case)
+    return tuple(found)
+
+
+def _is_tiled(spec: KernelSpec) -> bool:
+    """Whether a size has to be a multiple of something: the checks say so, or the block has as many threads."""
+    named = [a.name for a in spec.arguments if a.role == "scalar" and not a.value]
+    lengths = [n for n in named if not _SMALL.search(n)]
+    return any(all(c.sizes[n] % _TILE == 0 for c in spec.check) for n in lengths)
+
+
 def _with(cases: tuple[Case, ...], more: Mapping[str, int]) -> tuple[Case, ...]:
     sizes = [{**case.sizes, **more} for case in cases]
     return tuple(Case(case_name(s), s) for s in sizes) if more else cases
 
 
-def _bytes(arguments: list[Argument], case: Case) -> int:
-    from engine.arith import evaluate_int
+def _largest(arguments: list[Argument], case: Case) -> int:
+    return max((evaluate_int(a.size, case.sizes) for a in arguments if a.role != "scalar" and a.size), default=0)
 
+
+def _bytes(arguments: list[Argument], case: Case) -> int:
     buffers = [a for a in arguments if a.role != "scalar" and a.size]
     return sum(evaluate_int(a.size, case.sizes) * parse_dtype(a.type).itemsize for a in buffers)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.cpu import CpuMachine
 
 _MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
+_MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
 
 
 def cpu_probe(
@@ -27,7 +28,7 @@ def cpu_probe(
     """A probe for `engine.spec.draft.draft`: elements touched of each buffer, by parameter, for a set of sizes.
 
     `spec` gives types, roles and scalars; its sizes do not count. Buffers are made larger than any common extent, floats
-    are drawn, integers are zero: they may be indices. A buffer that is reached beyond even that is left out.
+    are drawn, integers are zero: they may be indices. A trial that reaches beyond even that gives nothing.
     Raises OptimlError where the kernel cannot be compiled, launched or run here.
     """
     step = spec.steps[0]
@@ -37,7 +38,8 @@ def cpu_probe(
 
     def probe(sizes: Mapping[str, int]) -> dict[str, int]:
         case = Case("trial", dict(sizes))
-        length = min(_MAX_ELEMENTS, 4096 + 4 * math.prod(sizes.values()) + 4 * max(sizes.values(), default=0))
+        most = max(sizes.values(), default=0)
+        length = min(_MAX_ELEMENTS, 4096 + 4 * math.prod(sizes.values()) + 4 * most + 2 * min(most**2, _MAX_SQUARE))
         trial = replace(spec, arguments=tuple(_roomy(a, length) for a in spec.arguments))
         launch = evaluate(program, spec, 0, {**spec.time[0].sizes, **sizes})  # beside the sizes, figures of the host's
         buffers = generate(trial, case, 1, "declared")
@@ -45,8 +47,10 @@ def cpu_probe(
             if argument.role == "out" and argument.name not in buffers:
                 buffers[argument.name] = _zeros(argument, length)
         run = machine.run(binary, [launch], buffers, scalars(trial, case))
-        beyond = {f.array for f in run.findings if f.kind == "out_of_bounds"}
-        return {name: count for name, count in run.touched.items() if name not in beyond and count}
+        if any(f.kind in ("out_of_bounds", "crash") for f in run.findings):
+            return {}  # it ended there: what it had touched by then says nothing
+        lanes = {a.name: parse_dtype(a.type).lanes for a in trial.arguments}
+        return {name: -(-n // lanes[name]) for name, n in run.touched.items() if n}
 
     return probe
 

@@ -107,3 +107,13 @@ def test_extents_are_measured_by_running_the_original(
     main(["init", str(file)])
     captured = capsys.readouterr()
     assert 'args.x = { role = "in", size = "2*n + 1"' in captured.out, captured.err
+    # Of a vector type the elements count, not their lanes; of a square matrix the trials have room for all.
+    vectors = CODE.replace("const float *", "const float2 *").replace(
+        "if (i < n) y[i] = 2 * x[i];", "if (i < n) for (int j = 0; j < n; ++j) y[same(j) * n + i] = x[i].x;"
+    )
+    file.write_text("__device__ int same(int j) { return j; }\n" + vectors)
+    main(["init", str(file)])
+    captured = capsys.readouterr()
+    assert 'args.x = { role = "in", size = "n"' in captured.out, captured.err
+    assert 'args.y = { role = "out", size = "n*n"' in captured.out, captured.err
+    assert "check = [{ n = 1 }, { n = 129 }, { n = 225 }, { n = 257 }]" in captured.out

@@ -65,7 +65,7 @@ def test_a_matrix_product_is_drafted_from_its_text(form: str) -> None:
         ("C", "out", "M*N"),
     ]
     assert [a.role for a in spec.arguments[3:]] == ["scalar"] * 4
-    assert spec.argument("alpha").value == "1.0"
+    assert spec.argument("alpha").value == "0.75"
     assert (spec.arguments, spec.check, spec.time) == (made.spec.arguments, made.spec.check, made.spec.time)
     assert "assumed: the value" in made.text
 
@@ -84,7 +84,9 @@ def test_a_probe_decides_over_the_text() -> None:
 
 
 def test_what_nothing_explains_is_missing_and_does_not_read_as_a_spec() -> None:
-    program = _program("__global__ void k(float *y, int n) { y[blockIdx.x * 77 + threadIdx.x] = n; }\n")
+    program = _program(
+        "__global__ void k(float *y, int n) { if (threadIdx.x < n) y[blockIdx.x * 77 + threadIdx.x] = n; }\n"
+    )
     made = draft(program, "k", probe=lambda sizes: {"y": hash(str(sizes)) % 100_000 + 10**7})
     assert any("size of 'y'" in m for m in made.missing)
     assert any("launch" in m for m in made.missing)
@@ -227,6 +229,42 @@ void run(const float *x, float *y, int w, int h, int radius) { k<<<dim3(GRID, RO
     some = draft(_program(code.replace("GRID", "(w + 31) / 32").replace("ROWS", "h * 100")), "k", probe=probe).spec
     assert some.time[0].sizes == {"w": 512, "h": 512, "radius": 3}  # 65535 blocks in a column
     assert [case.sizes["h"] for case in some.check] == [1, 129, 7, 257]
+
+
+def test_a_kernel_that_writes_nowhere_is_told_so() -> None:
+    (missing,) = draft(
+        _program("__global__ void k() { __shared__ int s; s = 1; }\nvoid r() { k<<<1, 32>>>(); }"), "k"
+    ).missing
+    assert missing.startswith("an output: ")
+
+
+def test_a_constant_reach_yields_to_what_the_text_says() -> None:
+    made = draft(_program(LAUNCHER), "k", probe=lambda sizes: {"x": 383, "y": 383})
+    assert [made.spec.argument(a).size for a in "xy"] == ["n", "n"]
+    fixed = LAUNCHER.replace("if (i < n) y[i] = x[i]", "if (i < 64) y[i] = n * x[i]")
+    assert draft(_program(fixed), "k", probe=lambda sizes: {"x": 64, "y": 64}).spec.argument("x").size == "64"
+    assert fit([({}, 256)]) == Extent("256", True)
+
+
+def test_trials_are_whole_tiles_where_the_grid_counts_them() -> None:
+    asked: list[Mapping[str, int]] = []
+
+    def probe(sizes: Mapping[str, int]) -> Mapping[str, int]:
+        asked.append(sizes)
+        return dict.fromkeys("xy", sizes["n"])
+
+    code = LAUNCHER.replace("(n + threads - 1)", "n")
+    assert draft(_program(code), "k", probe=probe).spec.argument("y").size == "n"
+    assert [sizes["n"] for sizes in asked] == [64, 160, 352, 736]
+
+
+def test_a_literal_with_a_suffix_is_a_template_argument() -> None:
+    code = """
+template <unsigned N> __global__ void k(float *y, int n) { if (threadIdx.x < n) y[threadIdx.x] = N; }
+void run(float *y, int n) { k<8U><<<1, 64>>>(y, n); }
+"""
+    made = draft(_program(code), "k")
+    assert (made.spec.steps[0].template_args, made.missing) == ("8U", ())
 
 
 def test_what_the_host_knows_of_the_device_is_assumed() -> None:
