@@ -142,7 +142,11 @@ def make_review(bundle: Bundle, files: tuple[FileDiff, ...], settings: Settings)
             continue
         best = looked.result.best
         measurement = best.evaluation.measurement if best is not None else None
-        if measurement is None or not _enough(measurement, settings):
+        if measurement is None and not looked.result.counts.get("candidates"):
+            # Nothing was tried, so nothing can be said of what might be found.
+            reason = f"no candidate was tried: {looked.result.stopped}"
+            skipped.append(Skipped(looked.changed.path, reason, looked.changed.kernel))
+        elif measurement is None or not _enough(measurement, settings):
             unimproved.append(looked)
         else:
             wanted.append((looked, looked.result, measurement))

@@ -122,6 +122,17 @@ def test_the_headline_tells_every_kind() -> None:
     assert nothing.headline == "Nothing to suggest, 1 kernel got faster, no faster version found for 1 kernel."
 
 
+def test_a_kernel_of_which_nothing_was_tried_was_not_searched() -> None:
+    """On a busy runner the time went before the first candidate, and the review said that no faster version was found."""
+    none = looked(None)
+    assert none.result is not None
+    what = review(bundle(replace(none, result=replace(none.result, counts={"candidates": 0}))))
+    assert what.headline == "No changed kernel could be looked at, 1 not searched."
+    assert "`scale` in `src/a.cu`: no candidate was tried: the budget is spent" in status_body(
+        "x", what.head, review=what
+    )
+
+
 def test_what_is_left_out_of_a_list_is_counted() -> None:
     """A reader is told that a shape that is not listed was not timed."""
     finding = looked(2.0, patch=PATCH)
