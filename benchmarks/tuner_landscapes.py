@@ -147,7 +147,9 @@ def _gemm(v: Values, launch: LaunchConfig, c: Mapping[str, float]) -> tuple[floa
     compute = _norm(issue, ports) / 132 / _H200.clock_hz * 1e6 / hidden**0.7
     wide = min(1.0, bx * tx / 8) * min(1.0, step / 8 / c["spread"] / 8 + 0.5)
     fetched = 4 * 2048.0**3 * (1 / (bx * tx) + 1 / (by * ty)) / _H200.l2_bytes_s * 1e6 / wide
-    waits = launch.blocks / (132 * found.blocks) * (2048 / step) * (0.7 + 0.1 * c["start"]) / (1 + 0.6 * (found.blocks - 1))
+    waits = (
+        launch.blocks / (132 * found.blocks) * (2048 / step) * (0.7 + 0.1 * c["start"]) / (1 + 0.6 * (found.blocks - 1))
+    )
     return _norm(compute * _tail(found), fetched, waits), used
 
 

@@ -28,6 +28,7 @@ _LENGTHS = (0.15, 0.3, 0.6, 1.2, 2.5, 5.0)  # tried for each feature; features s
 _FIRST_LENGTH = 1.2  # of a feature that was not known before
 _RANK_SHARE = 32  # the ranking is made anew after one point in so many that are known
 _AT_ONCE = 2048  # points whose gain is computed together: some 30 MB
+_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread
 _FITS = 4  # settings of these that the gain is a mean over
 _NOISE = (1e-4, 1e-3, 1e-2)
 _SWEEPS = 2  # over all features, at each fit
@@ -144,14 +145,15 @@ class Surrogate:
         solved = []
         for weight, lengths, noise in self._fits or [(1.0, self._lengths, self._noise)]:
             factor: Any = np.linalg.cholesky(_matern(between, lengths) + (noise + 1e-8) * ridge)
-            solved.append((weight, lengths, factor, np.linalg.solve(factor, targets)))
+            inverse = np.linalg.solve(factor, ridge)
+            solved.append((weight, lengths, inverse, inverse @ targets))
         for begin in range(0, len(left), _AT_ONCE):
             part = slice(begin, begin + _AT_ONCE)
             across = _squares(features[left[part]], x)
-            for weight, lengths, factor, weighed in solved:
-                inner = np.linalg.solve(factor, _matern(across, lengths).T)
-                deviation = np.sqrt(np.maximum(1e-9, 1.0 - np.sum(inner * inner, axis=0)))
-                gain[part] += weight * _expected_improvement(inner.T @ weighed, deviation, best)
+            for weight, lengths, inverse, weighed in solved:
+                inner = _product(_matern(across, lengths), inverse)
+                deviation = np.sqrt(np.maximum(1e-9, 1.0 - np.einsum("ij,ij->i", inner, inner)))
+                gain[part] += weight * _expected_improvement(np.einsum("ij,j->i", inner, weighed), deviation, best)
         return gain
 
     def _trained(self, ran: Mapping[int, float]) -> list[int]:
@@ -261,10 +263,21 @@ def _squares(a: Array, b: Array) -> Array:
     return apart
 
 
+def _product(near: Array, inverse: Array) -> Array:
+    """`near` times the transposed inverse, in parts that are too small for the linear algebra's threads.
+
+    The compilers have every core: threads that wait for each other there take tens of times as long as one.
+    """
+    rows = max(1, _ONE_THREAD // inverse.size)
+    found: Array = np.empty_like(near)
+    for begin in range(0, len(near), rows):
+        np.matmul(near[begin : begin + rows], inverse.T, out=found[begin : begin + rows])
+    return found
+
+
 def _matern(squares: Array, lengths: Array) -> Array:
     """The Matern 5/2 kernel for one or several rows of length scales."""
-    flat = squares.reshape(len(squares), -1)
-    r = np.sqrt(5.0 * ((1.0 / lengths**2) @ flat)).reshape((*lengths.shape[:-1], *squares.shape[1:]))
+    r = np.sqrt(5.0 * np.einsum("...k,kij->...ij", 1.0 / lengths**2, squares))
     kernel: Array = (1.0 + r + r * r / 3.0) * np.exp(-r)
     return kernel
 
