@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(result.to_json())
     else:
-        print_result(result, out)
+        print_result(result, out, repository_root(arguments.file.resolve()))
     if settings is not None and settings.batch is not None:
         requests = settings.batch / "requests.jsonl"
         if requests.exists() and requests.stat().st_size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -85,8 +86,21 @@ def progress_line(progress: Progress, budget: Budget) -> str:
     return f"{progress.evaluated} candidates tried, {progress.verified} passed{left}, {best}"
 
 
-def print_result(result: OptimizationResult, out: Path) -> None:
-    """Verdict, trajectory, timing cases, notes, and the patch's place."""
+def how_to_take(patch: Path, root: Path | None) -> str:
+    """The command that applies a patch whose paths begin at `root` (None: not known), as it works where the person is.
+
+    In a folder below the root or beside it `git apply` passes over what lies outside, in silence and with exit code 0.
+    """
+    path = shlex.quote(clean(str(patch)))
+    if root is None:
+        return f"Take it, at the root of the repository, with: git apply {path}"
+    if root.resolve() == Path.cwd():
+        return f"Take it with: git apply {path}"
+    return f"Take it with: git -C {shlex.quote(clean(str(root)))} apply {shlex.quote(clean(str(patch.resolve())))}"
+
+
+def print_result(result: OptimizationResult, out: Path, root: Path | None = None) -> None:
+    """Verdict, trajectory, timing cases, notes, and the patch's place. `root`: of the repository, where it is known."""
     console = Console(highlight=False)
     result = cleaned(result)  # a stranger's text must not steer the terminal
     console.print(result.verdict, style="bold", markup=False)
@@ -116,7 +130,7 @@ def print_result(result: OptimizationResult, out: Path) -> None:
     if result.best is not None:
         patch = out / result.best.patch
         console.print(f"Patch: {patch}", markup=False, soft_wrap=True)
-        console.print(f"Take it with: git apply {patch}", markup=False, soft_wrap=True)
+        console.print(how_to_take(patch, root), markup=False, soft_wrap=True)
     console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
 
 

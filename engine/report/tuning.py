@@ -61,7 +61,11 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         console.print(f"Patch: {out / patch}", markup=False, soft_wrap=True)
     if patches:
         which = "it" if len(patches) == 1 else "one of them"
-        console.print(f"Take {which} with: git apply {out / patches[0]}", markup=False, soft_wrap=True)
+        console.print(
+            f"Take {which}, at the root of the repository, with: git apply {out / patches[0]}",
+            markup=False,
+            soft_wrap=True,
+        )
     console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
 
 

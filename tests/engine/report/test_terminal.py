@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from benchmarks.report_size import recorded
 from engine.model import Outcome
 from engine.report.read import Node
-from engine.report.terminal import Live, print_result, print_tree, progress_line
+from engine.report.terminal import Live, how_to_take, print_result, print_tree, progress_line
 from engine.search.loop import Budget, Progress
 from tests.engine.report.make import predicted
 
@@ -125,3 +126,23 @@ def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "predicted speedup" in out
     assert "Predicted times" in out
     assert "Who found what (predicted): a 2.00×" in out
+
+
+def test_the_command_that_takes_a_patch_works_where_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder beside the kernel's `git apply` passed over the patch, with exit code 0."""
+    root = tmp_path / "my library"
+    (root / "other").mkdir(parents=True)
+    (root / "a.cu").write_text("old\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    patch = root / ".optiml" / "best.patch"
+    patch.parent.mkdir()
+    patch.write_text("--- a/a.cu\n+++ b/a.cu\n@@ -1 +1 @@\n-old\n+new\n")
+    for where in (root, root / "other", tmp_path):
+        monkeypatch.chdir(where)
+        command = how_to_take(patch, root).partition(": ")[2]
+        subprocess.run(shlex.split(command), check=True)
+        assert (root / "a.cu").read_text() == "new\n"
+        (root / "a.cu").write_text("old\n")
+    assert how_to_take(Path("best.patch"), None) == "Take it, at the root of the repository, with: git apply best.patch"
