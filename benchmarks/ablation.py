@@ -84,7 +84,7 @@ def _table(name: str) -> Table:
 def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Mapping[str, Any]]) -> Row:
     """All runs of all arms on one kernel. Raises OptimlError."""
     from engine.machine import make_machine
-    from engine.optimize import provenance
+    from engine.provenance import provenance
 
     machine = make_machine(device=settings.device)  # type: ignore[arg-type]
     shared = SharedMachine(machine, place.work / "store")

@@ -56,7 +56,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if missing or not names:
         parser.error(f"no journal of a run in {options.runs}: {', '.join(missing)}")
     from engine.machine import make_machine
-    from engine.optimize import provenance
+    from engine.provenance import provenance
 
     begin, date = time.monotonic(), datetime.datetime.now(datetime.UTC)
     kernels = []

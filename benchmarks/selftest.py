@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
 from engine.machine import Machine, make_machine  # noqa: E402
-from engine.optimize import provenance  # noqa: E402
+from engine.provenance import provenance  # noqa: E402
 from engine.selftest.cases import Suite, load_cases  # noqa: E402
 from engine.selftest.run import Verdict, run_cases  # noqa: E402
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import importlib.metadata
-import os
-import platform
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +21,7 @@ from engine.guardrails import LIMITS, stopped
 from engine.machine import Machine
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.profile.turns import WAITED
+from engine.provenance import provenance
 from engine.result import Best, OptimizationResult, Refusal, Step, keeps_suggestion, write
 from engine.rules import RuleFailure
 from engine.rules.model import Proposal
@@ -126,29 +122,20 @@ def _run(
     spec: KernelSpec, program: Program, out: Path, on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
-    insight: Insight | None = None
-    part: Part | None = None
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
     ignore_folder(out)
-    journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
-    try:
+    with ExitStack() as held:
+        journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
+        held.callback(journal.close)
         built, original = evaluator.open(program)
         insight = machine.insight(spec, evaluator, options.profile == "all") if options.profile != "none" else None
+        if insight is not None:
+            held.callback(insight.close)
         predicted = machine.watch(spec, evaluator) if insight is None else None
-        llm = options.llm if "llm" in options.proposers else None
-        if llm is not None or options.memory is not None:
-            from engine.llm.part import Part
-
-            part = Part(
-                llm, options.memory, spec, machine.target, out, insight, predicted,
-                build=evaluator.build, resume=options.resume,
-            )  # fmt: skip
-        weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
-        weigh = part.weigh if part is not None else weigh
-        propose = source if inner is None else inner.wrap(source)
-        tree = Tree(program, propose, options.seed, options.search, weigh, Reward(proxies=options.proxies))
+        part = _model(options, machine, evaluator, spec, out, insight, predicted)
         if part is not None:
-            part.join(tree)
+            held.callback(part.close)
+        tree = _tree(options, program, source if inner is None else inner.wrap(source), insight, part)
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
@@ -163,67 +150,127 @@ def _run(
             started_s = time.monotonic() - begin
             search.progress.stage_s["start"] = max(0.0, started_s - sum(original.stage_s.values()))
             search.spent_s(started_s)
-            limit = options.budget.seconds
-            if limit is not None:
-                reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit))
-                limit -= min(reserve + (_TRAJECTORY_S if insight is not None else 0.0), limit / 2)
-            interrupted = False
-            most = options.budget.candidates
-            nearly = _nearly(Budget(limit, most))
-
-            def likely() -> Callable[[], list[tuple[Built, Evaluation]]]:
-                path = next(iter(search.best_nodes(1)), search.tree.root).path()
-                return lambda: _looked_at(search, evaluator, steps_that_count(path, source))
-
-            def foresee() -> None:
-                if insight is not None:
-                    insight.foresee(likely())
-
-            try:
-                search.run(Budget(limit, most), nearly=nearly, then=foresee)
-            except KeyboardInterrupt:
-                search.progress.stopped, interrupted = INTERRUPTED, True
+            interrupted = _search(search, evaluator, source, options.budget, insight)
             executor.shutdown(wait=False, cancel_futures=True)
-            if part is not None and not interrupted:
-                with _booked(search, "profile"):  # that is what the questions wait for
-                    part.settle(_QUESTIONS_S if options.budget.seconds is None else _QUESTIONS_SHORT_S)
-            if insight is not None and not interrupted:  # the profiler starts beside the confirmation
-                with _booked(search, "profile"), suppress(NotBuilt):  # it is asked for once more below
-                    insight.prepare(likely()())
-            best, refused = (None, []) if interrupted else _confirmed(search, evaluator, gate)
-            path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
-            seer = insight or predicted
-            evidence, lost = ([], ()) if seer is None or interrupted else _evidence(search, evaluator, seer, path)
-        if part is not None:
-            part.observe()
-        search.observe()
-        if insight is not None:
-            for stage, seconds in insight.stages().items():
-                search.progress.stage_s[stage] = search.progress.stage_s.get(stage, 0.0) + seconds
-        missing: tuple[str, ...] = lost
-        if insight is not None:
-            with _booked(search, "profile"):
-                missing = (*lost, *insight.close())
-        insight = None
-        if part is not None:
-            part.close()
-            missing = (*missing, *part.notes)
-        missing = (*missing, *machine.notes())
-        result = _result(options, search, evaluator, spec, best, path, refused, source, evidence, missing, part)
+            found = _Found(None, [], [tree.root], [], ())
+            if not interrupted:
+                found = _conclude(search, evaluator, gate, source, options.budget, insight, predicted, part)
+        notes = [
+            *options.notes,
+            *evaluator.signals.missing,
+            *found.lost,
+            *_closed(search, insight, part),
+            *machine.notes(),
+        ]
+        result = _result(options, search, evaluator, spec, found, source, notes, part)
         patch = None
-        if best is not None:
-            patch = make_patch(program, search.tree.nodes[best[0].id].program)
+        if found.best is not None:
+            patch = make_patch(program, search.tree.nodes[found.best[0].id].program)
         if not (interrupted and options.resume and keeps_suggestion(out)):
             write(result, out, patch)
         if interrupted:
             raise KeyboardInterrupt
         return result
-    finally:
+
+
+def _model(
+    options: Options, machine: Machine, evaluator: Evaluator, spec: KernelSpec, out: Path, insight: Insight | None,
+    predicted: PredictedWatch | None,
+) -> Part | None:  # fmt: skip
+    """The model's part and the memory's, where either is asked for."""
+    llm = options.llm if "llm" in options.proposers else None
+    if llm is None and options.memory is None:
+        return None
+    from engine.llm.part import Part
+
+    return Part(
+        llm, options.memory, spec, machine.target, out, insight, predicted, build=evaluator.build, resume=options.resume
+    )
+
+
+def _tree(
+    options: Options, program: Program, propose: Callable[[Program], list[Proposal]], insight: Insight | None, part: Part | None
+) -> Tree:  # fmt: skip
+    weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
+    weigh = part.weigh if part is not None else weigh
+    tree = Tree(program, propose, options.seed, options.search, weigh, Reward(proxies=options.proxies))
+    if part is not None:
+        part.join(tree)
+    return tree
+
+
+def _search(
+    search: Search, evaluator: Evaluator, source: Proposals, budget: Budget, insight: Insight | None
+) -> bool:  # fmt: skip
+    """Search within the budget, less what its end takes; whether it was interrupted."""
+    limit = budget.seconds
+    if limit is not None:
+        reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit))
+        limit -= min(reserve + (_TRAJECTORY_S if insight is not None else 0.0), limit / 2)
+    within = Budget(limit, budget.candidates)
+
+    def foresee() -> None:
         if insight is not None:
-            insight.close()
-        if part is not None:
-            part.close()
-        journal.close()
+            insight.foresee(_likely(search, evaluator, source))
+
+    try:
+        search.run(within, nearly=_nearly(within), then=foresee)
+    except KeyboardInterrupt:
+        search.progress.stopped = INTERRUPTED
+        return True
+    return False
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search came to: the best with its confirmation, those that did not hold, the steps with their evidence and what it lacks."""
+
+    best: tuple[Node, Evaluation] | None
+    refused: Sequence[Refusal]
+    path: Sequence[Node]
+    evidence: Sequence[Evidence]
+    lost: tuple[str, ...]
+
+
+def _conclude(
+    search: Search, evaluator: Evaluator, gate: Gate, source: Proposals, budget: Budget,
+    insight: Insight | None, predicted: PredictedWatch | None, part: Part | None,
+) -> _Found:  # fmt: skip
+    """Confirm the best, and have it and its steps profiled."""
+    if part is not None:
+        with _booked(search, "profile"):  # that is what the questions wait for
+            part.settle(_QUESTIONS_S if budget.seconds is None else _QUESTIONS_SHORT_S)
+    if insight is not None:  # the profiler starts beside the confirmation
+        with _booked(search, "profile"), suppress(NotBuilt):  # it is asked for once more below
+            insight.prepare(_likely(search, evaluator, source)())
+    best, refused = _confirmed(search, evaluator, gate)
+    path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
+    seer = insight or predicted
+    evidence, lost = ([], ()) if seer is None else _evidence(search, evaluator, seer, path)
+    return _Found(best, refused, path, evidence, lost)
+
+
+def _likely(search: Search, evaluator: Evaluator, source: Proposals) -> Callable[[], list[tuple[Built, Evaluation]]]:
+    """The steps to what is the best now, built when they are asked for, on whatever thread."""
+    path = next(iter(search.best_nodes(1)), search.tree.root).path()
+    return lambda: _looked_at(search, evaluator, steps_that_count(path, source))
+
+
+def _closed(search: Search, insight: Insight | None, part: Part | None) -> tuple[str, ...]:
+    """End what ran beside the search; what it has to say, in sentences."""
+    if part is not None:
+        part.observe()
+    search.observe()
+    said: tuple[str, ...] = ()
+    if insight is not None:
+        for stage, seconds in insight.stages().items():
+            search.progress.stage_s[stage] = search.progress.stage_s.get(stage, 0.0) + seconds
+        with _booked(search, "profile"):
+            said = insight.close()
+    if part is not None:
+        part.close()
+        said = (*said, *part.notes)
+    return said
 
 
 class Proposals:
@@ -325,19 +372,18 @@ def _booked(search: Search, stage: str) -> Iterator[None]:
 
 
 def _result(
-    options: Options, search: Search, evaluator: Evaluator, spec: KernelSpec, best: tuple[Node, Evaluation] | None,
-    path: Sequence[Node], refused: list[Refusal], source: Proposals, evidence: Sequence[Evidence], missing: Sequence[str],
-    part: Part | None = None,
+    options: Options, search: Search, evaluator: Evaluator, spec: KernelSpec, found: _Found, source: Proposals, notes: list[str],
+    part: Part | None,
 ) -> OptimizationResult:  # fmt: skip
-    progress = search.progress
+    progress, evidence, refused = search.progress, found.evidence, found.refused
     signals = evaluator.signals
     original = search.tree.root.evaluation
     assert original is not None
     steps: list[Step] = []
     chosen: Best | None = None
-    if best is not None:
-        node, evaluation = best
-        for place, step in enumerate(path[1:], 1):
+    if found.best is not None:
+        node, evaluation = found.best
+        for place, step in enumerate(found.path[1:], 1):
             assert step.proposal is not None
             assert step.evaluation is not None
             p = step.proposal
@@ -350,7 +396,6 @@ def _result(
         first = search.tree.root.program.files
         changed = tuple(sorted(k for k, v in node.program.files.items() if first.get(k) != v))
         chosen = Best(node.id, evaluation, "best.patch", changed)
-    notes = [*options.notes, *signals.missing, *missing]
     if source.failures:
         rules = sorted({failure.rule for failure in source.failures})
         notes.append(f"rules that failed and were passed over: {', '.join(rules)}")
@@ -409,30 +454,6 @@ def verdict(
         f"{kernel} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to {measurement.high:.2f}), "
         f"verified ({tried})."
     )
-
-
-def provenance(command: tuple[str, ...]) -> dict[str, Any]:
-    """Command, date, versions and machine."""
-    versions = {"optiml": _version("optiml"), "python": platform.python_version()}
-    for package in ("cuda-core", "nvidia-cuda-nvrtc", "cupy-cuda13x", "numpy", "tree-sitter-cuda"):
-        found = _version(package)
-        if found:
-            versions[package] = found
-    return {
-        "command": list(command),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": versions,
-        "system": platform.platform(),
-        "cpus": os.cpu_count(),
-        "python_implementation": sys.implementation.name,
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def ignore_folder(out: Path) -> None:

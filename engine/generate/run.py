@@ -36,7 +36,8 @@ from engine.llm.edits import plain
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.machine import Machine
 from engine.model import Outcome, Program
-from engine.optimize import Coverage, Options, ignore_folder, provenance
+from engine.optimize import Coverage, Options, ignore_folder
+from engine.provenance import provenance
 from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress
 from engine.source.load import load_program

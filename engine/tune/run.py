@@ -19,7 +19,8 @@ from engine.front.client import LEAST_CORES, Front
 from engine.guardrails import LIMITS
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
-from engine.optimize import LEAST, ignore_folder, provenance
+from engine.optimize import LEAST, ignore_folder
+from engine.provenance import provenance
 from engine.result import Refusal, keeps_suggestion
 from engine.rules import families, make_site
 from engine.rules.model import Target
