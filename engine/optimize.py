@@ -443,6 +443,8 @@ def verdict(
     if best is None:
         if said := stopped(kernel, refused, tried):
             return said
+        if not progress.evaluated and progress.stopped:  # nothing can be said of what a search would find
+            return f"No candidate was tried for {kernel}: {progress.stopped}."
         share = f"; it passes its arrays at {100 * copy_share:.0f} % of the copy bandwidth" if copy_share else ""
         return f"No improvement found for {kernel}: {tried}{share}."
     measurement = best.evaluation.measurement

@@ -101,6 +101,15 @@ def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
     assert verdict("saxpy", None, Progress(), {}, None).startswith("No improvement found for saxpy: ")
 
 
+def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None:
+    """A budget that went into setting up gave `No improvement found …: 0 candidates tried, 0 of them right`."""
+    from engine.optimize import verdict
+    from engine.search.loop import Progress
+
+    said = verdict("saxpy", None, Progress(0, 0, 9.0, stopped="the budget is spent"), {}, None)
+    assert said == "No candidate was tried for saxpy: the budget is spent."
+
+
 def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
     """Five duplicates were `5 candidates tried, 0 of them right`."""
     from engine.optimize import verdict
