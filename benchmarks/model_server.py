@@ -116,7 +116,7 @@ def checks(record: Mapping[str, Any]) -> dict[str, bool]:
         "what is claimed was confirmed": best is None
         or best["evaluation"]["outcome"] in ("accepted", "screened"),
         "without a confirmed edit no improvement is claimed": best is not None
-        or result["verdict"].startswith("No improvement found"),
+        or result["verdict"].startswith(("No improvement found", "No candidate was tried")),
     }  # fmt: skip
 
 
