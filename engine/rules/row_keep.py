@@ -173,7 +173,7 @@ def _kept(site: Site, scope: Scope, loops: list[StrideLoop], changed: set[str]) 
 def _computed(site: Site, scope: Scope, loops: list[StrideLoop], array: str) -> _Kept | None:
     """The element of an array that one loop stores and later ones use; None where other elements may be meant."""
     accesses: list[tuple[int, Node, int, Node | None]] = []
-    keys = set()
+    keys, shared = set(), {s.name for s in site.kernel.shared}
     for node in walk(body_node(site)):
         origin = scope.element(node) if node.type == "subscript_expression" else None
         star = node.type == "pointer_expression" and text(node).startswith("*")
@@ -181,6 +181,10 @@ def _computed(site: Site, scope: Scope, loops: list[StrideLoop], array: str) -> 
             node.type == "argument_list" and any(_pointer_to(scope, a, array) for a in children(node))
         ):
             return None
+        if node.type == "subscript_expression" and origin is None:
+            pointer = node.child_by_field_name("argument")
+            if pointer is None or not (root_name(node) in shared or scope.apart(pointer)):
+                return None  # a pointer that moves on may reach this array, too
         if origin is None or origin[0] != array:
             continue
         number = next((k for k, x in enumerate(loops) if inside(node, x.body)), None)

@@ -219,7 +219,7 @@ class Scope:
                 continue
             origin = self.element(n)
             pointer = n.child_by_field_name("argument")
-            if origin is None and not (pointer is not None and self._apart(pointer)):
+            if origin is None and not (pointer is not None and self.apart(pointer)):
                 return None
             accounted |= {i.start_byte for i in walk(pointer or n) if i.type == "identifier"}
             if origin is None:
@@ -236,7 +236,7 @@ class Scope:
             return None
         return found
 
-    def _apart(self, array: Node) -> bool:
+    def apart(self, array: Node) -> bool:
         """Whether no parameter can point into it: the thread's own array, or one in constant memory."""
         array = strip(array)
         while array.type == "subscript_expression":
@@ -285,7 +285,11 @@ def _compared(pointer: Node) -> bool:
 def _declares_array(name: Node) -> bool:
     """Whether the name is that of an array where it is declared (`float best[8];`)."""
     at = name
-    while at.parent is not None and at.parent.type == "array_declarator" and at.parent.child_by_field_name("declarator") == at:
+    while (
+        at.parent is not None
+        and at.parent.type == "array_declarator"
+        and at.parent.child_by_field_name("declarator") == at
+    ):
         at = at.parent
     return at is not name
 

@@ -16,7 +16,7 @@ from engine.spec.aliases import aliases
 from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
-from engine.spec.host import deciding, host_sizes, launchable
+from engine.spec.host import deciding, for_checks, host_sizes, launchable
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
 from engine.spec.types import source_type
 from engine.spec.usage import Usage
@@ -119,7 +119,7 @@ def _draft(
         host, problem = host_sizes(program, spec)
         if problem:
             missing.append(f"the launch: {problem}")
-        spec = replace(spec, check=_with(spec.check, host), time=_with(spec.time, host))
+        spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
         spec = _launchable(program, spec, {n for n in sizes if n not in host and not _SMALL.search(n)})
     return Draft(spec, _render(spec, parts, notes, missing, form, toml_file or program.kernel_file), tuple(missing))
 

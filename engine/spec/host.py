@@ -16,10 +16,11 @@ from engine.spec.model import Case, KernelSpec
 
 # Values to assume for a figure of the block that the host is told: a line of threads, or else the side of a square. Ours.
 _BLOCK = (256, 16)
-# What the host asks the device for, by the names that people give it, without case and underscores; the figures of sm_90.
+# What the host asks the device for, by the names that people give it, without case and underscores: the figures of sm_90, and
+# smaller ones for checks, which run on a CPU as well.
 _DEVICE = (
-    (re.compile(r".*threadsper(?:sm|multiprocessor)"), 2048),
-    (re.compile(r".*(?:(?:num|count|n)(?:of)?(?:sm|multiprocessor)s?|(?:sm|multiprocessor)s?(?:count|num))"), 132),
+    (re.compile(r".*threadsper(?:sm|multiprocessor)"), 2048, 1024),
+    (re.compile(r".*(?:(?:num|count|n)(?:of)?(?:sm|multiprocessor)s?|(?:sm|multiprocessor)s?(?:count|num))"), 132, 2),
 )
 _OTHER = 4  # of a size, to see whether the block changes with it
 _MAX_THREADS = 1024
@@ -80,12 +81,17 @@ def _block(
         try:
             return evaluate(program, spec, 0, {**sizes, **found}).block
         except UnknownName as error:
-            value = each if error.in_block else _of_device(error.name)
+            value = each if error.in_block else next((time for time, _ in _of_device(error.name)), None)
             if value is None or error.name in found or len(found) == _MAX_NAMES:
                 raise
             found[error.name] = value
 
 
-def _of_device(name: str) -> int | None:
+def for_checks(found: Mapping[str, int]) -> dict[str, int]:
+    """What `host_sizes` found, with the figures of a small device."""
+    return {name: next((check for _, check in _of_device(name)), value) for name, value in found.items()}
+
+
+def _of_device(name: str) -> list[tuple[int, int]]:
     plain = name.lower().replace("_", "")
-    return next((value for pattern, value in _DEVICE if pattern.fullmatch(plain)), None)
+    return [(time, check) for pattern, time, check in _DEVICE if pattern.fullmatch(plain)][:1]

@@ -41,7 +41,7 @@ def cpu_probe(
         most = max(sizes.values(), default=0)
         length = min(_MAX_ELEMENTS, 4096 + 4 * math.prod(sizes.values()) + 4 * most + 2 * min(most**2, _MAX_SQUARE))
         trial = replace(spec, arguments=tuple(_roomy(a, length) for a in spec.arguments))
-        launch = evaluate(program, spec, 0, {**spec.time[0].sizes, **sizes})  # beside the sizes, figures of the host's
+        launch = evaluate(program, spec, 0, {**spec.check[0].sizes, **sizes})  # beside the sizes, figures of the host's
         buffers = generate(trial, case, 1, "declared")
         for argument in trial.arguments:
             if argument.role == "out" and argument.name not in buffers:

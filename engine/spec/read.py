@@ -124,6 +124,12 @@ class _Reader:
         text = value.strip() if isinstance(value, str) else repr(value)
         if not text:
             self.fail(f"'{_dotted(keys)}' is empty", *keys, do='write an expression such as "rows*cols"')
+        if text == "?":
+            self.fail(
+                f"'{_dotted(keys)}' is still open",
+                *keys,
+                do='the draft left it to you: write an expression such as "rows*cols"',
+            )
         if len(text) > 1000:
             self.fail(f"'{_dotted(keys)}' has {len(text)} characters", *keys, do="at most 1000 are allowed")
         return text

@@ -272,6 +272,7 @@ def test_what_the_host_knows_of_the_device_is_assumed() -> None:
     made = draft(_program("int gNumSMs = 0, max_threads_per_sm = 0;" + code), "k")
     assert made.missing == ()
     assert made.spec.time[0].sizes == {"n": 1 << 24, "threads": 256, "gNumSMs": 132, "max_threads_per_sm": 2048}
+    assert made.spec.check[1].sizes == {"n": 129, "threads": 256, "gNumSMs": 2, "max_threads_per_sm": 1024}
 
 
 def test_a_launch_without_a_value_is_missing() -> None:
