@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal
 
 from engine.model import Evaluation, Outcome, Program
@@ -46,6 +47,8 @@ BEFORE_LOSS = 0.05
 # Values are scaled by what was gained below the node that chooses; noise about nothing is not blown up beyond this, in doublings (3.5 %).
 LEAST_SCALE = 0.05
 
+
+_best = attrgetter("best")
 
 Strategy = Literal["mcts", "greedy", "random"]
 TUNER = "tuner"  # the proposer whose proposals stand for a template: tried once, whatever point became of it
@@ -249,16 +252,9 @@ class Tree:
 
     def _line(self, node: Node) -> Line:
         """The way from a node to the best program below it."""
-        if node.line is None:
-            way = [node]
-            while way[-1].children:
-                best = max(way[-1].children, key=lambda child: child.best)
-                if best.best <= way[-1].gained:
-                    break
-                way.append(best)
-            node.line = Line(tuple(way))
-        self._proposals(node.line.way[-1])  # so that it has said what it offers
-        return node.line
+        line = _line(node)
+        self._proposals(line.way[-1])  # so that it has said what it offers
+        return line
 
     def _most_urgent(
         self, node: Node, edits: Sequence[Proposal], line: Line, scale: float, visits: float
@@ -388,6 +384,13 @@ class Tree:
 
     def walk(self) -> Iterator[Node]:
         yield from self.nodes.values()
+
+
+def _line(node: Node) -> Line:
+    if node.line is None:
+        best = max(node.children, key=_best, default=None)
+        node.line = Line((node, *_line(best).way) if best is not None and best.best > node.gained else (node,))
+    return node.line
 
 
 def _rule(proposal: Proposal | None) -> tuple[str, str]:
