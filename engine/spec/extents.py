@@ -69,6 +69,7 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     found = list(products)
     found += [f"{p} + 1" for p in simple] + [f"{p} - 1" for p in simple] + [f"{p} + 2" for p in names]
     found += [f"{k}*{p}" for k in (2, 3, 4, 8, 16, 32) for p in simple]
+    found += [f"{k}*{p}" for k in (2, 3, 4) for p in products if p.count("*") > 1]  # queries, keys and values in one
     found += [f"{k}*{n} {sign} 1" for k in (2, 3, 4) for n in names for sign in "+-"]
     found += [f"{a} + {b}" for a, b in combinations(names, 2)] + [f"{a} + {b} - 1" for a, b in combinations(names, 2)]
     found += [f"({a} + {k})*{b}" for k in (1, 2) for a, b in permutations(names, 2)]
