@@ -10,6 +10,7 @@ from engine.errors import OptimlError
 from engine.rules.common import body_node, in_file, merge, pointers_distinct, proposal, sound, text, walk, written
 from engine.rules.model import Proposal, Site
 from engine.source.model import Edit, Span
+from engine.spec.types import source_type
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -34,7 +35,7 @@ class Restrict:
             const = []
             prototypes = {}
         qualify = [Edit(Span(p.type_start, p.type_start), "const ") for p in const]
-        if pointers_distinct(site):
+        if pointers_distinct(site) and not _alone(site, read_only):
             restrict = [Edit(Span(p.name_start, p.name_start), "__restrict__ ") for p in parameters if not p.restrict]
             if restrict:
                 yield from proposal(
@@ -103,6 +104,19 @@ def _read_only(site: Site) -> set[str]:
     return {
         n for n in found if not any(_is_declared_name(i) and text(i) == n for i in walk(body) if i.type == "identifier")
     }
+
+
+def _alone(site: Site, read_only: set[str]) -> bool:
+    """Whether the kernel has one pointer, which it writes to: there is no other memory that it could overlap."""
+    pointers = [p for p in site.kernel.parameters if p.pointer]
+    plain = all(_is_number(site, p.base) for p in site.kernel.parameters if not p.pointer)
+    device_variables = re.search(rb"__device__[^;{}()]*[;=]", site.unit.data) is not None
+    return len(pointers) == 1 and pointers[0].name not in read_only and plain and not device_variables
+
+
+def _is_number(site: Site, base: str) -> bool:
+    found = source_type({}, site.kernel, base, site.spec.steps[site.step].template_args)
+    return found is not None and found.kind != "bytes"
 
 
 def _is_declared_name(node: Node) -> bool:

@@ -66,3 +66,21 @@ def test_volatile_pointer_keeps_its_type() -> None:
 def test_nothing_beside_a_conditional_in_the_body() -> None:
     source = SCALE.replace("        y[i]", "#ifdef FAST\n        y[i] = 0;\n#endif\n        y[i]")
     assert not propose(make(source, SCALE_LAUNCH), "restrict")
+
+
+LONE = SCALE.replace("const float* x, ", "").replace("y[i] = a * x[i];", "y[i] = a * y[n - i];")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("__global__", "__device__ float table[256];\n__global__"),
+        ("float a,", "Pair a,"),
+        ("y[i] = a * y[n - i];", "keep(y[i]);"),
+    ],
+)
+def test_one_pointer_has_nothing_to_overlap(old: str, new: str) -> None:
+    types = "struct Pair { float* first; float second; };\n__device__ void keep(float x) { }\n"
+    launch = SCALE_LAUNCH.replace("x, ", "")
+    assert not propose(make(types + LONE, launch), "restrict")
+    assert propose(make(types + LONE.replace(old, new), launch), "restrict")
