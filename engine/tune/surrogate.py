@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.tune.columns import Columns
 from engine.tune.space import Point
 from engine.tune.strategy import Known, Trial
 
@@ -23,18 +24,23 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _FIRST = 6  # points chosen to lie far from each other before the model speaks; ours
-_MOST_TRAINED = 128  # points the model is fitted to: the best and the latest; a fit then takes some milliseconds
+# Points the model is fitted to: the best and the latest. A fit takes some milliseconds; from 64 on OpenBLAS factors with threads, which
+# on a machine whose cores compile takes longer than with one.
+_MOST_TRAINED = 63
 _LENGTHS = (0.15, 0.3, 0.6, 1.2, 2.5, 5.0)  # tried for each feature; features span 0 to 1
 _FIRST_LENGTH = 1.2  # of a feature that was not known before
 _RANK_SHARE = 32  # the ranking is made anew after one point in so many that are known
 _AT_ONCE = 2048  # points whose gain is computed together: some 30 MB
 _ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread
+_SHORT = (
+    256  # points that are ranked anew each time; all of them only so often: a ranking must cost less than an evaluation
+)
+_ALL_EVERY = 4
 _FITS = 4  # settings of these that the gain is a mean over
 _NOISE = (1e-4, 1e-3, 1e-2)
 _SWEEPS = 2  # over all features, at each fit
 _PRIOR = 0.25  # how much likelier long length scales are before anything is measured: a log-normal prior's weight. Ours
 _FIT_EVERY = 3  # at first; later less often, as a point more changes less
-_MOST_FITTED = 64  # points the length scales are fitted to
 # One choice in two is the best beside the best so far, which a smooth model takes for noise: a local search that goes on all along. On
 # measured spaces of Kernel Tuner's authors (convolution, matrix product, point in polygon) one in two came within 1 % of the best in
 # 86 % of runs of at most 60 points, one in three in 71 %. Ours
@@ -53,18 +59,18 @@ class Surrogate:
         self._points = known.points
         self._index = {p: i for i, p in enumerate(known.points)}
         self._values = np.array(known.points, dtype=np.int64)
-        self._features = _scaled(known.points)
-        self._described: dict[int, Mapping[str, float]] = {}
-        self._table: Array | None = None
+        self._columns = Columns(known.points)
         self._random = random.Random(known.seed)
         self._told: dict[int, float | None] = {}
-        self._names = [str(k) for k in range(self._features.shape[1])]
+        self._names, _ = self._columns.table()
         self._lengths: Array = np.full(len(self._names), 0.6)
         self._noise = 1e-3
         self._fits: list[tuple[float, Array, float]] = []  # weight, length scales, noise
         self._fitted_at = -_FIT_EVERY
         self._first = self._spread(min(_FIRST, len(known.points)))
         self._ranked: list[int] | None = None
+        self._order: list[int] = []  # the last ranking
+        self._rankings = 0
         self._since = 0  # points told since the ranking was made
 
     # ---- the protocol
@@ -87,20 +93,20 @@ class Surrogate:
     def describe(self, point: Point, features: Mapping[str, float]) -> None:
         index = self._index.get(point)
         if index is not None:
-            self._described[index] = {**self._described.get(index, {}), **features}
-            self._table = None
+            self._columns.describe(index, features)
 
     # ---- the first points
 
     def _spread(self, count: int) -> list[int]:
         """Points that lie far from each other, the first by chance."""
+        features = self._columns.own
         chosen = [self._random.randrange(len(self._points))]
-        far = np.linalg.norm(self._features - self._features[chosen[0]], axis=1)
+        far = np.linalg.norm(features - features[chosen[0]], axis=1)
         while len(chosen) < count:
             best = float(far.max())
             at = self._random.choice([int(i) for i in np.flatnonzero(far >= 0.8 * best)])
             chosen.append(at)
-            far = np.minimum(far, np.linalg.norm(self._features - self._features[at], axis=1))
+            far = np.minimum(far, np.linalg.norm(features - features[at], axis=1))
             far[chosen] = -1.0
         return chosen
 
@@ -116,23 +122,35 @@ class Surrogate:
             self._random.shuffle(rest)
             return [*first, *rest]
         trained = self._trained(ran)
-        features = self._described_features()
+        features = self._table()
         top = max(ran.values())
         values = np.maximum(np.array([self._value(i, ran) for i in trained]), top - _DEPTH)
         low, spread = float(values.mean()), float(values.std()) or 1.0
         targets = (values - low) / spread
         x = features[trained]
         if len(self._told) - self._fitted_at >= max(_FIT_EVERY, len(self._told) // 8):
-            self._fit(x[:_MOST_FITTED], targets[:_MOST_FITTED])
+            self._fit(x, targets)
             self._fitted_at = len(self._told)
-        gain = self._gains(features, left, x, targets)
-        order = [left[int(i)] for i in np.argsort(-gain, kind="stable")]
+        at = self._values[max(ran, key=lambda i: ran[i])]
+        asked, rest = self._shortlist(left, at)
+        gain = self._gains(features, asked, x, targets)
+        order = [asked[int(i)] for i in np.argsort(-gain, kind="stable")]
         if len(self._told) % _NEAR_EVERY == 0:
-            at = self._values[max(ran, key=lambda i: ran[i])]
             near = np.flatnonzero((self._values[order] != at).sum(axis=1) == 1)
             if len(near):
                 order.insert(0, order.pop(int(near[0])))
-        return order
+        self._order = [*order, *rest]
+        return self._order
+
+    def _shortlist(self, left: list[int], at: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """What to rank anew, and what stays behind it in the order it had: of many points three times in four only the likely ones."""
+        self._rankings += 1
+        if len(left) <= 2 * _SHORT or not self._order or self._rankings % _ALL_EVERY == 0:
+            return left, []
+        known = [i for i in self._order if i not in self._told]
+        beside = {known[int(k)] for k in np.flatnonzero((self._values[known] != at).sum(axis=1) == 1)}
+        asked = [*known[:_SHORT], *(i for i in known[_SHORT:] if i in beside)]
+        return asked, [i for i in known[_SHORT:] if i not in beside]
 
     def _gains(self, features: Array, left: Sequence[int], x: Array, targets: Array) -> Array:
         """The expected improvement at each point that is left.
@@ -158,7 +176,7 @@ class Surrogate:
 
     def _trained(self, ran: Mapping[int, float]) -> list[int]:
         """What the model is fitted to: the best, then the latest."""
-        best = sorted(ran, key=lambda i: -ran[i])[: _MOST_FITTED // 2]
+        best = sorted(ran, key=lambda i: -ran[i])[: _MOST_TRAINED // 2]
         rest = [i for i in reversed(self._told) if i not in set(best)]
         return [*best, *rest][:_MOST_TRAINED]
 
@@ -166,32 +184,14 @@ class Surrogate:
         value = self._told[index]
         return min(ran.values()) - _FAILED_BELOW if value is None else value
 
-    def _described_features(self) -> Array:
-        """The parameters, and what else is known, each from 0 to 1; a point that lacks a figure takes its nearest's."""
-        if self._table is None:
-            own = self._features.shape[1]
-            columns, names = [self._features], [str(k) for k in range(own)]
-            told = sorted(self._described)
-            nearest: dict[tuple[int, ...], NDArray[np.intp]] = {}
-            for name in sorted({n for features in self._described.values() for n in features}):
-                known = tuple(i for i in told if name in self._described[i])
-                values = np.array([self._described[i][name] for i in known])
-                span = float(values.max() - values.min())
-                if span <= 0:
-                    continue
-                if known not in nearest:
-                    whole = len(known) == len(self._points)
-                    nearest[known] = (
-                        np.arange(len(known)) if whole else _nearest(self._features, self._features[list(known)])
-                    )
-                columns.append(((values - values.min()) / span)[nearest[known]][:, None])
-                names.append(name)
-            self._table = np.hstack(columns)
-            if names != self._names:
-                held = dict(zip(self._names, self._lengths, strict=True))
-                self._lengths = np.array([held.get(n, _FIRST_LENGTH) for n in names])
-                self._names, self._fits, self._fitted_at = names, [], -_FIT_EVERY
-        return self._table
+    def _table(self) -> Array:
+        """The features of all points; length scales go with their names."""
+        names, table = self._columns.table()
+        if names != self._names:
+            held = dict(zip(self._names, self._lengths, strict=True))
+            self._lengths = np.array([held.get(n, _FIRST_LENGTH) for n in names])
+            self._names, self._fits, self._fitted_at = names, [], -_FIT_EVERY
+        return table
 
     def _fit(self, x: Array, targets: Array) -> None:
         """Length scales and noise by marginal likelihood: coordinates in turn, over a small grid."""
@@ -227,34 +227,6 @@ def _likelihoods(between: Array, targets: Array, lengths: Array, noises: Array) 
     # Few points fit many lengths: long ones are likelier before anything is measured (a log-normal prior).
     likelihood: Array = fit - _PRIOR * np.sum(np.log(lengths) ** 2, axis=1)
     return likelihood
-
-
-def _scaled(points: Sequence[Point]) -> Array:
-    """Each parameter from 0 to 1: by its logarithm where values are positive and span a factor of eight, else as it is.
-
-    A parameter whose values are no powers of two also counts by how often two divides it, up to 64: 48 threads are near 64 in number,
-    and unlike them in how they fill warps and sectors. A parameter of one value is left out, but for a space that has no other.
-    """
-    table = np.array(points, dtype=np.int64)
-    columns = []
-    for values in table.T:
-        column = values.astype(np.float64)
-        if column.min() > 0 and column.max() / column.min() >= 8:
-            column = np.log2(column)
-        columns.append(column)
-        if column.min() > 0 and np.any(values & (values - 1)):
-            columns.append(np.log2(np.gcd(values, 64)))
-    kept = [(c - c.min()) / (c.max() - c.min()) for c in columns if c.max() > c.min()]
-    return np.array(kept).T if kept else np.zeros((len(points), 1))
-
-
-def _nearest(points: Array, among: Array) -> NDArray[np.intp]:
-    """For each point the index of the nearest among others."""
-    squares = (
-        np.sum(points * points, axis=1)[:, None] + np.sum(among * among, axis=1)[None, :] - 2.0 * (points @ among.T)
-    )
-    nearest: NDArray[np.intp] = squares.argmin(axis=1)
-    return nearest
 
 
 def _squares(a: Array, b: Array) -> Array:
