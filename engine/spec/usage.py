@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CAST = re.compile(r"\(\s*(?:const\s+)?(?:(?:unsigned|signed|long|short|int|size_t|u?int(?:8|16|32|64)_t)\s*)+\)")
 _STATIC_CAST = re.compile(r"static_cast\s*<[\w\s:]{1,40}>")
+_HINT = re.compile(r"__(ld|st)(?:g|ca|cg|cs|cv|lu|wb|wt)\b")
 _MAX_STEPS = 40  # definitions followed for one value
 
 
@@ -81,6 +82,14 @@ class Usage:
         self._bare()
 
     def _define(self, name: str, value: Node) -> None:
+        reached = self._reached(value)
+        if reached is not None:
+            self.aliases.setdefault(name, reached)
+        else:
+            self.definitions.setdefault(name, text_of(value))
+
+    def _reached(self, value: Node) -> tuple[str, str] | None:
+        """(parameter, offset) of an expression that points into a buffer: `x`, `x + i`, `&x[i]`, a cast of these."""
         base, offset = value, "0"
         while base.type in ("parenthesized_expression", "cast_expression"):
             base = base.child_by_field_name("value") or base.named_children[-1]
@@ -99,12 +108,11 @@ class Usage:
                 base = inner.child_by_field_name("argument") or base
                 offset = text_of(index)[1:-1] if index is not None else "0"
         if base.type == "identifier" and text_of(base) in self.pointers:
-            self.aliases.setdefault(name, (text_of(base), offset))
-        elif base.type == "identifier" and text_of(base) in self.aliases:
+            return text_of(base), offset
+        if base.type == "identifier" and text_of(base) in self.aliases:
             parameter, before = self.aliases[text_of(base)]
-            self.aliases.setdefault(name, (parameter, f"{before} + {offset}"))
-        else:
-            self.definitions.setdefault(name, text_of(value))
+            return parameter, f"{before} + {offset}"
+        return None
 
     def _bound(self, node: Node) -> None:
         left, operator, right = node.children[0], node.children[1].type, node.children[2]
@@ -124,23 +132,29 @@ class Usage:
         use = self.uses.get(parameter)
         if use is None:
             return
-        if not use.indices:
-            use.first_write = access.kind == "write" and not _reads_itself(access)
-        use.indices.append((offset, access.indices[0]))
-        use.read |= access.kind != "write"
-        use.written |= access.kind != "read"
         call = (
             access.node.parent.parent.parent
             if access.node and access.node.parent and access.node.parent.parent
             else None
         )
-        if access.kind == "update" and call is not None and call.type == "call_expression":
-            use.atomic |= text_of(call).startswith("atomic")
+        called = (
+            text_of(call) if access.kind == "update" and call is not None and call.type == "call_expression" else ""
+        )
+        hint = _HINT.match(called)
+        if not use.indices:
+            use.first_write = access.kind == "write" and not _reads_itself(access)
+        use.indices.append((offset, access.indices[0]))
+        use.read |= access.kind != "write" and (hint is None or hint[1] == "ld")
+        use.written |= access.kind != "read" and (hint is None or hint[1] == "st")
+        use.atomic |= called.startswith("atomic")
 
     def _bare(self) -> None:
-        """Uses without brackets: `*y = …`, `atomicAdd(y, …)`, `f(x, …)`."""
+        """Uses without brackets: `*y = …`, `atomicAdd(y, …)`, `__stcs(y + i, …)`, `f(x, …)`."""
+        hinted: set[int] = set()  # where the buffers of cache hints stand
         for node in walk(self.body):
-            if node.type != "identifier":
+            if node.type == "call_expression":
+                hinted |= self._hint(node)
+            if node.type != "identifier" or node.start_byte in hinted:
                 continue
             parameter, offset = self.aliases.get(text_of(node), (text_of(node), "0"))
             use, parent = self.uses.get(parameter), node.parent
@@ -162,6 +176,20 @@ class Usage:
                     use.escapes = True
             elif parent.type in ("cast_expression", "template_argument_list"):
                 use.escapes = True
+
+    def _hint(self, call: Node) -> set[int]:
+        """Takes in a load or store with a cache hint; where the names in its pointer stand."""
+        function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+        kind = _HINT.fullmatch(text_of(function)) if function is not None else None
+        given = [n for n in arguments.named_children if n.type != "comment"] if arguments is not None else []
+        reached = self._reached(given[0]) if kind is not None and given else None
+        if kind is None or reached is None or any(n.type == "subscript_expression" for n in walk(given[0])):
+            return set()
+        use = self.uses[reached[0]]
+        use.read |= kind[1] == "ld"
+        use.written |= kind[1] == "st"
+        use.indices.append((reached[1], "0"))
+        return {n.start_byte for n in walk(given[0]) if n.type == "identifier"}
 
     def is_size(self, name: str) -> bool:
         """Whether an integer parameter bounds an index or stands in one: it then is a size, else a plain value."""
