@@ -18,7 +18,7 @@ from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built, NotBuilt, Signals
 from engine.evaluate.speeds import Speeds
-from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome, Program
+from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
 from engine.predict.predictor import Predictor
 from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox
@@ -300,8 +300,15 @@ class CpuEvaluator:
         except OptimlError as error:
             return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what)), None
         stages["predict"] = time.perf_counter() - begin
-        against = measurement.ratio / self.speeds.predict(incumbent).ratio if incumbent is not None else None
+        against = None if incumbent is None else self._against(measurement, incumbent)
         return replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement), against
+
+    def _against(self, measurement: Measurement, incumbent: Built) -> float | None:
+        """The speedup over the incumbent; None where that comes from an earlier run and cannot be predicted again."""
+        try:
+            return measurement.ratio / self.speeds.predict(incumbent).ratio
+        except OptimlError:
+            return None
 
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
         return self.evaluate(built, incumbent)

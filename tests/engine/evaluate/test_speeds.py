@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from engine.cpu import CpuRun, Finding
 from engine.errors import RefusedError
 from engine.evaluate import speeds
-from engine.model import LaunchConfig
+from engine.evaluate.cpu import CpuEvaluator
+from engine.evaluate.model import Built
+from engine.model import LaunchConfig, Measurement
 from engine.predict.counts import AccessCounts, KernelCounts
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
 
@@ -67,3 +69,15 @@ def test_a_kernel_whose_work_grows_with_the_square_is_counted_at_smaller_sizes(m
 def test_a_kernel_that_takes_too_long_at_any_size_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RefusedError, match="did not end in 20 s"):
         predicted(monkeypatch, Slow(unit=1))
+
+
+def test_an_incumbent_of_an_earlier_run_that_cannot_be_predicted_ends_no_search() -> None:
+    def predict(built: Any) -> Measurement:
+        if built == "its":
+            raise RefusedError("what the kernel accesses cannot be counted on the CPU")
+        return Measurement((), 2.0, 2.0, 2.0)
+
+    made = CpuEvaluator.__new__(CpuEvaluator)
+    made.speeds = cast(speeds.Speeds, SimpleNamespace(predict=predict))
+    assert made._against(Measurement((), 3.0, 3.0, 3.0), cast(Built, "another")) == 1.5
+    assert made._against(Measurement((), 3.0, 3.0, 3.0), cast(Built, "its")) is None
