@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.errors import OptimlError
 from engine.model import Program
 from engine.source.launch import evaluate, sites
-from engine.source.load import load_program
+from engine.source.load import load_program, read_below
 from engine.source.model import Kernel, Unit
 from engine.source.parse import parse
 from engine.source.slice import device_slice
@@ -42,6 +42,9 @@ def targets_in(root: Path, path: str, commit: str) -> list[Target]:
     Raises UsageError and SourceError for what is no CUDA file, SpecError where no spec of the file can be read.
     """
     file = root / path
+    data = read_below(root, path)
+    if data is not None and b"__global__" not in data:
+        return []  # host code alone: nothing to look at, and no word at each commit
     names = described(root, file)
     program = load_program(file)
     unit = parse(program.data, path)

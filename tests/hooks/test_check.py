@@ -64,6 +64,14 @@ def test_a_name_that_is_no_file_here_is_said(hook: ModuleType, repository: Path,
         assert f"{hook.__name__.replace('hooks.', 'optiml-')}: {says}" in err
 
 
+@pytest.mark.parametrize("hook", [check, quick])
+def test_a_file_of_host_code_alone_needs_no_word(hook: ModuleType, repository: Path, capsys: Output) -> None:
+    """It was named at each commit as not looked at."""
+    (repository / "host.cu").write_text("void run() {}\n")
+    assert hook.main(["host.cu"]) == 0
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.usefixtures("runtime")
 def test_an_error_of_the_compiler_is_said_once(repository: Path, edit: Edit, capsys: Output) -> None:
     """The C++ compiler of the small run refused the kernel as well, and its log was nowhere to be seen."""
