@@ -19,6 +19,7 @@ from engine.source.items import Item, Token, directive_parts, items_of
 from engine.source.parse import parse
 from engine.spec.model import KernelSpec
 from engine.spec.read import specs_in
+from engine.verify.launched import counts, uninstantiated, unlaunched
 
 # Names that a candidate may not bring in, each with what they would allow. The original may have them.
 _FORBIDDEN: tuple[tuple[str, str], ...] = (
@@ -44,11 +45,6 @@ _HEADERS = re.compile(
     r"<(?:cuda_runtime\.h|cuda_fp16\.h|cuda_bf16\.h|cuda_pipeline\.h|cooperative_groups\.h|cooperative_groups/\w+\.h|"
     r"cub/[\w/]+\.cuh|mma\.h|math_constants\.h|vector_types\.h|cuda/(?:std/\w+|pipeline|barrier))>\Z"
 )
-_INTEGERS = frozenset(
-    {"int", "unsigned", "long", "short", "size_t", "dim3", "auto", "const", "constexpr", "static", "std", "::",
-     "uint32_t", "int32_t", "uint64_t", "int64_t", "uint", "__restrict__"}
-)  # fmt: skip
-_CALLS = frozenset({"dim3", "min", "max", "std", "sizeof", "static_cast", "int", "unsigned", "float", "double", "ceil"})
 _DEVICE = frozenset({"__global__", "__device__"})
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|(//[^\n]*|/\*.*?\*/)', re.S)
 _SPEC = re.compile(r"//\s*optiml:")
@@ -161,7 +157,7 @@ class _Items:
             if item.kind == "function" and not set(item.defines) & kernels and not set(item.defines) <= self.ours
         ]
         # Constants that only name the instance of our kernel at its launch are the launch's: that instance is what is verified.
-        used = {t.text for item in others for t in _flat(_uninstantiated(_unlaunched(item, kernels), spec))}
+        used = {t.text for item in others for t in _flat(uninstantiated(unlaunched(item, kernels), spec))}
         used |= {t.text for item in everything if _is_host_variable(item) for t in _flat(item.tokens)}
         self.foreign = _meant(used, everything)
         self.shared = {t.text for item in others if _is_device(item) for t in _flat(item.tokens)} - kernels
@@ -190,8 +186,8 @@ class _Items:
                     return f"{what} ('{token.text[:60]}')"
         if item.kind == "function" and _is_device(item):
             body = [t for t in item.tokens if t.kind != "directive"][len(item.head) - 1 :]
-            if _counts(body, ("<", "<", "<")) > sum(
-                _counts(i.tokens, ("<", "<", "<")) for i in self.old if _is_device(i)
+            if counts(body, ("<", "<", "<")) > sum(
+                counts(i.tokens, ("<", "<", "<")) for i in self.old if _is_device(i)
             ):
                 return "launches a kernel from device code"
             if _keeps(body) and not any(_keeps(i.tokens[len(i.head) - 1 :]) for i in self.old if _is_device(i)):
@@ -260,7 +256,7 @@ class _Items:
                 if not mine and not is_new:
                     yield "device", item.defines, tuple(t.text for t in item.tokens)
             elif item.kind == "function":
-                yield "host", item.defines, tuple(t.text for t in _unlaunched(item, self.kernels))
+                yield "host", item.defines, tuple(t.text for t in unlaunched(item, self.kernels))
             elif self._is_new(item, first) or self._is_constant(item, first):
                 continue
             else:
@@ -321,15 +317,6 @@ def _is_host_variable(item: Item) -> bool:
     return item.kind == "variable" and not words & {"const", "constexpr", "__device__", "__constant__", "__managed__"}
 
 
-def _counts(tokens: Sequence[Token], pattern: tuple[str, ...]) -> int:
-    size = len(pattern)
-    return sum(
-        all(tokens[i + k].text == pattern[k] for k in range(size))
-        and tokens[i + size - 1].end - tokens[i].start == size
-        for i in range(len(tokens) - size + 1)
-    )
-
-
 def _keeps(tokens: Sequence[Token]) -> bool:
     """Whether a body declares a static variable that is neither shared nor a constant."""
     for i, token in enumerate(tokens):
@@ -376,124 +363,6 @@ def _meant(used: set[str], items: Sequence[Item]) -> set[str]:
             found.add(name)
             waiting += made_of.get(name, ())
     return found
-
-
-def _unlaunched(item: Item, kernels: set[str]) -> list[Token]:
-    """A host function's tokens without the figures of these kernels' launches, and without what is declared only for these."""
-    tokens = list(item.tokens)
-    inside = _launch_figures(tokens, kernels)
-    statements = list(_statements(tokens))
-    declared = {name: (a, b) for a, b in statements for name in [_declares(tokens[a:b])] if name}
-    dropped: set[str] = set(declared)
-    while True:
-        # A name used by anything that stays is no launch's alone.
-        gone = {i for name in dropped for i in range(*declared[name])} | inside
-        used = {t.text for i, t in enumerate(tokens) if i not in gone}
-        keep = {name for name in dropped if name in used}
-        if not keep:
-            break
-        dropped -= keep
-    gone = {i for name in dropped for i in range(*declared[name])} | inside
-    return [t for i, t in enumerate(tokens) if i not in gone]
-
-
-def _uninstantiated(tokens: Sequence[Token], spec: KernelSpec) -> list[Token]:
-    """The tokens without the template arguments of the instances that the spec names: `k<float, SIZE><<<`."""
-    kernels = {
-        (s.kernel.rpartition("::")[2], re.sub(r"\s+", "", s.template_args)) for s in spec.steps if s.template_args
-    }
-    names = {name for name, _ in kernels}
-    dropped: set[int] = set()
-    for i, token in enumerate(tokens[:-1]):
-        if token.text not in names or tokens[i + 1].text != "<":
-            continue
-        depth = 0
-        for j in range(i + 1, len(tokens)):
-            depth += (tokens[j].text == "<") - (tokens[j].text == ">")
-            if depth == 0:
-                arguments = "".join(t.text for t in tokens[i + 2 : j])
-                if (token.text, arguments) in kernels and _counts(tokens[j + 1 : j + 4], ("<", "<", "<")):
-                    dropped.update(range(i + 1, j + 1))
-                break
-    return [t for i, t in enumerate(tokens) if i not in dropped]
-
-
-def _launched(tokens: Sequence[Token], at: int) -> str:
-    """The plain name of the kernel whose `<<<` stands at a place; "" where it is no name."""
-    depth = 0
-    for token in reversed(tokens[:at]):
-        depth += (token.text == ">") - (token.text == "<")
-        if depth == 0 and token.text != "<":
-            return token.text if token.kind == "name" else ""
-    return ""
-
-
-def _launch_figures(tokens: Sequence[Token], kernels: set[str]) -> set[int]:
-    inside: set[int] = set()
-    i = 0
-    while i + 2 < len(tokens):
-        if _counts(tokens[i : i + 3], ("<", "<", "<")):
-            end = next((j for j in range(i + 3, len(tokens) - 2) if _counts(tokens[j : j + 3], (">", ">", ">"))), None)
-            figures = tokens[i + 3 : end] if end is not None else ()
-            if end is not None and _launched(tokens, i) in kernels and _arithmetic(figures):
-                # A stream, the fourth figure, decides the order of work and stays.
-                commas, depth, last = 0, 0, end
-                for j in range(i + 3, end):
-                    depth += (tokens[j].text in "([{") - (tokens[j].text in ")]}")
-                    commas += tokens[j].text == "," and depth == 0
-                    if commas == 3:
-                        last = j
-                        break
-                inside.update(range(i + 3, last))
-                i = end
-        i += 1
-    return inside
-
-
-def _statements(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    begin, depth = 0, 0
-    for i, token in enumerate(tokens):
-        if token.kind == "directive":
-            begin = i + 1
-        elif token.kind == "op":
-            depth += (token.text in "([") - (token.text in ")]")
-            if token.text in "{}":
-                begin = i + 1
-            elif token.text == ";" and depth == 0:
-                yield begin, i + 1
-                begin = i + 1
-
-
-def _declares(statement: Sequence[Token]) -> str | None:
-    """The name that a statement declares, if it is a declaration of one integer or dim3 by arithmetic."""
-    i = 0
-    while i < len(statement) and statement[i].text in _INTEGERS:
-        i += 1
-    if i == 0 or i + 1 >= len(statement) or statement[i].kind != "name" or statement[i + 1].text not in ("=", "(", "{"):
-        return None
-    rest = statement[i + 2 : -1] if statement[i + 1].text == "=" else statement[i + 1 : -1]
-    return statement[i].text if _arithmetic(rest) else None
-
-
-def _arithmetic(tokens: Sequence[Token]) -> bool:
-    """Whether an expression has no effect of its own, as far as tokens tell."""
-    for i, token in enumerate(tokens):
-        if token.kind in ("string", "directive") or token.text in ("=", ";", "[", "&", "new", "delete"):
-            if token.text == "=" and (
-                (i + 1 < len(tokens) and tokens[i + 1].text == "=") or (i and tokens[i - 1].text in "=<>!")
-            ):
-                continue
-            return False
-        following = tokens[i + 1].text if i + 1 < len(tokens) else ""
-        if token.kind == "name" and following == "(" and token.text not in _CALLS and not _is_division(token.text):
-            return False
-        if token.text in "+-" and following == token.text and tokens[i + 1].start == token.end:
-            return False
-    return True
-
-
-def _is_division(name: str) -> bool:
-    return re.fullmatch(r"(?i:cdiv|ceil_?div\w*|div_?(?:round_?)?up|divup|idivup)", name) is not None
 
 
 def keeps_state(original: bytes, candidate: bytes) -> bool:
