@@ -1,6 +1,6 @@
 """How soon each strategy of the tuner finds a fast point, on simulated kernels: without a GPU, in a minute.
 
-    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,annealing,halving,random] [--record FILE]
+    python benchmarks/tuner_landscapes.py [--seeds 24] [--strategies model,annealing,halving,random] [--cache FILE]... [--record FILE]
 
 The spaces are those of benchmarks/tuning (SAXPY, transpose, row sum, matrix product, convolution) with their real launches, and one of a
 fused product with stages and a bound on registers. The time of a point is computed from what bounds such kernels on an H200:
@@ -13,6 +13,8 @@ A strategy gets a tenth of the points, but at most `--most` (Kernel Tuner goes t
 is told what the compiler says as in the tuner: of points that were asked for and compiled ahead, `--ahead` for each that is timed.
 For each strategy: the share of the speed of the best of all points that is reached (mean, and the worst tenth of seeds), how often it
 is within 1 and 2 per cent of it, and the median number of evaluations until it was within 2 per cent (of the runs that came there).
+With `--cache` the times are not simulated: it takes a file of Kernel Tuner in which every point of a space was timed on a GPU (such as
+https://github.com/AutoTuningAssociation/benchmark_hub publishes, plain or compressed by gzip), and nothing but the parameters is known.
 The simulation shows how strategies compare; that the default suffices on a GPU is for benchmarks/peer_kernel_tuner.py to show.
 """
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import math
 import statistics
@@ -36,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from engine.errors import UsageError  # noqa: E402
 from engine.model import LaunchConfig, Resources  # noqa: E402
 from engine.predict.occupancy import Occupancy, occupancy  # noqa: E402
 from engine.predict.targets import Figures, figures_for  # noqa: E402
@@ -51,6 +55,7 @@ STRATEGIES = ("model", "annealing", "halving", "random")
 SHARE, MOST = 0.1, 60
 AHEAD = 3  # points compiled for each that is timed: 16 cores do some 50 a second
 _OFF, _LOOK, _DUEL = 0.005, 0.015, 0.003  # deviations, as shares of the time
+_FAILED_MS = 1e8  # older files hold 1e20 for what failed
 _H200 = figures_for("sm_90")
 
 Values = Mapping[str, int]
@@ -257,6 +262,33 @@ def landscape(kernel: str, seed: int, figures: Figures = _H200) -> Landscape:
     )
 
 
+def recorded(path: Path) -> Landscape:
+    """The space of a cache file of Kernel Tuner, with the times that it holds. Raises UsageError where it is none."""
+    try:
+        raw = path.read_bytes()
+        found = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        names = [n for n, values in found["tune_params"].items() if len(values) > 1]
+        times: dict[Point, float] = {}
+        for row in found["cache"].values():
+            time_ms = row["time"]
+            ran = isinstance(time_ms, int | float) and 0 < time_ms < _FAILED_MS
+            times[tuple(int(row[n]) for n in names)] = float(time_ms) * 1000 if ran else math.inf
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"no cache file of Kernel Tuner: {error!r}"[:200], str(path)) from None
+    points = tuple(sorted(times))
+    ran_us = {p: t for p, t in times.items() if math.isfinite(t)}
+    if not ran_us:
+        raise UsageError("no point of it ran", str(path))
+    nothing: Mapping[str, float] = {}
+    return Landscape(
+        points,
+        ran_us,
+        dict.fromkeys(points, nothing),
+        dict.fromkeys(ran_us, nothing),
+        frozenset(set(points) - set(ran_us)),
+    )
+
+
 # ---- the runs
 
 
@@ -304,11 +336,12 @@ def _trials(strategy: Any, point: Point) -> Sequence[Any]:
     return [Trial(point)]
 
 
-def measure(kernels: Sequence[str], strategies: Sequence[str], seeds: int, most: int, ahead: int) -> dict[str, Any]:
-    """By kernel, then by strategy; see the module's docstring."""
+def measure(
+    spaces: Mapping[str, Sequence[Landscape]], strategies: Sequence[str], most: int, ahead: int
+) -> dict[str, Any]:
+    """By space, then by strategy; each space has a landscape for each seed. See the module's docstring."""
     rows: dict[str, Any] = {}
-    for kernel in kernels:
-        grounds = [landscape(kernel, seed) for seed in range(seeds)]
+    for kernel, grounds in spaces.items():
         limit = min(most, math.floor(SHARE * len(grounds[0].points)))
         found: dict[str, Any] = {}
         for name in strategies:
@@ -343,17 +376,27 @@ def render(rows: Mapping[str, Any]) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run; exit code 0."""
+    """Run; exit code 0, 2 for a cache file that is none."""
     parser = argparse.ArgumentParser(description="The tuner's strategies on simulated kernels.")
     parser.add_argument("--kernels", default=",".join(KERNELS), help=f"of {', '.join(KERNELS)} (default: all)")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="of optiml tune --strategy")
     parser.add_argument("--seeds", type=int, default=24, help="landscapes of each kernel (default: 24)")
     parser.add_argument("--most", type=int, default=MOST, help=f"evaluations at most (default: {MOST})")
     parser.add_argument("--ahead", type=int, default=AHEAD, help=f"compiled for each that is timed (default: {AHEAD})")
+    parser.add_argument("--cache", type=Path, action="append", default=[], help="a space that was timed: see above")
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
     strategies = options.strategies.split(",")
-    rows = measure(options.kernels.split(","), strategies, options.seeds, options.most, options.ahead)
+    if options.cache:
+        try:
+            spaces = {
+                f"{p.parent.name}/{p.name.partition('.')[0]}": [recorded(p)] * options.seeds for p in options.cache
+            }
+        except UsageError as error:
+            parser.error(str(error))
+    else:
+        spaces = {k: [landscape(k, seed) for seed in range(options.seeds)] for k in options.kernels.split(",")}
+    rows = measure(spaces, strategies, options.most, options.ahead)
     print(render(rows))
     if options.record:
         record = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import statistics
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tuner_landscapes as landscapes
+from engine.errors import UsageError
 
 
 def test_a_landscape_is_its_kernels_and_its_seeds() -> None:
@@ -56,3 +58,44 @@ def test_the_command_records_what_it_prints(tmp_path: Path, capsys: pytest.Captu
     assert row["evaluations"] == 9
     assert len(row["strategies"]["random"]["shares"]) == 3
     assert capsys.readouterr().out.strip() == landscapes.render(record["rows"])
+
+
+def test_a_space_that_was_timed_takes_the_place_of_a_simulated_one(tmp_path: Path) -> None:
+    rows = {
+        f"{b},{t},1": {
+            "block": b,
+            "tile": t,
+            "flag": 1,
+            "time": "RuntimeFailedConfig" if b * t > 512 else 1.0 + abs(b * t - 256) / 64,
+        }
+        for b in (32, 64, 128, 256)
+        for t in (1, 2, 4, 8)
+    }
+    held = {"tune_params": {"block": [32, 64, 128, 256], "tile": [1, 2, 4, 8], "flag": [1]}, "cache": rows}
+    path = tmp_path / "A100.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(held).encode()))
+    one = landscapes.recorded(path)
+    assert len(one.points) == 16
+    assert one.time_us[(64, 4)] == one.best_us == 1000.0
+    assert one.impossible == {(128, 8), (256, 4), (256, 8)}
+    assert landscapes.main(["--cache", str(path), "--strategies", "annealing", "--seeds", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"tune_params": {}}',
+        b"\x1f\x8bnothing",
+        b'{"tune_params": {"a": [1, 2]}, "cache": {"x": {"time": 1}}}',
+    ],
+)
+def test_a_file_that_is_no_cache_is_refused(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "cache.json"
+    path.write_bytes(text)
+    with pytest.raises(UsageError, match="no cache file"):
+        landscapes.recorded(path)
+    with pytest.raises(SystemExit) as ended:
+        landscapes.main(["--cache", str(path)])
+    assert ended.value.code == 2

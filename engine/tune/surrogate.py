@@ -41,9 +41,8 @@ _NOISE = (1e-4, 1e-3, 1e-2)
 _SWEEPS = 2  # over all features, at each fit
 _PRIOR = 0.25  # how much likelier long length scales are before anything is measured: a log-normal prior's weight. Ours
 _FIT_EVERY = 3  # at first; later less often, as a point more changes less
-# One choice in two is the best beside the best so far, which a smooth model takes for noise: a local search that goes on all along. On
-# measured spaces of Kernel Tuner's authors (convolution, matrix product, point in polygon) one in two came within 1 % of the best in
-# 86 % of runs of at most 60 points, one in three in 71 %. Ours
+# One choice in two is the best beside the best so far, which a smooth model takes for noise: a local search that goes on all along.
+# Ours; set on simulated and on recorded spaces (benchmarks/tuner_landscapes.py), where one in three found less.
 _NEAR_EVERY = 2
 _DEPTH = 3.0  # values this far below the best (in doublings) are all the same: the model is for the fast ones. Ours
 _FAILED_BELOW = 1.0  # a point that failed counts as half the speed of the worst that ran
