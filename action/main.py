@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
     from action.context import Context
+    from bot.bundle import Bundle
+    from engine.config import Config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +74,6 @@ def _optimize(context: Context) -> int:
     from action.request import read_request
     from bot.bundle import FILE, write_reason
     from bot.git import Repository
-    from bot.review import regressed
     from engine.commands.optimize import parse_budget
     from engine.errors import OptimlError
 
@@ -97,9 +98,7 @@ def _optimize(context: Context) -> int:
         if not (context.bundle / FILE).exists():
             write_reason(str(error), context.bundle)
         raise
-    least = settings_at(Repository(context.workspace), request.base).thresholds.regression
-    improved = sum(looked.result is not None and looked.result.best is not None for looked in bundle.kernels)
-    slower = sum(regressed(looked.comparison, least) for looked in bundle.kernels)
+    improved, slower = _counted(bundle, settings_at(Repository(context.workspace), request.base))
     context.answer(
         {
             "improved": str(improved),
@@ -110,6 +109,17 @@ def _optimize(context: Context) -> int:
     )
     _say(f"kernels looked at: {len(bundle.kernels)}; could be faster: {improved}; became slower: {slower}")
     return 0
+
+
+def _counted(bundle: Bundle, config: Config) -> tuple[int, int]:
+    """How many kernels a review will say could be faster, and how many became slower: by its own criteria."""
+    from bot.review import Settings, make_review
+
+    settings = Settings(
+        least_speedup=config.thresholds.speedup, regression=config.thresholds.regression, post_predicted=config.post.predicted
+    )  # fmt: skip
+    review = make_review(bundle, (), settings)
+    return len(review.findings), len(review.regressions)
 
 
 def _publish(context: Context) -> int:

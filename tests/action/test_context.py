@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from action.context import read_context
-from action.main import _escaped, main
+from action.main import _counted, _escaped, main
 from engine.errors import UsageError
 
 
@@ -90,3 +90,16 @@ def test_the_bundle_is_not_where_a_pull_request_could_put_links(environment: dic
     assert context.bundle.is_relative_to(tmp_path / "temp")
     for workflow in (Path(__file__).resolve().parents[2] / "docs" / "workflows").glob("*.yml"):
         assert workflow.read_text().count("path: ${{ runner.temp }}/optiml-bundle\n") == 2
+
+
+def test_the_outputs_count_what_the_review_says() -> None:
+    """A kernel below the threshold, and one predicted where predictions are not posted, counted as improved."""
+    from bot.bundle import Looked
+    from engine.config import Config, Post, Thresholds
+    from tests.bot.make import bundle, looked
+
+    small, guess = looked(1.03), looked(3.0, kernel="guess", predicted=True)
+    some: tuple[Looked, ...] = (looked(2.0), small, guess, looked(None, kernel="slow", against=0.5))
+    settings = Config(thresholds=Thresholds(speedup=1.1), post=Post(predicted=False))
+    assert _counted(bundle(*some), settings) == (1, 1)
+    assert _counted(bundle(*some), Config(thresholds=Thresholds(speedup=1.1))) == (2, 1)
