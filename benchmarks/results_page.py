@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import bench, examples, recorded_answers  # noqa: E402 - the path above makes it importable when run as a script
+from benchmarks import bench, examples, recorded_answers, tuner_landscapes  # noqa: E402 - the path above makes it importable when run as a script
 from benchmarks.tables import TABLES  # noqa: E402
 
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
@@ -36,7 +36,7 @@ def page(results: Path = RESULTS) -> str:
             parts += [f"## {name}: {table.title}", _where(record, name), table.render(record)]
         elif name == "examples":
             parts += _earlier_examples(results)
-    return "\n\n".join([*parts, *_model_path(results)]) + "\n"
+    return "\n\n".join([*parts, *_model_path(results), *_tuner_landscapes(results)]) + "\n"
 
 
 def _model_path(results: Path) -> list[str]:
@@ -54,6 +54,24 @@ def _model_path(results: Path) -> list[str]:
         record["method"],
         *([record["note"]] if record.get("note") else []),
     ]
+
+
+def _tuner_landscapes(results: Path) -> list[str]:
+    """How soon the tuner's strategies find a fast point where times are simulated, and where they were recorded."""
+    parts = []
+    for name, title in (
+        ("tuner_landscapes", "the tuner's strategies on simulated kernels"),
+        ("tuner_landscapes-recorded", "the same on spaces that Kernel Tuner's authors timed"),
+    ):
+        path = results / f"{name}.json"
+        if path.is_file():
+            record = json.loads(path.read_text(encoding="utf-8"))
+            said = (
+                f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}, no GPU, "
+                f"{record['seeds']} seeds. Every figure: [{path.name}](../benchmarks/results/{path.name})."
+            )
+            parts += [f"## {name}: {title}", said, tuner_landscapes.render(record["rows"])]
+    return parts
 
 
 def _where(record: Mapping[str, Any], name: str) -> str:
