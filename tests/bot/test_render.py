@@ -92,6 +92,19 @@ def test_a_speedup_whose_interval_reaches_below_the_least_is_not_suggested() -> 
     assert review(bundle(looked(1.08))).findings  # 1.06 to 1.10
 
 
+def test_a_regression_shows_the_worst_shapes() -> None:
+    """It showed the first four, and not that there were more."""
+    slower = looked(None, against=0.5)
+    assert slower.comparison is not None
+    m = slower.comparison.measurement
+    assert m is not None
+    cases = tuple(replace(m.cases[0], case=f"n={n}", ratio=1.0 - n / 10) for n in range(7))
+    worse = replace(slower, comparison=replace(slower.comparison, measurement=replace(m, cases=cases)))
+    text = review_body(review(bundle(worse)))
+    assert re.findall(r"  - `(n=\d)`", text) == ["n=6", "n=5", "n=4", "n=3"]
+    assert "  - and 3 more cases, less slowed or faster" in text
+
+
 def test_why_nothing_is_suggested_is_said_for_each_kernel() -> None:
     """It said how many candidates were tried, also where something faster was found and held back."""
     said = status_body(
