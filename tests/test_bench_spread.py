@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,18 +144,10 @@ def test_rows_of_a_group_stay_on_the_gpu_where_it_began(call: Call) -> None:
     assert homes["a-meets"] != homes["b-meets"]
 
 
-def test_an_interruption_ends_the_rows_that_run(call: Call) -> None:
+def test_an_interruption_ends_the_rows_that_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.monotonic()
-    main = threading.main_thread().ident
-    assert main is not None
     pids: list[int] = []
     kept_rows = call.place.results / "one.part.json"
-
-    def interrupt() -> None:
-        while time.monotonic() - begin < 20 and not (len(pids) == 3 and kept_rows.exists()):
-            time.sleep(0.02)
-        signal.pthread_kill(main, signal.SIGINT)
-
     popen = subprocess.Popen
 
     def kept(*given: Any, **more: Any) -> Any:
@@ -163,11 +155,19 @@ def test_an_interruption_ends_the_rows_that_run(call: Call) -> None:
         pids.append(process.pid)
         return process
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", kept)
-        threading.Thread(target=interrupt).start()
+    def wait(seconds: float) -> None:
+        time.sleep(seconds)
+        if len(pids) == 3 and kept_rows.exists():
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+    try:
+        monkeypatch.setattr(subprocess, "Popen", kept)
+        monkeypatch.setattr(spread, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
         with pytest.raises(KeyboardInterrupt):
             call.run(_table("one", ["a", "b-long", "c-long"]))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begin < 50.0  # and not the minute that they take
     for pid in pids:
         with pytest.raises(ProcessLookupError):

@@ -12,10 +12,12 @@ from tests.bot.server.schema import validator
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 def test_one_pull_request_is_slower_and_another_could_be_faster(tmp_path: Path) -> None:
     validator()
-    found = run("cpu", "20s", tmp_path)
+    found = run("cpu", "20s", tmp_path / "first")
+    if wrong(found):  # twenty seconds of a busy machine may be too few to find anything
+        found = run("cpu", "90s", tmp_path / "again")
     assert wrong(found) == []
     assert found["validated"]
     (slower,), (faster,) = found["slower"]["bundle"], found["faster"]["bundle"]
