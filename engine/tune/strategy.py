@@ -30,7 +30,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Known:
-    """What a strategy is given to start from. `features` describe points beyond their values (launches, machine code)."""
+    """What a strategy is given to start from; what else is known of a point comes by `describe`."""
 
     points: tuple[Point, ...]
     seed: int
@@ -57,7 +57,7 @@ class Strategy(Protocol):
         ...
 
     def describe(self, point: Point, features: Mapping[str, float]) -> None:
-        """What the compiler said of a point."""
+        """What is known of a point beyond its values: figures of its launch, then of its machine code (`engine.tune.describe`)."""
         ...
 
 

@@ -144,8 +144,10 @@ class Tuner:
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
+                begin = time.monotonic()
                 self._look_ahead()
                 trials = self.strategy.ask(self._ahead(budget))
+                self._stage("select", time.monotonic() - begin)
                 if not trials:
                     self.progress.stopped = "every point was tried"
                     return
