@@ -148,7 +148,8 @@ def test_both_are_suggested_where_the_users_command_passes(tmp_path, machine, ca
     said = printed(result, capsys)
     assert "Dispatch by n: 2.45× (2.42 to 2.47) over the original, over all shapes." in said
     assert "passed: end-to-end command, of the dispatch code (" in said
-    assert "Take one of them with: git apply out/best.patch" in said
+    assert "Take one of them" in said
+    assert "git apply out/best.patch" in said
 
 
 def test_dispatch_code_that_the_users_command_fails_with_is_no_suggestion(tmp_path, machine, capsys):
