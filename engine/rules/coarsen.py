@@ -25,12 +25,14 @@ from engine.rules.common import (
     reindent,
     render,
     sound,
+    strip,
     text,
     visible,
     walk,
     waves,
 )
 from engine.rules.model import Family, Proposal, Site
+from engine.rules.scope import assigned
 from engine.rules.threads import (
     AXES,
     Axis,
@@ -141,8 +143,18 @@ def independent(site: Site, mapping: ThreadMap) -> bool:
         return False
     if any(i.factor != 1 or not i.alone for i in mapping.indices) or not mapping.work:
         return False
+    repeated = (*mapping.work, *mapping.derived)
+    if any(_changes_parameter(site, node) for node in repeated):
+        return False
     atomics = frozenset(c for c in site.kernel.calls if c.startswith("atomic"))
-    return all(local_only(site, node, atomics) for node in (*mapping.work, *mapping.derived))
+    return all(local_only(site, node, atomics) for node in repeated)
+
+
+def _changes_parameter(site: Site, node: Node) -> bool:
+    """Whether a parameter itself becomes another (`x += row * n`): done once more it would be yet another."""
+    parameters = {p.name for p in site.kernel.parameters}
+    targets = (strip(t) for n in walk(node) if (t := assigned(n)) is not None)
+    return any(t.type == "identifier" and text(t) in parameters for t in targets)
 
 
 def covered(site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...]) -> dict[Axis, str] | None:

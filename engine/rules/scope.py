@@ -91,6 +91,7 @@ class Scope:
         self.constant = {m[1].decode() for m in _CONSTANT.finditer(site.unit.data)}
         self.declared: dict[str, list[Declared]] = {}
         self._changed: dict[tuple[int, str], bool] = {}
+        self._starts: dict[str, tuple[str, Polynomial | None] | None] = {}
         self._source = site.unit.data, site.unit.path
         self._homes: dict[
             int, tuple[Node, Node]
@@ -167,7 +168,7 @@ class Scope:
             name = text(node)
             found = self.lookup(name, node)
             if found is None:
-                return (name, number(0)) if name in self.pointers else None
+                return self._parameter(name) if name in self.pointers else None
             if found.shape != "pointer" or found.value is None or self.changed(found):
                 return None
             return self.base(found.value, steps + 1)
@@ -194,6 +195,19 @@ class Scope:
             inner = children(arguments)[0] if arguments is not None and children(arguments) else None
         origin = self.base(inner, steps + 1) if inner is not None else None
         return (origin[0], None) if origin is not None else None
+
+    def _parameter(self, name: str) -> tuple[str, Polynomial | None] | None:
+        """The array of a pointer parameter, without a place in it where the pointer moves; None where it may become another."""
+        if name not in self._starts:
+            uses = [n for n in self.same(None, name, self.body) if n.parent is not None]
+            changes = [n.parent for n in uses if n.parent is not None and assigned(n.parent) == n]
+            taken = any(
+                n.parent is not None and n.parent.type == "pointer_expression" and text(n.parent)[0] == "&"
+                for n in uses
+            )
+            other = taken or not all(_advances(change, name) for change in changes)
+            self._starts[name] = None if other else (name, None if changes else number(0))
+        return self._starts[name]
 
     def element(self, subscript: Node) -> tuple[str, Polynomial | None] | None:
         """Array and index of `p[i]` or `*p`; None where the array cannot be told."""
@@ -273,6 +287,17 @@ def _root(node: Node) -> Node:
 def _counts(written_type: str) -> bool:
     words = set(written_type.replace("std::", "").split()) - {"const", "constexpr", "unsigned", "signed"}
     return words <= {"int", "long", "size_t", "ptrdiff_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "uint", "auto"}
+
+
+def _advances(change: Node, name: str) -> bool:
+    """Whether an assignment moves a pointer within its array: `p += n`, `p++`, `p = p + n`."""
+    sign, value = change.child_by_field_name("operator"), change.child_by_field_name("right")
+    if value is None or sign is None or text(sign) != "=":
+        return True
+    node = strip(value)
+    while node.type == "binary_expression" and text(node.child_by_field_name("operator") or node) in ("+", "-"):
+        node = strip(node.child_by_field_name("left") or node.children[0])
+    return node.type == "identifier" and text(node) == name
 
 
 def _compared(pointer: Node) -> bool:

@@ -94,6 +94,9 @@ def test_resident_grid_for_grid_stride_loops() -> None:
         "y[i] = threadIdx.x;",
         "for (int j = 0; j < 3; ++j) { if (j == a) return; y[i] += x[j]; }",
         'asm("membar.gl;"); y[i] = x[i];',
+        "x += i; y[i] = x[0];",
+        "y[i] = *x++;",
+        "a *= i; y[i] = a;",
     ],
 )
 def test_nothing_where_threads_need_each_other(work: str) -> None:

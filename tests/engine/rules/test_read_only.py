@@ -63,3 +63,8 @@ def test_marked_inputs_of_straight_code_are_left_to_the_compiler(old: str, new: 
     marked = SCALE.replace("const float* x", "const float* __restrict__ x")
     assert not propose(make(marked, SCALE_LAUNCH), "read_only")
     assert propose(make(marked.replace(old, new), SCALE_LAUNCH), "read_only")
+
+
+@pytest.mark.parametrize("work", ["x = y; y[i] = x[i];", "const float** p = &x; *p = y; y[i] = x[i];"])
+def test_nothing_for_a_parameter_that_becomes_another_buffer(work: str) -> None:
+    assert not propose(make(SCALE.replace("y[i] = a * x[i];", work), SCALE_LAUNCH), "read_only")

@@ -164,6 +164,10 @@ def test_what_a_loop_computes_for_a_later_one_is_kept_too() -> None:
             "    for (int c = lane; c < cols; c += 32) {\n        y[c] /= sum",
             "    x = y;\n    for (int c = lane; c < cols; c += 32) {\n        y[c] = x[c] / sum",
         ),
+        (
+            "    for (int c = lane; c < cols; c += 32) {\n        y[c] /= sum",
+            "    in = y;\n    for (int c = lane; c < cols; c += 32) {\n        y[c] = in[c] / sum",
+        ),
     ],
 )
 def test_a_result_is_not_kept_where_other_elements_may_be_meant(old: str, new: str) -> None:
