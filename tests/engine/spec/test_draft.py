@@ -231,6 +231,11 @@ void run(const float *x, float *y, int w, int h, int radius) { k<<<dim3(GRID, RO
     tiles = [{"w": 64, "h": 64}, {"w": 64, "h": 192}, {"w": 192, "h": 64}, {"w": 128, "h": 320}]
     assert [case.sizes for case in whole.check] == [{**tile, "radius": 3} for tile in tiles]
     assert whole.time[0].sizes == {"w": 4096, "h": 4096, "radius": 3}
+    three = (
+        code.replace("int radius", "int z").replace("radius", "z").replace("GRID", "w / 8").replace("ROWS", "h * z / 8")
+    )
+    sizes = [case.sizes for case in draft(_program(three), "k").spec.check]
+    assert sizes == [{"w": 8, "h": 8, "z": 8}, {"w": 8, "h": 16, "z": 8}, {"w": 16, "h": 8, "z": 8}]
     some = draft(_program(code.replace("GRID", "(w + 31) / 32").replace("ROWS", "h * 100")), "k", probe=probe).spec
     assert some.time[0].sizes == {"w": 512, "h": 512, "radius": 3}  # 65535 blocks in a column
     assert [case.sizes["h"] for case in some.check] == [1, 129, 7, 257]
