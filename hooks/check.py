@@ -44,6 +44,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     commit = "" if given.all else base_commit(root, given.base)
     paths = chosen(root, given.files, config)
     if not paths:
+        if not given.files:
+            print("note: no file was named, so none was looked at")
         return 0
     common = [fingerprint(root), commit, dataclasses.asdict(settings), config.targets]
     found, notes = _look(root, paths, common, config, commit, deadline)

@@ -82,6 +82,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     commit = "" if given.all else base_commit(root, given.base)
     paths = chosen(root, given.files, config)
     if not paths:
+        if not given.files:
+            print("note: no file was named, so none was looked at")
         return 0
     gpu = Path("/dev/nvidiactl").exists()
     common = [fingerprint(root), commit, budget, config.thresholds.speedup, config.targets, gpu]

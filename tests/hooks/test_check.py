@@ -65,6 +65,12 @@ def test_a_name_that_is_no_file_here_is_said(hook: ModuleType, repository: Path,
 
 
 @pytest.mark.parametrize("hook", [check, quick])
+def test_a_call_without_a_file_says_so(hook: ModuleType, repository: Path, capsys: Output) -> None:
+    assert hook.main(["--all"]) == 0
+    assert capsys.readouterr().out == "note: no file was named, so none was looked at\n"
+
+
+@pytest.mark.parametrize("hook", [check, quick])
 def test_a_file_of_host_code_alone_needs_no_word(hook: ModuleType, repository: Path, capsys: Output) -> None:
     """It was named at each commit as not looked at."""
     (repository / "host.cu").write_text("void run() {}\n")
