@@ -309,16 +309,16 @@ def test_a_resumed_run_decides_as_one_that_was_not_killed(tmp_path, strategy):
         ]
 
     whole = start(tmp_path / "whole", _steps, seed=5, strategy=strategy, in_flight=1)
-    whole.run(Budget(candidates=90))
+    whole.run(Budget(candidates=60))
     wanted = decided(whole)
     assert len({prior for _, _, _, prior, _, _ in wanted}) > 4
-    for number, stop in enumerate((0, 1, 9, 40)):
+    for number, stop in enumerate((1, 9, 30)):
         folder = tmp_path / str(number)
         first = start(folder, _steps, seed=5, strategy=strategy, in_flight=1)
         first.run(Budget(candidates=stop))
         first.journal.close()
         second = start(folder, _steps, seed=5, strategy=strategy, in_flight=1, resume=True)
-        second.run(Budget(candidates=90))
+        second.run(Budget(candidates=60))
         assert decided(second) == wanted, stop
         assert second.incumbent.id == whole.incumbent.id
 
