@@ -18,7 +18,7 @@ from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
 from engine.spec.host import deciding, for_checks, host_sizes, launchable
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
-from engine.spec.types import source_type
+from engine.spec.types import source_type, template_defaults
 from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
@@ -86,7 +86,7 @@ def _draft(
     missing: list[str] = []
     notes: list[str] = []
     if not template_args:
-        template_args = _template_arguments(program, unit, kernel, notes)
+        template_args = _template_arguments(program, unit, kernel, notes, missing)
     usage = Usage(unit, kernel)
     usage.guards |= launching
     parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
@@ -139,18 +139,26 @@ def _launched(program: Program, kernel: Kernel) -> tuple[str, ...] | None:
     return tuple(site.template_args for site in found) or None
 
 
-def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list[str]) -> str:
-    open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
-    if not open_:
+def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list[str], missing: list[str]) -> str:
+    if not kernel.template_parameters:
         return ""
-    names = {p.split()[-1] for p in kernel.template_parameters}
+    names = {p.partition("=")[0].split()[-1] for p in kernel.template_parameters}
     for arguments in _launched(program, kernel) or ():
         words = set(re.findall(r"(?<!\w)[A-Za-z_]\w*", arguments))
         if arguments and not words & names and all(w in _KNOWN_WORDS or _is_type(w) for w in words):
             return arguments
-    chosen = [
-        "float" if p.split()[0] in ("typename", "class") else "true" if p.split()[0] == "bool" else "256" for p in open_
-    ]
+    open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
+    if not open_:
+        return template_defaults(kernel)
+    chosen = []
+    for parameter in open_:
+        kind = " ".join(parameter.split()[:-1])
+        whole = kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int")
+        chosen.append(
+            "float" if kind in ("typename", "class") else "true" if kind == "bool" else "256" if whole else "?"
+        )
+        if chosen[-1] == "?":
+            missing.append(f"the template argument for '{parameter[:60]}': write it in the kernel's name")
     notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
     return ", ".join(chosen)
 

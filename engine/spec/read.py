@@ -28,7 +28,7 @@ from engine.spec.model import (
     Step,
 )
 from engine.spec.tables import SPEC_NAME, Table, resolve, split_kernel, tables_of
-from engine.spec.types import parameter_type
+from engine.spec.types import parameter_type, template_defaults
 
 _KEYS = ("kernel", "tolerance", "deterministic", "args", "launch", "check", "time", "compile", "chain", "tune", "where")
 _FILLS: Mapping[str, tuple[str, ...]] = {
@@ -141,6 +141,9 @@ class _Reader:
         self.known(data, _KEYS if self.table.comment else ("file", *_KEYS))
         steps = self.steps(data)
         kernels = [self.kernel(step, i) for i, step in enumerate(steps)]
+        # A compiler that is asked for an instance by name needs them written out.
+        named = zip(steps, kernels, strict=True)
+        steps = tuple(replace(s, template_args=s.template_args or template_defaults(k)) for s, k in named)
         compiled = self.compile(data)
         self.aliases = aliases(self.program, compiled.defines, compiled.include)
         arguments, steps = self.arguments(data, steps, kernels)

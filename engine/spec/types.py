@@ -78,3 +78,9 @@ def bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
         if words and value:
             bound[words[-1]] = value
     return bound
+
+
+def template_defaults(kernel: Kernel) -> str:
+    """The template arguments of a kernel whose parameters all have defaults, as text; "" of any other."""
+    values = [parameter.partition("=")[2].strip() for parameter in kernel.template_parameters]
+    return ", ".join(values) if all(values) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -266,6 +267,21 @@ def test_trials_are_whole_tiles_where_the_grid_counts_them() -> None:
     code = LAUNCHER.replace("(n + threads - 1)", "n")
     assert draft(_program(code), "k", probe=probe).spec.argument("y").size == "n"
     assert [sizes["n"] for sizes in asked] == [64, 160, 352, 736]
+
+
+def test_a_template_of_defaults_is_written_out() -> None:
+    code = """
+template <bool Sign = true, int N = 4> __global__ void k(float *y, int n) { if (threadIdx.x < n) y[threadIdx.x] = Sign ? N : -N; }
+void run(float *y, int n) { k<<<1, 64>>>(y, n); }
+"""
+    made = draft(_program(code), "k")
+    assert (made.spec.steps[0].template_args, made.missing) == ("true, 4", ())
+    assert _read_back(_program(code), made, "comments").steps == made.spec.steps
+    bare = made.text.replace('kernel = "k<true, 4>"', 'kernel = "k"')
+    assert _read_back(_program(code), replace(made, text=bare), "comments").steps == made.spec.steps
+    other = draft(_program(code.replace("bool Sign = true, int N = 4", "callback F, unsigned N")), "k")
+    assert other.missing[0].startswith("the template argument for 'callback F'")
+    assert other.spec.steps[0].template_args == "?, 256"
 
 
 def test_a_literal_with_a_suffix_is_a_template_argument() -> None:
