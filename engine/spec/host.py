@@ -22,7 +22,7 @@ _DEVICE = (
     (re.compile(r".*threadsper(?:sm|multiprocessor)"), 2048, 1024),
     (re.compile(r".*(?:(?:num|count|n)(?:of)?(?:sm|multiprocessor)s?|(?:sm|multiprocessor)s?(?:count|num))"), 132, 2),
 )
-_OTHER = 4  # of a size, to see whether the block changes with it
+_OTHER, _MANY = 4, 1024  # of a size, to see whether the block changes with it; of another number, whether the grid does
 _MAX_THREADS = 1024
 _MAX_NAMES = 4
 
@@ -57,7 +57,7 @@ def deciding(program: Program, spec: KernelSpec) -> frozenset[str]:
     for argument in spec.arguments:
         if argument.role != "scalar" or not argument.value.isdigit():
             continue
-        others = [replace(a, value=str(_OTHER)) if a == argument else a for a in spec.arguments]
+        others = [replace(a, value=str(_MANY)) if a == argument else a for a in spec.arguments]
         with contextlib.suppress(SourceError):
             launches = [evaluate(program, s, 0, sizes) for s in (spec, replace(spec, arguments=tuple(others)))]
             if launches[0] != launches[1]:

@@ -209,7 +209,7 @@ def test_a_number_that_only_the_launch_depends_on_is_a_size() -> None:
 __global__ void k(const float *x, float *y, int rows, int n, int mode) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = mode * x[blockIdx.x * n + i];
 }
-void run(const float *x, float *y, int rows, int n) { int blocks = rows; k<<<blocks, 128>>>(x, y, rows, n, 3); }
+void run(const float *x, float *y, int rows, int n) { int blocks = rows / 8 * 8; k<<<blocks, 128>>>(x, y, rows, n, 3); }
 """
     made = draft(_program(code), "k", probe=lambda sizes: dict.fromkeys("xy", sizes["rows"] * sizes["n"]))
     assert (made.missing, made.spec.argument("x").size) == ((), "rows*n")
