@@ -18,7 +18,7 @@ from engine.report.read import Run
 from engine.report.roofline import Roofline, roofline
 from engine.report.sources import listings
 from engine.report.svg import Styles
-from engine.report.text import clean, short, speedup_words, upper_first
+from engine.report.text import clean, said_throughout, short, speedup_words, upper_first
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -53,7 +53,7 @@ def render(run: Run) -> str:
     tree, left_out = branches(run)
     return environment.get_template("report.html.jinja").render(
         **_common(run.result, styles), parts=_PARTS, run=run, plots=drawn, roof=roof, tree=tree, left_out=left_out,
-        listings=listings(run), cases_most=_CASES, passed=PASSED, always=_always(run.result),
+        listings=listings(run), cases_most=_CASES, passed=PASSED, always=said_throughout(run.result.diagnosis, run.result.trajectory),
     )  # fmt: skip
 
 
@@ -114,12 +114,6 @@ def _environment() -> Environment:
         rows=_rows,
     )
     return environment
-
-
-def _always(result: OptimizationResult) -> tuple[str, ...]:
-    """The diagnosis that holds of the original and at every step: it is said once, not once a step."""
-    steps = [step.diagnosis for step in result.trajectory]
-    return tuple(s for s in result.diagnosis if steps and all(s in step for step in steps))
 
 
 def _safe(text: str) -> Any:

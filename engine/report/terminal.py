@@ -19,7 +19,7 @@ from rich.tree import Tree
 from engine.model import Evaluation, Outcome
 from engine.report.console import Console
 from engine.report.read import Node
-from engine.report.text import clean, cleaned, short
+from engine.report.text import clean, cleaned, said_throughout, short
 from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress
 
@@ -147,8 +147,10 @@ def _evidence(console: Console, result: OptimizationResult) -> None:
     """What the profiler says of the original and after each step, and which counters moved; of the last step in more words."""
     if result.diagnosis:
         console.print(f"The original: {'; '.join(result.diagnosis[:_SENTENCES])}", markup=False)
+    always = said_throughout(result.diagnosis, result.trajectory)
     for number, step in enumerate(result.trajectory, 1):
-        sentences = step.diagnosis[: _SENTENCES if number == len(result.trajectory) else 1]
+        own = [sentence for sentence in step.diagnosis if sentence not in always]
+        sentences = own[: _SENTENCES if number == len(result.trajectory) else 1]
         moved = [f"moved: {', '.join(step.moved[:_COUNTERS])}"] if step.moved else []
         if sentences or moved:
             console.print(f"After step {number}: {'; '.join([*sentences, *moved])}", markup=False)

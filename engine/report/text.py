@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from engine.result import Step
 
 T = TypeVar("T")
 
@@ -47,6 +50,11 @@ def _cleaned(value: Any) -> Any:
 def short(text: str, most: int) -> str:
     """At most so many characters, an ellipsis where something is missing."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def said_throughout(original: Sequence[str], steps: Sequence[Step]) -> tuple[str, ...]:
+    """The diagnosis that holds of the original and at every step: it is said once, not once a step."""
+    return tuple(s for s in original if steps and all(s in step.diagnosis for step in steps))
 
 
 def upper_first(text: str) -> str:

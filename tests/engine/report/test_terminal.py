@@ -116,6 +116,15 @@ def test_text_of_a_stranger_does_not_steer_the_terminal(capsys: pytest.CaptureFi
     assert "2.00× predicted" in out
 
 
+def test_what_holds_at_every_step_is_not_said_after_each(capsys: pytest.CaptureFixture[str]) -> None:
+    result, same = recorded(), "no counters here"
+    steps = tuple(dataclasses.replace(step, diagnosis=(same, f"own {step.id}")) for step in result.trajectory)
+    print_result(dataclasses.replace(result, diagnosis=(same, "32 blocks"), trajectory=steps), Path("out"))
+    out = capsys.readouterr().out
+    assert out.count(same) == 1
+    assert all(f"own {step.id}" in out for step in steps)
+
+
 def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(
         dataclasses.replace(predicted(), proposers={n: {"gain": 1.0, "candidates": 2, "usd": 0} for n in "ab"}),
