@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.arith import ArithmeticError_, UnknownName, evaluate, evaluate_int
+from tests.spent import spent
 
 NAMES = {"n": 10, "m": -7, "x": 2.5, "block.x": 256, "a::b": 3}
 
@@ -110,20 +109,18 @@ def test_unknown_names_are_named(text: str) -> None:
     ids=range(16),
 )
 def test_hostile_text_ends_soon_with_an_error(text: str) -> None:
-    begin = time.perf_counter()
-    with pytest.raises(ArithmeticError_):
+    with spent() as cost, pytest.raises(ArithmeticError_):
         evaluate(text, NAMES)
-    assert time.perf_counter() - begin < 1
+    assert cost.seconds < 1
 
 
 def test_nested_conditionals_do_not_take_exponential_time() -> None:
     text = "1/0"
     for _ in range(25):
         text = f"(1 ? {text} : {text})" if len(text) < 1500 else f"(1 ? {text} : 0)"
-    begin = time.perf_counter()
-    with pytest.raises(ArithmeticError_):
+    with spent() as cost, pytest.raises(ArithmeticError_):
         evaluate(text, {})
-    assert time.perf_counter() - begin < 2
+    assert cost.seconds < 2
 
 
 def test_whole_numbers() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from engine import sandbox as module
 from engine.errors import MachineError
 from engine.sandbox import NoSandbox, Sandbox, python_command, sandbox
+from tests.spent import slowdown
 
 WORKS, WHY = module.available()
 pytestmark = pytest.mark.skipif(not WORKS, reason=f"no sandbox here: {WHY}")
@@ -27,7 +29,7 @@ def box() -> Sandbox:
     return found
 
 
-def run(argv: list[str], timeout: float = 20) -> subprocess.CompletedProcess[str]:
+def run(argv: list[str], timeout: float = 100) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
 
 
@@ -158,7 +160,7 @@ def test_limits_hold(box: Sandbox) -> None:
     assert python(box, "x = bytearray(600 << 20); print(len(x))").returncode == 0
     start = time.monotonic()
     assert shell(box, "while :; do :; done", cpu_s=1).returncode != 0
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
     assert shell(box, "head -c 2000000 /dev/zero > /tmp/f; stat -c %s /tmp/f", file_bytes=1 << 20).stdout.split()[
         -1
     ] == str(1 << 20)
@@ -172,16 +174,22 @@ def test_limits_hold_without_prlimit(box: Sandbox, monkeypatch: pytest.MonkeyPat
 
 
 def test_everything_inside_ends_with_the_caller(box: Sandbox) -> None:
-    started = subprocess.Popen(box.command(["/bin/sleep", "987654"]))
-    time.sleep(0.3)
+    marker = f"987654.{os.getpid()}"
+    started = subprocess.Popen(box.command(["/bin/sleep", marker]))
+    assert _in_time(lambda: f"\n/bin/sleep {marker}\n" in run(["ps", "-eo", "args"]).stdout)
     started.kill()
     started.wait()
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if "987654" not in run(["ps", "-eo", "args"]).stdout:
-            return
-        time.sleep(0.1)
-    pytest.fail("a process of the sandbox outlived it")
+    assert _in_time(lambda: marker not in run(["ps", "-eo", "args"]).stdout), "a process of the sandbox outlived it"
+
+
+def _in_time(true: Callable[[], bool]) -> bool:
+    """Whether this is so within twenty seconds."""
+    deadline = time.monotonic() + 20
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def test_start_costs_little(box: Sandbox) -> None:
@@ -191,7 +199,7 @@ def test_start_costs_little(box: Sandbox) -> None:
         start = time.monotonic()
         assert run(command).returncode == 0
         times.append(time.monotonic() - start)
-    assert min(times) < 0.05
+    assert min(times) / slowdown() < 0.05
 
 
 def test_commands_can_be_made_from_many_threads(box: Sandbox) -> None:
