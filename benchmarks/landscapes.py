@@ -1,6 +1,6 @@
 """Tree search against greedy and random search on simulated kernels, to set the search's constants without a GPU.
 
-    python benchmarks/landscapes.py [--candidates 100] [--seeds 100] [--with NAME=VALUE]... [--record FILE]
+    python benchmarks/landscapes.py [--candidates 100] [--seeds 100] [--in-flight N] [--with NAME=VALUE]... [--record FILE]
 
 A landscape is a dozen rules with up to six variants each. A variant has a gain (in doublings of the speed), a prior that knows a
 little of it, and a chance to fail; pairs of rules help or harm each other. Kinds: `few` (two or three rules matter), `mixed`, `chain`
@@ -8,10 +8,12 @@ little of it, and a chance to fail; pairs of rules help or harm each other. Kind
 gains most in the end), and three like the example kernels: `saturated` (one rewrite brings nearly all, its variants differ by a few
 per cent and their priors do not say how, the other rules bring one or two per cent each), `idle` (the same, and half of the edits
 leave the machine code as it was or give that of another edit: such candidates count and bring nothing), `closing` (the same, and
-after the rewrite most rules no longer fit, of which one to three gain when they come first). Measurements have one per cent of noise.
-The result is the mean of the best gain found, and by how much the tree search leads on the same landscapes, with a 95 % interval
-(percentile bootstrap over landscapes). `--with` gives a constant of the tree search another value. What holds here need not hold on
-a GPU: benchmarks/ablation.py measures that. Exit code 0; 2 for a constant that there is not.
+after the rewrite most rules no longer fit, of which one to three gain when they come first). In `sizes` one rule fits at three
+places with four sizes each: the place makes most of its gain, the size a good part, and most other edits bring nothing.
+Measurements have one per cent of noise. The result is the mean of the best gain found, and by how much the tree search leads on the
+same landscapes, with a 95 % interval (percentile bootstrap over landscapes). `--with` gives a constant of the tree search another
+value, `--in-flight` another number of candidates that are chosen before the first of them is known. What holds here need not hold
+on a GPU: benchmarks/ablation.py measures that. Exit code 0; 2 for a constant that there is not.
 """
 
 from __future__ import annotations
@@ -33,14 +35,16 @@ sys.path.insert(0, str(ROOT))
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program  # noqa: E402
 from engine.rules.model import Proposal  # noqa: E402
 from engine.search import experience, tree  # noqa: E402
+from engine.search.loop import Budget, in_flight  # noqa: E402
 from engine.search.tree import Node, Strategy, Tree  # noqa: E402
 
-KINDS = ("few", "mixed", "chain", "synergy", "deceptive", "saturated", "idle", "closing")
+KINDS = ("few", "mixed", "chain", "synergy", "deceptive", "saturated", "idle", "closing", "sizes")
 STRATEGIES: tuple[Strategy, ...] = ("mcts", "greedy", "random")
 _RULES = 12
 _NOISE = 0.01  # of a doubling
 _RESAMPLES = 2000
-_IN_FLIGHT = 18  # a machine of 16 cores keeps so many candidates in flight
+_SIZES = 4
+_JOBS = 16  # compilers of the machine that is simulated
 
 Edit = tuple[int, int]  # rule, variant
 
@@ -59,10 +63,16 @@ class Landscape:
         default_factory=dict
     )  # edits that give another's machine code, None: the one there was
     shuts: Mapping[int, frozenset[int]] = field(default_factory=dict)  # what no longer fits after a rule
+    sized: int = -1  # the rule whose variants are so many sizes at each of several places
 
     def code(self, made: frozenset[Edit]) -> frozenset[Edit]:
         """What these edits make of the machine code: programs for which it is the same are one."""
         return frozenset(effect for edit in made if (effect := self.same.get(edit, edit)) is not None)
+
+    def parameters(self, rule: int, variant: int) -> dict[str, int | str]:
+        """What the search is told of an edit."""
+        place = {"place": f"place {variant // _SIZES}"} if rule == self.sized else {}
+        return {"rule": rule, "variant": variant, **place}
 
     def edits(self, made: frozenset[Edit]) -> list[Edit]:
         """What may come next."""
@@ -87,6 +97,8 @@ class Landscape:
 
 def landscape(kind: str, seed: int) -> Landscape:
     """One of a kind; the same for the same seed."""
+    if kind == "sizes":
+        return _sizes(random.Random(f"{kind} {seed}"))
     if kind in ("saturated", "idle", "closing"):
         return _saturated(kind, random.Random(f"{kind} {seed}"))
     rng = random.Random(f"{kind} {seed}")
@@ -141,8 +153,25 @@ def _saturated(kind: str, rng: random.Random) -> Landscape:
     return Landscape(tuple(map(tuple, gains)), tuple(map(tuple, priors)), pairs, {}, frozenset(), fails, same, shuts)
 
 
-def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_flight: int = _IN_FLIGHT) -> float:
-    """The best gain that a search finds with so many candidates."""
+def _sizes(rng: random.Random) -> Landscape:
+    strong, *others = rng.sample(range(_RULES), _RULES)
+    gains = [[rng.gauss(0.0, 0.03) for _ in range(rng.choice((1, 2, 3, 4, 6)))] for _ in range(_RULES)]
+    priors = [[min(0.9, max(0.05, rng.gauss(0.3, 0.1)))] * len(variants) for variants in gains]
+    places = [rng.uniform(0.8, 2.5), rng.uniform(0.2, 0.8), rng.uniform(-0.2, 0.2)]
+    rng.shuffle(places)
+    gains[strong] = [place + rng.gauss(0.0, 0.4) for place in places for _ in range(_SIZES)]
+    priors[strong] = [0.4 - 0.04 * size for _ in places for size in range(_SIZES)]
+    edits = [(rule, variant) for rule in sorted(others) for variant in range(len(gains[rule]))]
+    same: dict[Edit, Edit | None] = {edit: None for edit in edits if rng.random() < 0.6}
+    fails = frozenset(edit for edit in edits if rng.random() < 0.1 and edit not in same)
+    return Landscape(
+        tuple(map(tuple, gains)), tuple(map(tuple, priors)), {}, {}, frozenset(), fails, same, sized=strong
+    )
+
+
+def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, ahead: int | None = None) -> float:
+    """The best gain that a search finds with so many candidates, `ahead` of them in flight (None: as many as the product has)."""
+    ahead = in_flight(_JOBS, Budget(candidates=candidates)) if ahead is None else ahead
     made: dict[str, frozenset[Edit]] = {}
 
     def program(edits: frozenset[Edit]) -> Program:
@@ -152,7 +181,7 @@ def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_
 
     def propose(of: Program) -> list[Proposal]:
         return [
-            Proposal("rules", f"rule {r}", f"variant {v}", {}, {"rule": r, "variant": v}, where.priors[r][v])
+            Proposal("rules", f"rule {r}", f"variant {v}", {}, where.parameters(r, v), where.priors[r][v])
             for r, v in where.edits(made[of.digest])
         ]
 
@@ -163,7 +192,7 @@ def search(where: Landscape, strategy: Strategy, seed: int, candidates: int, in_
     pending: list[tuple[Node, Proposal, Program]] = []
     best, done = 0.0, 0
     while done < candidates:
-        while len(pending) < in_flight and (chosen := searched.select()) is not None:
+        while len(pending) < ahead and (chosen := searched.select()) is not None:
             node, proposal = chosen
             edit = (int(proposal.parameters["rule"]), int(proposal.parameters["variant"]))
             result = program(made[node.program.digest] | {edit})
@@ -195,11 +224,11 @@ def _evaluated(worth: float | None, noise: random.Random) -> Evaluation:
     return Evaluation(outcome, Measurement((), ratio, ratio / 1.01, ratio * 1.01))
 
 
-def table(candidates: int, seeds: int) -> dict[str, dict[str, list[float]]]:
+def table(candidates: int, seeds: int, ahead: int | None = None) -> dict[str, dict[str, list[float]]]:
     """The best gains by kind and strategy, one for each seed."""
     return {
         kind: {
-            strategy: [search(landscape(kind, s), strategy, s, candidates) for s in range(seeds)]
+            strategy: [search(landscape(kind, s), strategy, s, candidates, ahead) for s in range(seeds)]
             for strategy in STRATEGIES
         }
         for kind in KINDS
@@ -224,6 +253,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "--with", dest="changed", action="append", default=[], metavar="NAME=VALUE",
         help="another value for a constant of the search, as BEST_SHARE=0.95",
     )  # fmt: skip
+    parser.add_argument("--in-flight", type=int, metavar="N", help="candidates in flight (default: as in the product)")
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
     modules = (tree, experience)
@@ -244,7 +274,7 @@ def main(given: Sequence[str] | None = None) -> int:
             for module in modules:
                 if hasattr(module, name):
                     setattr(module, name, number)
-        found = table(options.candidates, options.seeds)
+        found = table(options.candidates, options.seeds, options.in_flight)
     finally:
         for name in changed:
             for module in modules:
@@ -270,6 +300,7 @@ def main(given: Sequence[str] | None = None) -> int:
             "schema": "optiml.landscapes/2",
             "candidates": options.candidates,
             "seeds": options.seeds,
+            "in_flight": options.in_flight or in_flight(_JOBS, Budget(candidates=options.candidates)),
             "constants": {**constants, **changed},
             "means": means,
             "leads": leads,

@@ -27,7 +27,7 @@ from engine.rules import RuleFailure
 from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight
 from engine.search.journal import Journal
-from engine.search.loop import INTERRUPTED, Budget, Progress, Search
+from engine.search.loop import INTERRUPTED, Budget, Progress, Search, in_flight
 from engine.search.predicted import PredictedWatch
 from engine.search.reward import CONSTANTS, Reward
 from engine.search.shorten import steps_that_count
@@ -139,7 +139,7 @@ def _run(
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
-                in_flight=machine.jobs + 2, prefetch=source.prefetch, on_progress=on_progress,
+                in_flight=in_flight(machine.jobs, options.budget), prefetch=source.prefetch, on_progress=on_progress,
                 feed=part, watch=insight or predicted, inner=inner,
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip

@@ -26,15 +26,12 @@ def test_a_landscape_is_its_seeds_and_has_edits_that_gain() -> None:
 
 @pytest.mark.parametrize("kind", ["chain", "synergy"])
 def test_tree_search_finds_more_than_greedy_and_random_with_as_many_candidates(kind: str) -> None:
-    def mean(strategy: str) -> float:
-        return statistics.mean(
-            landscapes.search(landscapes.landscape(kind, s), strategy, s, 100)  # type: ignore[arg-type]
-            for s in range(10)
-        )
-
-    tree, greedy, chance = mean("mcts"), mean("greedy"), mean("random")
-    assert tree > 1.05 * greedy
-    assert tree > 1.3 * chance
+    found = {
+        strategy: [landscapes.search(landscapes.landscape(kind, s), strategy, s, 100) for s in range(10)]  # type: ignore[arg-type]
+        for strategy in ("mcts", "greedy", "random")
+    }
+    assert landscapes.lead(found["mcts"], found["greedy"])[0] > 0.05
+    assert statistics.mean(found["mcts"]) > 1.5 * statistics.mean(found["random"])
 
 
 def test_of_edits_that_are_the_same_one_is_a_program() -> None:
@@ -104,3 +101,18 @@ def test_a_constant_that_there_is_not_is_refused(text: str, capsys: pytest.Captu
         landscapes.main(["--with", text])
     assert raised.value.code == 2
     assert text.partition("=")[0] in capsys.readouterr().err
+
+
+def test_another_size_of_what_gained_most_is_tried_before_refinements_that_bring_nothing() -> None:
+    found = {
+        strategy: [landscapes.search(landscapes.landscape("sizes", s), strategy, s, 100) for s in range(16)]  # type: ignore[arg-type]
+        for strategy in ("mcts", "greedy", "random")
+    }
+    assert landscapes.lead(found["mcts"], found["greedy"])[0] > 0.1
+    assert landscapes.lead(found["mcts"], found["random"])[0] > 0.0
+
+
+def test_fewer_candidates_in_flight_find_more_with_as_many_candidates() -> None:
+    grounds = [landscapes.landscape("chain", seed) for seed in range(8)]
+    few, many = ([landscapes.search(g, "mcts", s, 100, ahead) for s, g in enumerate(grounds)] for ahead in (5, 18))
+    assert landscapes.lead(few, many)[0] > 0.3

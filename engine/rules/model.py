@@ -68,6 +68,16 @@ class Proposal:
         """What the edit is known by wherever it is proposed again, in this process or another."""
         return self.proposer, self.rule, self.summary, repr(sorted(self.parameters.items()))
 
+    @cached_property
+    def alike(self) -> tuple[tuple[object, ...], ...]:
+        """What it shares with edits that differ in one whole number alone: one key for each of its own."""
+        figures = sorted(self.parameters.items())
+        return tuple(
+            (self.family, name, *figures[:k], *figures[k + 1 :])
+            for k, (name, value) in enumerate(figures)
+            if isinstance(value, int)
+        )
+
 
 @dataclass(frozen=True)
 class Family:

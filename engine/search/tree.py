@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -97,6 +97,7 @@ class Node:
     pending: int = 0
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     open: bool = True  # something can still be tried at or below it
+    sizes: dict[Hashable, list[Node]] = field(default_factory=dict)  # children, by what edits with another number share with theirs
     line: Line | None = None  # the way to the best program below it, as long as that is known
     total: float = 0.0
     best: float = -math.inf
@@ -261,8 +262,13 @@ class Tree:
     ) -> tuple[float, Proposal]:
         """The edit of a node to try next, by what is expected of it and its prior, and its score beside the children's."""
 
+        # What another number brought here says more than what the rule brought elsewhere: the best of them may have better ones beside it.
+        near = {key: max(child.gained for child in children) - node.gained for key, children in node.sizes.items()}
+
         def urgency(proposal: Proposal) -> float:
             gain = self.experience.expect(proposal)
+            for key in proposal.alike if near else ():
+                gain = max(gain, near.get(key, gain))
             expected = node.gained + gain
             if line.closes(proposal):  # it costs as many candidates as there are steps to make again after it
                 expected = max(expected, node.best + gain / len(line.way))
@@ -340,6 +346,9 @@ class Tree:
         self.digests.setdefault(program.digest, node)
         self.mixture.booked(node)
         node.gained = self.reward(evaluation, opinion=self.opinion(node))
+        if not _closed(evaluation.outcome):
+            for key in proposal.alike:
+                parent.sizes.setdefault(key, []).append(node)
         for step in node.path():
             step.visits += 1
             step.line = None

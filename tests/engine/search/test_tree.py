@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import landscapes
 from engine.model import Evaluation, Failure, Measurement, Outcome
+from engine.rules.model import Proposal
 from engine.search.reward import Proxies, Reward, failed
 from engine.search.tree import WIDENING, WIDTH, Line, Tree
 
@@ -267,3 +268,26 @@ def test_what_is_kept_of_the_tree_follows_proposals_and_counters_that_come_late(
             assert node.open == is_open(node)
             assert node.line is None or node.line.way == way(node)
     assert len(tree.nodes) > 60
+
+
+def test_another_size_of_what_gained_is_tried_before_what_brings_nothing():
+    """Sizes of one rule at two places: the one beside what gained comes before the other place's, and before refinements in vain."""
+
+    def sized(place, size):
+        return Proposal("rules", "jam", f"{size} at {place}", {}, {"place": place, "size": size}, 0.3)
+
+    first, second, elsewhere = sized("a", 4), sized("a", 8), sized("b", 8)
+    root = program()
+    offered = {root.digest: [first, second, elsewhere]}
+    idle = [Proposal("rules", f"idle {i}", "x", {}, {}, 0.3) for i in range(9)]
+    tree = Tree(root, lambda of: list(offered.get(of.digest, idle)), 0)
+    tree.add(1, tree.root, first, program("4\n"), evaluated(2.0))
+    tree.root.untried = None  # what was tried is not offered again
+    chosen = []
+    for number in range(2, 5):
+        node, proposal = tree.select()
+        tree.settle(node)
+        chosen.append(proposal.summary)
+        tree.add(number, node, proposal, program(f"{number}\n"), evaluated(2.0 if proposal.rule == "idle 0" else 1.9))
+    assert "8 at a" in chosen
+    assert "8 at b" not in chosen
