@@ -14,6 +14,7 @@ from engine.rules.common import (
     called,
     children,
     fresh,
+    function_macros,
     in_file,
     indent_at,
     indent_unit,
@@ -35,6 +36,7 @@ from engine.rules.common import (
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import aligned, index_of, is_target, packs, size_of, unconditional, widths
 from engine.rules.row_pointers import row_pointers
+from engine.rules.scope import assigned
 from engine.rules.threads import StrideLoop, declarators, definition, global_axis, stride_loop
 from engine.rules.wording import factor_text
 from engine.source.model import Edit, Span
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 _LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 _EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
 _MAX_POINTERS = 4
+_MEETING = re.compile(
+    r"__shfl|__sync|__ballot|__any|__all|__reduce|__match|atomic|(?:cg::|cooperative_groups::)?(?:reduce|sync)"
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,8 @@ def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
         uses = _uses(loop, pointers)
         if uses is None or (together and not _orderless(loop)):
             return None
+        if together and not _meets(site) and _lasting(loop):
+            return None  # each thread's own result would be made of other elements
         here = {u.key for u in uses if unconditional(u.node, loop.body)}
         if {u.key for u in uses if u.stored} - here:
             return None
@@ -235,6 +242,19 @@ def _only_counted(body: Node, array: str) -> bool:
             if not first.start_byte <= node.start_byte < first.end_byte:
                 return False
     return True
+
+
+def _meets(site: Site) -> bool:
+    """Whether threads may put together what each of them found: by shared memory, shuffles, atomics, or in a function."""
+    functions = {f.name for f in site.unit.functions} | function_macros(site).keys()
+    return bool(site.kernel.shared) or any(_MEETING.match(c) or c in functions for c in site.kernel.calls)
+
+
+def _lasting(loop: StrideLoop) -> bool:
+    """Whether the loop changes a scalar that lives longer than an iteration."""
+    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
+    targets = (strip(t) for n in walk(loop.body) if (t := assigned(n)) is not None)
+    return any(t.type == "identifier" and text(t) not in declared for t in targets)
 
 
 def _orderless(loop: StrideLoop) -> bool:

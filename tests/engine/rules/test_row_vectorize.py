@@ -12,6 +12,7 @@ __global__ void center(const float* x, float* y, int rows, int cols) {
     for (int j = threadIdx.x; j < cols; j += blockDim.x) {
         sum += in[j] * in[j];
     }
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
     for (int j = threadIdx.x; j < cols; j += blockDim.x) {
         out[j] = in[j] * sum;
     }
@@ -162,3 +163,33 @@ def test_lanes_that_share_a_row_do_not() -> None:
     assert edited
     loop = looped[looped.index("    for (int j") : looped.index("    for (int j", looped.index("sum +="))]
     assert all(loop in text for text in edited)
+
+
+PARTIAL = """
+__global__ void partial(const float* x, float* y, int n) {
+    const int t = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+    for (int i = t; i < n; i += blockDim.x * gridDim.x) {
+        sum += x[i];
+    }
+    y[t] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y[t] = sum;", "atomicAdd(&y[0], sum);"),
+        (
+            "y[t] = sum;",
+            "for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);\n    y[t / 32] = sum;",
+        ),
+        ("        sum += x[i];", "        y[i] = x[i];"),
+    ],
+)
+def test_each_threads_own_result_keeps_its_elements(old: str, new: str) -> None:
+    launch = "    partial<<<32, 256>>>(x, y, n);"
+    assert not propose(make(PARTIAL, launch, elements={"y": "n + 8192"}), "row_vectorize")
+    together = PARTIAL.replace(old, new)
+    assert propose(make(together.replace("    y[t] = sum;\n", ""), launch, elements={"y": "n + 8192"}), "row_vectorize")
