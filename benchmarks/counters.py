@@ -85,6 +85,9 @@ class StoredCounters:
         with self._lock:
             return 0.0 if self._at_work else time.monotonic() - self._last
 
+    def interrupt(self) -> None:
+        self._inner.interrupt()
+
     def close(self) -> None:
         self._inner.close()
         self._db.close()

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import subprocess
 import threading
 import time
@@ -142,6 +141,7 @@ class Profiler:
         self._seed = secrets.randbits(40)
         self._spares = max(1, spares)
         self._warm: dict[str, deque[_Session]] = {}
+        self._alive: set[_Session] = set()
         self._silent = 0  # batches in a row of which nothing was said
         self._busy = 0  # and for which another held the counters
         self.dropped: frozenset[str] = frozenset()
@@ -209,6 +209,12 @@ class Profiler:
         for waiting in self._warm.values():
             while waiting:
                 waiting.popleft().close()
+
+    def interrupt(self) -> None:
+        """End whatever runs, from any thread: nobody waits for it any longer, and nothing is begun after that."""
+        self.unusable = self.unusable or "the profiler did not end in time"
+        for session in list(self._alive):
+            session._worker.kill()
 
     def _run(self, pending: Pending) -> None:
         """Have what is still asked of a batch launched by a worker that waits."""
@@ -353,6 +359,8 @@ class _Session:
         except OSError:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
+        self._others = profiler._alive
+        self._others.add(self)
 
     @property
     def alive(self) -> bool:
@@ -414,13 +422,14 @@ class _Session:
     def end(self) -> str:
         """Wait for ncu to end; what it wrote, "" where it wrote nothing."""
         self._worker.finish(timeout_s=_END_S)
-        return _read(self._log)
+        return output.read(self._log)
 
     def primed_rows(self, rows: Sequence[output.Row]) -> int:
         """How many of the first rows are not the batch's."""
         return 1 if self._primed and rows and "fill_words" in rows[0].kernel else 0
 
     def close(self) -> None:
+        self._others.discard(self)
         self._worker.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -480,18 +489,6 @@ def _readable(ncu: Path) -> list[Path]:
     """The folders that ncu's own files are in: where it is linked from, and where it lies."""
     folders = {ncu.parent, ncu.resolve().parent}
     return sorted(folder for folder in folders if str(folder) not in ("/usr/bin", "/bin", "/usr/local/bin"))
-
-
-def _read(path: Path) -> str:
-    """The log. What wrote it ran a stranger's kernel: no link is followed, no pipe waited for, no more than a limit read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        return file.read(output.MAX_BYTES).decode("utf-8", "replace")
 
 
 def _seconds(value: object) -> float:

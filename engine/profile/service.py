@@ -25,6 +25,8 @@ _PARTS = {"cheap": 0.7, "full": 0.2, "lines": 0.1}
 _LINGER_S = 0.3
 _LINGER_BACKGROUND_S = 1.5
 _TICK_S = 0.05
+_CLOSE_S = 5.0  # for a report that is being written; nobody reads it any more
+_KILLED_S = 60.0
 _LEAST = 4  # kernels of a batch that nobody waits for: each batch costs a process of some two seconds beside the search
 _LATE = "the search ended before this candidate's turn"
 # What one kernel holds the GPU for, until it was measured here: one pass, and some thirty.
@@ -54,6 +56,8 @@ class Source(Protocol):
     ) -> Any: ...
 
     def finish(self, pending: Any) -> list[Answer]: ...
+
+    def interrupt(self) -> None: ...  # from another thread
 
     def close(self) -> None: ...
 
@@ -137,14 +141,17 @@ class ProfileService:
             self._changed.wait_for(lambda: not self._beginning, timeout=patience_s)
 
     def close(self) -> None:
-        """Answer what waits with a failure, end the profiler and its thread."""
+        """Answer what waits with a failure, end the profiler and its thread, by force where it does not end in some seconds."""
         with self._changed:
             self._closing = True
             waiting, self._jobs = self._jobs, []
             self._changed.notify()
         for job in waiting:
             _answer(job, ProfileFailure(job.request.key, "closed", _LATE))
-        self._thread.join(timeout=120)
+        self._thread.join(timeout=_CLOSE_S)
+        if self._thread.is_alive():
+            self._source.interrupt()
+            self._thread.join(timeout=_KILLED_S)
 
     # ---- the thread
 

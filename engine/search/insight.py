@@ -367,13 +367,15 @@ class ProfilerInsight:
 
     def trajectory(self, path: Path) -> list[Evidence]:
         self.prepare(path)
+        # For all steps together: a profiler that hangs must not be waited for at each.
+        until = time.monotonic() + _TRAJECTORY_S
         concurrent.futures.wait(list(self._line_futures.values()), timeout=_LINES_S)
         futures = [self._ask_in_full(*step) for step in path]
         found: list[Evidence] = []
         before: Profile | None = None
         for (built, evaluation), future in zip(path, futures, strict=True):
             try:
-                answer: Answer | None = future.result(timeout=_TRAJECTORY_S)
+                answer: Answer | None = future.result(timeout=max(0.0, until - time.monotonic()))
             except FutureTimeout:
                 answer = None
             if isinstance(answer, Profile):

@@ -1,10 +1,13 @@
 import contextlib
+import threading
+import time
 
 import pytest
 
 from engine.model import Binary, LaunchConfig
-from engine.profile import ncu
+from engine.profile import ncu, output
 from engine.profile.model import CHEAP, Profile, ProfileFailure, ProfileRequest
+from engine.profile.ncu import Profiler
 from engine.sandbox import NoSandbox, available, sandbox
 from tests.engine.profile.fake_ncu import install, profiler, spec, starts
 
@@ -230,4 +233,19 @@ def test_a_log_that_is_no_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
-    assert ncu._read(tmp_path / "pipe") == ncu._read(tmp_path / "link") == ncu._read(tmp_path / "none") == ""
+    assert output.read(tmp_path / "pipe") == output.read(tmp_path / "link") == output.read(tmp_path / "none") == ""
+
+
+def test_one_that_hangs_can_be_ended_from_another_thread(tmp_path):
+    path = tmp_path / "ncu"
+    path.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\nexec sleep 1000\n')
+    path.chmod(0o755)
+    made = Profiler(NoSandbox(), path, b"tools", tmp_path / "scratch", spec())
+    threading.Timer(0.3, made.interrupt).start()
+    begin = time.monotonic()
+    (answer,) = made.profile([request("a")], CHEAP)
+    assert time.monotonic() - begin < 20
+    assert isinstance(answer, ProfileFailure)
+    assert answer.reason == "the profiler did not end in time"
+    made.close()
+    assert not list((tmp_path / "scratch").glob("profile-*"))

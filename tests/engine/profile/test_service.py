@@ -42,6 +42,9 @@ class Source:
         self.batches.append((metrics.name, [r.key for r in batch]))
         return [Profile(r.key, metrics.name, r.case, ()) for r in batch]
 
+    def interrupt(self):
+        self.gate.set()
+
     def close(self):
         self.closed = True
 
@@ -348,3 +351,18 @@ def test_nothing_is_taken_after_the_end():
     running = start(Source(gpu), gpu)
     running.close()
     assert running.submit(request("a"), CHEAP).result(0).kind == "closed"
+
+
+def test_a_profiler_that_hangs_is_ended_with_the_search(monkeypatch):
+    monkeypatch.setattr(service, "_CLOSE_S", 0.05)
+    turns = Turns()
+    source = Source(turns)
+    source.gate.clear()
+    serving = ProfileService(source, turns)
+    answer = serving.submit(request("a"), FULL, Priority.REQUIRED)
+    assert source.began.wait(5)
+    begin = time.monotonic()
+    serving.close()
+    assert time.monotonic() - begin < 5
+    assert source.closed
+    assert answer.done()

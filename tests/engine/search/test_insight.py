@@ -17,6 +17,7 @@ from engine.predict.footprint import Footprint
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
+from engine.search import insight as module
 from engine.search.insight import COUNTED, HELD, WAITED, ProfilerInsight
 from engine.search.loop import SELECT
 from engine.search.predicted import PredictedWatch
@@ -383,3 +384,14 @@ def test_without_a_profiler_times_and_resources_remain_and_the_result_says_so(tm
     assert "judged by times, occupancy and resource use alone" in evidence.diagnosis[-1]
     (note,) = made.close()
     assert "Nsight Compute (ncu) is not installed here" in note
+
+
+def test_a_profiler_that_hangs_is_waited_for_once_and_not_at_each_step(monkeypatch):
+    monkeypatch.setattr(module, "_TRAJECTORY_S", 0.1)
+    made, _ = insight()
+    steps = [built(f"{name}\n") for name in "abcdefghij"]
+    begin = time.monotonic()
+    found = made.trajectory([(b, node(i, b).evaluation) for i, b in enumerate(steps)])
+    assert time.monotonic() - begin < 0.5
+    assert len(found) == 10
+    assert any("the profiler did not answer in time" in note for note in made.close())
