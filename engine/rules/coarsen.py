@@ -40,6 +40,7 @@ from engine.rules.threads import (
     ThreadMap,
     ceil_div,
     covers,
+    definition,
     in_parameters,
     stride_loop,
     thread_map,
@@ -117,7 +118,11 @@ class Coarsen:
 
     def _resident(self, site: Site, before: tuple[LaunchConfig, ...]) -> Iterator[Proposal]:
         """Grid-stride kernels are right for every grid: as many blocks as the target holds at once, or more."""
-        if not _strides_over_grid(site) or any(c.grid[1] != 1 or c.block[1] != 1 for c in before):
+        if (
+            not _strides_over_grid(site)
+            or _numbered_results(site)
+            or any(c.grid[1] != 1 or c.block[1] != 1 for c in before)
+        ):
             return
         threads = {c.threads for c in before}
         if len(threads) != 1:
@@ -135,6 +140,26 @@ class Coarsen:
                 blocks=blocks,
                 form="resident",
             )
+
+
+def _numbered_results(site: Site) -> bool:
+    """Whether the kernel stores a result for each of its blocks or threads: another grid would store others.
+
+    What the grid-stride loop itself stores goes by its counter.
+    """
+    pointers = {p.name for p in site.kernel.parameters if p.pointer}
+    counters = {loop.variable for n in walk(body_node(site)) if (loop := stride_loop(n, memory=True)) is not None}
+    for access in site.kernel.accesses:
+        if access.kind == "read" or access.node is None or access.array not in pointers:
+            continue
+        waiting, seen = [access.node], set(counters)
+        while waiting:
+            found = names(waiting.pop()) - seen
+            if found & {"blockIdx", "gridDim"}:
+                return True
+            seen |= found
+            waiting += [d for n in found if (d := definition(site, n)) is not None]
+    return False
 
 
 def independent(site: Site, mapping: ThreadMap) -> bool:

@@ -86,6 +86,23 @@ def test_resident_grid_for_grid_stride_loops() -> None:
     assert "min((n + 255) / 256, 1056)" in host(edited)
 
 
+def test_the_grid_stays_where_each_thread_or_block_has_a_result_of_its_own() -> None:
+    source = """
+__global__ void sums(const float* x, float* y, int n) {
+    const int t = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+    for (int i = t; i < n; i += blockDim.x * gridDim.x) {
+        sum += x[i];
+    }
+    atomicAdd(&y[0], sum);
+}
+"""
+    launch = "    sums<<<32, 256>>>(x, y, n);"
+    assert propose(make(source, launch), "coarsen", form="resident")
+    for result in ("y[t] = sum;", "if (threadIdx.x == 0) y[blockIdx.x] = sum;"):
+        assert not propose(make(source.replace("atomicAdd(&y[0], sum);", result), launch), "coarsen", form="resident")
+
+
 @pytest.mark.parametrize(
     "work",
     [
