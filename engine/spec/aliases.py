@@ -11,7 +11,7 @@ from engine.errors import SourceError
 from engine.model import Program
 from engine.source.conditions import compilers_own
 from engine.source.load import resolve_include
-from engine.source.model import Unit
+from engine.source.model import Kernel, Unit
 from engine.source.parse import parse, text_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,19 @@ def aliases(program: Program, defines: Iterable[str] = (), include: Iterable[str
     that means different types in branches that cannot be told apart, or in different scopes, nothing is said.
     """
     return _Reader(program, tuple(defines), tuple(include)).read()
+
+
+def condition_around(program: Program, kernel: Kernel) -> str:
+    """The first line of an `#if` or `#ifdef` that keeps the kernel from being compiled as it stands; "" where none does."""
+    reader = _Reader(program, (), ())
+    node = kernel.node.parent
+    while node is not None:
+        if node.type in ("preproc_if", "preproc_ifdef") and not _is_guard(node) and reader._holds(node) is False:
+            branch = node.child_by_field_name("alternative")
+            if branch is None or branch.start_byte > kernel.node.start_byte:
+                return text_of(node).splitlines()[0].strip()
+        node = node.parent
+    return ""
 
 
 class _Reader:

@@ -12,7 +12,7 @@ from engine.errors import SourceError, UsageError
 from engine.model import Program
 from engine.source.model import Kernel, Parameter, Unit
 from engine.source.parse import parse
-from engine.spec.aliases import aliases
+from engine.spec.aliases import aliases, condition_around
 from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
@@ -85,6 +85,8 @@ def _draft(
         raise UsageError(f"has no kernel '{base[:100]}'", program.kernel_file, f"it has {there}") from None
     missing: list[str] = []
     notes: list[str] = []
+    if condition := condition_around(program, kernel):
+        missing.append(f"what '{condition[:80]}' asks for: the kernel stands behind it; write compile.defines")
     if not template_args:
         template_args = _template_arguments(program, unit, kernel, notes, missing)
     usage = Usage(unit, kernel)

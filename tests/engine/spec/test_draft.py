@@ -242,6 +242,22 @@ void run(const float *x, float *y, int w, int h, int radius) { k<<<dim3(GRID, RO
     assert [case.sizes["h"] for case in some.check] == [1, 129, 7, 257]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("#ifdef FAST_PATH\n", "\n#endif\n", "#ifdef FAST_PATH"),
+        ("#if defined(FAST_PATH) && 1\n", "\n#else\nint a;\n#endif\n", "#if defined(FAST_PATH)"),
+        ("#ifndef FAST_PATH\n", "\n#endif\n", ""),
+        ("#ifdef FAST_PATH\nint a;\n#else\n", "\n#endif\n", ""),
+        ("#if __CUDA_ARCH__ > 800\n", "\n#endif\n", ""),
+    ],
+)
+def test_a_kernel_behind_a_condition_is_told(before: str, after: str, told: str) -> None:
+    kernel, _, host = LAUNCHER.partition("void run")
+    missing = draft(_program(before + kernel.strip() + after + "void run" + host), "k").missing
+    assert [told in m for m in missing] == [True] * bool(told)
+
+
 def test_a_kernel_that_writes_nowhere_is_told_so() -> None:
     (missing,) = draft(
         _program("__global__ void k() { __shared__ int s; s = 1; }\nvoid r() { k<<<1, 32>>>(); }"), "k"
