@@ -7,7 +7,7 @@ fused product with stages and a bound on registers. The time of a point is compu
 bytes, instructions, bank conflicts, loads in flight by occupancy, idle multiprocessors in the last wave; registers and shared memory by
 formulas near what the compiler says of these kernels. So there are the cliffs of real spaces: a register more and a block fewer
 resides, a bound on registers and code spills. Constants of the formulas are drawn anew for each seed, each point is off by half a
-per cent that no figure explains, and a look at a point has 1.5 per cent of noise (what comes near the best so far is timed
+per cent that no figure explains, and a look at a point has one per cent of noise (what comes near the best so far is timed
 closely: 0.3 per cent).
 
 A strategy gets a tenth of the points, but at most `--most` (Kernel Tuner goes through 600 points of these spaces in its time). It
@@ -56,7 +56,7 @@ STRATEGIES = ("model", "annealing", "halving", "random")
 SHARE, MOST = 0.1, 60
 AHEAD = 3  # points compiled for each that is timed: 16 cores do some 50 a second
 _NEAR = 0.995  # of the best so far: as in the evaluation on a GPU
-_OFF, _LOOK, _DUEL = 0.005, 0.015, 0.003  # deviations, as shares of the time
+_OFF, _LOOK, _DUEL = 0.005, 0.01, 0.003  # deviations, as shares of the time
 _FAILED_MS = 1e8  # older files hold 1e20 for what failed
 _H200 = figures_for("sm_90")
 

@@ -32,18 +32,17 @@ _FIRST_LENGTH = 1.2  # of a feature that was not known before
 _RANK_SHARE = 32  # the ranking is made anew after one point in so many that are known
 _AT_ONCE = 2048  # points whose gain is computed together: some 30 MB
 _ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread
-_SHORT = (
-    256  # points that are ranked anew each time; all of them only so often: a ranking must cost less than an evaluation
-)
+# Points that are ranked anew each time, and how often all of them are: a ranking must cost less than an evaluation. Ours
+_SHORT = 256
 _ALL_EVERY = 4
 _FITS = 4  # settings of these that the gain is a mean over
 _NOISE = (1e-4, 1e-3, 1e-2)
 _SWEEPS = 2  # over all features, at each fit
 _PRIOR = 0.25  # how much likelier long length scales are before anything is measured: a log-normal prior's weight. Ours
 _FIT_EVERY = 3  # at first; later less often, as a point more changes less
-# One choice in two is the best beside the best so far, which a smooth model takes for noise: a local search that goes on all along.
-# Ours; set on simulated and on recorded spaces (benchmarks/tuner_landscapes.py), where one in three found less.
-_NEAR_EVERY = 2
+# One choice in three is the best beside the best so far, which a smooth model takes for noise: a local search that goes on all along.
+# Ours; one in two does about as well on simulated and on recorded spaces (benchmarks/tuner_landscapes.py).
+_NEAR_EVERY = 3
 _DEPTH = 3.0  # values this far below the best (in doublings) are all the same: the model is for the fast ones. Ours
 _FAILED_BELOW = 1.0  # a point that failed counts as half the speed of the worst that ran
 
