@@ -182,8 +182,13 @@ def _changes_parameter(site: Site, node: Node) -> bool:
     return any(t.type == "identifier" and text(t) in parameters for t in targets)
 
 
-def covered(site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...]) -> dict[Axis, str] | None:
-    """The bound of each axis over kernel parameters, where the launch covers it in every case."""
+def covered(
+    site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...], free: frozenset[Axis] = frozenset()
+) -> dict[Axis, str] | None:
+    """The bound of each axis over kernel parameters, where the launch covers it in every case.
+
+    Axes without an index have one block, but for those that are `free`.
+    """
     found: dict[Axis, str] = {}
     for index in mapping.indices:
         bound = mapping.bounds.get(index.axis)
@@ -195,7 +200,8 @@ def covered(site: Site, mapping: ThreadMap, before: tuple[LaunchConfig, ...]) ->
             return None
         found[index.axis] = expression
     unindexed = [k for k, axis in enumerate(AXES) if axis not in found]
-    return found if all(c.grid[k] == 1 and c.block[k] == 1 for c in before for k in unindexed) else None
+    alone = all(c.block[k] == 1 and (c.grid[k] == 1 or AXES[k] in free) for c in before for k in unindexed)
+    return found if alone else None
 
 
 def _coarsened(

@@ -31,6 +31,7 @@ from engine.rules.common import (
     visible,
     walk,
 )
+from engine.rules.grids import Grids
 from engine.rules.model import Family, Proposal, Site
 from engine.rules.packs import index_of, subscripts
 from engine.rules.threads import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 # Edge of the square tile and rows of threads: 32 columns fill a 128-byte line of floats, and a thread has four elements at
 # least under way.
+_PLANE = frozenset({"blockIdx.z"})  # a transpose in each of several planes
 _SHAPES = ((32, 8), (64, 8), (32, 4), (64, 4))
 
 
@@ -100,18 +102,26 @@ class TransposeTile:
             or {i.axis for i in mapping.indices} != {"x", "y"}
         ):
             return
-        bounds = covered(site, mapping, before)
+        bounds = covered(site, mapping, before, frozenset({"z"}))
         found = _find(site, mapping)
         if bounds is None or found is None:
             return
         edge, rows = shape
         grid = [ceil_div(bounds[axis], edge) for axis in AXES[:2]]
+        if any(c.grid[2] != 1 for c in before):
+            grids = Grids.of(site)
+            planes = grids.times("z") if grids is not None else None
+            if planes is None:
+                return
+            grid.append(planes)
         edits = merge(
             in_file(site, *_tiled(site, mapping, found, edge, rows)),
             launch_edits(site, grid=grid, block=[str(edge), str(rows)]),
         )
         after = configs_of(site, edits) if edits is not None else None
         if after is None or any(c.block != (edge, rows, 1) for c in after):
+            return
+        if any(new.grid[2] != old.grid[2] for new, old in zip(after, before, strict=True)):
             return
         if not all(
             covers(site, bounds[axis], tuple((c.grid[k], edge) for c in after), 1) for k, axis in enumerate(AXES[:2])
@@ -130,7 +140,7 @@ class TransposeTile:
 def _find(site: Site, mapping: ThreadMap) -> _Transposed | None:
     """The one load whose neighbours run along another axis than those of the one store."""
     x, y = mapping.index("x"), mapping.index("y")
-    if x is None or y is None or thread_uses_outside(site, mapping.indices) or len(mapping.work) != 1:
+    if x is None or y is None or thread_uses_outside(site, mapping.indices, _PLANE) or len(mapping.work) != 1:
         return None
     if not x.alone or not y.alone or x.factor != 1 or y.factor != 1:
         return None
@@ -180,7 +190,9 @@ def _unit_axis(site: Site, index: Node, x: Index, y: Index) -> Literal["x", "y"]
         return None
     other = y.name if bare[0] == x.name else x.name
     holders = [t for t in others if other in names(t)]
-    if len(holders) != 1 or other not in [text(f) for f in operands(holders[0], "*")]:
+    # `y * cols`, or with planes before it `(plane * rows + y) * cols`.
+    factors = operands(holders[0], "*") if len(holders) == 1 else []
+    if not any(other in [text(t) for t in operands(f, "+")] for f in factors):
         return None
     return "x" if bare[0] == x.name else "y"
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.errors import OptimlError
-from engine.model import LaunchConfig
 from engine.rules.common import (
     Edits,
     all_cases,
@@ -33,6 +31,7 @@ from engine.rules.common import (
     waves,
     written,
 )
+from engine.rules.grids import Grids, whole_numbers
 from engine.rules.jam import Change, Copies, Jam
 from engine.rules.model import Family, Proposal, Site
 from engine.rules.scope import Scope, manageable
@@ -50,14 +49,12 @@ from engine.rules.threads import (
     thread_uses_outside,
 )
 from engine.source.model import Edit, Span
-from engine.spec.model import Case
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _FACTORS = (4, 8, 2)
 _TUNED = (2, 3, 4, 5, 6, 8, 10, 12, 16)
-_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 _BLOCK = re.compile(r"blockIdx\s*\.\s*([xyz])")
 
 
@@ -124,7 +121,7 @@ class UnrollJam:
     def _forms(self, site: Site) -> Iterator[tuple[_Across, Callable[[int], Edits | None]]]:
         if not sound(site) or not visible(site) or not manageable(site) or not pointers_distinct(site):
             return
-        grids = _Grids.of(site)
+        grids = Grids.of(site)
         if grids is None:
             return
         mapping, scope = thread_map(site), Scope(site)
@@ -138,56 +135,11 @@ class UnrollJam:
                 yield across, partial(_edits, site, mapping, across, jam, grids)
 
 
-@dataclass(frozen=True)
-class _Grids:
-    """The launches of all cases, of which the last two are made up: their sizes are primes, so that nothing else makes them equal."""
-
-    site: Site
-    cases: tuple[Case, ...]
-    launches: tuple[LaunchConfig, ...]
-
-    @classmethod
-    def of(cls, site: Site) -> _Grids | None:
-        """None where a launch cannot be evaluated, or the block differs between cases."""
-        from engine.source.launch import evaluate
-
-        known = all_cases(site)
-        named = list(known[0].sizes)
-        turns = (0, len(_PRIMES) - len(named))
-        if turns[1] < len(named):
-            return None
-        made = [Case("primes", {**known[0].sizes, **dict(zip(named, _PRIMES[at:], strict=False))}) for at in turns]
-        cases = (*known, *made)
-        try:
-            launches = tuple(evaluate(site.program, site.spec, site.step, case.sizes) for case in cases)
-        except OptimlError:
-            return None
-        return cls(site, cases, launches) if len({launch.block for launch in launches}) == 1 else None
-
-    @property
-    def block(self) -> tuple[int, int, int]:
-        return self.launches[0].block
-
-    def spans(self, axis: Axis, expression: str) -> bool:
-        """Whether the grid has so many blocks along the axis, whatever the sizes."""
-        k = AXES.index(axis)
-        return all(
-            value_in(self.site, expression, case) == launch.grid[k]
-            for case, launch in zip(self.cases, self.launches, strict=True)
-        )
-
-    def times(self, axis: Axis, expression: str = "1") -> str | None:
-        """The product of at most two of the kernel's parameters that the axis has times the expression."""
-        sizes = _sizes(self.site)
-        products = ("1", *sizes, *(f"{a} * {b}" for k, a in enumerate(sizes) for b in sizes[k:]))
-        return next((p for p in products if self.spans(axis, f"({p}) * ({expression})")), None)
-
-
 def _summary(across: _Across, factor: int) -> str:
     return f"Let each thread work out {factor} values of {across.variable} side by side, sharing loads"
 
 
-def _candidates(site: Site, mapping: ThreadMap | None, grids: _Grids) -> Iterator[_Across]:
+def _candidates(site: Site, mapping: ThreadMap | None, grids: Grids) -> Iterator[_Across]:
     """The variables whose values could be shared out anew, those made of block numbers first."""
     indices = mapping.indices if mapping is not None else ()
     own = {i.declaration.id for i in indices}
@@ -221,11 +173,11 @@ def _candidates(site: Site, mapping: ThreadMap | None, grids: _Grids) -> Iterato
             yield _Across(index.name, index.type, index.axis, index.declaration, grouped(bound), size, index=index)
 
 
-def _uniform(grids: _Grids, name: str, statement: Node, value: Node, axis: Axis, uses: list[Node]) -> _Across | None:
+def _uniform(grids: Grids, name: str, statement: Node, value: Node, axis: Axis, uses: list[Node]) -> _Across | None:
     """A variable that is a block's number along an axis, or the remainder of one by its bound."""
     site, kind = grids.site, declared_type(statement)
     if _BLOCK.fullmatch(text(value)) and uses == [value]:
-        size = next((p for p in _sizes(site) if grids.spans(axis, p)), None)
+        size = next((p for p in whole_numbers(site) if grids.spans(axis, p)), None)
         return _Across(name, kind, axis, statement, size, size, "1") if size is not None else None
     bound = _divisor(value, "%", uses)
     size = in_parameters(site, bound) if bound is not None else None
@@ -255,16 +207,8 @@ def _divisor(node: Node, operator: str, uses: list[Node]) -> Node | None:
     return right if left in uses else None
 
 
-def _sizes(site: Site) -> list[str]:
-    """The kernel's parameters that are whole numbers and stay what they are."""
-    changed = written(body_node(site))
-    return [
-        p.name for p in site.kernel.parameters if not p.pointer and is_integer_type(p.base) and p.name not in changed
-    ]
-
-
 def _edits(
-    site: Site, mapping: ThreadMap | None, across: _Across, jam: Jam, grids: _Grids, factor: int
+    site: Site, mapping: ThreadMap | None, across: _Across, jam: Jam, grids: Grids, factor: int
 ) -> Edits | None:  # fmt: skip
     count, first = fresh(site, "k"), fresh(site, f"{across.variable}0")
     share = f"(({across.bound} + {factor - 1}) / {factor})"
@@ -292,7 +236,7 @@ def _edits(
 
 
 def _grid(
-    site: Site, mapping: ThreadMap | None, across: _Across, grids: _Grids, factor: int
+    site: Site, mapping: ThreadMap | None, across: _Across, grids: Grids, factor: int
 ) -> list[str] | None:  # fmt: skip
     """The grid over the kernel's parameters, an expression for each axis up to the last that has more than one block."""
     found: list[str] = []

@@ -2,6 +2,7 @@ import pytest
 
 from engine.rules.transpose_tile import TransposeTile
 from tests.engine.rules import workbench
+from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import compiles, device, machine_code, make, one, propose
 
 TRANSPOSE = """
@@ -77,3 +78,41 @@ def test_load_along_columns_with_a_derived_index() -> None:
 def test_nothing_for_other_forms(work: str) -> None:
     source = TRANSPOSE.replace("out[c * rows + r] = 2.0f * in[r * cols + c];", work)
     assert not propose(make(source, LAUNCH, **SIZES), "transpose_tile")
+
+
+PLANES = """
+__global__ void planes(const float* in, float* out, int count, int rows, int cols) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    int r = blockIdx.y * blockDim.y + threadIdx.y;
+    int n = blockIdx.z;
+    if (c < cols && r < rows) {
+        out[(n * cols + c) * rows + r] = in[(n * rows + r) * cols + c];
+    }
+}
+"""
+PLANES_LAUNCH = (
+    "    planes<<<dim3((cols + 31) / 32, (rows + 7) / 8, count), dim3(32, 8)>>>(in, out, count, rows, cols);"
+)
+PLANES_SIZES = {
+    "sizes": [{"count": 8, "rows": 512, "cols": 512}],
+    "check": [{"count": 1, "rows": 1, "cols": 2}, {"count": 3, "rows": 33, "cols": 70}],
+    "elements": {"in": "count*rows*cols", "out": "count*rows*cols"},
+}
+
+
+def test_a_transpose_in_each_of_several_planes() -> None:
+    site = make(PLANES, PLANES_LAUNCH, **PLANES_SIZES)
+    edited = one(site, "transpose_tile", tile=32, rows=8)
+    assert "tile[k][threadIdx.x] = in[(n * rows + r) * cols + c];" in device(edited)
+    assert edited.configs[0].grid == (16, 16, 8)
+    assert_equal(site, [edited], PLANES_SIZES["check"], tolerance=0.0)
+    compiles(edited)
+
+
+def test_planes_that_only_happen_to_be_so_many_are_left_alone() -> None:
+    fixed = {
+        **PLANES_SIZES,
+        "sizes": [{"count": 3, "rows": 64, "cols": 32}],
+        "check": [{"count": 3, "rows": 5, "cols": 7}],
+    }
+    assert not propose(make(PLANES, PLANES_LAUNCH.replace(", count), dim3", ", 3), dim3"), **fixed), "transpose_tile")
