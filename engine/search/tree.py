@@ -97,7 +97,9 @@ class Node:
     pending: int = 0
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     open: bool = True  # something can still be tried at or below it
-    sizes: dict[Hashable, list[Node]] = field(default_factory=dict)  # children, by what edits with another number share with theirs
+    sizes: dict[Hashable, list[Node]] = field(
+        default_factory=dict
+    )  # children, by what edits with another number share with theirs
     line: Line | None = None  # the way to the best program below it, as long as that is known
     total: float = 0.0
     best: float = -math.inf

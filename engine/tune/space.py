@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.arith import ArithmeticError_, Number, NoValue, evaluate
+from engine.arith import ArithmeticError_, NoValue, Number, evaluate
 from engine.errors import RefusedError, UsageError
 
 Point = tuple[int, ...]
@@ -116,7 +116,9 @@ class Space:
             if depth == len(names):
                 found.append(partial)
                 if len(found) > _MOST_POINTS:
-                    raise self._too_large(f"over {_MOST_POINTS} of the {self.size} combinations of {{}} meet the conditions")
+                    raise self._too_large(
+                        f"over {_MOST_POINTS} of the {self.size} combinations of {{}} meet the conditions"
+                    )
                 continue
             for value in reversed(self.parameters[depth].values):
                 visited += 1

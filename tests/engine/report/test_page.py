@@ -136,7 +136,9 @@ def test_what_holds_at_every_step_is_said_once(measured: Path) -> None:
     result = dataclasses.replace(run.result, diagnosis=(same, "32 blocks"), trajectory=steps)
     text = render(dataclasses.replace(run, result=result))
     assert text.count(same) == 1
-    assert re.search(rf"<li>32 blocks</li></ul>\s*<h4>The same at every step</h4>\s*<ul class=\"plain\"><li>{same}", text)
+    assert re.search(
+        rf"<li>32 blocks</li></ul>\s*<h4>The same at every step</h4>\s*<ul class=\"plain\"><li>{same}", text
+    )
 
 
 def test_a_candidate_that_is_slower_does_not_look_accepted(page: str) -> None:
