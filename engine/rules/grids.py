@@ -11,6 +11,7 @@ from engine.rules.model import Site
 from engine.rules.threads import AXES, Axis
 from engine.spec.model import Case
 
+_EACH = (2, 4, 8, 16)
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 
 
@@ -54,9 +55,16 @@ class Grids:
         )
 
     def times(self, axis: Axis, expression: str = "1") -> str | None:
-        """The product of at most two of the kernel's parameters that the axis has times the expression."""
+        """The product of at most two of the kernel's parameters that the axis has times the expression.
+
+        One of them may be shared out to threads that have several, as `(n + 3) / 4`.
+        """
         sizes = whole_numbers(self.site)
-        products = ("1", *sizes, *(f"{a} * {b}" for k, a in enumerate(sizes) for b in sizes[k:]))
+        shares = [f"(({size} + {each - 1}) / {each})" for size in sizes for each in _EACH]
+        products = (
+            "1", *sizes, *(f"{a} * {b}" for k, a in enumerate(sizes) for b in sizes[k:]),
+            *shares, *(f"{a} * {b}" for a in sizes for b in shares),
+        )  # fmt: skip
         return next((p for p in products if self.spans(axis, f"({p}) * ({expression})")), None)
 
 

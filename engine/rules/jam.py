@@ -115,18 +115,19 @@ class Jam:
                 name = root_name(target) if target is not None else ""
                 if name in found or name not in self._scope.declared:
                     continue
-                if self._decides(node) & found:
+                known = self._scope.lookup(name, node)
+                if self._decides(node, known.scope if known is not None else self._body) & found:
                     found.add(name)
             if len(found) == before:
                 return frozenset(found)
 
-    def _decides(self, node: Node) -> set[str]:
-        """The names that decide whether an assignment is made, and of what."""
+    def _decides(self, node: Node, scope: Node) -> set[str]:
+        """The names that decide whether an assignment to a variable of this scope is made, and of what."""
         at, used = node, set[str]()
         while at.parent is not None and not at.parent.type.endswith(("_statement", "declaration", "for_range_loop")):
             at = at.parent
         used |= names(at)
-        while at.parent is not None and at != self._body:
+        while at.parent is not None and at != scope:
             at = at.parent
             if at.type in (*_LOOPS, "if_statement", "switch_statement") and at.id not in self._guards:
                 used |= {name for header in _headers(at) for name in names(header)}
@@ -151,8 +152,8 @@ class Jam:
                 raise _Refused("a macro names a variable")
         for name in self.dependent:
             for declared in scope.declared.get(name, []):
-                if declared.shape not in ("scalar", "pointer"):
-                    raise _Refused(f"'{name}' is an array")
+                if declared.shape not in ("scalar", "pointer") and _extents(declared) is None:
+                    raise _Refused(f"'{name}' cannot be declared once more")
 
     # ---- parts
 
@@ -245,10 +246,16 @@ class Jam:
             return None
         indent = indent_at(self._site, self._declaration.start_byte)
         first = _Writer(self._site, copies, arrays, indent_unit(self._site), self._guards)
-        lines = [indent + copies.opening, indent + first.array(arrays[copies.variable])]
+        # The guards stay where they were: other rules know a kernel by its declarations and guards.
+        ahead = next((k for k, part in enumerate(self._parts) if part.inner or not part.kept), len(self._parts))
+        lines = [
+            indent + copies.opening,
+            *first.parts(self._parts[:ahead]),
+            indent + first.array(arrays[copies.variable]),
+        ]
         name = f"{copies.variable}[{copies.count}]"
         lines += first.loop([f"{name} = {copies.value};"], indent)
-        lines += first.parts(self._parts)
+        lines += first.parts(self._parts[ahead:])
         return "\n".join(lines).removeprefix(indent)
 
     def _declared_by(self, node: Node) -> list[Declared]:
@@ -283,7 +290,7 @@ class _Writer:
         """The declaration of a variable's values in all copies."""
         plain = declared.type if declared.shape == "pointer" else re.sub(r"\bconst\s+|\s+const\b", "", declared.type)
         star = "*" if declared.shape == "pointer" else ""
-        return f"{plain}{star} {declared.name}[{self._copies.factor}];"
+        return f"{plain}{star} {declared.name}[{self._copies.factor}]{_extents(declared) or ''};"
 
     def loop(self, lines: Sequence[str], indent: str) -> list[str]:
         """Lines for each copy."""
@@ -307,9 +314,9 @@ class _Writer:
                 lines += [*(indent + line for line in above), *(indent + self.array(d) for d in self._declared(part))]
                 text = self._text(start, part.end, changes)
                 block = [line for line in reindent(indent + text, indent, "").split("\n") if line.strip(" ;")]
-                if part.stores:
+                if part.stores and block:
                     block = [f"if ({self._copies.within}) {{", *(self._unit + line for line in block), "}"]
-                lines += self.loop(block, indent)
+                lines += self.loop(block, indent) if block else []
         return lines
 
     def _above(self, part: _Part) -> tuple[list[str], int]:
@@ -391,6 +398,20 @@ def _blocks(node: Node) -> list[Node]:
 def _headers(node: Node) -> list[Node]:
     """What decides how often a statement's body runs."""
     return [h for name in _HEADERS if (h := node.child_by_field_name(name)) is not None]
+
+
+def _extents(declared: Declared) -> str | None:
+    """The extents of an array that is declared without a value, `[8]` of `float a[8];`; None of anything else."""
+    for part in declared.node.children_by_field_name("declarator"):
+        name = part
+        while name.type == "array_declarator":
+            inner = name.child_by_field_name("declarator")
+            if inner is None:
+                return None
+            name = inner
+        if name is not part and name.type == "identifier" and text(name) == declared.name:
+            return (part.text or b"")[name.end_byte - part.start_byte :].decode()
+    return None
 
 
 def _leaves(part: _Part) -> Iterator[_Part]:

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 _FACTORS = (4, 8, 2)
 _TUNED = (2, 3, 4, 5, 6, 8, 10, 12, 16)
+_UNIFORM = frozenset(
+    {"blockIdx.y", "blockIdx.z", "blockDim.x", "blockDim.y"}
+)  # the same for all threads of a block, and kept
 _BLOCK = re.compile(r"blockIdx\s*\.\s*([xyz])")
 
 
@@ -160,11 +163,7 @@ def _candidates(site: Site, mapping: ThreadMap | None, grids: Grids) -> Iterator
             across = _uniform(grids, name, statement, value, axis, blocks.get(axis, []))
             if across is not None:
                 yield across
-    if (
-        mapping is None
-        or mapping.style == "none"
-        or thread_uses_outside(site, indices, frozenset({"blockIdx.z", "blockIdx.y"}))
-    ):
+    if mapping is None or mapping.style == "none" or thread_uses_outside(site, indices, _UNIFORM):
         return
     for index in indices:
         bound = mapping.bounds.get(index.axis)

@@ -42,12 +42,12 @@ def test_what_depends_on_the_row_is_written_for_each_and_all_else_once() -> None
     assert device(edited).endswith(
         """    int col = blockIdx.x * blockDim.x + threadIdx.x;
     int row0 = blockIdx.y * (blockDim.y * 4) + threadIdx.y;
+    if (row0 >= rows || col >= cols) return;
     int row[4];
     #pragma unroll
     for (int k2 = 0; k2 < 4; ++k2) {
         row[k2] = row0 + k2 * blockDim.y < rows ? row0 + k2 * blockDim.y : rows - 1;
     }
-    if (row0 >= rows || col >= cols) return;
     // The sum over the depth.
     float sum[4];
     #pragma unroll
@@ -172,7 +172,9 @@ BAD = {
     "an atomic": TWO + LOOP.replace("BODY", USED + " atomicAdd(&d[0], s);"),
     "a loop is left": TWO + LOOP.replace("BODY", USED + " if (s > 4) break;"),
     "the kernel is left": TWO + LOOP.replace("BODY", USED + " if (s > 4) return;"),
-    "an array of its own": TWO + "    float t[2]; t[0] = 0;\n" + LOOP.replace("BODY", USED + " t[0] += s;"),
+    "an array with values of its own": TWO
+    + "    float t[2] = {0, 0};\n"
+    + LOOP.replace("BODY", USED + " t[0] += s;"),
     "a loop of its own": TWO + LOOP.replace("int i = 0", "int i = row").replace("BODY", "s += b[i * cols + col];"),
     "a store for all": TWO + LOOP.replace("BODY", USED + " d[0] = 1.0f;"),
     "one declaration for both": TWO + LOOP.replace("BODY", "float w = b[i], v = a[row * depth + i] * b[i + col]; s += w * v;"),
@@ -202,3 +204,15 @@ def test_the_tuner_may_choose_the_number() -> None:
     made = family.make({"factor": 6})
     assert made is not None
     assert_equal(site, [after(site, made)], CHECK, tolerance=0.0)
+
+
+def test_results_along_one_axis_after_those_along_another() -> None:
+    """Registers hold a tile of them then."""
+    site = site_of(PRODUCT)
+    first = one(site, "unroll_jam", index="col", factor=2)
+    second = one(first, "unroll_jam", index="row", factor=4)
+    assert "float sum[4][2];" in device(second)
+    assert "sum[k3][k2] += a[row[k3] * depth + i] * b[i * cols + col[k2]];" in device(second)
+    assert "grid((cols + 31) / 32, (rows + 15) / 16)" in host(second)
+    assert_equal(site, [second], CHECK, tolerance=0.0)
+    compiles(second)
