@@ -55,9 +55,8 @@ if TYPE_CHECKING:
 
 _FACTORS = (4, 8, 2)
 _TUNED = (2, 3, 4, 5, 6, 8, 10, 12, 16)
-_UNIFORM = frozenset(
-    {"blockIdx.y", "blockIdx.z", "blockDim.x", "blockDim.y"}
-)  # the same for all threads of a block, and kept
+# The same for all threads of a block, and kept as they are.
+_UNIFORM = frozenset({"blockIdx.y", "blockIdx.z", "blockDim.x", "blockDim.y"})
 _BLOCK = re.compile(r"blockIdx\s*\.\s*([xyz])")
 
 
@@ -86,7 +85,7 @@ class UnrollJam:
     """Several values of one index to a thread: what does not depend on it, loads above all, is done once for all of them.
 
     Unlike `coarsen`, whose copies follow each other, these go side by side through the kernel's loops. Copies beyond the last value
-    repeat the last one's work.
+    repeat the last one's work and store nothing.
     """
 
     name = "unroll_jam"
@@ -200,6 +199,7 @@ def _uniform(grids: Grids, name: str, statement: Node, value: Node, axis: Axis, 
 
 
 def _divisor(node: Node, operator: str, uses: list[Node]) -> Node | None:
+    """What one of the uses is divided by in this expression; None of any other."""
     sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
     if node.type != "binary_expression" or sign is None or left is None or right is None or text(sign) != operator:
         return None
