@@ -22,7 +22,7 @@ from engine.machine import Machine
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.profile.turns import WAITED
 from engine.provenance import provenance
-from engine.result import Best, OptimizationResult, Refusal, Step, keeps_suggestion, write
+from engine.result import Best, OptimizationResult, Refusal, Step, faster, keeps_suggestion, write
 from engine.rules import RuleFailure
 from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight
@@ -447,15 +447,8 @@ def verdict(
             return f"No candidate was tried for {kernel}: {progress.stopped}."
         share = f"; it passes its arrays at {100 * copy_share:.0f} % of the copy bandwidth" if copy_share else ""
         return f"No improvement found for {kernel}: {tried}{share}."
-    measurement = best.evaluation.measurement
-    assert measurement is not None
-    if measurement.predicted:
-        target = device.get("arch", "the target")
-        return f"{kernel}: {measurement.ratio:.2f}× predicted for {target}, not measured; screened on the CPU, not verified ({tried})."
-    return (
-        f"{kernel} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to {measurement.high:.2f}), "
-        f"verified ({tried})."
-    )
+    assert best.evaluation.measurement is not None
+    return faster(kernel, best.evaluation.measurement, device, tried)
 
 
 def ignore_folder(out: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import MachineError
-from engine.model import Evaluation
+from engine.model import Evaluation, Measurement
 
 SCHEMA = "optiml.result/1"
 
@@ -111,6 +111,17 @@ def write_files(folder: Path, contents: Mapping[str, bytes | None]) -> None:
             f"the result cannot be written: {error.strerror}", str(folder), "free some space or choose another --out; "
             "the journal has all that was evaluated, so --resume costs no new search",
         ) from None  # fmt: skip
+
+
+def faster(what: str, measurement: Measurement, device: Mapping[str, Any], tried: str) -> str:
+    """What was found, in one sentence: measured with its interval, or predicted. `tried` says of how many candidates."""
+    if measurement.predicted:
+        target = device.get("arch", "the target")
+        return f"{what}: {measurement.ratio:.2f}× predicted for {target}, not measured; screened on the CPU, not verified ({tried})."
+    return (
+        f"{what} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to {measurement.high:.2f}), "
+        f"verified ({tried})."
+    )
 
 
 def keeps_suggestion(folder: Path) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.evaluate.model import Signals
 from engine.guardrails import stopped
-from engine.result import Refusal
+from engine.result import Refusal, faster
 from engine.tune.result import Dispatch, General
 
 
@@ -25,18 +25,8 @@ def verdict(
     if general is None:
         return stopped(kernel, refused, tried) or f"No point of the template is faster than {kernel} as it is: {tried}."
     values = ", ".join(f"{n} = {v}" for n, v in general.values.items())
-    measurement = general.evaluation.measurement
-    assert measurement is not None
-    if measurement.predicted:
-        arch = signals.device.get("arch", "the target")
-        return (
-            f"{kernel} with {values}: {measurement.ratio:.2f}× predicted for {arch}, not measured; "
-            f"screened on the CPU, not verified ({tried})."
-        )
-    return (
-        f"{kernel} with {values} is {measurement.ratio:.2f}× faster (95 % interval {measurement.low:.2f} to "
-        f"{measurement.high:.2f}), verified ({tried})."
-    )
+    assert general.evaluation.measurement is not None
+    return faster(f"{kernel} with {values}", general.evaluation.measurement, signals.device, tried)
 
 
 def verdict_with_dispatch(said: str, dispatch: Dispatch, mode: str) -> str:
