@@ -2,7 +2,8 @@
 
 Runs of one kernel share one store of measurements (benchmarks/store.py), so that arms are paired exactly: what differs is what
 they asked for. A row is one kernel with all its arms and seeds; a run's figure is the speedup of its best candidate after so many
-candidates. Arms that use counters run once on every seed before the recorded runs, to have them counted.
+candidates. Arms that use counters run on every seed before the recorded runs, some times, to have counted and diagnosed what they
+will ask about.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ MARKS = (10, 25, 50, 100)  # candidates after which the best so far is looked at
 CANDIDATES, SEEDS = 100, 5
 _COUNTED_S = 60.0  # for counters that are still missing when the recorded runs begin
 _LEARN = "learn:"
-# What a row takes of 100 candidates on an H200 when nothing was measured before: for the limit of a call.
+_LEARN_AT_MOST = 3  # times; what a run asks about depends on what it knew
+# What a row takes of 100 candidates on an H200 when nothing was measured before: for the limit of a call, and what begins first.
 _ROW_S, _LEARN_S = 100.0, 40.0
+_LONG_ROW_S = {"histogram": 250.0, "softmax": 130.0, "layer_norm": 110.0}
 
 # What each arm changes in the options of a run. The first arm is what the others are held against. Without a profiler a search
 # sees times alone; only arms that are about counters or diagnoses use one.
-_PLAIN = {"profile": False}
+_PLAIN = {"profile": "none"}
 ARMS: dict[str, dict[str, dict[str, Any]]] = {
     "ablation-search": {name: {**_PLAIN, "search": name} for name in ("mcts", "greedy", "random")},
     "ablation-profile": {"with profile": {}, "without profile": _PLAIN},
@@ -76,9 +79,14 @@ def _table(name: str) -> Table:
 
     return Table(
         name, _TITLES[name], Settings(candidates=CANDIDATES, seeds=SEEDS), rows, measure, summary, render,
-        lambda settings, row: (_LEARN_S if row.startswith(_LEARN) else _ROW_S) * (settings.candidates or CANDIDATES) / CANDIDATES,
+        _row_s,
         needs, lambda row: f"examples {row.removeprefix(_LEARN)}",
     )  # fmt: skip
+
+
+def _row_s(settings: Settings, row: str) -> float:
+    seconds = _LEARN_S if row.startswith(_LEARN) else _LONG_ROW_S.get(row, _ROW_S)
+    return seconds * (settings.candidates or CANDIDATES) / CANDIDATES
 
 
 def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Mapping[str, Any]]) -> Row:
@@ -88,27 +96,36 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
 
     machine = make_machine(device=settings.device)  # type: ignore[arg-type]
     shared = SharedMachine(machine, place.work / "store")
-    runs: list[dict[str, Any]] = []
     begin = time.monotonic()
     try:
-        if machine.mode == "predicted" and len({arm.get("profile", True) for arm in arms.values()}) > 1:
+        if machine.mode == "predicted" and len({_profiled(arm) for arm in arms.values()}) > 1:
             raise MachineError("there is no profiler without a GPU, so the arms would not differ", do="run it with one")
         lessons = _others(place, settings, kernel) if any(arm.get("memory") for arm in arms.values()) else []
-        counted = machine.mode == "measured" and any(arm.get("profile", True) for arm in arms.values())
-        for recorded in (False, True) if counted else (True,):
-            runs = []
-            for seed in range(settings.seeds or SEEDS):
-                for name, arm in arms.items():
-                    if not recorded and not arm.get("profile", True):
-                        continue
-                    run = _run(shared, place, kernel, seed, settings.candidates or CANDIDATES, arm, lessons)
-                    runs.append({"arm": name, "seed": seed, **run})
-            missing = shared.insights.drain(_COUNTED_S) if shared.insights is not None and not recorded else 0
+
+        def runs_of(profiled: Sequence[bool]) -> list[dict[str, Any]]:
+            return [
+                {"arm": name, "seed": seed}
+                | _run(shared, place, kernel, seed, settings.candidates or CANDIDATES, arm, lessons)
+                for seed in range(settings.seeds or SEEDS)
+                for name, arm in arms.items()
+                if _profiled(arm) in profiled
+            ]
+
+        missing = learnt = 0
+        while machine.mode == "measured" and any(map(_profiled, arms.values())) and learnt < _LEARN_AT_MOST:
+            learnt, shared.learns = learnt + 1, True
+            runs_of([True])
+            put_off, missing = shared.insights.drain(_COUNTED_S) if shared.insights is not None else (0, 0)
+            if not put_off:
+                break
+        learning_s, shared.learns = time.monotonic() - begin, False
+        runs = runs_of([True, False])
         evaluators = shared.evaluators
         assert evaluators is not None
         assert evaluators.store is not None
         found: Row = {
-            "runs": runs, "measured": evaluators.store.measured, "answered": evaluators.store.answered, "uncounted": missing,
+            "runs": runs, "learnt": learnt, "learning_s": learning_s, "uncounted": missing,
+            "measured": evaluators.store.measured, "answered": evaluators.store.answered,
             "profiled": shared.counters.asked if shared.counters is not None else 0,
             "profiles_answered": shared.counters.answered if shared.counters is not None else 0,
             "waited_s": shared.insights.waited_s if shared.insights is not None else 0.0, "measuring_s": evaluators.measuring_s,
@@ -119,6 +136,10 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
     finally:
         shared.close()
         machine.close()
+
+
+def _profiled(arm: Mapping[str, Any]) -> bool:
+    return bool(arm.get("profile", "best") != "none")
 
 
 def _run(

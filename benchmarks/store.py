@@ -35,6 +35,7 @@ from engine.spec.model import KernelSpec
 
 _DIAGNOSED_S = 20.0  # starting Nsight Compute takes some four seconds, a kernel half a second
 _SHARE = 100.0  # of the time, for the profiler: as soon as it can
+_BATCH = 64  # programs for one start of the profiler: nobody waits for a single one, and a start takes seconds
 _IDLE_S = 5.0  # a profiler that does nothing for so long has answered all it can: a batch waits 1.5 s for company
 
 
@@ -153,7 +154,11 @@ class SharedEvaluator:
 
 
 class SharedInsight:
-    """An `Insight` before another one, for the runs of one kernel one after the other: `begin` starts each."""
+    """An `Insight` before another one, for the runs of one kernel one after the other: `begin` starts each.
+
+    A run that learns puts off what it would ask of the profiler until `drain`, so that a few large batches hold it all; the other runs
+    wait for each diagnosis, because what a search knows must not depend on how soon it asks.
+    """
 
     def __init__(self, inner: Insight, idle_s: Callable[[], float] = lambda: 0.0) -> None:
         self._inner, self._idle_s = inner, idle_s
@@ -161,17 +166,27 @@ class SharedInsight:
         self._asked: dict[str, int] = {}  # digests, and the numbers that the inner one knows programs by
         self._digests: dict[int, str] = {}
         self._nodes: dict[str, int] = {}
+        self._passed: dict[str, tuple[Built, Evaluation]] = {}
         self._arrived: list[Observation] = []
+        self._learns, self._root = False, ""
+        self._to_count: dict[str, None] = {}  # digests, put off
+        self._to_look: dict[str, tuple[Built, Evaluation]] = {}
+        self._looked: set[str] = set()
         self._unanswered: set[str] = set()  # digests that no diagnosis came for: waited for once
         self.waited_s = 0.0
 
-    def begin(self) -> None:
+    def begin(self, learns: bool = False) -> None:
         """A new run begins: its nodes have other numbers."""
-        self._nodes, self._arrived = {}, []
+        self._nodes, self._arrived, self._learns = {}, [], learns
 
     def look(self, built: Built, evaluation: Evaluation) -> None:
-        """Have it diagnosed, and wait: what a search knows must not depend on how soon it asks."""
+        """Have it diagnosed, and wait; a run that learns waits for the original alone."""
         digest = built.program.digest
+        if self._learns and digest != self._root:
+            if digest not in self._looked:
+                self._to_look[digest] = built, evaluation
+            return
+        self._looked.add(digest)
         self._inner.look(built, evaluation)
         begin = time.monotonic()
         while self._inner.known(digest) is None and digest not in self._unanswered:
@@ -184,13 +199,22 @@ class SharedInsight:
     def passed(self, node: Any, built: Built) -> None:
         digest = built.program.digest
         self._nodes[digest] = node.id
+        self._passed[digest] = built, node.evaluation
+        if node.id == 0:
+            self._root = digest
         if digest in self._seen:
             self._arrived.append(dataclasses.replace(self._seen[digest], node=node.id))
+        elif self._learns and node.id != 0 and digest not in self._asked:
+            self._to_count[digest] = None
         elif digest not in self._asked:
             # The original keeps its number: it is looked at in full.
-            number = self._asked[digest] = 0 if node.id == 0 else len(self._asked) + 1
-            self._digests[number] = digest
-            self._inner.passed(SimpleNamespace(id=number, evaluation=node.evaluation), built)  # type: ignore[arg-type]
+            self._count(digest, 0 if node.id == 0 else len(self._asked) + 1)
+
+    def _count(self, digest: str, number: int) -> None:
+        built, evaluation = self._passed[digest]
+        self._asked[digest] = number
+        self._digests[number] = digest
+        self._inner.passed(SimpleNamespace(id=number, evaluation=evaluation), built)  # type: ignore[arg-type]
 
     def arrivals(self) -> Sequence[Observation]:
         for seen in self._inner.arrivals():
@@ -201,22 +225,33 @@ class SharedInsight:
         came, self._arrived = self._arrived, []
         return came
 
-    def drain(self, limit_s: float) -> int:
-        """Wait for counters that were asked for, at most so long; how many are still missing (or cannot be had)."""
+    def drain(self, limit_s: float) -> tuple[int, int]:
+        """Ask for what was put off and wait for what was asked for, at most so long: how much was put off, and how many counters
+        are still missing (or cannot be had)."""
+        counted, looked = self._to_count, self._to_look
+        self._to_count, self._to_look = {}, {}
+        for digest in counted:
+            self._count(digest, len(self._asked) + 1)
+        for digest, (built, evaluation) in looked.items():
+            self._looked.add(digest)
+            self._inner.look(built, evaluation)
         begin = time.monotonic()
         while True:
             self._arrived += self.arrivals()
             missing = len(self._asked) - len(self._seen)
+            unknown = any(self._inner.known(digest) is None for digest in looked)
             waited = time.monotonic() - begin
-            if not missing or waited > limit_s or min(waited, self._idle_s()) > _IDLE_S:
-                return missing
+            if not (missing or unknown) or waited > limit_s or min(waited, self._idle_s()) > _IDLE_S:
+                return len(counted) + len(looked), missing
             time.sleep(0.1)
 
     def weigh(self, digest: str, proposals: Any) -> Any:
-        return self._inner.weigh(digest, proposals)
+        self.want(digest)
+        return None if self._inner.known(digest) is None else self._inner.weigh(digest, proposals)
 
     def want(self, digest: str) -> None:
-        self._inner.want(digest)
+        if digest in self._passed and digest not in self._unanswered and self._inner.known(digest) is None:
+            self.look(*self._passed[digest])
 
     def known(self, digest: str) -> Any:
         return self._inner.known(digest)
@@ -295,6 +330,7 @@ class SharedMachine:
         self.counters: StoredCounters | None = None
         self.evaluators: SharedEvaluator | None = None
         self.insights: SharedInsight | None = None
+        self.learns = False  # the runs to come put off what they would ask of the profiler
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
@@ -320,11 +356,11 @@ class SharedMachine:
                 self.counters = StoredCounters(source, path)
                 return self.counters
 
-            inner = self._machine.insight(spec, evaluator.inner, every, _SHARE, before)
+            inner = self._machine.insight(spec, evaluator.inner, every, _SHARE, before, _BATCH)
             if inner is not None and self.counters is not None:
                 self.insights = SharedInsight(inner, self.counters.idle_s)
         if self.insights is not None:
-            self.insights.begin()
+            self.insights.begin(self.learns)
         return self.insights
 
     def watch(self, spec: KernelSpec, evaluator: SharedEvaluator) -> Any:

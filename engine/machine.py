@@ -109,12 +109,13 @@ class Machine:
 
     def insight(
         self, spec: KernelSpec, evaluator: Evaluator, every: bool = False, share: float | None = None,
-        before: Callable[[Source], Source] = lambda source: source,
+        before: Callable[[Source], Source] = lambda source: source, batch: int | None = None,
     ) -> Insight | None:  # fmt: skip
         """What a profiler can say of programs of this spec; None without a GPU. Without Nsight Compute it says what is missing.
 
         With `every` the search waits until each candidate that passed has its counters. `share` bounds the part of the time that the
-        GPU is held for it (none for every candidate, else the service's own), `before` may put something before it.
+        GPU is held for it (none for every candidate, else the service's own), `batch` how many programs it takes at once; `before` may
+        put something before it.
         """
         if self.mode == "predicted":
             return None
@@ -122,13 +123,14 @@ class Machine:
         from engine.compile.cubin import disassemble
         from engine.profile.model import CHEAP, FULL, LINES
         from engine.profile.ncu import make_profiler
-        from engine.profile.service import SHARE, ProfileService
+        from engine.profile.service import BATCH, SHARE, ProfileService
         from engine.search.insight import ProfilerInsight
 
         bandwidth = float(evaluator.signals.device.get("copy_bytes_per_s", 0.0))
         source = before(make_profiler(self, spec))
         part = share if share is not None else math.inf if every else SHARE
-        service = ProfileService(source, self.turns.guest(), share=part, prepare=(FULL, CHEAP, LINES))
+        prepare = (FULL, CHEAP, LINES)
+        service = ProfileService(source, self.turns.guest(), share=part, batch=batch or BATCH, prepare=prepare)
         before_s = self.turns.waited_s
 
         def lined(built: Built) -> tuple[Binary, str]:

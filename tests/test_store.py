@@ -22,7 +22,7 @@ from engine.evaluate.analysis import Prepared
 from engine.evaluate.model import Evaluator
 from engine.model import Binary, LaunchConfig, Resources
 from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
-from engine.profile.service import Answer, Priority, ProfileService
+from engine.profile.service import BATCH, Answer, Priority, ProfileService
 from engine.search.insight import Insight
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Observation, Search
@@ -147,7 +147,7 @@ def test_counters_of_one_run_reach_the_nodes_of_the_next_under_their_own_numbers
     assert booked(0, 1, 2) == {0: 1.5, 1: 2.0, 2: 4.0}
     assert booked(0, 7, 3) == {0: 1.5, 7: 2.0, 3: 4.0}
     assert len(inner.asked) == 3
-    assert insight.drain(0.0) == 0
+    assert insight.drain(0.0) == (0, 0)
 
 
 def test_a_diagnosis_is_waited_for(tmp_path: Path) -> None:
@@ -156,6 +156,37 @@ def test_a_diagnosis_is_waited_for(tmp_path: Path) -> None:
     built = FakeEvaluator().build(program())
     insight.look(built, object())  # type: ignore[arg-type]
     assert insight.known(built.program.digest) is not None
+
+
+def test_a_run_that_learns_puts_off_what_it_would_ask(tmp_path: Path) -> None:
+    """Each diagnosis that a run waited for was a start of the profiler, of seconds; its candidates' counters came in small batches."""
+    inner = Counters()
+    looked: list[str] = []
+    wait = inner.look
+    inner.look = lambda built, evaluation: (looked.append(built.text), wait(built, evaluation))  # type: ignore[method-assign,func-returns-value,assignment]
+    insight = SharedInsight(inner)  # type: ignore[arg-type]
+    shared = SharedEvaluator(FakeEvaluator(), tmp_path)
+    root, other, third = (shared.build(program(f"kernel\n// speed {f} #0\n")) for f in ("1.0", "1.5", "2.0"))
+    insight.begin(learns=True)
+    insight.passed(SimpleNamespace(id=0, evaluation=object()), root)
+    insight.look(root, object())  # type: ignore[arg-type]
+    assert looked == [root.text]  # a run does nothing without it
+    for number, built in enumerate((other, third), 1):
+        insight.passed(SimpleNamespace(id=number, evaluation=object()), built)
+    insight.look(other, object())  # type: ignore[arg-type]
+    assert insight.weigh(third.program.digest, []) is None
+    assert (looked, inner.asked) == ([root.text], [root.text])
+    assert insight.drain(5.0) == (4, 0)
+    assert looked == [root.text, other.text, third.text]
+    assert inner.asked == [root.text, other.text, third.text]
+    assert all(insight.known(one.program.digest) is not None for one in (other, third))
+    # The next run meets what it knows, and puts nothing off.
+    insight.begin(learns=True)
+    for number, built in enumerate((root, third, other)):
+        insight.passed(SimpleNamespace(id=number, evaluation=object()), built)
+    assert sorted(seen.node for seen in insight.arrivals()) == [0, 1, 2]
+    insight.look(other, object())  # type: ignore[arg-type]
+    assert insight.drain(5.0) == (0, 0)
 
 
 def test_a_diagnosis_that_never_comes_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +204,7 @@ def test_a_diagnosis_that_never_comes_is_waited_for_once(monkeypatch: pytest.Mon
     insight.passed(SimpleNamespace(id=1, evaluation=object()), built)
     inner.arrivals()  # lost
     begin = time.monotonic()
-    assert insight.drain(60.0) == 1
+    assert insight.drain(60.0) == (0, 1)
     assert time.monotonic() - begin < 5.0
 
 
@@ -252,8 +283,8 @@ def test_the_insight_of_all_runs_has_the_file_before_its_profiler(tmp_path: Path
     given: dict[str, Any] = {}
 
     class Machine:
-        def insight(self, spec: Any, evaluator: Any, every: bool, share: float, before: Any) -> Any:
-            given.update(evaluator=evaluator, share=share, source=before(Profiler()))
+        def insight(self, spec: Any, evaluator: Any, every: bool, share: float, before: Any, batch: int) -> Any:
+            given.update(evaluator=evaluator, share=share, batch=batch, source=before(Profiler()))
             return Counters()
 
     fake = FakeEvaluator()
@@ -264,6 +295,7 @@ def test_the_insight_of_all_runs_has_the_file_before_its_profiler(tmp_path: Path
     assert insight is machine.insight(None, shared) is machine.insights  # type: ignore[arg-type]
     assert given["evaluator"] is fake
     assert given["share"] > 1.0
+    assert given["batch"] > BATCH
     assert given["source"] is machine.counters
     given["source"].finish(given["source"].begin([_request("a")], CHEAP))
     assert (machine.counters.asked, len(list((tmp_path / "store").glob("*.counters.sqlite")))) == (1, 1)

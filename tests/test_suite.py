@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,8 +13,10 @@ from benchmarks.bench import SCHEMA, Place
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
 from engine.machine import make_machine
+from engine.optimize import Coverage
 from engine.predict.targets import figures_for
 from engine.search.journal import Entry, Journal
+from engine.search.tree import Strategy
 from engine.source.load import load_program
 from engine.source.parse import parse
 from engine.spec.data import buffer_elements
@@ -110,4 +113,7 @@ def test_the_arms_of_an_ablation_differ_in_one_thing() -> None:
         arms = list(ablation.ARMS[table.name].values())
         keys = {key for arm in arms for key in arm if len({str(other.get(key)) for other in arms}) > 1}
         assert len(keys) == 1, table.name
+        # A search without counters was one with them for a while: the option had got other values.
+        assert {arm.get("profile", "best") for arm in arms} <= set(get_args(Coverage))
+        assert {arm.get("search", "mcts") for arm in arms} <= set(get_args(Strategy))
         assert len(table.rows(place, table.defaults)) in (10, 20)
