@@ -255,11 +255,9 @@ def summary(rows: Mapping[str, Row]) -> dict[str, Any]:
         figures: dict[str, Any] = {}
         for mark in ("best", *map(str, MARKS)):
             pairs = [(_bests(row, arm, mark), _bests(row, arms[0], mark)) for row in kept.values()]
-            mean = (
-                weighted_ratio([(mine, [1.0] * len(mine)) for mine, _ in pairs], [1.0] * len(pairs)) if pairs else None
-            )
-            if mean is None or len(pairs[0][0]) < 2:
+            if not pairs or len(pairs[0][0]) < 2:  # no interval
                 continue
+            mean = weighted_ratio([(mine, [1.0] * len(mine)) for mine, _ in pairs], [1.0] * len(pairs))
             against = weighted_ratio(pairs, [1.0] * len(pairs))
             flat = [a / b for mine, base in pairs for a, b in zip(mine, base, strict=True)]
             counts = [sum(r > 1.01 for r in flat), 0, sum(r < 1 / 1.01 for r in flat)]

@@ -244,6 +244,9 @@ def test_an_ablation_pairs_runs_of_one_kernel_and_seed() -> None:
     assert (against["ratio"], against["low"], against["high"]) == pytest.approx((1.1, 1.1, 1.1))
     assert against["better_equal_worse"] == [10, 0, 0]
     assert found["arms"]["a"]["best"]["better_equal_worse"] == [0, 10, 0]
+    # One seed has no interval; its row is kept all the same.
+    single = {name: {"runs": [r for r in row["runs"] if r["seed"] == 0]} for name, row in rows.items()}
+    assert ablation.summary(single) == {"kernels": 2, "arms": {"a": {}, "b": {}}}
 
 
 def test_a_record_read_again_is_held_against_the_same_arm() -> None:
