@@ -116,7 +116,11 @@ class Speeds:
 
     def _probe_sizes(self, built: Built, case: Case) -> tuple[dict[str, int | float], ...]:
         def blocks(sizes: Sizes) -> int:
-            return max(launch.blocks for launch in self._builder.launches_for(built.program, sizes))
+            # Of a grid-stride loop's blocks no more have work than the largest array has elements for: such a grid of one
+            # size is as one that is capped.
+            largest = max((count for _, count in self._sized(Case("", dict(sizes)))), default=1)
+            launches = self._builder.launches_for(built.program, sizes)
+            return max(min(launch.blocks, max(1, -(-largest // launch.threads))) for launch in launches)
 
         def within(most: int) -> Callable[[Sizes], bool]:
             return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most

@@ -37,13 +37,16 @@ class Slow:
         return runs
 
 
-def predicted(monkeypatch: pytest.MonkeyPatch, machine: Slow) -> Any:
-    spec = KernelSpec(
-        "k.cu", (Step("k", "", ("x", "n")),), (Argument("x", "float", "out", "n", Fill(), ""),), (), (Case("large", {"n": FULL}),)
-    )  # fmt: skip
+def blocks_of_256(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+    return (LaunchConfig((max(1, int(sizes["n"]) // 256), 1, 1), (256, 1, 1)),)
 
-    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
-        return (LaunchConfig((max(1, int(sizes["n"]) // 256), 1, 1), (256, 1, 1)),)
+
+def predicted(
+    monkeypatch: pytest.MonkeyPatch, machine: Any, *, full: int = FULL, launches: Any = blocks_of_256
+) -> Measurement:
+    spec = KernelSpec(
+        "k.cu", (Step("k", "", ("x", "n")),), (Argument("x", "float", "out", "n", Fill(), ""),), (), (Case("large", {"n": full}),)
+    )  # fmt: skip
 
     monkeypatch.setattr(speeds, "footprint", lambda *arguments: None)
     predictor = SimpleNamespace(
@@ -53,7 +56,7 @@ def predicted(monkeypatch: pytest.MonkeyPatch, machine: Slow) -> Any:
     builder = SimpleNamespace(launches_for=launches)
     made = speeds.Speeds(spec, builder, machine, predictor)  # type: ignore[arg-type]
     built: Any = SimpleNamespace(
-        identity=("a",), program=None, extra=None, binary=None, launches=(launches(None, {"n": FULL}),)
+        identity=("a",), program=None, extra=None, binary=None, launches=(launches(None, {"n": full}),)
     )
     return made.predict(built)
 
@@ -64,6 +67,33 @@ def test_a_kernel_whose_work_grows_with_the_square_is_counted_at_smaller_sizes(m
     assert machine.tried[0] == FULL
     assert max(machine.tried[1:]) <= FULL // 4
     assert measurement.cases[0].original_us == pytest.approx(FULL**2, rel=0.01)  # and still grows as it does
+
+
+class Strided:
+    """Counts a grid-stride loop over n as the runtime does: eight evenly spread blocks, scaled to all of them."""
+
+    blocks, threads = 2112, 128
+
+    def run_many(self, binary: Any, jobs: Any, *, deadline_s: float) -> list[CpuRun]:
+        runs = []
+        every = self.blocks // 8
+        for job in jobs:
+            n = len(job.buffers["x"])
+            elements = 0
+            for block in range(every // 2, self.blocks, every):
+                first, stride = block * self.threads, self.blocks * self.threads
+                elements += sum(max(0, min(self.threads, n - start)) for start in range(first, n, stride))
+            counts = KernelCounts(job.launches[0], (), 0.0, 0.0, barriers=float(elements * every))
+            runs.append(CpuRun({}, (), AccessCounts((counts,)), 0.0))
+        return runs
+
+
+def test_a_loop_over_a_grid_of_one_size_is_counted_where_every_block_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2112 blocks of 128 threads the ones that are looked at had nothing to do in a run of 16,384 elements."""
+    machine = Strided()
+    launch = (LaunchConfig((machine.blocks, 1, 1), (machine.threads, 1, 1)),)
+    measurement = predicted(monkeypatch, machine, full=1 << 25, launches=lambda program, sizes: launch)
+    assert measurement.cases[0].original_us == pytest.approx(1 << 25, rel=0.1)
 
 
 def test_a_kernel_that_takes_too_long_at_any_size_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
