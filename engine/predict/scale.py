@@ -47,22 +47,27 @@ def probe_sizes(
     while not fits(base) and any(int(base[name]) > 1 for name in whole):
         base = {**base, **{name: max(1, int(base[name]) // 2) for name in whole}}
     for name in whole:
-        base = _in_step(base, name, int(sizes[name]), blocks, fits_at_most or fits)
+        base = _in_step(base, name, sizes, blocks, fits_at_most or fits)
     doubled = [{**base, name: min(2 * int(base[name]), int(sizes[name]))} for name in whole if base[name] < sizes[name]]
     return (base, *doubled)
 
 
 def _in_step(
-    base: dict[str, int | float], name: str, full: int, blocks: Callable[[Sizes], int], fits: Callable[[Sizes], bool]
+    base: dict[str, int | float],
+    name: str,
+    sizes: Sizes,
+    blocks: Callable[[Sizes], int],
+    fits: Callable[[Sizes], bool],
 ) -> dict[str, int | float]:
-    """The base with one size doubled until the grid grows from there on as it does up to the full size."""
-    most = blocks({**base, name: full})
-    if blocks(base) == most:
+    """The base with one size doubled until the grid grows from there on as it does up to the full sizes."""
+    full, most = int(sizes[name]), blocks(sizes)
+    if blocks(base) == blocks({**base, name: full}):
         return base  # this size does not move the grid
     while 2 * int(base[name]) <= full:
         larger = {**base, name: 2 * int(base[name])}
         now, then = blocks(base), blocks(larger)
-        in_step = then > now and most > now * full / int(base[name]) / 2
+        # Beside the full other sizes: a grid may be capped where no size alone takes it there.
+        in_step = then > now and most > blocks({**sizes, name: base[name]}) * full / int(base[name]) / 2
         if in_step or not fits(larger):
             break
         base = larger

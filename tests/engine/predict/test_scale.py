@@ -81,6 +81,15 @@ def test_a_capped_grid_is_counted_where_it_is_capped() -> None:
     assert small["n"] == 1 << 16
 
 
+def test_a_grid_that_no_size_alone_takes_to_its_cap_is_counted_where_it_is_capped() -> None:
+    def blocks(sizes: Sizes) -> int:
+        return min(4224, -(-int(sizes["rows"]) * int(sizes["cols"]) // 128))
+
+    sizes = {"rows": 8192, "cols": 4096}
+    base, *others = probe_sizes(sizes, lambda s: s["rows"] * s["cols"] <= 1 << 14, blocks=blocks, fits_at_most=lambda s: True)  # fmt: skip
+    assert {blocks(probe) for probe in (base, *others)} == {4224}
+
+
 def test_small_sizes_need_no_probe_and_stay_as_counted() -> None:
     sizes = {"m": 32, "n": 64, "k": 16}
     counts = product(sizes)
