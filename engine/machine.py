@@ -53,15 +53,22 @@ class Machine:
         """A folder that goes with the machine."""
         return Path(self._scratch.name)
 
+    def builder(
+        self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL, limits: Guardrails = LIMITS,
+        front: Front | None = None,
+    ) -> Builder:  # fmt: skip
+        """What makes machine code of programs of one spec, as the evaluator has it."""
+        return Builder(
+            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences,
+            limits=limits, front=front,
+        )  # fmt: skip
+
     def evaluator(
         self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL, limits: Guardrails = LIMITS,
         front: Front | None = None,
     ) -> Evaluator:  # fmt: skip
         """The evaluator for one spec. Raises MachineError where a part cannot start."""
-        builder = Builder(
-            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences,
-            limits=limits, front=front,
-        )  # fmt: skip
+        builder = self.builder(spec, root, spec_path, defences, limits, front)
         if self.mode == "predicted":
             from engine.evaluate.cpu import CpuEvaluator
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from engine.model import LaunchConfig, Resources
 from engine.predict.targets import Figures
+from engine.rules.model import Target
 
 Limit = Literal["registers", "shared memory", "threads", "blocks", "grid", "does not fit"]
 
@@ -31,9 +32,7 @@ def occupancy(resources: Resources, launch: LaunchConfig, figures: Figures) -> O
     target = figures.target
     warps = -(-launch.threads // target.warp)
     max_warps = target.max_threads_per_sm // target.warp
-    per_warp = _up(resources.registers * target.warp, figures.register_unit)
-    # Registers belong to the four schedulers' files, and a warp lives in one of them.
-    fitting = figures.schedulers * (target.registers_per_sm // figures.schedulers // max(per_warp, 1))
+    fitting = resident_warps(resources.registers, target, figures.register_unit, figures.schedulers)
     shared = _up(resources.shared_bytes + launch.shared_bytes + figures.shared_reserved, figures.shared_unit)
     limits: dict[Limit, int] = {
         "threads": max_warps // max(warps, 1),
@@ -53,6 +52,15 @@ def occupancy(resources: Resources, launch: LaunchConfig, figures: Figures) -> O
         blocks, limit = per_sm, "grid"
     active = min(1.0, launch.blocks / target.multiprocessors)
     return Occupancy(blocks, blocks * warps, blocks * warps / max_warps, limit, waves, active)
+
+
+def resident_warps(
+    registers: int, target: Target, unit: int = Figures.register_unit, schedulers: int = Figures.schedulers
+) -> int:
+    """The warps whose registers (so many for each thread) fit one multiprocessor at a time."""
+    per_warp = _up(registers * target.warp, unit)
+    # Registers belong to the schedulers' files, and a warp lives in one of them.
+    return schedulers * (target.registers_per_sm // schedulers // max(per_warp, 1))
 
 
 def _up(value: int, unit: int) -> int:

@@ -1,11 +1,14 @@
-"""The feasible set: every point that the user's conditions and the target's limits allow, found before anything is compiled."""
+"""The feasible set: every point that the user's conditions and the target's limits allow, as far as the text says."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import RefusedError
 from engine.model import LaunchConfig, Resources
+from engine.predict.occupancy import resident_warps
 from engine.rules.model import Target
 from engine.tune.space import Excluded, Point, empty
 from engine.tune.template import Figures, Template
@@ -24,21 +27,22 @@ class Feasible:
 def feasible(template: Template, target: Target) -> Feasible:
     """The feasible set of a template on a target. Raises RefusedError that names the condition which leaves nothing."""
     points, excluded = template.space.points()
-    counts: dict[str, int] = {}
-    kept = []
-    for point in points:
-        reason = _limit(template.figures(point), target)
-        if reason:
-            counts[reason] = counts.get(reason, 0) + 1
-        else:
-            kept.append(point)
-    found = (*excluded, *(Excluded(reason, count) for reason, count in counts.items()))
+    reasons = {point: _limit(template.figures(point), target) for point in points}
+    return without(template, Feasible(points, excluded), {p: reason for p, reason in reasons.items() if reason})
+
+
+def without(template: Template, found: Feasible, reasons: Mapping[Point, str]) -> Feasible:
+    """The set without the points that a reason is given for, each a condition that they break. Raises RefusedError where
+    nothing is left to tune, which names the condition that took the last point.
+    """
+    kept = tuple(point for point in found.points if point not in reasons)
+    excluded = (*found.excluded, *(Excluded(reason, count) for reason, count in Counter(reasons.values()).items()))
     if not kept:
-        raise empty(template.space.size, found)
-    if kept == [template.default]:
+        raise empty(template.space.size, excluded)
+    if kept == (template.default,):
         at = ", ".join(f"{n} = {v}" for n, v in template.space.named(kept[0]).items())
         raise RefusedError(f"the only feasible point is the original: {at}", do="give more values, or other conditions")
-    return Feasible(tuple(kept), found)
+    return Feasible(kept, excluded)
 
 
 def _limit(figures: Figures, target: Target) -> str:
@@ -47,7 +51,10 @@ def _limit(figures: Figures, target: Target) -> str:
         return figures.impossible
     if figures.shared_bytes is not None and figures.shared_bytes > target.shared_per_block:
         return f"static shared memory <= {target.shared_per_block} bytes"
-    for launch in (launch for case in figures.launches or () for launch in case):
+    for step, launch in ((step, launch) for case in figures.launches or () for step, launch in enumerate(case)):
+        bound = figures.bounds[step] if figures.bounds else None
+        if bound is not None and launch.threads > bound:
+            return f"threads per block <= {bound} (__launch_bounds__)"
         if min(launch.block) < 1 or launch.threads > target.max_threads_per_block:
             return f"1 <= threads per block <= {target.max_threads_per_block}"
         if launch.block[2] > 64 or any(not 1 <= g <= most for g, most in zip(launch.grid, _MAX_GRID, strict=True)):
@@ -60,13 +67,11 @@ def _limit(figures: Figures, target: Target) -> str:
 def fits(resources: tuple[Resources, ...], launches: tuple[tuple[LaunchConfig, ...], ...], target: Target) -> str:
     """Why compiled code cannot run in its blocks, from what it uses: registers times threads; "" where it can.
 
-    Registers are given out to warps in units of 256. Source: CUDA C++ Programming Guide, "Compute Capabilities".
+    All warps of a block are on one multiprocessor at a time. Source: CUDA C++ Programming Guide, "Compute Capabilities".
     """
     for case in launches:
         for used, launch in zip(resources, case, strict=True):
-            warps = -(-launch.threads // target.warp)
-            registers = -(-used.registers * target.warp // 256) * 256 * warps
-            if registers > target.registers_per_sm:
+            if -(-launch.threads // target.warp) > resident_warps(used.registers, target):
                 return f"registers * threads <= {target.registers_per_sm}"
             if used.shared_bytes + launch.shared_bytes > target.shared_per_sm:
                 return f"shared memory <= {target.shared_per_sm} bytes"

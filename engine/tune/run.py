@@ -34,6 +34,7 @@ from engine.suggest import Gate
 from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, possible
 from engine.tune.feasible import Feasible, feasible
+from engine.tune.probe import probe
 from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
 from engine.tune.selected import Confirming
 from engine.tune.space import Condition, Parameter, Point, Space
@@ -85,11 +86,16 @@ def tune(
     Raises UsageError, SpecError, SourceError (wrong input), RefusedError (the spec proves nothing, an empty feasible set, a template
     that does not reproduce the original), MachineError.
     """
+    begin = time.monotonic()
     root = repository_root(options.path)
     spec, spec_path = options.spec or find_spec(root, options.path, options.kernel)
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
     template, notes = make_template(options, program, spec, spec_path, machine.target)
+    builder = machine.builder(spec, root, spec_path)
     points = feasible(template, machine.target)
+    points = probe(
+        program, template, points, builder, machine.compiler.submit, machine.jobs, options.budget.candidates
+    )
     strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
     # Worker processes that read candidates take half a second to start: too long for a short run.
     many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
@@ -98,7 +104,7 @@ def tune(
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     try:
         return _Run(
-            options, machine, evaluator, gate, spec, spec_path, program, template, points, strategy, reason, notes
+            options, machine, evaluator, gate, spec, spec_path, program, template, points, strategy, reason, notes, begin
         ).run(on_progress)
     finally:
         if front is not None:
@@ -175,9 +181,10 @@ class _Run:
     strategy: Strategy
     reason: str
     notes: tuple[str, ...]
+    begin: float
 
     def run(self, on_progress: Callable[[Progress], None]) -> TuneResult:
-        begin = time.monotonic()
+        begin = self.begin
         options, out = self.options, output_folder(self.options)
         wanted = possible(self.template, self.spec_path) if options.dispatch else None
         if wanted is not None:

@@ -29,12 +29,14 @@ _WITH_ARGUMENTS = _DEFINE + rb"\("
 class Figures:
     """What a point's text says of its launches: one per step for each timing case, and the static shared memory in bytes.
 
-    None: the text does not say; the compiler and the launch will. `impossible` names what does not hold at this point.
+    None: the text does not say; the compiler and the launch will. `impossible` names what does not hold at this point. `bounds`
+    are the threads that each step's `__launch_bounds__` admits, None where there is none or it is no plain arithmetic.
     """
 
     launches: tuple[tuple[LaunchConfig, ...], ...] | None
     shared_bytes: int | None
     impossible: str = ""
+    bounds: tuple[int | None, ...] = ()
 
 
 class Template(Protocol):
@@ -125,7 +127,18 @@ class ConstantTemplate:
             except OptimlError:
                 self._known[key] = None
         launches = self._known[key]
-        return Figures(launches, self._shared(values), "" if launches else "the launch can be evaluated")
+        impossible = "" if launches else "the launch can be evaluated"
+        return Figures(launches, self._shared(values), impossible, self._bounds(values))
+
+    def _bounds(self, values: Mapping[str, int]) -> tuple[int | None, ...]:
+        found = []
+        for step in self.spec.steps:
+            kernel = next((k for k in self._unit.kernels if step.kernel in (k.name, k.qualified)), None)
+            first = kernel.launch_bounds.partition(",")[0] if kernel is not None else ""
+            own = words(" ".join(kernel.template_parameters)) if kernel is not None else []
+            # A template's parameter hides a constant of its name.
+            found.append(_derived_value(self._unit, first, values) if first and not {*own} & {*words(first)} else None)
+        return tuple(found)
 
     def _launches(self, values: Mapping[str, int]) -> tuple[tuple[LaunchConfig, ...], ...]:
         # The values go in as the compiler's defines would: the parsed text is then the same for every point.
