@@ -36,13 +36,32 @@ def without(template: Template, found: Feasible, reasons: Mapping[Point, str]) -
     nothing is left to tune, which names the condition that took the last point.
     """
     kept = tuple(point for point in found.points if point not in reasons)
-    excluded = (*found.excluded, *(Excluded(reason, count) for reason, count in Counter(reasons.values()).items()))
+    excluded = _with(found.excluded, Counter(reasons.values()))
+    _something_left(template, kept, excluded)
+    return Feasible(kept, excluded)
+
+
+def check_left(template: Template, found: Feasible, by_compiler: Mapping[str, int]) -> None:
+    """Raises RefusedError as `without` does where limits that points' own compiles showed took all that was to be tried."""
+    others = len(found.points) - (template.default in found.points)
+    if sum(by_compiler.values()) >= others:
+        excluded = _with(found.excluded, by_compiler)
+        _something_left(template, tuple(p for p in found.points if p == template.default), excluded)
+
+
+def _with(excluded: tuple[Excluded, ...], counts: Mapping[str, int]) -> tuple[Excluded, ...]:
+    """What was excluded with more of it; a condition that is there already stands where it took its last point."""
+    before = Counter({e.condition: e.points for e in excluded if e.condition in counts})
+    kept = (e for e in excluded if e.condition not in counts)
+    return (*kept, *(Excluded(reason, before[reason] + count) for reason, count in counts.items()))
+
+
+def _something_left(template: Template, kept: tuple[Point, ...], excluded: tuple[Excluded, ...]) -> None:
     if not kept:
         raise empty(template.space.size, excluded)
     if kept == (template.default,):
         at = ", ".join(f"{n} = {v}" for n, v in template.space.named(kept[0]).items())
         raise RefusedError(f"the only feasible point is the original: {at}", do="give more values, or other conditions")
-    return Feasible(kept, excluded)
 
 
 def _limit(figures: Figures, target: Target) -> str:

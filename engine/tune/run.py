@@ -33,7 +33,7 @@ from engine.spec.model import KernelSpec
 from engine.suggest import Gate
 from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, possible
-from engine.tune.feasible import Feasible, feasible
+from engine.tune.feasible import Feasible, check_left, feasible
 from engine.tune.probe import probe
 from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
 from engine.tune.selected import Confirming
@@ -209,6 +209,8 @@ class _Run:
                 sys.setswitchinterval(_SWITCH_S)
                 try:
                     tuner.run(Budget(self._limit(), options.budget.candidates))
+                    if not tuner.tried and tuner.impossible:
+                        check_left(self.template, self.points, tuner.impossible)
                 except KeyboardInterrupt:
                     tuner.progress.stopped, interrupted = INTERRUPTED, True
                 finally:

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -8,7 +9,8 @@ from engine.model import LaunchConfig
 from engine.rules.model import Target
 from engine.source.edit import edit_program
 from engine.spec.plain import as_spec
-from engine.tune.feasible import feasible, fits
+from engine.tune.feasible import Feasible, check_left, feasible, fits
+from engine.tune.space import Excluded
 from engine.tune.template import locate, program_at, tunable
 
 from .kernels import SAXPY, program, template
@@ -155,6 +157,21 @@ def test_a_set_that_holds_the_original_alone_leaves_nothing_to_tune():
     """The run ended with 0 of 1 points tried and none faster."""
     with pytest.raises(RefusedError, match=r"the only feasible point is the original: BLOCK = 256, ITEMS = 1"):
         feasible(template(where=("BLOCK == 256", "ITEMS == 1")), Target())
+
+
+def test_a_set_whose_points_own_compiles_leave_nothing_is_empty_too():
+    """The run ended with 0 of 2 points tried and none faster."""
+    limit = "registers * threads <= 65536"
+    made = template(where=("BLOCK == 128", "ITEMS < 4"))
+    with pytest.raises(RefusedError, match=rf"'ITEMS < 4' excludes 1; '{re.escape(limit)}' excludes the last 2"):
+        check_left(made, feasible(made, Target()), {limit: 2})
+    check_left(made, feasible(made, Target()), {limit: 1})
+    probed = Feasible(((128, 1),), (Excluded("ITEMS < 4", 3), Excluded(limit, 8)))
+    with pytest.raises(RefusedError, match=rf"'ITEMS < 4' excludes 3; '{re.escape(limit)}' excludes the last 9"):
+        check_left(made, probed, {limit: 1})
+    made = template(where=("BLOCK == 256", "ITEMS < 4"))
+    with pytest.raises(RefusedError, match=r"the only feasible point is the original: BLOCK = 256, ITEMS = 1"):
+        check_left(made, feasible(made, Target()), {limit: 1})
 
 
 def test_another_file_that_launches_a_kernel_of_the_same_name_does_not_define_its_constants():
