@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.config import Guardrails
-from engine.errors import MachineError, OptimlError, RefusedError
+from engine.errors import MachineError, RefusedError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.model import Built, Evaluator, NotBuilt
-from engine.front.client import Front
+from engine.front.ahead import Ahead, Foresight, Proposals
 from engine.guardrails import LIMITS, stopped
 from engine.machine import Machine
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.profile.turns import WAITED
 from engine.provenance import provenance
 from engine.result import Best, OptimizationResult, Refusal, Step, faster, keeps_suggestion, write
-from engine.rules import RuleFailure
 from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight
 from engine.search.journal import Journal
@@ -102,16 +101,29 @@ def optimize(
     out = options.out or root / ".optiml" / name
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
-    source = Proposals(Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers)
+    aside = None if front is None else ThreadPoolExecutor(1, thread_name_prefix="ahead")
+    source = Proposals(
+        Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
+    )
+    foresight = Foresight([source.prefetch], aside)
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     inner: TunerPart | None = None
     if "tuner" in options.proposers:
         from engine.tune.inner import TunerPart
+        from engine.tune.offers import offers
 
-        inner = TunerPart(spec, spec_path, machine.target, evaluator, in_flight=machine.jobs + 2, seed=options.seed)
+        here = partial(offers, spec=spec, spec_path=spec_path, target=machine.target)
+        templates = Ahead(here, None if front is None else front.offers, aside)
+        foresight = Foresight([source.prefetch, templates.prefetch], aside)
+        inner = TunerPart(
+            templates, machine.target, evaluator, in_flight=machine.jobs + 2, seed=options.seed, foresee=foresight.soon
+        )
     try:
-        return _run(options, machine, evaluator, gate, source, inner, spec, program, out, on_progress), out
+        foresight.soon(program)
+        return _run(options, machine, evaluator, gate, source, inner, foresight, spec, program, out, on_progress), out
     finally:
+        if aside is not None:
+            aside.shutdown(wait=False, cancel_futures=True)
         if front is not None:
             front.close()
         evaluator.close()
@@ -119,7 +131,7 @@ def optimize(
 
 def _run(
     options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, source: Proposals, inner: TunerPart | None,
-    spec: KernelSpec, program: Program, out: Path, on_progress: Callable[[Progress], None],
+    foresight: Foresight, spec: KernelSpec, program: Program, out: Path, on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
@@ -139,7 +151,7 @@ def _run(
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
-                in_flight=in_flight(machine.jobs, options.budget), prefetch=source.prefetch, on_progress=on_progress,
+                in_flight=in_flight(machine.jobs, options.budget), prefetch=foresight.read, on_progress=on_progress,
                 feed=part, watch=insight or predicted, inner=inner,
                 on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
             )  # fmt: skip
@@ -271,36 +283,6 @@ def _closed(search: Search, insight: Insight | None, part: Part | None) -> tuple
         part.close()
         said = (*said, *part.notes)
     return said
-
-
-class Proposals:
-    """What the rules propose for a program; asked once per text, from any thread, and ahead of time by a front if there is one."""
-
-    def __init__(self, here: Analysis, front: Front | None = None, *, rules: bool = True) -> None:
-        self._here, self._ahead, self._rules = here, front or here, rules
-        self._known: dict[str, list[Proposal]] = {}
-        self._lock = threading.Lock()
-        self.failures: list[RuleFailure] = []
-
-    def __call__(self, program: Program) -> list[Proposal]:
-        return self._of(program, self._here)
-
-    def prefetch(self, program: Program) -> None:
-        """Have them ready when they are asked for."""
-        self._of(program, self._ahead)
-
-    def _of(self, program: Program, analysis: Analysis) -> list[Proposal]:
-        with self._lock:
-            known = self._known.get(program.digest)
-        if known is None:
-            try:
-                known, failures = analysis.propose(program) if self._rules else ([], [])
-            except OptimlError as error:
-                known, failures = [], [RuleFailure("all", error.what)]
-            with self._lock:
-                self.failures += failures
-                self._known[program.digest] = known
-        return list(known)
 
 
 def _nearly(budget: Budget) -> Budget:

@@ -12,10 +12,12 @@ from engine.errors import OptimlError
 from engine.evaluate.analysis import Analysis, Prepared
 from engine.model import LaunchConfig, Program
 from engine.rules import RuleFailure
-from engine.rules.model import Proposal, Target
+from engine.rules.model import Family, Proposal, Target
 from engine.sandbox import python_command
 from engine.source.model import Edit, Span
 from engine.spec.model import KernelSpec
+from engine.tune.feasible import Feasible
+from engine.tune.offers import Again, Offer, Place, offers, rule_template
 from engine.verify.defences import ALL, Defences
 from engine.worker import Worker, WorkerLost
 
@@ -52,15 +54,31 @@ class Front(Analysis):
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         answer, _ = self._ask("propose", program)
-        found = [
-            Proposal(
-                p["proposer"], p["rule"], p["summary"],
-                {path: tuple(Edit(Span(start, end), text) for start, end, text in edits) for path, edits in p["edits"].items()},
-                p["parameters"], p["prior"],
-            )
-            for p in answer["proposals"]
-        ]  # fmt: skip
+        found = [_proposal(plain) for plain in answer["proposals"]]
         return found, [RuleFailure(**failure) for failure in answer["failures"]]
+
+    def offers(self, program: Program) -> list[Offer]:
+        """As `engine.tune.offers.offers`; none of a program that cannot be read.
+
+        A rule's template is written out by that rule in this process, when a point is wanted.
+        """
+        try:
+            answer, _ = self._ask("offers", program)
+        except OptimlError:
+            return []
+        if answer["declared"]:  # few are, and what they know of launches is asked point by point
+            return offers(program, self.spec, self.spec_path, self.target)
+        return [self._offer(program, plain) for plain in answer["offers"]]
+
+    def _offer(self, program: Program, plain: dict[str, Any]) -> Offer:
+        place = Place(*plain["place"])
+        parameters = {name: tuple(values) for name, values in plain["parameters"].items()}
+        make = Again(program, self.spec, self.target, plain["rule"], place, parameters)
+        family = Family(
+            plain["rule"], plain["summary"], parameters, tuple(plain["conditions"]), make, plain["prior"]
+        )  # fmt: skip
+        points = Feasible(tuple(map(tuple, plain["points"])), ())
+        return Offer(rule_template(program, family), points, _proposal(plain["first"]), plain["prior"], place)
 
     def close(self) -> None:
         with self._lock:
@@ -111,3 +129,11 @@ class Front(Analysis):
         worker.call(header, blobs, timeout_s=_TIMEOUT_S)
         self._own.worker = worker
         return worker
+
+
+def _proposal(plain: dict[str, Any]) -> Proposal:
+    edits = {
+        path: tuple(Edit(Span(start, end), text) for start, end, text in edits)
+        for path, edits in plain["edits"].items()
+    }
+    return Proposal(plain["proposer"], plain["rule"], plain["summary"], edits, plain["parameters"], plain["prior"])

@@ -40,18 +40,41 @@ def _prepare(analysis: Any, program: Any) -> tuple[dict[str, Any], list[bytes]]:
 
 def _propose(analysis: Any, program: Any) -> tuple[dict[str, Any], list[bytes]]:
     found, failures = analysis.propose(program)
-    proposals = [
+    failed = [{"rule": f.rule, "error": f.error} for f in failures]
+    return {"proposals": [_plain(p) for p in found], "failures": failed}, []
+
+
+def _offers(analysis: Any, program: Any) -> tuple[dict[str, Any], list[bytes]]:
+    from engine.tune.offers import offers
+
+    found: Any = offers(program, analysis.spec, analysis.spec_path, analysis.target)
+    if any(offer.place is None for offer in found):
+        return {"declared": True}, []
+    plain = [
         {
-            "proposer": p.proposer,
-            "rule": p.rule,
-            "summary": p.summary,
-            "edits": {path: [(e.span.start, e.span.end, e.text) for e in edits] for path, edits in p.edits.items()},
-            "parameters": dict(p.parameters),
-            "prior": p.prior,
+            "place": (offer.place.step, offer.place.number),
+            "rule": offer.template.family.rule,
+            "summary": offer.template.family.summary,
+            "parameters": dict(offer.template.family.parameters),
+            "conditions": offer.template.family.conditions,
+            "prior": offer.prior,
+            "points": offer.points.points,
+            "first": _plain(offer.first),
         }
-        for p in found
+        for offer in found
     ]
-    return {"proposals": proposals, "failures": [{"rule": f.rule, "error": f.error} for f in failures]}, []
+    return {"declared": False, "offers": plain}, []
+
+
+def _plain(proposal: Any) -> dict[str, Any]:
+    return {
+        "proposer": proposal.proposer,
+        "rule": proposal.rule,
+        "summary": proposal.summary,
+        "edits": {path: [(e.span.start, e.span.end, e.text) for e in edits] for path, edits in proposal.edits.items()},
+        "parameters": dict(proposal.parameters),
+        "prior": proposal.prior,
+    }
 
 
 def main() -> int:
@@ -73,7 +96,7 @@ def main() -> int:
             if header["op"] == "open":
                 analysis = _open(header, blobs)
             else:
-                work = {"prepare": _prepare, "propose": _propose}[header["op"]]
+                work = {"prepare": _prepare, "propose": _propose, "offers": _offers}[header["op"]]
                 answer, out = work(analysis, _program(header, blobs))
         except OptimlError as error:
             answer = {"refused": error.what}

@@ -87,11 +87,17 @@ def proposals(
     return tuple(sorted(found, key=lambda p: -p.prior))
 
 
-def families(site: Site, *, failures: list[RuleFailure] | None = None) -> tuple[Family, ...]:
-    """The families of proposals that parametric rules have for the site, most promising first; failures as in `proposals`."""
+def families(
+    site: Site, *, only: Iterable[str] | None = None, failures: list[RuleFailure] | None = None
+) -> tuple[Family, ...]:
+    """The families of proposals that parametric rules (or those named in `only`) have for the site, most promising first.
+
+    Failures as in `proposals`.
+    """
+    wanted = None if only is None else frozenset(only)
     found: list[Family] = []
     for rule in rules():
-        if isinstance(rule, Parametric):
+        if isinstance(rule, Parametric) and (wanted is None or rule.name in wanted):
             try:
                 found += rule.families(site)
             except Exception as error:  # any defect of one rule must leave the others working

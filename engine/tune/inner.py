@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from engine.errors import OptimlError, RefusedError
+from engine.errors import RefusedError
 from engine.evaluate.model import Built, Evaluator
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal, Target
 from engine.search.loop import Budget
-from engine.spec.model import KernelSpec
-from engine.tune.declare import declared
-from engine.tune.feasible import Feasible, feasible
-from engine.tune.run import rule_templates
+from engine.tune.feasible import Feasible
+from engine.tune.offers import Offer
 from engine.tune.strategy import Known, Trial, choose
 from engine.tune.template import Template, program_at
 from engine.tune.tuner import Tuner
@@ -23,8 +21,6 @@ POINTS = (
     16  # of one template: what a person would try by hand, twice over; the tree goes on with the best of them. Ours
 )
 _FEW_POINTS = 8  # where speeds are predicted: a point costs a second there
-_LEAST = 3  # templates of fewer points are left to the rule's own proposals
-_OWN_PRIOR = 0.6  # a template that a person declared: they know what is worth a look. Ours
 
 
 @dataclass(frozen=True)
@@ -55,9 +51,11 @@ class TunerPart:
     """Proposes templates for programs and searches the one that the tree chose."""
 
     def __init__(
-        self, spec: KernelSpec, spec_path: str | None, target: Target, evaluator: Evaluator, *, in_flight: int, seed: int
+        self, offers: Callable[[Program], Sequence[Offer]], target: Target, evaluator: Evaluator, *, in_flight: int, seed: int,
+        foresee: Callable[[Program], None] = lambda program: None,
     ) -> None:  # fmt: skip
-        self._spec, self._spec_path, self._target = spec, spec_path, target
+        """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with."""
+        self._offers, self._foresee, self._target = offers, foresee, target
         self._evaluator, self._in_flight, self._seed = evaluator, in_flight, seed
         self._done: dict[str, set[str]] = {}  # templates that a program is the tuned best of, by its digest
 
@@ -67,31 +65,15 @@ class TunerPart:
 
     def proposals(self, program: Program) -> list[Proposal]:
         """One proposal for each template that the program declares or a rule can write for it."""
-        templates: list[tuple[Template, float]] = []
-        try:
-            own = declared(program, self._spec, self._spec_path)
-            if own is not None:
-                templates.append((own, _OWN_PRIOR))
-            templates += [(t, t.family.prior) for t in rule_templates(program, self._spec, self._target)]
-        except (OptimlError, KeyError):
-            pass  # a program whose text no longer holds the template has none
-        found: list[Proposal] = []
-        for template, prior in templates:
-            if template.name in self._done.get(program.digest, ()):
-                continue
-            try:
-                points = feasible(template, self._target)
-                if len(points.points) < _LEAST:
-                    continue
-                first = template.proposal(points.points[0])
-            except OptimlError:
-                continue
-            found.append(
-                TemplateProposal(
-                    "tuner", template.name, f"Tune: {template.summary}", first.edits, first.parameters, prior, template, points
-                )
-            )  # fmt: skip
-        return found
+        done = self._done.get(program.digest, ())
+        return [
+            TemplateProposal(
+                "tuner", offer.template.name, f"Tune: {offer.template.summary}", offer.first.edits, offer.first.parameters,
+                offer.prior, offer.template, offer.points,
+            )
+            for offer in self._offers(program)
+            if offer.template.name not in done
+        ]  # fmt: skip
 
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
@@ -106,7 +88,7 @@ class TunerPart:
         limit = min(_FEW_POINTS if predicted else POINTS, len(points.points), left.candidates or POINTS)
         tuner = Tuner(
             program, template, points, choose(None, Known(points.points, self._seed, limit))[0], self._evaluator,
-            self._target, executor, in_flight=self._in_flight, rival=champion, known=known,
+            self._target, executor, in_flight=self._in_flight, rival=champion, known=known, on_best=self._foresee,
         )  # fmt: skip
         reason = "no point of the template could be evaluated"
         outcome = Outcome.SCREENED_OUT
@@ -127,15 +109,14 @@ class TunerPart:
         made = template.proposal(chosen.point)
         summary = f"{made.summary} (the best of {tried} points)"
         evaluation = replace(chosen.evaluation, notes=(*chosen.evaluation.notes, note(tried)))
-        text = program_at(program, template, chosen.point)
-        self.taken_over(text, template.name)
-        built = tuner.built.get(chosen.point)
+        built = tuner.built_of(chosen)
         if built is None:
-            built = self._evaluator.build(text)
+            built = self._evaluator.build(program_at(program, template, chosen.point))
+        self.taken_over(built.program, template.name)
         taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)
         # Without a point that beat the champion side by side the template has none to offer in its place.
         against = None if champion is None else tuner.against or 1.0
-        return Inner(taken, text, built, evaluation, against, tried, dict(tuner.progress.stage_s))
+        return Inner(taken, built.program, built, evaluation, against, tried, dict(tuner.progress.stage_s))
 
     def taken_over(self, program: Program, template: str) -> None:
         """An earlier part of this run found this program to be the best of that template."""

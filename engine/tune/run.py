@@ -22,7 +22,6 @@ from engine.model import Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder
 from engine.provenance import provenance
 from engine.result import Refusal, keeps_suggestion
-from engine.rules import families, make_site
 from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import INTERRUPTED, Budget, Progress
@@ -34,12 +33,13 @@ from engine.suggest import Gate
 from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, possible
 from engine.tune.feasible import Feasible, check_left, feasible
+from engine.tune.offers import rule_templates
 from engine.tune.probe import probe
 from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
 from engine.tune.selected import Confirming
-from engine.tune.space import Condition, Parameter, Point, Space
+from engine.tune.space import Condition, Point
 from engine.tune.strategy import Known, Strategy, choose
-from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at, tunable
+from engine.tune.template import ConstantTemplate, Template, program_at, tunable
 from engine.tune.tuner import PASSED, Tried, Tuner
 from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
 
@@ -154,17 +154,6 @@ def make_template(
     where = tuple(Condition(text, "--where") for text in options.where)
     space = dataclasses.replace(form.space, conditions=(*form.space.conditions, *where))
     return dataclasses.replace(form, space=space), ()
-
-
-def rule_templates(program: Program, spec: KernelSpec, target: Target) -> list[RuleTemplate]:
-    """The templates that rules write for a program, the most promising first."""
-    found = []
-    for step in range(len(spec.steps)):
-        for family in families(make_site(program, spec, step, target)):
-            parameters = tuple(Parameter(name, values) for name, values in family.parameters.items())
-            space = Space(parameters, tuple(Condition(text) for text in family.conditions))
-            found.append((family.prior, RuleTemplate(program, family, space)))
-    return [template for _, template in sorted(found, key=lambda pair: -pair[0])]
 
 
 @dataclass

@@ -62,6 +62,7 @@ class Tuner:
         executor: Executor, *, in_flight: int, journal: Journal | None = None,
         on_progress: Callable[[Progress], None] = lambda progress: None, rival: Built | None = None,
         known: Mapping[tuple[object, ...], tuple[int, Evaluation]] | None = None,
+        on_best: Callable[[Program], None] = lambda program: None,
     ) -> None:  # fmt: skip
         self._original, self.template, self.feasible, self.strategy = original, template, feasible, strategy
         self._evaluator, self._target, self._executor, self._in_flight = evaluator, target, executor, in_flight
@@ -73,6 +74,8 @@ class Tuner:
         self.impossible: dict[str, int] = {}  # limits that only compiled code told of, and how many points they took
         self.checked: list[Point] = []
         self.built: dict[Point, Built] = {}  # the incumbent's
+        self._fastest: tuple[float, Built] | None = None  # of all that passed, the incumbent or not, with its value
+        self._on_best = on_best
         self._figures = _figures(target.arch)
         self._rival = (
             rival  # what points have to beat before one of them is the best: the incumbent of a search around this one
@@ -263,12 +266,19 @@ class Tuner:
             del self._pending[trial.point]
         self._book(tried, built)
         self._note(tried, ran=ran)
+        if built is not None and tried.value is not None and evaluation.outcome in PASSED:
+            self._keep(tried.value, built)
         if ran and built is not None:
             self._codes.setdefault(built.identity, (tried.id, tried.evaluation))
             self._crown(tried, built, against)
         self._check(tried)
         if self.trace:
             self._on_progress(self.progress)
+
+    def _keep(self, value: float, built: Built) -> None:
+        if self._fastest is None or value > self._fastest[0]:
+            self._fastest = value, built
+            self._on_best(built.program)
 
     def _later(self, trial: Trial) -> bool:
         """Whether the strategy may want the point again, timed for longer: then its machine code is kept."""
@@ -358,6 +368,12 @@ class Tuner:
         self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
 
     # ---- what came out
+
+    def built_of(self, tried: Tried) -> Built | None:
+        """The machine code of the first of `best`; None where it was not kept."""
+        if self._incumbent is not None:
+            return self.built.get(tried.point)
+        return self._fastest[1] if self._fastest is not None and self._fastest[0] == tried.value else None
 
     def best(self, count: int) -> list[Tried]:
         """The fastest points that passed, each once, the incumbent first."""

@@ -17,6 +17,7 @@ from engine.source.edit import edit_program
 from engine.source.load import load_program
 from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
+from engine.tune.offers import offers
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "examples" / "softmax.cu"
@@ -47,6 +48,29 @@ def test_says_what_an_analysis_here_says(front: Front, known: tuple[KernelSpec, 
     assert (proposals, failures) == here.propose(program)
     candidate = edit_program(program, proposals[0].edits)
     assert front.prepare(candidate) == here.prepare(candidate)
+
+
+def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+    spec, spec_path, program = known
+    here = offers(program, spec, spec_path, TARGET)
+    there = front.offers(program)
+    assert here
+    assert [
+        (o.template.name, o.template.summary, o.template.space, o.points.points, o.first, o.prior) for o in there
+    ] == [(o.template.name, o.template.summary, o.template.space, o.points.points, o.first, o.prior) for o in here]
+    for mine, theirs in zip(here, there, strict=True):  # written out in this process when a point is wanted
+        last = mine.points.points[-1]
+        assert theirs.template.proposal(last) == mine.template.proposal(last)
+    gone = program.replace({program.kernel_file: b"int main() { return 0; }\n"})
+    assert front.offers(gone) == offers(gone, spec, spec_path, TARGET) == []
+
+
+def test_offers_what_a_person_declared(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+    program = known[2]
+    text = program.data + b"// optiml: tune WIDTH = 1, 2, 4, 8\n#define WIDTH 4\n"
+    found = front.offers(program.replace({program.kernel_file: text}))
+    assert found[0].template.name == "constants"
+    assert [len(o.points.points) for o in found[:1]] == [4]
 
 
 def test_a_refusal_comes_back_with_its_reason(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:

@@ -1,7 +1,9 @@
 """A template as one node of the tree search."""
 
+import dataclasses
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -13,16 +15,18 @@ from engine.search.tree import Tree
 from engine.spec.read import specs_in
 from engine.tune.feasible import feasible
 from engine.tune.inner import POINTS, TunerPart
+from engine.tune.offers import offers
 from engine.tune.surrogate import Surrogate
 from engine.verify.screen import screen
 
 from .kernels import SAXPY, program, template
-from .test_tuner import TEXT, Evaluator, speed
+from .test_tuner import TEXT, Evaluator, speed, values
 
 
 def start(tmp_path, evaluator, *, resume=False):
     original = program(TEXT)
-    part = TunerPart(specs_in(original, None)[0], None, Target(), evaluator, in_flight=4, seed=0)
+    reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+    part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0)
     tree = Tree(original, part.wrap(lambda program: []), 0)
     journal = Journal(tmp_path / "journal.sqlite", original, {"kernel": "saxpy"}, resume=resume)
     search = Search(tree, evaluator, journal, ThreadPoolExecutor(2), in_flight=3, inner=part)
@@ -78,7 +82,8 @@ def test_an_edit_may_bring_a_template_with_it():
     original = program(re.sub(r"\bITEMS\b", "1", re.sub(r"\bBLOCK\b", "256", "\n".join(plain))))
     spec = specs_in(original, None)[0]
     assert screen(original, program(written), spec) is None
-    part = TunerPart(spec, None, Target(), Evaluator(), in_flight=1, seed=0)
+    reads = partial(offers, spec=spec, spec_path=None, target=Target())
+    part = TunerPart(reads, Target(), Evaluator(), in_flight=1, seed=0)
     assert not [p for p in part.proposals(original) if p.rule == "constants"]
     assert [p.proposer for p in part.proposals(program(written)) if p.rule == "constants"] == ["tuner"]
 
@@ -101,3 +106,19 @@ def test_a_template_of_many_points_is_searched_by_the_model_with_what_launches_t
     best = max(speed(b, min(i, 4)) for b, i in points)
     assert search.incumbent.evaluation.measurement.ratio == pytest.approx(best / speed(256, 1), rel=0.05)
     assert not evaluator.retimed
+
+
+def test_the_best_point_is_built_once_and_foreseen_whether_or_not_it_beats_the_incumbent():
+    original = program(TEXT)
+    evaluator, foreseen = Evaluator(), []
+    reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+    part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0, foresee=foreseen.append)
+    proposal = next(p for p in part.proposals(original) if p.rule == "constants")
+    rival = evaluator.build(program(TEXT.replace("#define BLOCK 256", "#define BLOCK 1024")))
+    for champion in (None, dataclasses.replace(rival, text="(1, 1024)")):  # faster than every point
+        evaluator.built.clear()
+        with ThreadPoolExecutor(2) as executor:
+            found = part.search(original, proposal, champion, Budget(None, None), executor, {})
+        assert found.against == (None if champion is None else 1.0)
+        assert evaluator.built.count(values(found.program.data.decode())) == 1
+        assert foreseen[-1] == found.program

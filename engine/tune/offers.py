@@ -1,0 +1,118 @@
+"""The templates of a program with what is known of them before anything is compiled: analysis of text, fit for any process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from engine.errors import OptimlError
+from engine.model import Program
+from engine.rules import families, make_site
+from engine.rules.model import Family, Proposal, Target
+from engine.spec.model import KernelSpec
+from engine.tune.declare import declared
+from engine.tune.feasible import Feasible, feasible
+from engine.tune.space import Condition, Parameter, Space
+from engine.tune.template import RuleTemplate, Template
+
+_LEAST = 3  # templates of fewer points are left to the rule's own proposals
+_OWN_PRIOR = 0.6  # a template that a person declared: they know what is worth a look. Ours
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rule's template comes from: the step of the spec, and the number of its family among those of its rule."""
+
+    step: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A template, its feasible points, and the edit of the first of them. `place` is None for a declared template."""
+
+    template: Template
+    points: Feasible
+    first: Proposal
+    prior: float
+    place: Place | None = None
+
+
+def offers(program: Program, spec: KernelSpec, spec_path: str | None, target: Target) -> list[Offer]:
+    """The templates worth a search that the program declares or a rule can write for it, with their feasible points.
+
+    A program whose text no longer holds a template has none.
+    """
+    templates: list[tuple[Template, float, Place | None]] = []
+    try:
+        own = declared(program, spec, spec_path)
+        if own is not None:
+            templates.append((own, _OWN_PRIOR, None))
+        templates += [(t, t.family.prior, place) for t, place in _placed(program, spec, target)]
+    except (OptimlError, KeyError):
+        pass
+    found: list[Offer] = []
+    for template, prior, place in templates:
+        try:
+            points = feasible(template, target)
+            if len(points.points) >= _LEAST:
+                found.append(Offer(template, points, template.proposal(points.points[0]), prior, place))
+        except OptimlError:
+            continue
+    return found
+
+
+def rule_templates(program: Program, spec: KernelSpec, target: Target) -> list[RuleTemplate]:
+    """The templates that rules write for a program, the most promising first. Raises KeyError, SourceError (the kernel is gone)."""
+    return [template for template, _ in _placed(program, spec, target)]
+
+
+def _placed(program: Program, spec: KernelSpec, target: Target) -> list[tuple[RuleTemplate, Place]]:
+    found = []
+    for step in range(len(spec.steps)):
+        numbers: dict[str, int] = {}
+        for family in families(make_site(program, spec, step, target)):
+            number = numbers[family.rule] = numbers.get(family.rule, -1) + 1
+            found.append((rule_template(program, family), Place(step, number)))
+    return sorted(found, key=lambda pair: -pair[0].family.prior)
+
+
+def rule_template(program: Program, family: Family) -> RuleTemplate:
+    """The template of a rule's family of proposals."""
+    parameters = tuple(Parameter(name, values) for name, values in family.parameters.items())
+    return RuleTemplate(program, family, Space(parameters, tuple(Condition(text) for text in family.conditions)))
+
+
+@dataclass
+class Again:
+    """The `make` of a family that another process found: the rule is asked again here when the first proposal is wanted.
+
+    Thread-safe. Calling it raises OptimlError where the rule has no such family here.
+    """
+
+    program: Program
+    spec: KernelSpec
+    target: Target
+    rule: str
+    place: Place
+    parameters: Mapping[str, tuple[int, ...]]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _make: Callable[[Mapping[str, int]], Proposal | None] | None = None
+
+    def __call__(self, values: Mapping[str, int]) -> Proposal | None:
+        with self._lock:
+            if self._make is None:
+                self._make = self._found().make
+        return self._make(values)
+
+    def _found(self) -> Family:
+        try:
+            site = make_site(self.program, self.spec, self.place.step, self.target)
+        except KeyError:
+            raise OptimlError("the kernel is gone") from None
+        here = families(site, only=[self.rule])
+        family = here[self.place.number] if self.place.number < len(here) else None
+        if family is None or family.parameters != self.parameters:
+            raise OptimlError(f"the rule {self.rule} cannot write this template again")
+        return family

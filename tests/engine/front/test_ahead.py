@@ -1,0 +1,95 @@
+"""What is read ahead is read once, where it was meant to be, and who asks meanwhile waits for it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.front.ahead import Ahead, Foresight
+from engine.model import Program
+
+
+def program(text: str) -> Program:
+    return Program({"k.cu": text.encode()}, "k.cu")
+
+
+def test_a_text_is_read_once_and_elsewhere_if_that_was_foreseen() -> None:
+    asked: list[str] = []
+    ahead: Ahead[str] = Ahead(lambda p: asked.append("here") or "said", lambda p: asked.append("there") or "said")
+    ahead.prefetch(program("a"))
+    assert ahead(program("a")) == "said"
+    assert asked == ["there"]
+    ahead(program("b"))
+    ahead.prefetch(program("b"))
+    assert asked == ["there", "here"]
+
+
+def test_who_asks_for_what_another_thread_is_at_waits_for_it() -> None:
+    begun, go, asked = threading.Event(), threading.Event(), []
+
+    def slow(p: Program) -> str:
+        asked.append(p.digest)
+        begun.set()
+        assert go.wait(10)
+        return "said"
+
+    ahead: Ahead[str] = Ahead(lambda p: pytest.fail("read twice"), slow)
+    with ThreadPoolExecutor(2) as executor:
+        first = executor.submit(ahead.prefetch, program("a"))
+        assert begun.wait(10)
+        second = executor.submit(ahead, program("a"))
+        go.set()
+        first.result(10)
+        assert second.result(10) == "said"
+    assert len(asked) == 1
+
+
+def test_what_nobody_foresaw_is_read_aside_and_here_once_that_has_ended() -> None:
+    names: list[str] = []
+
+    def said(p: Program) -> str:
+        names.append(threading.current_thread().name)
+        return "said"
+
+    with ThreadPoolExecutor(1, thread_name_prefix="aside") as aside:
+        ahead: Ahead[str] = Ahead(lambda p: "here", said, aside)
+        assert ahead(program("a")) == "said"
+        assert names[0].startswith("aside")
+    assert ahead(program("b")) == "here"
+
+
+def test_what_was_interrupted_is_asked_again() -> None:
+    answers = iter([KeyboardInterrupt(), "said"])
+
+    def interrupted(p: Program) -> str:
+        answer = next(answers)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    ahead: Ahead[str] = Ahead(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ahead(program("a"))
+    assert ahead(program("a")) == "said"
+
+
+def test_of_what_waits_to_be_read_only_the_latest_is() -> None:
+    begun, go, read = threading.Event(), threading.Event(), []
+
+    def slow(p: Program) -> None:
+        read.append(p.data.decode())
+        begun.set()
+        assert go.wait(10)
+
+    with ThreadPoolExecutor(1) as aside:
+        foresight = Foresight([slow], aside)
+        foresight.soon(program("a"))
+        assert begun.wait(10)
+        foresight.soon(program("b"))
+        foresight.soon(program("c"))
+        go.set()
+    assert read == ["a", "c"]
+    Foresight([slow], None).soon(program("d"))
+    assert read == ["a", "c"]
