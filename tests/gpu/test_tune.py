@@ -8,19 +8,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from engine.compile.compiler import Translation
 from engine.compile.nvcc import find_nvcc
 from engine.config import Guardrails
 from engine.errors import RefusedError
 from engine.machine import make_machine
-from engine.model import Outcome
+from engine.model import LaunchConfig, Outcome
 from engine.search.loop import Budget
 from engine.tune import TuneOptions, tune
+from engine.tune.feasible import fits
 from engine.tune.selected import Confirming
 
-from ..engine.tune.kernels import SAXPY, template
+from ..engine.tune.kernels import HELD, SAXPY, template
 from ..engine.tune.test_dispatch import shapes
 
 pytestmark = pytest.mark.gpu
+_MAX_THREADS_PER_BLOCK = 0  # CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 TUNING = Path(__file__).resolve().parents[2] / "benchmarks" / "tuning"
 
 
@@ -43,6 +46,33 @@ def test_a_transpose_finds_its_tile(machine, tmp_path, strategy):
     assert result.best.values["STAGED"] == 1
     assert result.counts["configurations"] <= 25
     assert (tmp_path / "best.patch").is_file()
+
+
+def test_the_driver_says_the_same_of_registers_and_threads(machine):
+    """The driver's own figure, beyond which a launch fails, is where `fits` draws the line."""
+    from cupy.cuda import driver, function
+
+    text, met = HELD.partition("void run")[0], set()
+    for count in range(8, 160, 8):
+        binary = machine.compiler.compile(Translation(text.replace("ITEMS 4", f"ITEMS {count}"), "held.cu", ("held",)))
+        module = function.Module()
+        module.load(binary.cubin)
+        most = driver.funcGetAttribute(_MAX_THREADS_PER_BLOCK, module.get_function(binary.entries[0]).ptr)
+        met.add(most)
+        for threads in range(32, 1025, 32):
+            launch = ((LaunchConfig((1, 1, 1), (threads, 1, 1)),),)
+            possible = fits(binary.resources, launch, machine.target) == ""
+            assert possible == (threads <= most), (binary.resources[0].registers, threads, most)
+    assert len(met) > 4
+
+
+def test_what_cannot_be_launched_leaves_the_set_before_the_search(machine, tmp_path):
+    (tmp_path / "held.cu").write_text(HELD)
+    result = tune(TuneOptions(path=tmp_path / "held.cu", budget=Budget(candidates=20), out=tmp_path / "out"), machine)
+    assert {e.condition: e.points for e in result.space.excluded} == {"registers * threads <= 65536": 1}
+    assert dict(result.space.by_compiler) == {}
+    assert "crashed" not in result.counts
+    assert result.counts["configurations"] == 6
 
 
 def test_a_wrong_template_is_refused(machine, tmp_path):
