@@ -168,7 +168,7 @@ def run(
     begin = time.monotonic()
     ledger = Ledger(table, place, settings, command, only=only, resume=resume)
     if not ledger.todo:
-        say(f"{table.name}: every row is there")
+        say(f"{table.name}: every row{' that was asked for' if only else ''} is there")
     for key in ledger.todo:
         left = None if limit_s is None else limit_s - (time.monotonic() - begin)
         if left is not None and left < ledger.row_s(key):

@@ -160,6 +160,23 @@ def test_without_a_name_all_tables_are_listed(capsys: pytest.CaptureFixture[str]
     assert {f"ablation-{name}" for name in ("search", "profile", "proposers", "proxies", "memory")} <= set(listed)
 
 
+@pytest.mark.parametrize("only", ["--only a", "--only=a"])
+def test_what_goes_on_after_the_rows_asked_for_is_the_rest(
+    only: str, counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It named the rows that were there, so going on changed nothing."""
+    monkeypatch.setitem(TABLES, "counted", counted.table)
+    words = ["bench", "counted", *only.split(), "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["optiml", *words])
+    assert cli.main(words) == 4
+    assert f"go on: optiml bench counted --out {tmp_path} --resume\n" in capsys.readouterr().err
+    assert cli.main([*words, "--resume"]) == 4
+    assert "counted: every row that was asked for is there\n" in capsys.readouterr().err
+    counted.fails.add("a")
+    assert cli.main(words) == 4
+    assert f"go on: optiml bench counted {only} --out {tmp_path} --resume\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--limit=12", "--limit=soon", "--seconds=0", "--seeds=-1", "--candidates=0"])
 def test_options_that_make_no_sense_are_wrong_use(option: str) -> None:
     assert cli.main(["bench", "suite", option]) == 2

@@ -96,8 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     for (table, _), progress in zip(chosen, ended, strict=True):
         _show(table, progress)
     if any(progress.missing or progress.failed for progress in ended):
-        again = shlex.join(["optiml", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
         missed, failed = (sum(len(getattr(p, what)) for p in ended) for what in ("missing", "failed"))
+        left = {row for p in ended for row in (*p.missing, *p.failed)}
+        again = _again(sys.argv[1:], rest=left.isdisjoint(only))
         print(f"optiml: {missed} rows missing, {failed} failed; go on: {again}", file=sys.stderr)
         return INCOMPLETE
     return 0
@@ -106,6 +107,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _of_table(table: Any, place: Any, settings: Any, only: Sequence[str], tables: int) -> Sequence[str]:
     """Of the rows asked for those of this table; all where it is the only one, which says what it has."""
     return only if tables == 1 else [row for row in only if row in table.rows(place, settings)]
+
+
+def _again(arguments: Sequence[str], *, rest: bool) -> str:
+    """The command that goes on; with the `rest`, where all the rows that `--only` names are there."""
+    kept = [a for a in arguments if a != "--resume"]
+    if rest:
+        named = [i for i, a in enumerate(kept) if a == "--only" or a.startswith("--only=")]
+        for i in reversed(named):
+            del kept[i : i + 1 + (kept[i] == "--only")]
+    return shlex.join(["optiml", *kept, "--resume"])
 
 
 def _show(table: Any, progress: Any) -> None:

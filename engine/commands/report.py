@@ -12,7 +12,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "report",
         help="make one HTML file of a run",
-        description="Make one HTML file of a run of optimize, to be opened anywhere.",
+        description="Make one HTML file of a run of optimize or tune, to be opened anywhere.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (default: DIR/report.html)")

@@ -107,6 +107,11 @@ def read_result(folder: Path, files: Mapping[str, tuple[type[T], ...]]) -> T:
     if path is None and (folder / "generate.json").is_file():
         where = folder / "optimize"
         raise UsageError("is the work folder of a generation", str(folder), f"name the one of its search: {where}")
+    if path is None and (folder / "journal.sqlite").is_file():
+        raise UsageError(
+            "the run has not ended, or was killed: there is a journal and no result", str(folder),
+            "wait for it, or go on with it: the same command with --resume",
+        )  # fmt: skip
     if path is None:
         raise UsageError("there is no result", str(folder / next(iter(files))), "name the output folder of a run")
     try:

@@ -197,7 +197,9 @@ def toml_tables(data: bytes, path: str, kernel_file: str) -> tuple[Table, ...]:
     for key in parsed:
         if key != "kernel":
             where = f"{path}:{source.line(source.places[key,].key[0])}"
-            raise SpecError(f"unknown key '{key[:60]}'", where, "only [[kernel]] tables stand here")
+            raise SpecError(
+                f"unknown key '{key[:60]}'", where, "only [[kernel]] tables stand here; settings stand in .optiml.yml"
+            )
     kernels = parsed.get("kernel", [])
     if not isinstance(kernels, list) or not all(isinstance(k, dict) for k in kernels):
         line = source.line(source.places["kernel",].key[0])

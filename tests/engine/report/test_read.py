@@ -85,7 +85,8 @@ def test_a_speed_that_is_no_number_is_not_known(folder: Path) -> None:
     ("spoil", "says"),
     [
         (lambda f: shutil.rmtree(f), "no such folder"),
-        (lambda f: (f / "result.json").unlink(), "there is no result"),
+        (lambda f: (f / "result.json").unlink(), "go on with it: the same command with --resume"),
+        (lambda f: [(f / name).unlink() for name in ("result.json", "journal.sqlite")], "there is no result"),
         (lambda f: (f / "result.json").write_text("{"), "is no JSON"),
         (lambda f: (f / "result.json").write_text("[" * 100_000), "is no JSON"),
         (lambda f: (f / "result.json").write_text("[]"), "has the schema 'None'"),

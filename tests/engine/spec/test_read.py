@@ -205,7 +205,12 @@ MISTAKES = [
     ("[kernel.args]", "[kernel.args", 4, "TOML"),
     ("[kernel.args]", "x = " + "9" * 5000 + "\n[kernel.args]", 1, "TOML"),
     ("[kernel.args]", "x = " + "[" * 3000 + "\n[kernel.args]", 1, "nested"),
-    ("[[kernel]]", "title = 1\n[[kernel]]", 1, "unknown key"),
+    (
+        "[[kernel]]",
+        "guardrails = 1\n[[kernel]]",
+        1,
+        "unknown key 'guardrails'; only [[kernel]] tables stand here; settings stand in",
+    ),
     ('file = "k.cu"\n', "", 1, "'file' is missing"),
 ]
 
