@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -42,8 +42,12 @@ def print_tuning(result: TuneResult, out: Path) -> None:
             console.print(f"  {_range(branch)}: {said(branch.values)}", markup=False)
     for guardrail in result.best.evaluation.guardrails if result.best is not None else ():
         console.print(_judged(guardrail), markup=False)
-    for guardrail in result.dispatch.guardrails if result.dispatch is not None else ():
-        console.print(_judged(guardrail, ", of the dispatch code"), markup=False)
+    if result.dispatch is not None:
+        for branch, evaluation in zip(result.dispatch.branches, result.dispatch.evaluations, strict=False):
+            for line in _branch(branch, evaluation.guardrails):
+                console.print(line, markup=False)
+        for guardrail in result.dispatch.guardrails:
+            console.print(_judged(guardrail, ", of the dispatch code"), markup=False)
     for refusal in result.refused:
         reason = refusal.evaluation.failure.reason if refusal.evaluation.failure else refusal.evaluation.outcome.value
         console.print(f"Not confirmed: {refusal.summary}: {reason}", markup=False)
@@ -67,6 +71,14 @@ def print_tuning(result: TuneResult, out: Path) -> None:
             soft_wrap=True,
         )
     console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
+
+
+def _branch(branch: Branch, guardrails: Sequence[Guardrail]) -> list[str]:
+    """The conditions that a branch of the dispatch code had to pass: those that it passed in one line, the others singly."""
+    of = f", of the branch {_range(branch)}"
+    passed = [g.name for g in guardrails if g.verdict == "passed"]
+    lines = [f"passed: {'; '.join(passed)}{of}"] if passed else []
+    return lines + [_judged(g, of) for g in guardrails if g.verdict != "passed"]
 
 
 def _judged(guardrail: Guardrail, of: str = "") -> str:

@@ -12,6 +12,7 @@ from engine.cli import main
 from engine.decode import decode
 from engine.model import Guardrail, Measurement
 from engine.report.page import render_tuning
+from engine.report.tuning import print_tuning
 from engine.tune.result import Branch, Dispatch, TuneResult, write
 from tests.engine.commands.test_show import tuned
 from tests.engine.report.make import evil
@@ -62,6 +63,21 @@ def test_a_tuning_run_has_its_page(run: TuneResult, tmp_path: Path, capsys: pyte
         assert part in text, part
     assert "redicted" not in text
     assert "passwd" not in text
+
+
+def test_dispatch_code_alone_has_its_guardrails(run: TuneResult, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page said that there was no suggestion to hold to them, and the terminal nothing."""
+    alone = dataclasses.replace(run, best=None)
+    text = harmless(render_tuning(alone, {})).text
+    assert "There is no suggestion" not in text
+    print_tuning(alone, Path("out"))
+    shown = " ".join(capsys.readouterr().out.split())
+    for branch in ("below 8192", "from 8192"):
+        assert f"Those that the dispatch code's branch {branch} had to pass" in text
+        assert f", of the branch {branch}" in shown
+    assert run.best is not None
+    for guardrail in run.best.evaluation.guardrails:
+        assert text.count(guardrail.name) == shown.count(guardrail.name) == 2
 
 
 def test_three_plots_are_drawn(run: TuneResult) -> None:
