@@ -67,6 +67,8 @@ CREATE TABLE IF NOT EXISTS profiles (
     PRIMARY KEY (candidate, metrics)
 ) STRICT;
 """
+_EARLIER = ".earlier"  # after its name, the journal that stood there, until the new one holds something
+_FILES = ("", "-wal", "-shm")
 _COLUMNS = (
     "id, parent, proposer, rule, parameters, summary, digest, code_hash, launches, outcome, reason, ratio, low, high, "
     "evaluation, files, elapsed_s, prior, against, booked_at"
@@ -96,10 +98,15 @@ class Entry:
 
 
 class Journal:
-    """One file per run. Opening takes a lock that a second run on the same file meets with a clear error."""
+    """One file per run. Opening takes a lock that a second run on the same file meets with a clear error.
+
+    A run that does not go on with an earlier one takes the place of its journal once it has booked something: one that is refused
+    before that leaves the earlier one as it was.
+    """
 
     def __init__(self, path: Path, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
         self.path = path
+        self._resumed, self._booked = resume, False
         if resume and not path.exists():
             raise UsageError("there is no run to resume", where=str(path), do="start without --resume")
         try:
@@ -109,8 +116,8 @@ class Journal:
                 lock = held.enter_context(path.with_suffix(".lock").open("w"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not resume:
-                    for suffix in ("", "-wal", "-shm"):  # whatever state it is in
-                        path.with_name(path.name + suffix).unlink(missing_ok=True)
+                    held.callback(self._settle)
+                    self._move("", _EARLIER)  # whatever state it is in
                 self._db = held.enter_context(
                     contextlib.closing(sqlite3.connect(path, timeout=5, isolation_level=None))
                 )
@@ -234,9 +241,35 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise MachineError(f"the journal is damaged: {error}", str(self.path), do) from None
 
+    def withdraw(self) -> None:
+        """Forget what this run booked, unless it goes on with another: it was refused, and no result will stand beside it."""
+        if not self._resumed:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("DELETE FROM candidates")
+
     def close(self) -> None:
         """Close the file and give the lock up."""
+        with contextlib.suppress(sqlite3.Error):
+            self._booked = self._db.execute("SELECT 1 FROM candidates").fetchone() is not None
         self._held.close()
+
+    def _settle(self) -> None:
+        """Leave the earlier journal or this one, with the lock held and the file closed."""
+        with contextlib.suppress(OSError):
+            if self._booked:
+                for suffix in _FILES:
+                    self._named(_EARLIER + suffix).unlink(missing_ok=True)
+            elif self._named(_EARLIER).exists():
+                self._move(_EARLIER, "")
+
+    def _move(self, source: str, to: str) -> None:
+        for suffix in _FILES:
+            self._named(to + suffix).unlink(missing_ok=True)
+            if self._named(source + suffix).exists():
+                self._named(source + suffix).rename(self._named(to + suffix))
+
+    def _named(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
 
 
 def _stored(value: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.config import Guardrails
-from engine.errors import OptimlError, UsageError
+from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.model import Evaluator
 from engine.front.client import LEAST_CORES, Front
 from engine.guardrails import LIMITS
@@ -83,15 +83,19 @@ def tune(
 ) -> TuneResult:
     """Tune one kernel; the result is written to `output_folder(options)` too.
 
-    Raises UsageError, SpecError, SourceError (wrong input), RefusedError (the spec proves nothing, an empty feasible set, a template
-    that does not reproduce the original), MachineError.
+    Raises UsageError, SpecError, SourceError, CompileError (wrong input), RefusedError (the spec proves nothing, an empty feasible
+    set, a template that does not reproduce the original), MachineError. What an earlier run left then stays as it is.
     """
     begin = time.monotonic()
     root = repository_root(options.path)
     spec, spec_path = options.spec or find_spec(root, options.path, options.kernel)
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
-    template, notes = make_template(options, program, spec, spec_path, machine.target)
     builder = machine.builder(spec, root, spec_path)
+    try:
+        template, notes = make_template(options, program, spec, spec_path, machine.target)
+    except NoTemplate:
+        builder.original(program)  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
+        raise
     points = feasible(template, machine.target)
     points = probe(
         program, template, points, builder, machine.compiler.submit, machine.jobs, options.budget.candidates
@@ -110,6 +114,10 @@ def tune(
         if front is not None:
             front.close()
         evaluator.close()
+
+
+class NoTemplate(UsageError):
+    """Nothing is declared, and the rules write none, or not the one that was asked for."""
 
 
 def output_folder(options: TuneOptions) -> Path:
@@ -134,7 +142,7 @@ def make_template(
     there = ", ".join(dict.fromkeys(t.name for t in found)) or "none"
     if options.rule is None:
         if not found:
-            raise UsageError(
+            raise NoTemplate(
                 "there is no template: the file declares none, and no rule can write one for this kernel", str(options.path),
                 "declare one with // optiml: tune NAME = 64, 128",
             )  # fmt: skip
@@ -144,7 +152,7 @@ def make_template(
     name, _, place = options.rule.partition("/")
     forms = [t for t in found if t.name == name]
     if not forms:
-        raise UsageError(
+        raise NoTemplate(
             f"the rule '{name[:40]}' writes no template for this kernel", "--rule", f"those that do: {there}"
         )
     number = int(place) if place.isdecimal() else 1 if not place else 0
@@ -202,6 +210,9 @@ class _Run:
                         check_left(self.template, self.points, tuner.impossible)
                 except KeyboardInterrupt:
                     tuner.progress.stopped, interrupted = INTERRUPTED, True
+                except RefusedError:
+                    journal.withdraw()
+                    raise
                 finally:
                     sys.setswitchinterval(interval)
                 searched_s = time.monotonic() - begin - setup_s

@@ -133,13 +133,14 @@ class Halving:
 def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
     """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError, MachineError."""
     if name is None:
-        if len(known.points) <= EXHAUSTIVE_MOST and (known.limit is None or known.limit >= len(known.points)):
-            return Listed("exhaustive", known), f"{len(known.points)} points are few enough to try all of them"
+        points = len(known.points)
+        if points <= EXHAUSTIVE_MOST and (known.limit is None or known.limit >= points):
+            return Listed("exhaustive", known), f"{points} points are few enough to try all of them"
         from engine.tune.surrogate import Surrogate
 
-        return Surrogate(
-            known
-        ), f"{len(known.points)} points are too many to try all: a model of what was measured chooses"
+        many = f"{points} points are too many to try all"
+        few = many if points > EXHAUSTIVE_MOST else f"the budget is for {known.limit} of {points} points"
+        return Surrogate(known), f"{few}: a model of what was measured chooses"
     reason = "asked for"
     if name in ("exhaustive", "random"):
         return Listed(name, known), reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,8 +62,6 @@ entries = st.builds(
 
 
 def numbered(found: list[Entry]) -> list[Entry]:
-    from dataclasses import replace
-
     return [replace(entry, id=number) for number, entry in enumerate(found)]
 
 
@@ -117,3 +116,31 @@ def test_a_journal_of_another_version_is_refused_with_the_way_out(tmp_path: Path
         Journal(path, ORIGINAL, {}, resume=True)
     assert "without --resume" in caught.value.do
     Journal(path, ORIGINAL, {}, resume=False).close()
+
+
+def test_a_run_that_booked_nothing_or_was_refused_leaves_the_earlier_journal(tmp_path: Path) -> None:
+    """It was gone as soon as the new one was opened."""
+    path = tmp_path / "journal.sqlite"
+    entry = Entry(0, None, "", "", {}, "first", "", (), Evaluation(Outcome.ACCEPTED), {}, 0.0)
+    journal = Journal(path, ORIGINAL, {}, resume=False)
+    journal.book(entry)
+    journal.close()
+    before = path.read_bytes()
+    Journal(path, ORIGINAL, {"kernel": "other"}, resume=False).close()
+    assert path.read_bytes() == before
+    journal = Journal(path, ORIGINAL, {"kernel": "other"}, resume=False)
+    journal.book(replace(entry, summary="second"))
+    journal.withdraw()
+    journal.close()
+    assert path.read_bytes() == before
+    journal = Journal(path, ORIGINAL, {}, resume=True)
+    journal.withdraw()  # of a run that goes on, nothing is forgotten
+    assert [e.summary for e in journal.entries()] == ["first"]
+    journal.close()
+    journal = Journal(path, ORIGINAL, {"kernel": "other"}, resume=False)
+    journal.book(replace(entry, summary="third"))
+    journal.close()
+    journal = Journal(path, ORIGINAL, {"kernel": "other"}, resume=True)
+    assert [e.summary for e in journal.entries()] == ["third"]
+    journal.close()
+    assert {p.name for p in tmp_path.iterdir()} == {"journal.sqlite", "journal.lock"}

@@ -20,7 +20,8 @@ from engine.tune.template import program_at
 from engine.verify.screen import screen
 from tests.runtime import with_runtime
 
-from .kernels import template
+from .kernels import SAXPY, template
+from .test_tuner import Evaluator
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -199,6 +200,46 @@ def test_bad_input_is_a_clear_error_and_overwrites_nothing(tmp_path, monkeypatch
     assert says in error
     assert "internal" not in error
     assert (out / "result.json").read_text() == "earlier"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SAXPY, "the template does not reproduce the original at BLOCK = "),  # by the evaluator that stands in
+        (SAXPY.replace("i + k * BLOCK", "i + "), "k.cu:19: expected an expression"),
+        (SAXPY.replace("64, 128", "64 128"), "the values of 'BLOCK' are not understood"),
+    ],
+)
+def test_a_file_that_is_refused_leaves_what_an_earlier_run_wrote(tmp_path, monkeypatch, capsys, text, says):
+    """The journal of an earlier run was gone as soon as the original was built."""
+    if text is SAXPY:
+        every = {(b, i) for b in (64, 128, 256) for i in (1, 2, 4)}
+        monkeypatch.setattr("engine.machine.Machine.evaluator", lambda *a, **k: Evaluator(wrong=every))
+    (tmp_path / "k.cu").write_text(text)
+    out = tmp_path / "out"
+    out.mkdir()
+    earlier = {"result.json": "earlier result", "journal.sqlite": "earlier journal", "best.patch": "earlier patch"}
+    for name, held in earlier.items():
+        (out / name).write_text(held)
+    assert cli.main(["tune", str(tmp_path / "k.cu"), "--out", str(out), "--device", "cpu", "--jobs", "1"]) in (1, 2)
+    assert says in capsys.readouterr().err
+    assert {p.name: p.read_text() for p in out.iterdir() if p.suffix != ".lock" and p.name != ".gitignore"} == earlier
+
+
+def test_the_compilers_error_is_said_where_the_rules_find_no_template(tmp_path, capsys):
+    """It said that there is no template: rules leave code alone that the grammar does not know."""
+    text = SCALE.replace("2 * x[i]", "2 * ").replace(
+        "// optiml: tune ITEMS = 1, 4\n// optiml: tune SIZE = 32, 256\n", ""
+    )
+    (tmp_path / "scale.cu").write_text(text)
+    arguments = ["tune", str(tmp_path / "scale.cu"), "--device", "cpu", "--jobs", "1", "--out", str(tmp_path / "out")]
+    assert cli.main(arguments) == 1
+    assert "scale.cu:12: expected an expression" in capsys.readouterr().err
+    assert cli.main([*arguments, "--rule", "block_size"]) == 1
+    assert "scale.cu:12: expected an expression" in capsys.readouterr().err
+    (tmp_path / "scale.cu").write_text(text.replace("2 * ;", "2;"))
+    assert cli.main([*arguments, "--rule", "block_size"]) == 2
+    assert "the rule 'block_size' writes no template" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_a_folder_are_wrong_use(tmp_path, capsys):
