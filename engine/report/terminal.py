@@ -41,7 +41,7 @@ class Live:
         console = Console(stderr=True, highlight=False)
         self._shown = not quiet and sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
         self._bars = Bars(
-            SpinnerColumn(), BarColumn(bar_width=16), TextColumn("{task.description}", markup=False, table_column=_ONE_LINE),
+            SpinnerColumn(), BarColumn(bar_width=12), TextColumn("{task.description}", markup=False, table_column=_ONE_LINE),
             console=console, transient=True, expand=True,
         )  # fmt: skip
         self._task = self._bars.add_task("setting up and validating the spec", total=None)
@@ -83,7 +83,7 @@ def progress_line(progress: Progress, budget: Budget) -> str:
     best = f"best so far {progress.best_ratio:.2f}×{predicted}"
     if progress.best_summary:
         best += f" ({short(clean(progress.best_summary), 60)})"
-    return f"{progress.evaluated} candidates tried, {progress.verified} passed{left}, {best}"
+    return f"{progress.evaluated} tried, {progress.verified} passed{left}, {best}"
 
 
 def how_to_take(patch: Path, root: Path | None) -> str:

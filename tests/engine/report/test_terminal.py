@@ -32,15 +32,23 @@ with Live(Budget(candidates=40)) as live:
         live._bars.refresh()
         time.sleep(0.25)
 """
+_PREDICTED = """
+from engine.model import Outcome
+from engine.report.terminal import Live
+from engine.search.loop import Budget, Progress
+with Live(Budget(seconds=600.0)) as live:
+    live.update(Progress(999, 998, 27.18, 'Unroll the loop', elapsed_s=1.0, outcomes={Outcome.SCREENED: 998}))
+    live._bars.refresh()
+"""
 
 
-def watched(**environment: str) -> str:
-    """What a terminal of 120 columns gets to see."""
+def watched(script: str = _WATCHED, **environment: str) -> str:
+    """What a terminal gets to see, of 120 columns where `COLUMNS` is not given."""
     master, slave = pty.openpty()
     unwanted = ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     settings = {k: v for k, v in os.environ.items() if k not in unwanted}
     settings |= {"TERM": "xterm-256color", "COLUMNS": "120", **environment}
-    process = subprocess.Popen([sys.executable, "-c", _WATCHED], stderr=slave, stdout=subprocess.DEVNULL, env=settings)
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=slave, stdout=subprocess.DEVNULL, env=settings)
     os.close(slave)
     seen = b""
     while select.select([master], [], [], 30)[0]:
@@ -88,12 +96,15 @@ def test_nothing_is_said_where_nobody_watches(
 
 def test_the_line_says_what_is_predicted() -> None:
     progress = Progress(7, 3, 2.5, "Edit", elapsed_s=4.0)
-    assert (
-        progress_line(progress, Budget(seconds=10.0))
-        == "7 candidates tried, 3 passed, 6 s left, best so far 2.50× (Edit)"
-    )
+    assert progress_line(progress, Budget(seconds=10.0)) == "7 tried, 3 passed, 6 s left, best so far 2.50× (Edit)"
     progress.outcomes[Outcome.SCREENED] = 3
     assert "best so far 2.50× predicted" in progress_line(progress, Budget())
+
+
+def test_a_terminal_of_80_columns_shows_that_a_speed_is_predicted() -> None:
+    """It was cut: `1 candidates tried, 1 passed, 2 to go, best so far 23.74× pr…`."""
+    seen = watched(_PREDICTED, COLUMNS="80")
+    assert "999 tried, 998 passed, 599 s left, best so far 27.18× predicted" in seen
 
 
 def test_text_of_a_stranger_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
