@@ -35,7 +35,7 @@ def declared(
     `parameters` (name to values as text) count instead of the file's of the same name, `where` beside the file's.
     Raises UsageError and SpecError with the line of what is wrong.
     """
-    found, conditions = _lines(program)
+    found, conditions = _lines(program, spec, spec_path)
     table = _table(program, spec, spec_path)
     if table is not None:
         _from_table(table, found, conditions)
@@ -84,11 +84,20 @@ def _constants(
     return tuple(known.items())
 
 
-def _lines(program: Program) -> tuple[dict[str, Parameter], list[Condition]]:
+def _lines(program: Program, spec: KernelSpec, spec_path: str | None) -> tuple[dict[str, Parameter], list[Condition]]:
+    """The lines for the kernels of this spec: of several kernels that have a spec, a line is for the next one below it."""
     path = program.kernel_file
     found: dict[str, Parameter] = {}
     conditions: list[Condition] = []
-    for kind, text, line in tuning_lines(parse(program.data, path)):
+    unit = parse(program.data, path)
+    lines = tuning_lines(unit)
+    own = {step.kernel for step in spec.steps}
+    others = {split_kernel(table.kernel)[0] for table in tables_of(program, spec_path)} if lines else set()
+    described = sorted((k for k in unit.kernels if {k.name, k.qualified} & (own | others)), key=lambda k: k.line)
+    for kind, text, line in lines:
+        owner = next((k for k in described if k.line >= line), described[-1] if described else None)
+        if owner is not None and not {owner.name, owner.qualified} & own:
+            continue
         where = f"{path}:{line}"
         if kind == "where":
             conditions.append(Condition(_checked(text, where), where))

@@ -9,6 +9,8 @@ from engine.model import LaunchConfig
 from engine.rules.model import Target
 from engine.source.edit import edit_program
 from engine.spec.plain import as_spec
+from engine.spec.read import specs_in
+from engine.tune.declare import declared
 from engine.tune.feasible import Feasible, check_left, feasible, fits
 from engine.tune.space import Excluded
 from engine.tune.template import locate, program_at, tunable
@@ -179,6 +181,22 @@ def test_another_file_that_launches_a_kernel_of_the_same_name_does_not_define_it
     path, place, value = locate(program(other_cu=other), "BLOCK")
     assert (path, value) == ("k.cu", 256)
     assert SAXPY[place.start : place.end] == "256"
+
+
+def test_each_of_two_kernels_has_the_lines_above_it():
+    """Both had the lines of both, so that neither could be tuned: each used constants that the other's template changed."""
+    other = SAXPY.replace("saxpy", "other").replace("BLOCK", "WIDE").replace("ITEMS", "EACH").replace("run(", "run2(")
+    other = other.replace("tune WIDE = 64, 128, 256, 2048", "tune WIDE = 32, 64").replace("<= 4096", "<= 128")
+    after = "// optiml: where EACH < 4\n"
+    made = program(SAXPY + other + after)
+    first, second = (declared(made, spec, None) for spec in specs_in(made, None))
+    assert first.space.names == ("BLOCK", "ITEMS")
+    assert [c.text for c in first.space.conditions] == ["BLOCK * ITEMS <= 4096"]
+    assert second.space.names == ("WIDE", "EACH")
+    assert [c.text for c in second.space.conditions] == ["WIDE * EACH <= 128", "EACH < 4"]
+    for found in (first, second):
+        tunable(found)
+    assert feasible(second, Target()).points == ((32, 1), (32, 2), (64, 1), (64, 2))
 
 
 def test_a_file_without_declarations_has_no_template():
