@@ -147,6 +147,31 @@ def test_the_example_in_the_readme_is_what_its_record_says() -> None:
     assert readme == readme_example.replaced(readme, text), "run 'python benchmarks/readme_example.py'"
 
 
+def test_the_tables_of_the_search_page_are_those_of_their_records() -> None:
+    page, records = (ROOT / "docs" / "search.md").read_text(), ROOT / "benchmarks" / "results"
+    arms = json.loads((records / "ablation-search.json").read_text())["summary"]["arms"]
+    for after in ("10", "25", "50", "100"):
+        tree, greedy, by_chance = (arms[arm][after] for arm in ("mcts", "greedy", "random"))
+        means = " | ".join(f"{arm['geometric_mean']:.2f}" for arm in (tree, greedy, by_chance))
+        assert f"| {after} | {means} | {greedy['ratio']:.3f} ({greedy['low']:.3f} to {greedy['high']:.3f}) |" in page
+    simulated = json.loads((records / "landscapes.json").read_text())
+    for kind, found in simulated["means"].items():
+        means = " | ".join(f"{found[arm]:.3f}" for arm in ("mcts", "greedy", "random"))
+        leads = (simulated["leads"][kind][arm] for arm in ("greedy", "random"))
+        cells = " | ".join(f"{lead:+.3f} ({low:+.3f} to {high:+.3f})" for lead, low, high in leads)
+        assert f"| {kind} | {means} | {cells} |" in page
+
+
+def test_the_page_of_the_rules_names_fields_that_a_result_has() -> None:
+    """It named `edit.rule`."""
+    page = (ROOT / "docs" / "rules.md").read_text()
+    named = re.findall(r"`(\w+)(?:\[\])?\.(\w+)`", page)
+    assert {("trajectory", "rule"), ("trajectory", "parameters")} <= set(named)
+    fields = {f.name for f in dataclasses.fields(result.Step)}
+    assert [name for part, name in named if part in ("trajectory", "edit") and name not in fields] == []
+    assert "`edit." not in page
+
+
 def _anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to a page's headings: small letters, no punctuation, hyphens for spaces."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.M)
