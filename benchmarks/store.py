@@ -30,7 +30,7 @@ from engine.rules import RuleFailure
 from engine.rules.model import Proposal
 from engine.search.insight import Evidence, Insight
 from engine.search.journal import evaluation_from_json
-from engine.search.loop import Observation
+from engine.search.parts import Observation
 from engine.spec.model import KernelSpec
 
 _DIAGNOSED_S = 20.0  # starting Nsight Compute takes some four seconds, a kernel half a second

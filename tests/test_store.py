@@ -25,7 +25,8 @@ from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, Profi
 from engine.profile.service import BATCH, Answer, Priority, ProfileService
 from engine.search.insight import Insight
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Observation, Search
+from engine.search.loop import Budget, Search
+from engine.search.parts import Observation
 from engine.search.reward import Proxies
 from engine.search.tree import Tree
 from tests.engine.search.fakes import Factors, FakeEvaluator, edit, program, speed
@@ -346,6 +347,9 @@ def test_the_time_of_all_points_of_a_template_is_booked_with_the_search(tmp_path
                 proposal=proposal, program=text, built=built, evaluation=evaluation, against=None, points=5,
                 stage_s={"verify": 1.5, "time": 2.5},
             )  # fmt: skip
+
+        def ready(self, proposal: Any) -> None:
+            pass
 
         def points_of(self, notes: Any) -> int:
             return 5

@@ -53,7 +53,7 @@ class _Job:
 
 
 class LlmFeed:
-    """Follows `engine.search.loop.Feed`. `diagnose` gives what is known of a node, waiting so many seconds at most, and
+    """Follows `engine.search.parts.Feed`. `diagnose` gives what is known of a node, waiting so many seconds at most, and
     `recall` what was learnt from others; both are called from the feed's threads. `holds` says whether the answer to a label is
     at hand and costs nothing: such a node is always asked about, since a repeated run does not measure quite the same. `pays`
     says whether more questions are worth their price, and `judge` scores what was proposed and the best of what the rules have.

@@ -37,7 +37,7 @@ def default_path() -> Path:
 
 
 class Lessons:
-    """Follows `engine.search.loop.Feed.booked`. A memory that fails is done without, and `trouble` says so.
+    """Follows `engine.search.parts.Feed.booked`. A memory that fails is done without, and `trouble` says so.
 
     Raises MachineError where the file cannot be opened.
     """

@@ -17,7 +17,7 @@ from engine.spec.model import KernelSpec
 
 
 class Part:
-    """Follows `engine.search.loop.Feed`. Call `join` with the run's tree before the search starts.
+    """Follows `engine.search.parts.Feed`. Call `join` with the run's tree before the search starts.
 
     Raises UsageError and MachineError where model or memory cannot be used at all.
     """

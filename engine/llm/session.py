@@ -79,7 +79,7 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
 
 
 class LlmSession:
-    """Follows `engine.search.loop.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most;
+    """Follows `engine.search.parts.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most;
     `recall` what earlier runs taught. `mixture`, once it is set, decides whether asking pays, and is told what was spent.
 
     Raises UsageError and MachineError where the model cannot be asked at all.

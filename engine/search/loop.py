@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from engine.evaluate.model import Built, Evaluator, NotBuilt
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
-from engine.search.reward import Proxies
+from engine.search.parts import Feed, InnerSearch, Watch
 from engine.search.tree import TUNER, Node, Tree
 from engine.source.edit import edit_program
 
@@ -25,7 +25,10 @@ _ALIKE = 1.01
 # (benchmarks/landscapes.py --in-flight 18). Ours.
 _AHEAD_SHARE, _LEAST_AHEAD = 20, 4
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
-SELECT = "select"  # the stage in which the tree is asked what to try next
+# Stages of the search's own work: asking the tree (and a strategy) what to try next, writing its text, booking what came of it.
+SELECT, EDIT, BOOK, JOURNAL = "select", "edit", "book", "journal"
+# Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
+_SWITCH_S = 0.0005
 INTERRUPTED = "it was interrupted"  # why a search ended: then nothing was confirmed
 
 
@@ -56,82 +59,6 @@ def in_flight(jobs: int, budget: Budget) -> int:
     most a twentieth, because what is in flight was chosen without what it brings."""
     most = jobs + 2
     return most if budget.candidates is None else min(most, max(_LEAST_AHEAD, budget.candidates // _AHEAD_SHARE))
-
-
-class Feed(Protocol):
-    """A proposer that answers late: it is told of every evaluation, and its proposals come when they come. Called from one thread."""
-
-    def booked(self, node: Node) -> None:
-        """A node has been evaluated, the original first."""
-        ...
-
-    def arrivals(self) -> Sequence[tuple[Node, Sequence[Proposal]]]:
-        """Proposals that came since the last call, with the nodes they are for."""
-        ...
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait for arrivals while there is nothing else to do; whether there are any."""
-        ...
-
-
-@dataclass(frozen=True)
-class Observation:
-    """Counters of a node that came after it was booked. `counters` has, for each step, values with their units by name."""
-
-    node: int
-    metrics: str  # the set they were asked for in
-    counters: Sequence[Mapping[str, tuple[float, str]]]
-    proxies: Proxies
-
-
-class Inner(Protocol):
-    """What an inner search made of a proposal that stands for many: the best of them, and how many it tried."""
-
-    @property
-    def proposal(self) -> Proposal: ...
-    @property
-    def program(self) -> Program: ...
-    @property
-    def built(self) -> Built | None: ...
-    @property
-    def evaluation(self) -> Evaluation: ...
-    @property
-    def against(self) -> float | None: ...
-    @property
-    def points(self) -> int: ...
-    @property
-    def stage_s(self) -> Mapping[str, float]: ...
-
-
-class InnerSearch(Protocol):
-    """Searches within a proposal of the proposer "tuner" before it becomes a node (engine.tune.inner)."""
-
-    def search(
-        self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
-    ) -> Inner:  # fmt: skip
-        """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code."""
-        ...
-
-    def points_of(self, notes: Sequence[str]) -> int:
-        """The candidates that a booked node of such a proposal stands for."""
-        ...
-
-    def taken_over(self, program: Program, template: str) -> None:
-        """An earlier part of this run found this program to be the best of that template."""
-        ...
-
-
-class Watch(Protocol):
-    """Who counts what candidates move and execute, beside the search. Called from one thread."""
-
-    def passed(self, node: Node, built: Built) -> None:
-        """A program passed its checks, the original first."""
-        ...
-
-    def arrivals(self) -> Sequence[Observation]:
-        """What was counted since the last call."""
-        ...
 
 
 class Search:
@@ -229,6 +156,10 @@ class Search:
 
         `then` is called once, on this thread, when the smaller budget `nearly` is spent.
         """
+        with _attentive():
+            self._run(budget, nearly, then)
+
+    def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
         pending: dict[Future[Built], tuple[Node, Proposal, Program]] = {}
         try:
             while True:
@@ -273,20 +204,21 @@ class Search:
 
     def _fill(self, pending: dict[Future[Built], tuple[Node, Proposal, Program]], budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
-        for node, proposals in self._feed.arrivals() if self._feed is not None else ():
-            self.tree.offer(node, proposals)
-        self.observe()
+        with self._timed(BOOK):
+            for node, proposals in self._feed.arrivals() if self._feed is not None else ():
+                self.tree.offer(node, proposals)
+            self.observe()
         while len(pending) < self._in_flight:
             if budget.candidates is not None and self.progress.evaluated + len(pending) >= budget.candidates:
                 return False
-            selecting = time.monotonic()
-            chosen = self.tree.select()
-            self._stage(SELECT, time.monotonic() - selecting)
+            with self._timed(SELECT):
+                chosen = self.tree.select()
             if chosen is None:
                 return True
             parent, proposal = chosen
             try:
-                program = edit_program(parent.program, proposal.edits)
+                with self._timed(EDIT):
+                    program = edit_program(parent.program, proposal.edits)
             except Exception as error:
                 if _mark(parent, proposal) in self._dropped:
                     self.tree.settle(parent)
@@ -296,6 +228,8 @@ class Search:
             if program.digest in self.tree.digests or any(program.digest == p.digest for _, _, p in pending.values()):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue
+            if self._inner is not None and proposal.proposer == TUNER:
+                self._executor.submit(self._inner.ready, proposal)  # while its first point is compiled
             pending[self._executor.submit(self._build, program)] = (parent, proposal, program)
         return False
 
@@ -311,9 +245,10 @@ class Search:
         return built
 
     def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
-        self.tree.settle(parent)
-        evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
-        self._tell(self._book(parent, proposal, parent.program, evaluation, None))
+        with self._timed(BOOK):
+            self.tree.settle(parent)
+            evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
+            self._tell(self._book(parent, proposal, parent.program, evaluation, None))
 
     def _finish(
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
@@ -352,15 +287,18 @@ class Search:
         against: float | None,
     ) -> None:  # fmt: skip
         """Book an evaluated candidate as a node, and make it the incumbent if it is the best."""
-        self.tree.settle(parent)
-        node = self._book(parent, proposal, program, evaluation, built, against)
-        if built is not None and evaluation.outcome is not Outcome.DUPLICATE:
-            self._codes.setdefault(built.identity, node)
-            if self._watch is not None and evaluation.outcome in _PASSED:
-                self._watch.passed(node, built)
-            self._crown(node, built, against)
-        self._tell(node)  # last: what it asks of the profiler about the node must find it known there
-        self._on_progress(self.progress)
+        with self._timed(BOOK):
+            self.tree.settle(parent)
+            node = self._book(parent, proposal, program, evaluation, built, against)
+        first = built is not None and evaluation.outcome is not Outcome.DUPLICATE
+        if built is not None and first and self._watch is not None and evaluation.outcome in _PASSED:
+            self._watch.passed(node, built)  # which may wait for counters
+        with self._timed(BOOK):
+            if built is not None and first:
+                self._codes.setdefault(built.identity, node)
+                self._crown(node, built, against)
+            self._tell(node)  # last: what it asks of the profiler about the node must find it known there
+            self._on_progress(self.progress)
 
     def _tell(self, node: Node) -> None:
         if self._feed is not None:
@@ -374,14 +312,16 @@ class Search:
         self._next_id += 1
         original = self.tree.root.program
         changed = {k: v for k, v in program.files.items() if original.files.get(k) != v}
-        booking = time.monotonic()
+        writing = time.monotonic()
         self.journal.book(
             Entry(
                 node.id, parent.id, proposal.proposer, proposal.rule, dict(proposal.parameters), proposal.summary,
                 program.digest, built.launches if built else (), evaluation, changed, self.elapsed_s, proposal.prior, against,
             )
         )  # fmt: skip
-        self._stage("journal", time.monotonic() - booking)
+        written_s = time.monotonic() - writing
+        self._stage(JOURNAL, written_s)
+        self._stage(BOOK, -written_s)  # within which this is
         self._count(node)
         return node
 
@@ -432,6 +372,14 @@ class Search:
     def _stage(self, name: str, seconds: float) -> None:
         self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
 
+    @contextlib.contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._stage(stage, time.monotonic() - begin)
+
     def best_nodes(self, count: int, least: float = 1.0) -> list[Node]:
         """The candidates most worth suggesting, of those above a speedup of `least`.
 
@@ -454,6 +402,17 @@ class Search:
     def summary(self) -> Mapping[str, int]:
         """Candidates by outcome."""
         return {outcome.value: n for outcome, n in sorted(self.progress.outcomes.items())}
+
+
+@contextlib.contextmanager
+def _attentive() -> Iterator[None]:
+    """Have the interpreter change threads often within."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from engine.profile.evidence import array_bytes, evidence_for, heaviest_case
 from engine.profile.model import Counter, Profile, StepProfile
 from engine.rules.model import Target
 from engine.search.insight import Evidence, Known, occupancy
-from engine.search.loop import Observation
+from engine.search.parts import Observation
 from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.model import KernelSpec

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from engine.errors import RefusedError
+from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import Built, Evaluator
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal, Target
-from engine.search.loop import Budget
+from engine.search.loop import EDIT, SELECT, Budget
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
 from engine.tune.strategy import Known, Trial, choose
@@ -84,6 +86,7 @@ class TunerPart:
         assert proposal.template is not None
         assert proposal.feasible is not None
         template, points = proposal.template, proposal.feasible
+        begin = time.monotonic()
         predicted = self._evaluator.signals.mode == "predicted"
         limit = min(_FEW_POINTS if predicted else POINTS, len(points.points), left.candidates or POINTS)
         tuner = Tuner(
@@ -94,6 +97,7 @@ class TunerPart:
         outcome = Outcome.SCREENED_OUT
         if template.default is not None:
             tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
+        tuner.book(SELECT, time.monotonic() - begin)
         try:
             tuner.run(Budget(left.seconds, limit))
         except RefusedError as error:
@@ -106,6 +110,7 @@ class TunerPart:
             evaluation = Evaluation(outcome, failure=Failure(reason), notes=(note(tried),))
             return Inner(_plain(proposal), program, None, evaluation, None, tried, dict(tuner.progress.stage_s))
         chosen = best[0]
+        begin = time.monotonic()
         made = template.proposal(chosen.point)
         summary = f"{made.summary} (the best of {tried} points)"
         evaluation = replace(chosen.evaluation, notes=(*chosen.evaluation.notes, note(tried)))
@@ -113,10 +118,17 @@ class TunerPart:
         if built is None:
             built = self._evaluator.build(program_at(program, template, chosen.point))
         self.taken_over(built.program, template.name)
+        tuner.book(EDIT, time.monotonic() - begin)
         taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)
         # Without a point that beat the champion side by side the template has none to offer in its place.
         against = None if champion is None else tuner.against or 1.0
         return Inner(taken, built.program, built, evaluation, against, tried, dict(tuner.progress.stage_s))
+
+    def ready(self, proposal: Proposal) -> None:
+        """Have the rule at hand that writes the proposal's template: it is asked anew in this process, and points would wait for it."""
+        if isinstance(proposal, TemplateProposal) and proposal.template is not None and proposal.feasible is not None:
+            with suppress(OptimlError):  # the points will say so
+                proposal.template.proposal(proposal.feasible.points[0])
 
     def taken_over(self, program: Program, template: str) -> None:
         """An earlier part of this run found this program to be the best of that template."""

@@ -14,7 +14,7 @@ from engine.model import Evaluation, Failure, Outcome, Program
 from engine.predict.targets import Figures, figures_for
 from engine.rules.model import Target
 from engine.search.journal import Entry, Journal
-from engine.search.loop import Budget, Progress
+from engine.search.loop import JOURNAL, SELECT, Budget, Progress
 from engine.tune.describe import of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
@@ -150,11 +150,11 @@ class Tuner:
                 begin = time.monotonic()
                 self._look_ahead()
                 trials = self.strategy.ask(self._ahead(budget))
-                self._stage("select", time.monotonic() - begin)
+                self._submit(trials)
+                self.book(SELECT, time.monotonic() - begin)
                 if not trials:
                     self.progress.stopped = "every point was tried"
                     return
-                self._submit(trials)
                 trial = self._next(trials, budget)
                 if trial is not None:
                     self._decide(trial)
@@ -206,7 +206,7 @@ class Tuner:
             wait([first], timeout=_COUNTED_PATIENCE_S if left is None else min(_PATIENCE_S, left))
         if not any(f.done() for f in mine):
             wait(mine, timeout=left, return_when=FIRST_COMPLETED)
-        self._stage("wait", time.monotonic() - waiting)
+        self.book("wait", time.monotonic() - waiting)
         return next((t for f, t in mine.items() if f.done()), None)
 
     def _look_ahead(self) -> None:
@@ -323,7 +323,7 @@ class Tuner:
                 tried.evaluation, changed, self.elapsed_s,
             )
         )  # fmt: skip
-        self._stage("journal", time.monotonic() - begin)
+        self.book(JOURNAL, time.monotonic() - begin)
 
     def _note(self, tried: Tried, *, ran: bool) -> None:
         """Count an evaluated point and tell the strategy of it."""
@@ -335,10 +335,10 @@ class Tuner:
         progress.verified += evaluation.outcome in PASSED
         self.evaluations += ran
         for stage, seconds in evaluation.stage_s.items():
-            self._stage(stage, seconds)
+            self.book(stage, seconds)
         begin = time.monotonic()
         self.strategy.tell(Trial(tried.point, tried.effort), tried.value)
-        self._stage("select", time.monotonic() - begin)
+        self.book(SELECT, time.monotonic() - begin)
 
     def _crown(self, tried: Tried, built: Built | None, against: float | None) -> None:
         """Make a point the best if it beat the best side by side."""
@@ -364,7 +364,8 @@ class Tuner:
             Mark(self.evaluations, self.progress.evaluated, self.elapsed_s, ratio, self._original_us / ratio)
         )
 
-    def _stage(self, name: str, seconds: float) -> None:
+    def book(self, name: str, seconds: float) -> None:
+        """Add time to a stage of the result."""
         self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
 
     # ---- what came out

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+import engine.search.loop
 from engine.errors import MachineError, UsageError
 from engine.model import Outcome
 from engine.rules.model import Proposal
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Observation, Search
+from engine.search.loop import Budget, Search
+from engine.search.parts import Observation
 from engine.search.reward import Proxies
 from engine.search.tree import Tree
 
@@ -365,7 +367,7 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
         """An inner search whose best point has a name of its own."""
 
         def __init__(self):
-            self.searched, self.done = [], set()
+            self.searched, self.done, self.foretold = [], set(), []
 
         def wrap(self, of):
             template = Proposal("tuner", "tile", "Tune: tile", edit(of, "// speed 1.2 tile").edits, {}, 0.5)
@@ -383,6 +385,9 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
                 proposal=found, program=best, built=built, evaluation=evaluation, against=None, points=4, stage_s={}
             )
 
+        def ready(self, proposal):
+            self.foretold.append(proposal)
+
         def points_of(self, notes):
             return 4
 
@@ -399,9 +404,45 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
         return search, inner
 
     first, inner = started(False)
-    assert len(inner.searched) == 1
+    assert len(inner.searched) == len(inner.foretold) == 1
     assert first.progress.stopped == "nothing is left to try"
     first.journal.close()
     again, inner = started(True)
     assert inner.searched == []
     assert len(again.tree.nodes) == len(first.tree.nodes)
+
+
+def test_what_the_search_itself_takes_has_a_stage_each(tmp_path, monkeypatch):
+    """Writing a candidate's text and booking it were in no stage, so nobody saw where that time went."""
+    clock = [0.0]
+    monkeypatch.setattr(engine.search.loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def slow(owner, name, seconds):
+        plain = getattr(owner, name)
+
+        def slower(*args, **kwargs):
+            clock[0] += seconds
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, slower)
+
+    search = start(tmp_path, Factors(("1.5",)))
+    slow(engine.search.loop, "edit_program", 1.0)
+    slow(search.tree, "select", 2.0)
+    slow(search.tree, "add", 4.0)
+    slow(search.journal, "book", 8.0)
+    search.run(Budget(candidates=1))
+    stages = search.progress.stage_s
+    assert {name: stages[name] for name in ("edit", "select", "book", "journal")} == {
+        "edit": 1.0, "select": 2.0, "book": 4.0, "journal": 8.0
+    }  # fmt: skip
+
+
+def test_the_interpreter_changes_threads_often_while_a_search_runs_and_no_longer(tmp_path, monkeypatch):
+    seen = []
+    before = sys.getswitchinterval()
+    search = start(tmp_path, Factors(("1.5",)))
+    monkeypatch.setattr(search, "_on_progress", lambda progress: seen.append(sys.getswitchinterval()))
+    search.run(Budget(candidates=1))
+    assert seen[0] == pytest.approx(0.0005)
+    assert sys.getswitchinterval() == before

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -122,3 +123,17 @@ def test_the_best_point_is_built_once_and_foreseen_whether_or_not_it_beats_the_i
         assert found.against == (None if champion is None else 1.0)
         assert evaluator.built.count(values(found.program.data.decode())) == 1
         assert foreseen[-1] == found.program
+
+
+def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writing(monkeypatch):
+    """It was in no stage before the first point and after the last."""
+    original = program(TEXT)
+    reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+    part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0)
+    proposal = next(p for p in part.proposals(original) if p.rule == "constants")
+    with ThreadPoolExecutor(2) as executor:
+        begin = time.monotonic()
+        found = part.search(original, proposal, None, Budget(None, None), executor, {})
+        took_s = time.monotonic() - begin
+    assert {"select", "edit", "wait"} <= set(found.stage_s)
+    assert 0.9 * took_s - 0.02 < sum(found.stage_s.values()) <= took_s
