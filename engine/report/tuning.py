@@ -31,6 +31,9 @@ def print_tuning(result: TuneResult, out: Path) -> None:
     )  # fmt: skip
     for excluded in space.excluded:
         console.print(f"  '{excluded.condition}' excludes {excluded.points}", markup=False)
+    for condition, points in space.by_compiler.items():
+        them = "them" if points > 1 else "it"
+        console.print(f"  '{condition}' takes {points} more, as compiling {them} showed", markup=False)
     if result.shapes:
         console.print(_shapes(result))
     if result.dispatch is not None:

@@ -29,7 +29,7 @@ def tuned() -> TuneResult:
     return TuneResult(
         file="examples/saxpy.cu", kernel="saxpy", mode="measured", verdict="saxpy with BLOCK = 256, ITEMS = 4 is 1.50× faster",
         template=TemplateInfo("constants", "Tune BLOCK, ITEMS", {"BLOCK": (128, 256), "ITEMS": (1, 2, 4)}, (), None, (values,)),
-        space=SpaceInfo(6, 5, (Excluded("BLOCK * ITEMS <= 1024", 1),), {"registers": 1}), strategy="exhaustive",
+        space=SpaceInfo(6, 5, (Excluded("BLOCK * ITEMS <= 1024", 1),), {"registers * threads <= 65536": 1}), strategy="exhaustive",
         strategy_reason="5 points are few", best=General(4, values, run.best.evaluation, "best.patch", ("examples/saxpy.cu",)),
         shapes=(
             ShapeBest("n=1024", {"n": 1024}, 1.0, {"BLOCK": 128, "ITEMS": 1}, 3.25, 1.25, 1.24, 1.26, 1.08),
@@ -76,7 +76,8 @@ def test_a_tuning_run_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFix
     out = shown(capsys, str(tmp_path))
     for text in (
         "saxpy with BLOCK = 256, ITEMS = 4 is 1.50× faster", "6 combinations, 5 feasible", "Strategy: exhaustive (5 points are few)",
-        "'BLOCK * ITEMS <= 1024' excludes 1", "5 configurations: 3 accepted, 1 compile error, 1 slower", "The best for each shape",
+        "'BLOCK * ITEMS <= 1024' excludes 1",
+        "'registers * threads <= 65536' takes 1 more, as compiling it showed", "5 configurations: 3 accepted, 1 compile error, 1 slower", "The best for each shape",
         "⟨U+001B⟩", "[bold]x[/bold]", f"git apply {tmp_path / 'best.patch'}",
     ):  # fmt: skip
         assert text in out
