@@ -77,7 +77,8 @@ def test_a_tuning_run_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFix
     for text in (
         "saxpy with BLOCK = 256, ITEMS = 4 is 1.50× faster", "6 combinations, 5 feasible", "Strategy: exhaustive (5 points are few)",
         "'BLOCK * ITEMS <= 1024' excludes 1",
-        "'registers * threads <= 65536' takes 1 more, as compiling it showed", "5 configurations: 3 accepted, 1 compile error, 1 slower", "The best for each shape",
+        "'registers * threads <= 65536' takes 1 more, as compiling it showed",
+        "5 configurations: 3 accepted, 1 compile error, 1 slower", "The best for each shape",
         "⟨U+001B⟩", "[bold]x[/bold]", f"git apply {tmp_path / 'best.patch'}",
     ):  # fmt: skip
         assert text in out
