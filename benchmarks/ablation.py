@@ -31,8 +31,8 @@ _COUNTED_S = 60.0  # for counters that are still missing when the recorded runs 
 _LEARN = "learn:"
 _LEARN_AT_MOST = 3  # times; what a run asks about depends on what it knew
 # What a row takes of 100 candidates on an H200 when nothing was measured before: for the limit of a call, and what begins first.
-_ROW_S, _LEARN_S = 100.0, 40.0
-_LONG_ROW_S = {"histogram": 250.0, "softmax": 130.0, "layer_norm": 110.0}
+_ROW_S, _PROFILED_ROW_S, _LEARN_S = 60.0, 120.0, 40.0
+_LONG_ROW_S = {"histogram": 270.0, "softmax": 150.0, "layer_norm": 140.0}
 
 # What each arm changes in the options of a run. The first arm is what the others are held against. Without a profiler a search
 # sees times alone; only arms that are about counters or diagnoses use one.
@@ -79,13 +79,13 @@ def _table(name: str) -> Table:
 
     return Table(
         name, _TITLES[name], Settings(candidates=CANDIDATES, seeds=SEEDS), rows, measure, summary, render,
-        _row_s,
+        lambda settings, row: _row_s(settings, row, _PROFILED_ROW_S if any(map(_profiled, arms.values())) else _ROW_S),
         needs, lambda row: f"examples {row.removeprefix(_LEARN)}",
     )  # fmt: skip
 
 
-def _row_s(settings: Settings, row: str) -> float:
-    seconds = _LEARN_S if row.startswith(_LEARN) else _LONG_ROW_S.get(row, _ROW_S)
+def _row_s(settings: Settings, row: str, most_s: float) -> float:
+    seconds = _LEARN_S if row.startswith(_LEARN) else max(most_s, _LONG_ROW_S.get(row, 0.0))
     return seconds * (settings.candidates or CANDIDATES) / CANDIDATES
 
 
