@@ -81,5 +81,5 @@ class Analysis:
                 )
             if any(not 1 <= g <= most for g, most in zip(launch.grid, MAX_GRID, strict=True)) or launch.block[2] > 64:
                 raise OptimlError(f"a grid of {launch.grid} with blocks of {launch.block} cannot be launched")
-            if not 0 <= launch.shared_bytes <= self.target.shared_per_sm:
+            if not 0 <= launch.shared_bytes <= self.target.shared_most:
                 raise OptimlError(f"{launch.shared_bytes} bytes of dynamic shared memory do not fit")

@@ -33,7 +33,7 @@ def occupancy(resources: Resources, launch: LaunchConfig, figures: Figures) -> O
     warps = -(-launch.threads // target.warp)
     max_warps = target.max_threads_per_sm // target.warp
     fitting = resident_warps(resources.registers, target, figures.register_unit, figures.schedulers)
-    shared = _up(resources.shared_bytes + launch.shared_bytes + figures.shared_reserved, figures.shared_unit)
+    shared = _up(resources.shared_bytes + launch.shared_bytes + target.shared_reserved, figures.shared_unit)
     limits: dict[Limit, int] = {
         "threads": max_warps // max(warps, 1),
         "blocks": target.max_blocks_per_sm,

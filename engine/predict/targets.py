@@ -33,7 +33,6 @@ class Figures:
     l1_bytes_clock: int = 128  # L1 and shared memory, per clock and multiprocessor [H, A, G, L]
     register_unit: int = 256  # registers are given to a warp in these units [TG, cuda_occupancy.h]
     shared_unit: int = 128  # bytes; shared memory is given to a block in these units [cuda_occupancy.h]
-    shared_reserved: int = 1024  # bytes per block that the system keeps, from compute capability 8.0 on [TG]
     registers_per_thread: int = 255  # [TG]
     dram_latency_s: float = 0.40e-6  # [M] column sums on an H200, one load in flight per thread: 0.39 to 0.41 µs
 

@@ -25,6 +25,12 @@ class Target:
     shared_per_block: int = 49152  # static limit, bytes
     shared_per_sm: int = 233472
     multiprocessors: int = 132
+    shared_reserved: int = 1024  # bytes per block that the system keeps, from compute capability 8.0 on
+
+    @property
+    def shared_most(self) -> int:
+        """Bytes of static and dynamic shared memory that one block can have at most."""
+        return self.shared_per_sm - self.shared_reserved
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ def _limit(figures: Figures, target: Target) -> str:
             return f"1 <= threads per block <= {target.max_threads_per_block}"
         if launch.block[2] > 64 or any(not 1 <= g <= most for g, most in zip(launch.grid, _MAX_GRID, strict=True)):
             return "the grid and the block can be launched"
-        if not 0 <= launch.shared_bytes <= target.shared_per_sm:
-            return f"dynamic shared memory <= {target.shared_per_sm} bytes"
+        if not 0 <= launch.shared_bytes <= target.shared_most:
+            return f"dynamic shared memory <= {target.shared_most} bytes"
     return ""
 
 
@@ -92,6 +92,6 @@ def fits(resources: tuple[Resources, ...], launches: tuple[tuple[LaunchConfig, .
         for used, launch in zip(resources, case, strict=True):
             if -(-launch.threads // target.warp) > resident_warps(used.registers, target):
                 return f"registers * threads <= {target.registers_per_sm}"
-            if used.shared_bytes + launch.shared_bytes > target.shared_per_sm:
-                return f"shared memory <= {target.shared_per_sm} bytes"
+            if used.shared_bytes + launch.shared_bytes > target.shared_most:
+                return f"shared memory <= {target.shared_most} bytes"
     return ""

@@ -82,8 +82,8 @@ struct Device { int major, minor, registers_sm, registers_block, shared_sm, proc
 int main() {
   Device devices[] = {{9, 0, 65536, 65536, 233472, 132, 2048, 232448}, {8, 0, 65536, 65536, 167936, 108, 2048, 166912},
                       {8, 6, 65536, 65536, 102400, 82, 1536, 101376}, {8, 9, 65536, 65536, 102400, 128, 1536, 101376}};
-  int registers[] = {16, 24, 32, 33, 40, 41, 64, 72, 96, 128, 168, 255};
-  int threads[] = {32, 64, 96, 100, 128, 192, 256, 384, 512, 768, 1024};
+  int registers[] = {16, 24, 32, 33, 40, 41, 64, 72, 90, 96, 128, 168, 224, 255};
+  int threads[] = {32, 64, 96, 100, 128, 192, 256, 288, 384, 512, 672, 768, 1024};
   size_t shared[] = {0, 1, 100, 1024, 8192, 20000, 32768, 49152};
   for (auto& d : devices) for (int r : registers) for (int t : threads) for (size_t s : shared) {
     cudaOccDeviceProp p{};
@@ -110,7 +110,7 @@ def test_as_cuda_itself_computes_it(tmp_path: Path) -> None:
     folders = [option for folder in include_folders() for option in ("-I", str(folder))]
     subprocess.run(["g++", "-w", *folders, str(tmp_path / "a.cpp"), "-o", str(tmp_path / "a")], check=True)
     lines = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True).stdout.splitlines()
-    assert len(lines) == 4 * 12 * 11 * 8
+    assert len(lines) == 4 * 14 * 13 * 8
     wrong = []
     for line in lines:
         capability, registers, threads, shared, blocks = map(int, line.split())

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from engine.errors import OptimlError, RefusedError, SourceError, SpecError, UsageError
-from engine.model import LaunchConfig
+from engine.model import LaunchConfig, Resources
 from engine.rules.model import Target
 from engine.source.edit import edit_program
 from engine.spec.plain import as_spec
@@ -52,11 +52,22 @@ def test_static_shared_memory_counts_by_its_expression():
 
 
 def test_registers_times_threads_are_held_against_the_register_file():
-    from engine.model import Resources
-
     launch = ((LaunchConfig((1, 1, 1), (1024, 1, 1)),),)
     assert fits((Resources(64, 0, 0, 0, 0),), launch, Target()) == ""
     assert fits((Resources(65, 0, 0, 0, 0),), launch, Target()) == "registers * threads <= 65536"
+
+
+def test_a_block_has_a_kilobyte_less_of_shared_memory_than_its_multiprocessor():
+    """The system keeps it: a block of 233,472 bytes was taken for possible on sm_90, where the driver says 232,448."""
+    of = {n: ((LaunchConfig((1, 1, 1), (32, 1, 1), n),),) for n in (231424, 232448, 233472)}
+    assert fits((Resources(32, 0, 0, 0, 0),), of[232448], Target()) == ""
+    assert fits((Resources(32, 0, 0, 0, 0),), of[233472], Target()) == "shared memory <= 232448 bytes"
+    assert fits((Resources(32, 1024, 0, 0, 0),), of[231424], Target()) == ""
+    assert fits((Resources(32, 1028, 0, 0, 0),), of[231424], Target()) == "shared memory <= 232448 bytes"
+    text = SAXPY.replace("<<<grid, BLOCK>>>", "<<<grid, BLOCK, 232448 * ITEMS>>>")
+    assert {e.condition: e.points for e in feasible(template(text), Target()).excluded} == {
+        "BLOCK * ITEMS <= 4096": 1, "1 <= threads per block <= 1024": 2, "dynamic shared memory <= 232448 bytes": 6,
+    }  # fmt: skip
 
 
 def test_a_declared_launch_may_name_the_constants():
