@@ -420,6 +420,9 @@ def verdict(
     tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
     if known := progress.outcomes.get(Outcome.DUPLICATE, 0):  # a twin of a right one is neither wrong nor counted twice
         tried += f", {known} compiled to code that was known"
+    nodes = sum(progress.outcomes.values())
+    if nodes and (points := progress.evaluated - nodes):  # of a template's points the best alone is a node
+        tried += f", {points} of them other points of templates"
     if best is None and progress.stopped == INTERRUPTED:
         return f"The search for a faster {kernel} was interrupted, and nothing was confirmed: {tried}."
     if best is None:

@@ -110,6 +110,15 @@ def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None
     assert said == "No candidate was tried for saxpy: the budget is spent."
 
 
+def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
+    """Three right ones and seven points beside the best of one template were `10 candidates tried, 3 of them right`."""
+    from engine.optimize import verdict
+    from engine.search.loop import Progress
+
+    said = verdict("scale", None, Progress(10, 3, outcomes={Outcome.SCREENED: 3}), {}, None)
+    assert said.endswith(": 10 candidates tried, 3 of them right, 7 of them other points of templates.")
+
+
 def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
     """Five duplicates were `5 candidates tried, 0 of them right`."""
     from engine.optimize import verdict
