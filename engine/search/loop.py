@@ -230,7 +230,9 @@ class Search:
                 continue
             if self._inner is not None and proposal.proposer == TUNER:
                 self._executor.submit(self._inner.ready, proposal)  # while its first point is compiled
-            pending[self._executor.submit(self._build, program)] = (parent, proposal, program)
+            building: Future[Built] = Future()
+            self._executor.submit(self._build, program, building)
+            pending[building] = (parent, proposal, program)
         return False
 
     def observe(self) -> None:
@@ -239,10 +241,15 @@ class Search:
             self.tree.observe(self.tree.nodes[seen.node], seen.proxies)
             self.journal.book_profile(seen.node, seen.metrics, seen.counters, seen.proxies)
 
-    def _build(self, program: Program) -> Built:
-        built = self.evaluator.build(program)
-        self._prefetch(program)
-        return built
+    def _build(self, program: Program, building: Future[Built]) -> None:
+        if not building.set_running_or_notify_cancel():
+            return
+        try:
+            building.set_result(self.evaluator.build(program))
+        except BaseException as error:
+            building.set_exception(error)
+        else:
+            self._prefetch(program)  # beside its evaluation
 
     def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
         with self._timed(BOOK):

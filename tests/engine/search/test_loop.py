@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -446,3 +447,17 @@ def test_the_interpreter_changes_threads_often_while_a_search_runs_and_no_longer
     search.run(Budget(candidates=1))
     assert seen[0] == pytest.approx(0.0005)
     assert sys.getswitchinterval() == before
+
+
+def test_a_candidate_is_evaluated_while_its_proposals_are_still_looked_for(tmp_path):
+    """They were waited for with the compiler, and passed for its time."""
+    evaluator, known = FakeEvaluator(), threading.Event()
+    original = program()
+    tree = Tree(original, Factors(("1.5",)), 0)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    with ThreadPoolExecutor(1) as executor:
+        search = Search(tree, evaluator, journal, executor, in_flight=1, prefetch=lambda of: known.wait(60))
+        search.start(*evaluator.open(original))
+        search.run(Budget(candidates=1))
+        assert len(evaluator.evaluated) == 1
+        known.set()
