@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -27,6 +28,8 @@ _MAX_DEPTH = 16  # of calls from section to section
 _MAX_HASHED = 1 << 30  # bytes of one hash: sections that name each other are no way to keep us busy
 _FEED_COST = 1024  # what looking at a section counts for beside its bytes
 _NVDISASM_S = 30.0
+_SIZED = 4  # the format of a record of `.nv.info` whose value has a length of its own
+_BOUNDS = (0x05, 0x10)  # EIATTR_MAX_THREADS, EIATTR_REQNTID: x, y and z
 
 
 @dataclass
@@ -92,6 +95,24 @@ class Cubin:
         """Bytes of static shared memory per block that the entry's own section reserves."""
         section = self._by_name.get(f".nv.shared.{entry}")
         return int(section["sh_size"]) if section is not None else 0
+
+    @_reads
+    def most_threads(self, entry: str) -> int | None:
+        """The threads of a block that the entry was compiled for at most (`__launch_bounds__`, `__block_size__`); None: no bound.
+
+        Source: the records of `.nv.info.<entry>`: format, attribute, then two bytes, which for format 4 are the value's length.
+        """
+        section = self._by_name.get(f".nv.info.{entry}")
+        data = bytes(section.data()) if section is not None else b""
+        at = 0
+        while at < len(data):
+            form, attribute, length = struct.unpack_from("<BBH", data, at)
+            at += 4
+            if form == _SIZED and attribute in _BOUNDS:
+                x, y, z = struct.unpack_from("<3I", data, at)
+                return int(x * y * z)
+            at += length if form == _SIZED else 0
+        return None
 
     @_reads
     def code_hash(self, entries: tuple[str, ...], *, module: bool = True) -> str:

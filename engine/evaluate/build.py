@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.compile.compiler import Compiler, Translation
+from engine.compile.cubin import Cubin
 from engine.config import Guardrails
-from engine.errors import CompileError, OptimlError
+from engine.errors import CompileError, OptimlError, SourceError
 from engine.evaluate.analysis import Analysis, Prepared
 from engine.evaluate.model import Built, NotBuilt
 from engine.guardrails import LIMITS
-from engine.model import Binary, Evaluation, Failure, Outcome, Program
+from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program
 from engine.rules.model import Target
 from engine.spec.model import KernelSpec, Step
 from engine.verify.defences import ALL, Defences
 from engine.verify.screen import keeps_state
+
+_BOUND_RECORDS = (b"\x04\x05\x0c\x00", b"\x04\x10\x0c\x00")  # how records of `Cubin.most_threads` begin
 
 
 class Front(Protocol):
@@ -52,6 +55,8 @@ class Builder(Analysis):
         self.check_limits(launches)
         text = self.slice(program)
         binary = self._compiler.compile(self.translation(text))
+        if reason := _beyond_bound(binary, launches):
+            raise SourceError(reason, self.spec.file, "launch smaller blocks, or raise the bound")
         self.original_program = self._front.original_program = program
         self._original = binary
         return Built(program, text, self.expressions, binary, launches, {"compile": time.perf_counter() - begin})
@@ -75,6 +80,8 @@ class Builder(Analysis):
         except OptimlError as error:
             raise _not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
+        if reason := _beyond_bound(binary, prepared.launches):
+            raise _not_built(Outcome.SCREENED_OUT, reason, stages)
         first = self._original
         if first is not None and self.defences.device_state and keeps_state(first.cubin, binary.cubin):
             raise _not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", stages)
@@ -100,6 +107,19 @@ class Builder(Analysis):
 def expression(step: Step) -> str:
     """The name expression of a step's kernel: "k" or "k<float, 256>"."""
     return f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
+
+
+def _beyond_bound(binary: Binary, launches: Sequence[Sequence[LaunchConfig]]) -> str:
+    """Why a launch is refused for what the kernel's code was bound to; "" where it is not."""
+    if not any(record in binary.cubin for record in _BOUND_RECORDS):
+        return ""  # most have none, and reading the file takes a millisecond
+    cubin = Cubin(binary.cubin)
+    for step, entry in enumerate(binary.entries):
+        bound = cubin.most_threads(entry)
+        most = max((case[step].threads for case in launches), default=0)
+        if bound is not None and most > bound:
+            return f"a block of {most} threads is beyond the kernel's __launch_bounds__ of {bound}"
+    return ""
 
 
 def _not_built(outcome: Outcome, reason: str, stages: Mapping[str, float], line: int | None = None) -> NotBuilt:
