@@ -195,6 +195,7 @@ def summary(rows: Mapping[str, Row]) -> dict[str, Any]:
         "modes": sorted({r["mode"] for r in kept}),
         "geometric_mean": math.exp(sum(math.log(r["ratio"]) for r in kept) / len(kept)),
         "suggested": sum(r["suggested"] for r in kept),
+        "untried": sum(not r["candidates"] for r in kept),
         "memory_bound": len(memory),
         "memory_bound_at_share": sum(r["share_of_floor"] >= WANTED_SHARE for r in memory),
         "below_share": {
@@ -225,11 +226,9 @@ def render(record: Mapping[str, Any]) -> str:
             )
             continue
         worst = max(row["cases"], key=lambda c: c["best_us"])
-        ratio = (
-            f"{row['ratio']:.2f}" + (" (predicted)" if row["predicted"] else "")
-            if row["suggested"]
-            else "nothing to suggest"
-        )
+        unchanged = "nothing to suggest" if row["candidates"] else "no candidate tried"
+        ratio = f"{row['ratio']:.2f}" if row["suggested"] else unchanged
+        ratio += " (predicted)" if row["predicted"] else ""
         interval = f"{row['low']:.2f} to {row['high']:.2f}" if row["suggested"] and not row["predicted"] else ""
         line = f"| {name} | {ratio} | {interval} | {worst['original_us']:.1f} | {worst['best_us']:.1f} | {row['candidates']} |"
         if floors:
@@ -240,6 +239,8 @@ def render(record: Mapping[str, Any]) -> str:
 
 def _sentences(name: str, total: Mapping[str, Any]) -> list[str]:
     said = []
+    if untried := total.get("untried"):
+        said.append(f"{untried} of {total['kernels']} runs had no time to try a candidate, and tell nothing.")
     if name == "controls":
         said.append(f"{total['suggested']} of {total['kernels']} runs suggested something; wanted: none.")
     else:
@@ -250,7 +251,7 @@ def _sentences(name: str, total: Mapping[str, Any]) -> list[str]:
     if name == "suite":
         said.append(
             f"{total['memory_bound_at_share']} of {total['memory_bound']} memory-bound kernels reach {100 * WANTED_SHARE:.0f} % of "
-            "the measured copy bandwidth with their compulsory bytes."
+            f"the {'measured ' * (total['modes'] == ['measured'])}copy bandwidth with their compulsory bytes."
         )
         said += [f"- Below it, {kernel}: {why or 'no diagnosis'}" for kernel, why in total["below_share"].items()]
     said.append(
