@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -22,9 +22,9 @@ from engine.tune.template import ConstantTemplate, Template, program_at
 
 _MOST = 16  # points that are compiled, and four for each compiler at most. Ours
 _OF_EACH = 4
-_MOST_S = (
-    1.5  # how long answers are waited for; that includes the start of the compilers, which take half a second. Ours
-)
+# The first answer is waited for so long: compilers have to start in any case, which takes half a second on an idle machine. Ours.
+_FIRST_S = 4.0
+_MOST_S = 1.5  # how long the others are waited for after that. Ours
 _MOST_READ = 64  # points of a rule's template, each of which is written out for it. Ours
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DEFINED = re.compile(r"\bdefined\b\s*(?:\(\s*\w+\s*\)|\w+)")
@@ -55,8 +55,8 @@ def probe(
     Points that differ only in what the compiler does not see have the same machine code, so one compile speaks for all of
     them: the original's if it is among them, else that of the smallest block. Asked are the groups with the most points in
     doubt, at most four for each of `jobs` compilers. A point with code of its own is asked only where all points will be tried
-    (there are few, and no fewer evaluations allowed: `limit`). What does not compile or has no answer in 1.5 s stays in the set,
-    and its own compile will tell. `submit` starts a compile; what it made comes from the cache when the point is tried.
+    (there are few, and no fewer evaluations allowed: `limit`). What does not compile or has no answer 1.5 s after the first stays in
+    the set, and its own compile will tell. `submit` starts a compile; what it made comes from the cache when the point is tried.
     Raises RefusedError that names the limit which leaves nothing to tune.
     """
     all_tried = len(found.points) <= min(EXHAUSTIVE_MOST, EXHAUSTIVE_MOST if limit is None else limit)
@@ -67,7 +67,9 @@ def probe(
         with suppress(OptimlError):
             program = program_at(original, template, group.probe(template.default))
             asked.append((group, submit(builder.translation(builder.slice(program)))))
-    wait([future for _, future in asked], timeout=_MOST_S)
+    futures = [future for _, future in asked]
+    if wait(futures, timeout=_FIRST_S, return_when=FIRST_COMPLETED).done:
+        wait(futures, timeout=_MOST_S)
     reasons: dict[Point, str] = {}
     for group, future in asked:
         if future.cancel() or not future.done() or future.exception() is not None:

@@ -1,5 +1,6 @@
 """The compiled probe: which points it takes away, how few it compiles for that, and what it leaves alone."""
 
+import dataclasses
 import re
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,9 +19,9 @@ from engine.tune import TuneOptions, tune
 from engine.tune.feasible import feasible, fits
 from engine.tune.probe import probe, shapes_code
 from engine.tune.run import rule_templates
-from tests.runtime import with_runtime
 
 from .kernels import HELD, template
+from .test_tuner import Evaluator
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 LIMIT = "registers * threads <= 65536"
@@ -116,10 +117,13 @@ def test_no_more_is_asked_than_the_compilers_do_at_once_and_the_most_doubtful_fi
 
 
 def test_what_has_no_answer_stays(monkeypatch):
+    monkeypatch.setattr("engine.tune.probe._FIRST_S", 0.05)
     monkeypatch.setattr("engine.tune.probe._MOST_S", 0.05)
     before, after, asked = ask(registers=lambda text: None)
     assert after == before
     assert len(asked.texts) == 2
+    _, after, _ = ask(registers=lambda text: None if items(text) == 4 else 90)  # what the others say counts
+    assert (1024, 80) not in after.points
     before, after, _ = ask(registers=lambda text: CompileError("no such thing", "k.cu:1"))
     assert after == before
 
@@ -171,36 +175,44 @@ def test_a_warp_lives_in_one_schedulers_registers():
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
+        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr("engine.tune.probe._FIRST_S", 60)  # on a busy machine compilers start late
+        patch.setattr("engine.tune.probe._MOST_S", 60)
         found = make_machine(device="cpu", jobs=2)
         yield found
         found.close()
 
 
+class Compiled(Evaluator):
+    """Builds for the target as every evaluator does, and runs nothing."""
+
+    def __init__(self, machine, spec, root, path, **_):
+        super().__init__()
+        self._builder = machine.builder(spec, root, path)
+
+    def build(self, program):
+        made = self._builder.candidate(program)
+        point = (int(re.search(r"BLOCK (\d+)", made.text)[1]), items(made.text))
+        self.built.append((point, made.binary.cached))
+        return dataclasses.replace(made, text=str(point))
+
+
 def test_what_cannot_be_launched_is_gone_before_any_point_is_compiled_as_a_candidate(machine, tmp_path, monkeypatch):
     (tmp_path / "held.cu").write_text(HELD)
-    compiled, submit = [], machine.compiler.submit
-    monkeypatch.setattr(
-        machine.compiler, "submit", lambda t: compiled.append((block(t.text), items(t.text))) or submit(t)
-    )
-    seen = []
-    evaluator = type(machine).evaluator
-    monkeypatch.setattr(type(machine), "evaluator", lambda *a, **k: seen.append(list(compiled)) or evaluator(*a, **k))
+    made = []
+    monkeypatch.setattr(type(machine), "evaluator", lambda *a, **k: made.append(Compiled(*a, **k)) or made[0])
     options = TuneOptions(tmp_path / "held.cu", parameters={"BLOCK": "256, 1024"}, out=tmp_path / "out")
     result = tune(options, machine)
-    assert [sorted(s) for s in seen] == [[(256, 4), (256, 80)]]
+    # What was compiled to ask comes from the cache: it cost nothing beyond what the search needs.
+    first = dict(reversed(made[0].built))
+    assert first == {(256, 4): True, (256, 80): True, (1024, 4): False}
     assert (result.space.combinations, result.space.feasible) == (4, 3)
     assert [(e.condition, e.points) for e in result.space.excluded] == [(LIMIT, 1)]
     assert dict(result.space.by_compiler) == {}
     assert result.counts["configurations"] == 2  # and the original
-    assert (1024, 80) not in compiled
 
 
-def block(text):
-    return int(re.search(r"BLOCK (\d+)", text)[1])
-
-
-def test_the_command_says_that_registers_leave_nothing(tmp_path, capsys):
+def test_the_command_says_that_registers_leave_nothing(machine, tmp_path, capsys):
     (tmp_path / "held.cu").write_text(HELD)
     arguments = ["--device", "cpu", "--jobs", "2", "--param", "BLOCK=1024", "--param", "ITEMS=70,80"]
     assert cli.main(["tune", str(tmp_path / "held.cu"), "--out", str(tmp_path / "out"), *arguments]) == 1
