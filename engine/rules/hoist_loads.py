@@ -8,7 +8,6 @@ this one. Source: CUDA C++ Best Practices Guide, "Device Memory Spaces".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.rules.common import (
@@ -25,8 +24,8 @@ from engine.rules.common import (
     text,
     walk,
 )
+from engine.rules.loads import LOOPS, Load, grouped_loads, loadable
 from engine.rules.model import Proposal, Site
-from engine.rules.polynomial import Polynomial
 from engine.rules.register_accumulate import changed_names, runs, with_pragma
 from engine.rules.scope import Scope, Use, assigned, inside, manageable
 from engine.rules.threads import StrideLoop, stride_loop
@@ -35,18 +34,7 @@ from engine.source.model import Edit, Span
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_LOOPS = ("for_statement", "while_statement", "do_statement")
 _MOST = 8  # loads moved by one proposal: each takes a register
-
-
-@dataclass(frozen=True)
-class _Load:
-    """Loads of one element that may share a register."""
-
-    array: str
-    type: str
-    written: str  # as the author writes the first of them: "x[i]"
-    nodes: tuple[Node, ...]
 
 
 class HoistLoads:
@@ -65,10 +53,10 @@ class HoistLoads:
         if uses is None or any(_unknown(n) for n in walk(body)):
             return
         written = {u.array for u in uses if u.writes}
-        reads = [u for u in uses if u.reads and u.array not in written and _loadable(scope, u)]
+        reads = [u for u in uses if u.reads and u.array not in written and loadable(scope, u)]
         yield from self._before_loops(site, scope, reads)
         yield from self._repeated(site, scope, reads)
-        stored = [u for u in uses if u.array in written and _loadable(scope, u)]
+        stored = [u for u in uses if u.array in written and loadable(scope, u)]
         if not any(u.array in written and u.index is None for u in uses):
             yield from self._forwarded(site, scope, stored)
 
@@ -81,7 +69,7 @@ class HoistLoads:
             steady = [u for u in reads if inside(u.node, loop.body) and u.node not in moved]
             changing = changed_names(node)
             fixed = [u for u in steady if u.index is not None and not u.index.names() & changing]
-            found = [g for g in _groups(scope, fixed, node) if _every_time(g.nodes[0], loop.body)][:_MOST]
+            found = [g for g in grouped_loads(scope, fixed, node) if _every_time(g.nodes[0], loop.body)][:_MOST]
             if not found:
                 continue
             moved += [n for g in found for n in g.nodes]
@@ -105,7 +93,7 @@ class HoistLoads:
             if block.type != "compound_statement":
                 continue
             here = [u for u in reads if inside(u.node, block) and u.node not in done and u.index is not None]
-            for group in _groups(scope, here, block):
+            for group in grouped_loads(scope, here, block):
                 statement = _statement(group.nodes[0], block)
                 after = [n for n in group.nodes if n.end_byte > group.nodes[0].end_byte]
                 if statement is None or not after or count >= _MOST or not _always(group.nodes[0], statement):
@@ -238,38 +226,6 @@ def _fenced(loop: Node) -> bool:
     return any(_fence(n) for n in walk(loop))
 
 
-def _loadable(scope: Scope, use: Use) -> bool:
-    """Whether the access is a plain load of a parameter's element, by the parameter's own type."""
-    array, above = use.node.child_by_field_name("argument"), use.node.parent
-    if use.node.type != "subscript_expression" or array is None or use.index is None or "\n" in text(use.node):
-        return False
-    if above is None or (above.type == "pointer_expression" and text(above).startswith("&")):
-        return False
-    parameter = scope.parameters.get(use.array)
-    if parameter is None or parameter.type.count("*") != 1 or array.type != "identifier":
-        return False
-    declared = scope.lookup(text(array), array)
-    # `"["`: the index is loaded as well, and that load would have to move first.
-    return (declared is None or parameter.base in declared.type.split()) and "[" not in use.index.render()
-
-
-def _groups(scope: Scope, uses: list[Use], at: Node) -> list[_Load]:
-    """The loads by element, as far as their names mean the same at `at`'s beginning or are the block's own."""
-    found: dict[tuple[str, Polynomial], list[Use]] = {}
-    for use in uses:
-        if use.index is None:
-            continue
-        if at.type in _LOOPS and any(scope.lookup(n, use.node) != scope.lookup(n, at) for n in names(use.node)):
-            continue
-        found.setdefault((use.array, use.index), []).append(use)
-    groups = []
-    for (array, _), mine in found.items():
-        ordered = sorted(mine, key=lambda u: u.node.start_byte)
-        kind = scope.parameters[array].base
-        groups.append(_Load(array, kind, text(ordered[0].node), tuple(u.node for u in ordered)))
-    return groups
-
-
 def _every_time(node: Node, body: Node) -> bool:
     """Whether every iteration makes this load: in a plain statement of the body, before any jump."""
     statement = _statement(node, body) if body.type == "compound_statement" else body
@@ -304,7 +260,7 @@ def _always(node: Node, statement: Node) -> bool:
             return False
         if above.type == "if_statement" and above.child_by_field_name("condition") != current:
             return False
-        if above.type in ("compound_statement", "lambda_expression", *_LOOPS):
+        if above.type in ("compound_statement", "lambda_expression", *LOOPS):
             return False
         current = above
     return current is not None
@@ -315,7 +271,7 @@ def _surely_runs(loop: StrideLoop) -> bool:
     return first.isdigit() and bound.isdigit() and int(first) < int(bound)
 
 
-def _hoisted(site: Site, loop: StrideLoop, found: list[_Load]) -> list[Edit]:
+def _hoisted(site: Site, loop: StrideLoop, found: list[Load]) -> list[Edit]:
     taken: list[str] = []
     lines, edits = [], []
     indent = indent_at(site, loop.node.start_byte)

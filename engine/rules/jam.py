@@ -15,6 +15,7 @@ from engine.rules.common import (
     body_node,
     called,
     children,
+    fresh,
     function_macros,
     indent_at,
     indent_unit,
@@ -28,6 +29,7 @@ from engine.rules.common import (
     walk,
 )
 from engine.rules.functions import MATH_FUNCTIONS
+from engine.rules.loads import Ahead, before_condition
 from engine.rules.model import Site
 from engine.rules.scope import Declared, Scope, assigned
 
@@ -71,6 +73,7 @@ class _Part:
     kept: bool
     stores: bool = False
     inner: list[tuple[Node, list[_Part]]] = field(default_factory=list)  # block and its parts
+    ahead: list[tuple[str, Ahead]] = field(default_factory=list)  # before the copies, and the names of their values
 
 
 class _Refused(Exception):
@@ -88,6 +91,7 @@ class Jam:
         self._site, self._scope, self._guards = site, scope, {g.id for g in guards}
         self._body = body_node(site)
         self._declaration = declaration
+        self._named: list[str] = []
         self.dependent = self._dependents(variable)
         try:
             self._check(guards, variable)
@@ -141,6 +145,8 @@ class Jam:
         if uses is None:
             raise _Refused("an access cannot be told")
         self._stores = [u.node.start_byte for u in uses if u.writes]
+        stored = {u.array for u in uses if u.writes}
+        self._reads = [u for u in uses if u.array not in stored]
         for guard in guards:
             condition = guard.child_by_field_name("condition")
             if condition is None or names(condition) & self.dependent - {variable}:
@@ -187,6 +193,7 @@ class Jam:
             alike = last is not None and last.stores == part.stores
             if last is not None and alike and not part.kept and not part.inner and not last.kept and not last.inner:
                 last.nodes.append(node)
+                last.ahead += part.ahead
                 last.end = end
             else:
                 parts.append(part)
@@ -213,7 +220,11 @@ class Jam:
             if not declared <= self.dependent:
                 raise _Refused("one declaration declares both")
         _stays_inside(node)
-        return _Part([node], start, end, False, any(start <= at < end for at in self._stores))
+        part = _Part([node], start, end, False, any(start <= at < end for at in self._stores))
+        for ahead in before_condition(self._scope, node, self._reads, self.dependent):
+            self._named.append(fresh(self._site, f"{ahead.load.array}_value", self._named))
+            part.ahead.append((self._named[-1], ahead))
+        return part
 
     def _keeps(self, node: Node) -> None:
         """Refuse what would change memory once for all copies."""
@@ -292,9 +303,17 @@ class _Writer:
         star = "*" if declared.shape == "pointer" else ""
         return f"{plain}{star} {declared.name}[{self._copies.factor}]{_extents(declared) or ''};"
 
-    def loop(self, lines: Sequence[str], indent: str) -> list[str]:
-        """Lines for each copy."""
-        count, factor = self._copies.count, self._copies.factor
+    def _ahead(self, name: str, ahead: Ahead, indent: str) -> list[str]:
+        """A load made once for all copies, in front of them."""
+        load = ahead.load
+        if not ahead.count:
+            return [f"{indent}const {load.type} {name} = {load.written};"]
+        each = self.loop([f"{name}[{ahead.count}] = {load.written};"], indent, ahead.count, ahead.copies)
+        return [f"{indent}{load.type} {name}[{ahead.copies}];", *each]
+
+    def loop(self, lines: Sequence[str], indent: str, count: str = "", factor: int = 0) -> list[str]:
+        """Lines for each copy, of this jam or an earlier one."""
+        count, factor = count or self._copies.count, factor or self._copies.factor
         head = f"for (int {count} = 0; {count} < {factor}; ++{count}) {{"
         return [indent + "#pragma unroll", indent + head, *(indent + self._unit + line for line in lines), indent + "}"]
 
@@ -310,6 +329,10 @@ class _Writer:
                 lines.append(indent + self._text(part.start, part.end, changes))
             else:
                 changes = [c for node in part.nodes for c in self._copied(node)]
+                for name, ahead in part.ahead:
+                    lines += self._ahead(name, ahead, indent)
+                    value = f"{name}[{ahead.count}]" if ahead.count else name
+                    changes += [(n.start_byte, n.end_byte, value) for n in ahead.load.nodes]
                 above, start = self._above(part)
                 lines += [*(indent + line for line in above), *(indent + self.array(d) for d in self._declared(part))]
                 text = self._text(start, part.end, changes)

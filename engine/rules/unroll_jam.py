@@ -85,7 +85,8 @@ class UnrollJam:
     """Several values of one index to a thread: what does not depend on it, loads above all, is done once for all of them.
 
     Unlike `coarsen`, whose copies follow each other, these go side by side through the kernel's loops. Copies beyond the last value
-    repeat the last one's work and store nothing.
+    repeat the last one's work and store nothing. A load behind a condition is made once for all copies, and before the condition,
+    where the two have no name in common.
     """
 
     name = "unroll_jam"

@@ -151,6 +151,64 @@ GOOD = {
 }  # fmt: skip
 
 
+EDGES = (
+    TWO
+    + """    float sum = 0.0f;
+    for (int i = 0; i < depth; ++i) {
+        for (int dy = -1; dy <= 1; ++dy) {
+            int at = row + dy;
+            if (at >= 0 && at < rows) {
+                float v = a[at * depth + i];
+                sum += v * b[i * cols + col];
+                if (v > 0.5f) sum += b[i];
+                sum += at < 3 ? b[0] : d[at];
+            }
+        }
+    }
+    c[row * cols + col] = sum;
+}"""
+)
+GOOD["behind a condition"] = (EDGES.replace("d[at]", "0.0f"), LAUNCH)
+
+
+def test_a_load_behind_a_condition_that_does_not_speak_of_it_is_made_once() -> None:
+    """The compiler makes it for each copy: it must not load where the condition does not hold."""
+    site = site_of(EDGES)
+    edited = device(one(site, "unroll_jam", index="row", factor=4))
+    loop = edited[edited.index("const float b_value") :]
+    assert loop.startswith(
+        """const float b_value = b[i * cols + col];
+            #pragma unroll
+            for (int k2 = 0; k2 < 4; ++k2) {
+                int at = row[k2] + dy;
+                if (at >= 0 && at < rows) {
+                    float v = a[at * depth + i];
+                    sum[k2] += v * b_value;
+                    if (v > 0.5f) sum[k2] += b[i];
+                    sum[k2] += at < 3 ? b[0] : d[at];
+                }
+            }"""
+    )
+    across = one(one(site, "unroll_jam", index="row", factor=4), "unroll_jam", index="col", factor=2)
+    assert "sum[k3][k2] += v * b_value[k3];" in device(across)
+    # The other way round it is a load in a loop over copies, made once for each of them.
+    other = one(one(site, "unroll_jam", index="col", factor=2), "unroll_jam", index="row", factor=4)
+    assert "b_value[k2] = b[i * cols + col[k2]];" in device(other)
+    assert "sum[k3][k2] += v * b_value[k2];" in device(other)
+    good = site_of(*GOOD["behind a condition"])
+    tile = one(one(good, "unroll_jam", index="col", factor=2), "unroll_jam", index="row", factor=4)
+    assert_equal(good, [tile], CHECK, tolerance=0.0)
+    compiles(across)
+
+
+def test_a_load_that_the_condition_guards_stays_behind_it() -> None:
+    guarded = EDGES.replace("at < rows", "at < rows && i * 2 < cols + at").replace("b[i * cols + col]", "b[cols]")
+    assert "b_value" not in device(one(site_of(guarded), "unroll_jam", index="row", factor=4))
+    stored = EDGES.replace("sum += v *", "d[at] = v; sum += v *").replace("b[i * cols + col]", "d[col]")
+    found = propose(site_of(stored), "unroll_jam", index="row", factor=4)
+    assert not [p for p in found if "d_value" in device(after(site_of(stored), p))]
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_written_compiles_and_gives_the_same(name: str) -> None:
     site = site_of(*GOOD[name])
