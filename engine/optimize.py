@@ -54,6 +54,7 @@ _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's en
 _AHEAD_S, _AHEAD, _AHEAD_CANDIDATES = 6.0, 0.85, 120
 # Nsight Compute counts nothing; the best candidates in a small share of the time; or every candidate that passed, and the search waits.
 Coverage = Literal["none", "best", "all"]
+_ASIDE = 2  # programs that are read at once beside those that are built: what a search within a template found, before it ends. Ours
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
 LEAST = {"measured": 1.02, "predicted": 1.2}
@@ -101,11 +102,11 @@ def optimize(
     out = options.out or root / ".optiml" / name
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
-    aside = None if front is None else ThreadPoolExecutor(1, thread_name_prefix="ahead")
+    aside = None if front is None else ThreadPoolExecutor(_ASIDE, thread_name_prefix="ahead")
     source = Proposals(
         Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
     )
-    foresight = Foresight([source.prefetch], aside)
+    foresight = Foresight([source], aside)
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     inner: TunerPart | None = None
     if "tuner" in options.proposers:
@@ -114,7 +115,7 @@ def optimize(
 
         here = partial(offers, spec=spec, spec_path=spec_path, target=machine.target)
         templates = Ahead(here, None if front is None else front.offers, aside)
-        foresight = Foresight([source.prefetch, templates.prefetch], aside)
+        foresight = Foresight([source, templates], aside)
         inner = TunerPart(
             templates, machine.target, evaluator, in_flight=machine.jobs + 2, seed=options.seed, foresee=foresight.soon
         )
@@ -147,7 +148,7 @@ def _run(
         part = _model(options, machine, evaluator, spec, out, insight, predicted)
         if part is not None:
             held.callback(part.close)
-        tree = _tree(options, program, source if inner is None else inner.wrap(source), insight, part)
+        tree = _tree(options, program, source if inner is None else inner.wrap(source), foresight, insight, part)
         with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
             search = Search(
                 tree, evaluator, journal, executor,
@@ -201,11 +202,14 @@ def _model(
 
 
 def _tree(
-    options: Options, program: Program, propose: Callable[[Program], list[Proposal]], insight: Insight | None, part: Part | None
+    options: Options, program: Program, propose: Callable[[Program], list[Proposal]], foresight: Foresight,
+    insight: Insight | None, part: Part | None,
 ) -> Tree:  # fmt: skip
     weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
     weigh = part.weigh if part is not None else weigh
-    tree = Tree(program, propose, options.seed, options.search, weigh, Reward(proxies=options.proxies))
+    tree = Tree(
+        program, propose, options.seed, options.search, weigh, Reward(proxies=options.proxies), foresight.coming
+    )
     if part is not None:
         part.join(tree)
     return tree

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from engine.errors import OptimlError
 from engine.evaluate.analysis import Analysis
@@ -31,15 +31,26 @@ class Ahead(Generic[T]):
     ) -> None:
         self._here, self._ahead, self._aside = here, ahead or here, aside
         self._known: dict[str, Future[T]] = {}
+        self._queued: dict[str, Future[T]] = {}  # for `aside`
         self._lock = threading.Lock()
 
     def __call__(self, program: Program) -> T:
+        coming = self.coming(program)
+        if coming is not None:
+            with suppress(CancelledError):  # as below
+                return coming.result()
+        return self._of(program, self._here)
+
+    def coming(self, program: Program) -> Future[T] | None:
+        """What there is to wait for where it is read in another process, and asked for now at the latest; None where it is known."""
         with self._lock:
             known = self._known.get(program.digest)
-        if known is None and self._aside is not None:
-            with suppress(RuntimeError):  # it was shut down: the search has ended
-                return self._aside.submit(self._of, program, self._ahead).result()
-        return self._of(program, self._here)
+            if known is None and self._aside is not None:
+                known = self._queued.get(program.digest)
+                if known is None or known.cancelled():
+                    with suppress(RuntimeError):  # it was shut down: the search has ended
+                        known = self._queued[program.digest] = self._aside.submit(self._of, program, self._ahead)
+        return known if known is not None and not known.done() else None
 
     def prefetch(self, program: Program) -> None:
         """Have it ready when it is asked for."""
@@ -50,6 +61,7 @@ class Ahead(Generic[T]):
             known = self._known.get(program.digest)
             if known is None:
                 mine = self._known[program.digest] = Future[T]()
+                self._queued.pop(program.digest, None)
         if known is not None:  # or somebody is at it
             return known.result()
         try:
@@ -81,6 +93,10 @@ class Proposals:
         """Have them ready when they are asked for."""
         self._of.prefetch(program)
 
+    def coming(self, program: Program) -> Future[list[Proposal]] | None:
+        """As `Ahead.coming`."""
+        return self._of.coming(program)
+
     def _asked(self, analysis: Analysis, program: Program) -> list[Proposal]:
         if not self._rules:
             return []
@@ -93,17 +109,28 @@ class Proposals:
         return found
 
 
+class Readable(Protocol):
+    """What can be read ahead: an `Ahead`, or what holds one."""
+
+    def prefetch(self, program: Program) -> None: ...
+    def coming(self, program: Program) -> Future[Any] | None: ...
+
+
 class Foresight:
     """Has programs read ahead, each in all the ways that a search will ask for."""
 
-    def __init__(self, ways: Sequence[Callable[[Program], None]], aside: Executor | None) -> None:
+    def __init__(self, ways: Sequence[Readable], aside: Executor | None) -> None:
         self._ways, self._aside = ways, aside
         self._waiting: Future[None] | None = None
+
+    def coming(self, program: Program) -> Future[Any] | None:
+        """The first thing that there is to wait for before the program is read in every way; None where it is."""
+        return next((coming for way in self._ways if (coming := way.coming(program)) is not None), None)
 
     def read(self, program: Program) -> None:
         """Read it now, in this thread."""
         for way in self._ways:
-            way(program)
+            way.prefetch(program)
 
     def soon(self, program: Program) -> None:
         """Have it read beside everything else, in place of what waits for that; nothing where there is no front. From one thread."""

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.evaluate.model import Built, Evaluator, NotBuilt
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
-from engine.search.tree import TUNER, Node, Tree
+from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.source.edit import edit_program
 
 # An incumbent is replaced only by what beats it side by side, by more than the noise of a close look. Ours.
@@ -88,6 +89,7 @@ class Search:
         self.built: dict[int, Built] = {}
         self._codes: dict[tuple[object, ...], Node] = {}
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
+        self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
         self._earlier_s = 0.0
         self._begin = time.monotonic()
         self._next_id = 1
@@ -175,17 +177,18 @@ class Search:
                     if came:
                         continue
                     exhausted = not self._spent(budget)
-                if not pending:
+                if not pending and not self._coming:
                     self.progress.stopped = "nothing is left to try" if exhausted else "the budget is spent"
                     return
                 timeout = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
                 waiting = time.monotonic()
-                done, _ = wait(pending, timeout=timeout, return_when=FIRST_COMPLETED)
-                self._stage("wait", time.monotonic() - waiting)
+                done, _ = wait([*pending, *self._coming], timeout=timeout, return_when=FIRST_COMPLETED)
+                # Where the tree could say nothing, fewer are compiled than might be: that is no time of the compilers.
+                self._stage(SELECT if self._coming else "wait", time.monotonic() - waiting)
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
-                for future in sorted(done, key=list(pending).index):
+                for future in [future for future in pending if future in done]:
                     parent, proposal, program = pending.pop(future)
                     self._finish(future, parent, proposal, program, budget)
                     if self._spent(budget):
@@ -204,6 +207,7 @@ class Search:
 
     def _fill(self, pending: dict[Future[Built], tuple[Node, Proposal, Program]], budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
+        self._coming = []
         with self._timed(BOOK):
             for node, proposals in self._feed.arrivals() if self._feed is not None else ():
                 self.tree.offer(node, proposals)
@@ -211,8 +215,12 @@ class Search:
         while len(pending) < self._in_flight:
             if budget.candidates is not None and self.progress.evaluated + len(pending) >= budget.candidates:
                 return False
-            with self._timed(SELECT):
-                chosen = self.tree.select()
+            try:
+                with self._timed(SELECT):
+                    chosen = self.tree.select()
+            except NotYet as awaited:  # what is built already can be evaluated meanwhile
+                self._coming = [awaited.coming]
+                return False
             if chosen is None:
                 return True
             parent, proposal = chosen

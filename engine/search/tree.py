@@ -10,10 +10,11 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from engine.model import Evaluation, Outcome, Program
 from engine.rules.model import Proposal
@@ -146,19 +147,29 @@ class Line:
         return len(self.way) > 1 and _rule(edit) not in self.way[-1].offers and _rule(edit) not in self.rules
 
 
+class NotYet(Exception):
+    """What to try next depends on proposals that are still being looked for; ask again when `coming` is done."""
+
+    def __init__(self, coming: Future[Any]) -> None:
+        super().__init__("proposals are still being looked for")
+        self.coming = coming
+
+
 class Tree:
     """Programs reached from the original.
 
-    `propose` gives a node's proposals, asked for once and only when needed. `weigh` gives them priors by the diagnosis of the
+    `propose` gives a node's proposals, asked for once and only when needed. `coming` says what they wait for where that is done
+    elsewhere and has not ended, None where `propose` has them or makes them itself. `weigh` gives them priors by the diagnosis of the
     program with this digest, most promising first, or None as long as there is none. `reward` says what evaluations are worth.
     """
 
     def __init__(
         self, original: Program, propose: Callable[[Program], list[Proposal]], seed: int, strategy: Strategy = "mcts",
         weigh: Callable[[str, list[Proposal]], list[Proposal] | None] = lambda digest, proposals: None,
-        reward: Reward | None = None,
+        reward: Reward | None = None, coming: Callable[[Program], Future[Any] | None] = lambda program: None,
     ) -> None:  # fmt: skip
         self._propose, self._strategy, self._weigh = propose, strategy, weigh
+        self._coming, self._patient = coming, True
         self.reward = reward or Reward()
         self.mixture = Mixture()
         self.experience = Experience()
@@ -170,13 +181,20 @@ class Tree:
         self.digests: dict[str, Node] = {original.digest: self.root}
 
     def select(self) -> tuple[Node, Proposal] | None:
-        """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending."""
+        """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending.
+
+        Raises NotYet, with nothing marked, where the tree policy cannot tell before it knows a program's proposals.
+        """
         late = self._arrived() if self._strategy != "random" else None
         if late is not None:
             for step in late[0].path():
                 step.pending += 1
             return late
-        chosen = self._puct() if self._strategy == "mcts" else self._flat()
+        self._patient = self._strategy != "mcts"  # what is drawn at random cannot be drawn again
+        try:
+            chosen = self._flat() if self._patient else self._puct()
+        finally:
+            self._patient = True
         if chosen is None:
             return None
         node, proposal = chosen
@@ -308,6 +326,9 @@ class Tree:
             if node.evaluation is not None and _closed(node.evaluation.outcome):
                 node.untried = []
             else:
+                coming = None if self._patient else self._coming(node.program)
+                if coming is not None:
+                    raise NotYet(coming)
                 proposals = self._propose(node.program)
                 # Equal priors are tried in an order of the seed's, the same whenever this node is asked: a resumed run asks later.
                 random.Random(f"{self._seed} {node.program.digest}").shuffle(proposals)

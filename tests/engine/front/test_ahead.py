@@ -84,12 +84,37 @@ def test_of_what_waits_to_be_read_only_the_latest_is() -> None:
         assert go.wait(10)
 
     with ThreadPoolExecutor(1) as aside:
-        foresight = Foresight([slow], aside)
+        foresight = Foresight([Ahead(slow)], aside)
         foresight.soon(program("a"))
         assert begun.wait(10)
         foresight.soon(program("b"))
         foresight.soon(program("c"))
         go.set()
     assert read == ["a", "c"]
-    Foresight([slow], None).soon(program("d"))
+    Foresight([Ahead(slow)], None).soon(program("d"))
     assert read == ["a", "c"]
+
+
+def test_who_would_have_to_wait_is_told_for_what() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(p: Program) -> str:
+        begun.set()
+        assert go.wait(10)
+        return "said"
+
+    with ThreadPoolExecutor(1) as aside:
+        ahead: Ahead[str] = Ahead(lambda p: pytest.fail("read here"), slow, aside)
+        quick: Ahead[str] = Ahead(lambda p: "said")
+        first = ahead.coming(program("a"))
+        assert begun.wait(10)
+        other = ahead.coming(program("b"))  # behind it
+        assert other is not None
+        assert ahead.coming(program("b")) is other  # asked for once
+        assert Foresight([quick, ahead], aside).coming(program("a")) is not None
+        go.set()
+        assert first is not None
+        assert (first.result(10), other.result(10)) == ("said", "said")
+        assert ahead.coming(program("a")) is None
+        assert Foresight([quick, ahead], aside).coming(program("a")) is None
+    assert quick.coming(program("c")) is None  # nobody is at it: it is read when it is asked for

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -461,3 +461,29 @@ def test_a_candidate_is_evaluated_while_its_proposals_are_still_looked_for(tmp_p
         search.run(Budget(candidates=1))
         assert len(evaluator.evaluated) == 1
         known.set()
+
+
+def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path):
+    """The device stood idle while the proposals of the best so far were looked for."""
+    evaluator, original = FakeEvaluator(), program()
+    coming, asked = {}, []
+
+    def read(of):
+        """Proposals of the first candidate come once all others that were chosen with it have been evaluated."""
+        if of.digest == original.digest:
+            return None
+        asked.append(len(evaluator.evaluated))
+        found = coming.setdefault(of.digest, Future())
+        if len(evaluator.evaluated) >= 3 and not found.done():
+            found.set_result(None)
+        return None if found.done() else found
+
+    tree = Tree(original, Factors(("1.5", "1.2", "1.1")), 0, coming=read)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=3)
+    search.start(*evaluator.open(original))
+    search.run(Budget(candidates=100))
+    assert asked[0] < 3
+    assert search.progress.best_ratio == pytest.approx(1.5 * 1.2 * 1.1)
+    assert search.progress.stopped == "nothing is left to try"
+    assert {n.pending for n in tree.walk()} == {0}

@@ -1,6 +1,7 @@
 """What the tree search is made of, each part on a tree of its own."""
 
 import random
+from concurrent.futures import Future
 
 import pytest
 
@@ -8,7 +9,7 @@ from benchmarks import landscapes
 from engine.model import Evaluation, Failure, Measurement, Outcome
 from engine.rules.model import Proposal
 from engine.search.reward import Proxies, Reward, failed
-from engine.search.tree import WIDENING, WIDTH, Line, Tree
+from engine.search.tree import WIDENING, WIDTH, Line, NotYet, Tree
 
 from .fakes import Factors, edit, program
 
@@ -291,3 +292,43 @@ def test_another_size_of_what_gained_is_tried_before_what_brings_nothing():
         tree.add(number, node, proposal, program(f"{number}\n"), evaluated(2.0 if proposal.rule == "idle 0" else 1.9))
     assert "8 at a" in chosen
     assert "8 at b" not in chosen
+
+
+def test_waiting_for_proposals_changes_nothing_that_is_chosen():
+    factors = ("1.5", "0.7", "2.0", "0.9", "1.1")
+    asked = set()
+
+    def coming(of):
+        """Each program's proposals have to be waited for, once."""
+        if of.digest in asked:
+            return None
+        asked.add(of.digest)
+        return Future()
+
+    def select(tree):
+        while True:
+            before = {n.id: (n.visits, n.pending, n.total) for n in tree.walk()}
+            try:
+                return tree.select()
+            except NotYet:
+                assert before == {n.id: (n.visits, n.pending, n.total) for n in tree.walk()}
+
+    orders = []
+    for waits in (False, True):
+        tree = Tree(program(), Factors(factors), 0, coming=coming if waits else lambda of: None)
+        order = []
+        for number in range(1, 120):
+            node, proposal = select(tree)
+            tree.settle(node)
+            text = node.program.data.decode() + proposal.parameters["line"] + "\n"
+            tree.add(number, node, proposal, program(text), speeds(text))
+            order.append((node.id, proposal.summary))
+        orders.append(order)
+    assert len(asked) > 20
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "random"])
+def test_what_draws_at_random_does_not_ask_twice(strategy):
+    tree = Tree(program(), Factors(("1.5", "2.0")), 0, strategy, coming=lambda of: pytest.fail("asked"))
+    assert tree.select() is not None
