@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,8 +77,8 @@ class Surrogate:
     def ask(self, count: int) -> Sequence[Trial]:
         if self._ranked is None:
             self._ranked = self._rank()
-        left = [i for i in self._ranked if i not in self._told]
-        return [Trial(self._points[i]) for i in left[:count]]
+        left = (i for i in self._ranked if i not in self._told)
+        return [Trial(self._points[i]) for i in islice(left, count)]
 
     def tell(self, trial: Trial, value: float | None) -> None:
         index = self._index.get(trial.point)
@@ -197,10 +198,11 @@ class Surrogate:
         seen: dict[tuple[float, ...], float] = {}
 
         def best_of(tried: Array, noises: Array) -> int:
-            found = _likelihoods(between, targets, tried, noises)
-            for row, noise, value in zip(tried, noises, found, strict=True):
-                seen[(*row, noise)] = float(value)
-            return int(found.argmax())
+            keys = [(*row, noise) for row, noise in zip(tried.tolist(), noises.tolist(), strict=True)]
+            if not all(key in seen for key in keys):  # else the last sweep asked for the same
+                seen.update(zip(keys, _likelihoods(between, targets, tried, noises).tolist(), strict=True))
+            found = [seen[key] for key in keys]
+            return found.index(max(found))
 
         for _ in range(_SWEEPS):
             for k in self._random.sample(range(x.shape[1]), x.shape[1]):

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from engine.errors import UsageError
+from engine.tune import surrogate
 from engine.tune.strategy import NAMES, Halving, Known, Listed, Trial, choose
 from engine.tune.surrogate import Surrogate
 
@@ -144,3 +145,21 @@ def test_the_same_seed_chooses_the_same_points():
 
     assert order(4) == order(4)
     assert order(4) != order(5)
+
+
+def test_a_fit_computes_no_likelihoods_that_it_knows(monkeypatch):
+    computed = []
+    plain = surrogate._likelihoods
+
+    def recorded(between, targets, lengths, noises):
+        computed.append((lengths.tobytes(), noises.tobytes(), targets.tobytes()))
+        return plain(between, targets, lengths, noises)
+
+    monkeypatch.setattr(surrogate, "_likelihoods", recorded)
+    points = tuple((x, y) for x in range(8) for y in range(8))
+    model = surrogate.Surrogate(Known(points, 0, 16))
+    for _ in range(16):
+        trial = model.ask(1)[0]
+        model.tell(trial, -abs(trial.point[0] - 5.0) - abs(trial.point[1] - 2.0))
+    assert computed
+    assert len(set(computed)) == len(computed)
