@@ -116,8 +116,9 @@ class Speeds:
 
     def _probe_sizes(self, built: Built, case: Case) -> tuple[dict[str, int | float], ...]:
         def blocks(sizes: Sizes) -> int:
-            # Of a grid-stride loop's blocks no more have work than the largest array has elements for: such a grid of one
-            # size is as one that is capped.
+            return max(launch.blocks for launch in self._builder.launches_for(built.program, sizes))
+
+        def blocks_at_work(sizes: Sizes) -> int:
             largest = max((count for _, count in self._sized(Case("", dict(sizes)))), default=1)
             launches = self._builder.launches_for(built.program, sizes)
             return max(min(launch.blocks, max(1, -(-largest // launch.threads))) for launch in launches)
@@ -125,10 +126,13 @@ class Speeds:
         def within(most: int) -> Callable[[Sizes], bool]:
             return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most
 
+        small = probe_sizes(case.sizes, within(_PROBE_BYTES), shrink=self._shrink)[0]
+        # A grid of one size loops over the elements: it is as one that is capped where the largest array has work for all of it.
+        moves = blocks(small) != blocks(case.sizes)
         return probe_sizes(
             case.sizes,
             within(_PROBE_BYTES),
-            blocks=blocks,
+            blocks=blocks if moves else blocks_at_work,
             fits_at_most=within(_PROBE_BYTES * _PROBE_GROWTH),
             shrink=self._shrink,
         )

@@ -23,13 +23,14 @@ class Slow:
     """A machine on which a run of n takes (n / 4096)² seconds, on the clock of its own."""
 
     def __init__(self, unit: int = 4096) -> None:
-        self.unit, self.tried = unit, list[int]()
+        self.unit, self.tried, self.sizes = unit, list[int](), list[int]()
 
     def run_many(self, binary: Any, jobs: Any, *, deadline_s: float) -> list[CpuRun]:
         runs = []
         for job in jobs:
             n = job.launches[0].grid[0] * 256
             self.tried.append(n)
+            self.sizes.append(len(job.buffers["x"]))
             taken = (n / self.unit) ** 2
             late = (Finding("timeout", f"did not end in {deadline_s:g} s"),) if taken > deadline_s else ()
             counts = AccessCounts((KernelCounts(job.launches[0], (), 0.0, 0.0, barriers=float(n * n)),))
@@ -94,6 +95,13 @@ def test_a_loop_over_a_grid_of_one_size_is_counted_where_every_block_has_work(mo
     launch = (LaunchConfig((machine.blocks, 1, 1), (machine.threads, 1, 1)),)
     measurement = predicted(monkeypatch, machine, full=1 << 25, launches=lambda program, sizes: launch)
     assert measurement.cases[0].original_us == pytest.approx(1 << 25, rel=0.1)
+
+
+def test_more_threads_than_any_array_has_elements_are_no_capped_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread for each of 16 visits of an element: the largest array would have work for a sixteenth of the blocks."""
+    machine = Slow(unit=1 << 30)
+    predicted(monkeypatch, machine, full=1 << 25, launches=lambda p, s: (LaunchConfig((int(s["n"]) // 16, 1, 1), (256, 1, 1)),))  # fmt: skip
+    assert max(machine.sizes) <= 2 * FULL
 
 
 def test_a_kernel_that_takes_too_long_at_any_size_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
