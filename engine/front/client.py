@@ -18,6 +18,7 @@ from engine.source.model import Edit, Span
 from engine.spec.model import KernelSpec
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Again, Offer, Place, offers, rule_template
+from engine.tune.space import Point
 from engine.verify.defences import ALL, Defences
 from engine.worker import Worker, WorkerLost
 
@@ -40,6 +41,9 @@ class Front(Analysis):
     ) -> None:
         super().__init__(spec, root, target, spec_path, defences=defences)
         self._own = threading.local()
+        self._points: dict[
+            tuple[Point, ...], Feasible
+        ] = {}  # thousands for some templates, the same for most programs of a run
         self._workers: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -77,8 +81,9 @@ class Front(Analysis):
         family = Family(
             plain["rule"], plain["summary"], parameters, tuple(plain["conditions"]), make, plain["prior"]
         )  # fmt: skip
-        points = Feasible(tuple(map(tuple, plain["points"])), ())
-        return Offer(rule_template(program, family), points, _proposal(plain["first"]), plain["prior"], place)
+        points = tuple(map(tuple, plain["points"]))
+        shared = self._points.setdefault(points, Feasible(points, ()))
+        return Offer(rule_template(program, family), shared, _proposal(plain["first"]), plain["prior"], place)
 
     def close(self) -> None:
         with self._lock:

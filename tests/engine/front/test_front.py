@@ -61,6 +61,8 @@ def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[Ker
     for mine, theirs in zip(here, there, strict=True):  # written out in this process when a point is wanted
         last = mine.points.points[-1]
         assert theirs.template.proposal(last) == mine.template.proposal(last)
+    again = front.offers(program)
+    assert all(one.points is other.points for one, other in zip(there, again, strict=True))  # held once
     gone = program.replace({program.kernel_file: b"int main() { return 0; }\n"})
     assert front.offers(gone) == offers(gone, spec, spec_path, TARGET) == []
 
