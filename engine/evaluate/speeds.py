@@ -118,22 +118,23 @@ class Speeds:
         def blocks(sizes: Sizes) -> int:
             return max(launch.blocks for launch in self._builder.launches_for(built.program, sizes))
 
-        def blocks_at_work(sizes: Sizes) -> int:
-            largest = max((count for _, count in self._sized(Case("", dict(sizes)))), default=1)
-            launches = self._builder.launches_for(built.program, sizes)
-            return max(min(launch.blocks, max(1, -(-largest // launch.threads))) for launch in launches)
+        def elements(sizes: Sizes) -> int:
+            return max((count for _, count in self._sized(Case("", dict(sizes)))), default=0)
 
         def within(most: int) -> Callable[[Sizes], bool]:
             return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most
 
         small = probe_sizes(case.sizes, within(_PROBE_BYTES), shrink=self._shrink)[0]
-        # A grid of one size loops over the elements: it is as one that is capped where the largest array has work for all of it.
-        moves = blocks(small) != blocks(case.sizes)
+        # A grid of one size loops over the elements: counted are a few blocks, and each thread has to have more than one trip.
+        threads = max(x.blocks * x.threads for x in self._builder.launches_for(built.program, case.sizes))
+        one_size = blocks(small) == blocks(case.sizes)
         return probe_sizes(
             case.sizes,
             within(_PROBE_BYTES),
-            blocks=blocks if moves else blocks_at_work,
+            blocks=blocks,
             fits_at_most=within(_PROBE_BYTES * _PROBE_GROWTH),
+            work=elements,
+            least_work=2 * threads if one_size else 0,
             shrink=self._shrink,
         )
 

@@ -24,6 +24,8 @@ def probe_sizes(
     *,
     blocks: Callable[[Sizes], int] = lambda sizes: 0,
     fits_at_most: Callable[[Sizes], bool] | None = None,
+    work: Callable[[Sizes], int] = lambda sizes: 0,
+    least_work: int = 0,
     shrink: int = 1,
 ) -> tuple[dict[str, int | float], ...]:
     """Small versions of one timing case: a base, then for each size that was shrunk the base with that size doubled.
@@ -34,7 +36,8 @@ def probe_sizes(
 
     `blocks` gives a launch's number of blocks. Counts grow as they do at full size only where the grid does: a size is
     doubled again while all its work stays in one block, or while a grid that is capped at full size is not yet, as long
-    as `fits_at_most` (default: `fits`) allows. The base is smaller by `shrink` where work grows faster than sizes.
+    as `fits_at_most` (default: `fits`) allows. Where the grid is of one size, `work` has to reach `least_work` instead: the sizes
+    that move it are doubled, the one furthest from its full size first. The base is smaller by `shrink` where work grows faster than sizes.
     """
     whole = [name for name, value in sizes.items() if isinstance(value, int) and value > 1]
     cap = max(1, _CAPS.get(len(whole), _CAP) // shrink)
@@ -47,27 +50,29 @@ def probe_sizes(
     while not fits(base) and any(int(base[name]) > 1 for name in whole):
         base = {**base, **{name: max(1, int(base[name]) // 2) for name in whole}}
     for name in whole:
-        base = _in_step(base, name, sizes, blocks, fits_at_most or fits)
+        base = _in_step(base, name, int(sizes[name]), blocks, fits_at_most or fits)
+    while work(base) < least_work:
+        larger = {name: {**base, name: 2 * int(base[name])} for name in whole if 2 * int(base[name]) <= sizes[name]}
+        moving = [name for name in larger if work(larger[name]) > work(base)]
+        furthest = max(moving, key=lambda name: sizes[name] / base[name], default="")
+        if not furthest or not (fits_at_most or fits)(larger[furthest]):
+            break
+        base = larger[furthest]
     doubled = [{**base, name: min(2 * int(base[name]), int(sizes[name]))} for name in whole if base[name] < sizes[name]]
     return (base, *doubled)
 
 
 def _in_step(
-    base: dict[str, int | float],
-    name: str,
-    sizes: Sizes,
-    blocks: Callable[[Sizes], int],
-    fits: Callable[[Sizes], bool],
+    base: dict[str, int | float], name: str, full: int, blocks: Callable[[Sizes], int], fits: Callable[[Sizes], bool]
 ) -> dict[str, int | float]:
-    """The base with one size doubled until the grid grows from there on as it does up to the full sizes."""
-    full, most = int(sizes[name]), blocks(sizes)
-    if blocks(base) == blocks({**base, name: full}):
+    """The base with one size doubled until the grid grows from there on as it does up to the full size."""
+    most = blocks({**base, name: full})
+    if blocks(base) == most:
         return base  # this size does not move the grid
     while 2 * int(base[name]) <= full:
         larger = {**base, name: 2 * int(base[name])}
         now, then = blocks(base), blocks(larger)
-        # Beside the full other sizes: a grid may be capped where no size alone takes it there.
-        in_step = then > now and most > blocks({**sizes, name: base[name]}) * full / int(base[name]) / 2
+        in_step = then > now and most > now * full / int(base[name]) / 2
         if in_step or not fits(larger):
             break
         base = larger

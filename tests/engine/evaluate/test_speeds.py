@@ -43,10 +43,15 @@ def blocks_of_256(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
 
 
 def predicted(
-    monkeypatch: pytest.MonkeyPatch, machine: Any, *, full: int = FULL, launches: Any = blocks_of_256
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Any,
+    *,
+    full: int = FULL,
+    launches: Any = blocks_of_256,
+    sizes: dict[str, int] | None = None,
 ) -> Measurement:
     spec = KernelSpec(
-        "k.cu", (Step("k", "", ("x", "n")),), (Argument("x", "float", "out", "n", Fill(), ""),), (), (Case("large", {"n": full}),)
+        "k.cu", (Step("k", "", ("x", "n")),), (Argument("x", "float", "out", "n", Fill(), ""),), (), (Case("large", sizes or {"n": full}),)
     )  # fmt: skip
 
     monkeypatch.setattr(speeds, "footprint", lambda *arguments: None)
@@ -57,7 +62,7 @@ def predicted(
     builder = SimpleNamespace(launches_for=launches)
     made = speeds.Speeds(spec, builder, machine, predictor)  # type: ignore[arg-type]
     built: Any = SimpleNamespace(
-        identity=("a",), program=None, extra=None, binary=None, launches=(launches(None, {"n": full}),)
+        identity=("a",), program=None, extra=None, binary=None, launches=(launches(None, sizes or {"n": full}),)
     )
     return made.predict(built)
 
@@ -97,11 +102,15 @@ def test_a_loop_over_a_grid_of_one_size_is_counted_where_every_block_has_work(mo
     assert measurement.cases[0].original_us == pytest.approx(1 << 25, rel=0.1)
 
 
-def test_more_threads_than_any_array_has_elements_are_no_capped_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread for each of 16 visits of an element: the largest array would have work for a sixteenth of the blocks."""
+def test_a_grid_that_moves_with_a_size_is_not_capped_by_what_an_array_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread for each of 2^25 edges between 2^20 nodes was counted at the most nodes that there was room for."""
     machine = Slow(unit=1 << 30)
-    predicted(monkeypatch, machine, full=1 << 25, launches=lambda p, s: (LaunchConfig((int(s["n"]) // 16, 1, 1), (256, 1, 1)),))  # fmt: skip
-    assert max(machine.sizes) <= 2 * FULL
+    sizes = {"n": 1 << 20, "edges": 1 << 25}
+    predicted(
+        monkeypatch, machine, sizes=sizes,
+        launches=lambda program, sizes: (LaunchConfig((-(-int(sizes["edges"]) // 256), 1, 1), (256, 1, 1)),),
+    )  # fmt: skip
+    assert max(machine.sizes) <= 512
 
 
 def test_a_kernel_that_takes_too_long_at_any_size_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,13 +81,25 @@ def test_a_capped_grid_is_counted_where_it_is_capped() -> None:
     assert small["n"] == 1 << 16
 
 
-def test_a_grid_that_no_size_alone_takes_to_its_cap_is_counted_where_it_is_capped() -> None:
-    def blocks(sizes: Sizes) -> int:
-        return min(4224, -(-int(sizes["rows"]) * int(sizes["cols"]) // 128))
+def test_a_grid_of_one_size_is_counted_where_all_of_it_has_work() -> None:
+    """Doubling the size that is furthest from full, as long as there is room; a size that moves no work stays."""
+    sizes = {"rows": 8192, "cols": 4096, "steps": 512}
 
-    sizes = {"rows": 8192, "cols": 4096}
-    base, *others = probe_sizes(sizes, lambda s: s["rows"] * s["cols"] <= 1 << 14, blocks=blocks, fits_at_most=lambda s: True)  # fmt: skip
-    assert {blocks(probe) for probe in (base, *others)} == {4224}
+    def work(sizes: Sizes) -> int:
+        return int(sizes["rows"]) * int(sizes["cols"])
+
+    least = 2 * 4224 * 128
+    base, *others = probe_sizes(
+        sizes, lambda s: work(s) <= 1 << 14, fits_at_most=lambda s: work(s) <= 1 << 24, work=work, least_work=least
+    )
+    assert least <= work(base) < 2 * least
+    assert (base["rows"] / base["cols"], base["steps"]) == (2, 64)
+    assert len(others) == 3
+    held, *_ = probe_sizes(
+        sizes, lambda s: work(s) <= 1 << 14, fits_at_most=lambda s: work(s) <= 1 << 16, work=work, least_work=least
+    )
+    assert work(held) == 1 << 16
+    assert probe_sizes(sizes, work=work)[0] == {"rows": 64, "cols": 64, "steps": 64}
 
 
 def test_small_sizes_need_no_probe_and_stay_as_counted() -> None:
