@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,12 +37,15 @@ class Ahead(Generic[T]):
     def __call__(self, program: Program) -> T:
         coming = self.coming(program)
         if coming is not None:
-            with suppress(CancelledError):  # as below
+            with suppress(Exception):  # the search has ended, or a process could not start
                 return coming.result()
         return self._of(program, self._here)
 
     def coming(self, program: Program) -> Future[T] | None:
-        """What there is to wait for where it is read in another process, and asked for now at the latest; None where it is known."""
+        """What there is to wait for where it is read in another process, and asked for now at the latest.
+
+        None where it is known, and where that process failed: then it is read here.
+        """
         with self._lock:
             known = self._known.get(program.digest)
             if known is None and self._aside is not None:
@@ -61,7 +64,6 @@ class Ahead(Generic[T]):
             known = self._known.get(program.digest)
             if known is None:
                 mine = self._known[program.digest] = Future[T]()
-                self._queued.pop(program.digest, None)
         if known is not None:  # or somebody is at it
             return known.result()
         try:
@@ -71,6 +73,8 @@ class Ahead(Generic[T]):
                 self._known.pop(program.digest, None)
             mine.set_exception(error)
             raise
+        with self._lock:
+            self._queued.pop(program.digest, None)
         return mine.result()
 
 

@@ -118,3 +118,17 @@ def test_who_would_have_to_wait_is_told_for_what() -> None:
         assert ahead.coming(program("a")) is None
         assert Foresight([quick, ahead], aside).coming(program("a")) is None
     assert quick.coming(program("c")) is None  # nobody is at it: it is read when it is asked for
+
+
+def test_what_cannot_be_read_elsewhere_is_read_here() -> None:
+    def failing(p: Program) -> str:
+        raise OSError("no more processes")
+
+    with ThreadPoolExecutor(1) as aside:
+        ahead: Ahead[str] = Ahead(lambda p: "here", failing, aside)
+        coming = ahead.coming(program("a"))
+        if coming is not None:
+            assert isinstance(coming.exception(10), OSError)
+        assert ahead.coming(program("a")) is None  # whoever waits for it does not wait for ever
+        assert ahead(program("a")) == "here"
+        assert ahead(program("b")) == "here"
