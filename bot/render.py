@@ -178,15 +178,18 @@ def _names(finding: Finding) -> dict[str, Any]:
     command = result.provenance.get("command", [])
     words = [str(word) for word in command] if isinstance(command, list | tuple) else []
     refused = {k: v for k, v in result.counts.items() if k in _REFUSALS and v}
+    # Of the points that a tuned template tried, the best alone has an outcome.
+    points = result.counts.get("candidates", 0) - sum(v for k, v in result.counts.items() if k not in _TOTALS)
     return {
         "guardrails": result.best.evaluation.guardrails if result.best is not None else (),
         "finding": finding, "looked": finding.looked, "m": finding.measurement, "result": result, "steps": result.trajectory,
         "device": name, "command": " ".join(words), "checks": _CHECKS_PREDICTED if finding.predicted else _CHECKS_MEASURED,
         "axis": Safe(", ".join(str(i) for i in range(len(ratios)))), "curve": Safe(", ".join(f"{r:.3f}" for r in ratios)),
-        "refused": ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in sorted(refused.items())),
+        "points": max(0, points), "refused": ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in sorted(refused.items())),
     }  # fmt: skip
 
 
+_TOTALS = frozenset({"candidates", "verified"})
 _REFUSALS = frozenset({"wrong_result", "memory_error", "race", "timed_out", "crashed", "guardrail"})
 # What an accepted candidate has passed, by the definition of that outcome; see engine/gpu and engine/evaluate.
 _CHECKS_MEASURED = (

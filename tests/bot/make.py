@@ -56,7 +56,7 @@ def result(
     return OptimizationResult(
         file=file, kernel=kernel, mode=mode, verdict=said if best is None else f"{kernel}: {ratio:.2f}×", best=best,
         trajectory=steps, original=evaluation(1.0, predicted=predicted), diagnosis=before, refused=(),
-        counts={"candidates": 12, "verified": 9, "wrong_result": 2, "race": 1}, budget={"seconds": 60.0, "candidates": None},
+        counts={"candidates": 12, "verified": 9, "accepted": 9, "wrong_result": 2, "race": 1}, budget={"seconds": 60.0, "candidates": None},
         seed=0, search="mcts", stopped="the budget is spent", elapsed_s=58.2, stages={}, spec={"tolerance": None},
         signals={"mode": mode, "device": {"name": "NVIDIA H200", "arch": "sm_90"}, "missing": []},
         provenance={"command": ["optiml", "optimize", file, "--kernel", kernel], "versions": {"optiml": "0.1.0"}},

@@ -273,3 +273,12 @@ def test_the_evidence_of_the_profiler_and_the_checks_are_lists_of_their_own() ->
     assert "- [x] verified" in text
     for part in text.split("- [x] verified")[:-1]:
         assert part.endswith("\n\nChecks:\n\n")
+
+
+def test_points_of_a_template_are_told_from_candidates_that_were_wrong() -> None:
+    found = looked(2.0)
+    tuned = replace(found.result, counts={**found.result.counts, "candidates": 40})
+    text = rendered(review(bundle(replace(found, result=tuned))))
+    assert "40 candidates tried" in text
+    assert "9 of them right, 28 of them other points of templates; refused: 1 race, 2 wrong result" in text
+    assert "points of templates" not in rendered(review(bundle(found)))
