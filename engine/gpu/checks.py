@@ -216,11 +216,10 @@ class Checker:
             dtype = self.buffers(index).dtypes[name]
             now, before = _as_noise(self.tools.comparison(words[place])), self.noise.get(key, Noise(0.0, 0.0))
             noise = Noise(max(now.error, before.error), max(now.rms, before.rms))
-            absolute = allowed(
-                dtype, noise, declared=self._declared(name), widened=self._widened(name, index),
-                loose=not self.defences.scaled_tolerance,
-            )  # fmt: skip
-            found[key] = (absolute, relative_term(dtype))
+            declared, widened = self._declared(name), self._widened(name, index)
+            loose = not self.defences.scaled_tolerance
+            absolute = allowed(dtype, noise, declared=declared, widened=widened, loose=loose)
+            found[key] = (absolute, relative_term(dtype, known=widened or declared is not None))
         return found
 
     def _declared(self, name: str) -> float | None:

@@ -61,7 +61,8 @@ def difference(
     declared = spec.tolerance if argument.tolerance is None else argument.tolerance
     tolerance = allowed(dtype, known, declared=declared, widened=wide is not None, loose=loose)
     with np.errstate(invalid="ignore", over="ignore"):
-        close = np.abs(g - r) <= tolerance + relative_term(dtype) * np.abs(r)
+        relative = relative_term(dtype, known=wide is not None or declared is not None)
+        close = np.abs(g - r) <= tolerance + relative * np.abs(r)
         same = (g == o) | (np.isnan(g) & np.isnan(o))
     finite = np.isfinite(g) & np.isfinite(r)
     ok = np.where(finite & np.isfinite(o), close, same | (finite & close))

@@ -11,7 +11,8 @@ from engine.verify.defences import LOOSE_TOLERANCE
 MAX_ERROR_RATIO = 10.0
 # An original can be exact by luck (one element, no rounding); a candidate then still may round this many times. Ours.
 FLOOR_ULPS = 16.0
-# Without a float64 reference the original's error is unknown: reductions of some 10^4 terms stay below these. Ours.
+# Without a float64 reference the original's error is unknown: reductions of some 10^4 terms stay below these, of the outputs'
+# root mean square or of an element that is larger (a softmax's largest is many times that). Ours.
 BLIND_ULPS = {2: 8.0, 4: 256.0, 8: 256.0}
 # A result may round each element by this many units of its own magnitude. Ours.
 RELATIVE_ULPS = 4.0
@@ -37,10 +38,14 @@ def allowed(dtype: DType, noise: Noise, *, declared: float | None, widened: bool
         return declared * noise.rms
     if dtype.kind != "float":
         return 0.0
-    ulps = FLOOR_ULPS if widened else BLIND_ULPS.get(dtype.itemsize // dtype.lanes, 256.0)
+    ulps = FLOOR_ULPS if widened else _blind(dtype)
     return max(MAX_ERROR_RATIO * noise.error, ulps * dtype.epsilon * noise.rms)
 
 
-def relative_term(dtype: DType) -> float:
-    """The part of the tolerance that grows with each element."""
-    return RELATIVE_ULPS * dtype.epsilon if dtype.kind == "float" else 0.0
+def relative_term(dtype: DType, *, known: bool) -> float:
+    """The part of the tolerance that grows with each element. `known`: there is a float64 reference, or a declared tolerance."""
+    return (RELATIVE_ULPS if known else _blind(dtype)) * dtype.epsilon if dtype.kind == "float" else 0.0
+
+
+def _blind(dtype: DType) -> float:
+    return BLIND_ULPS.get(dtype.itemsize // dtype.lanes, 256.0)

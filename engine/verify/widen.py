@@ -8,7 +8,9 @@ and the tolerance says so.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+import struct
 
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import KernelSpec
@@ -17,18 +19,24 @@ _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/"
     r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
     r"|^[ \t]*\#[ \t]*(?:include|line|pragma|error)[^\n]*"
+    r"|^[ \t]*\#[ \t]*(?:ifn?def|undef|define)[ \t]+\w+"
+    r"|__u?int_as_float[ \t]*\([ \t]*(?P<bits>0[xX][0-9a-fA-F]{1,8})[uU]?[ \t]*\)"
     r"|(?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[fF](?![\w.]))"
     r"|(?P<other_number>0[xX][0-9a-fA-F.]+[pP]?[+-]?\w*|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?\w*)"
     r"|(?P<name>[A-Za-z_]\w*)",
     re.S | re.M,
 )
 
+_INFINITY, _NAN = "__longlong_as_double(0x7ff0000000000000ll)", "__longlong_as_double(0x7ff8000000000000ll)"
 _TYPES = {
     "float": "double", "half": "double", "__half": "double", "__nv_bfloat16": "double", "nv_bfloat16": "double",
     "float2": "double2", "float3": "double3", "float4": "double4",
     "make_float2": "make_double2", "make_float3": "make_double3", "make_float4": "make_double4",
-    "FLT_MAX": "1.7976931348623157e308", "FLT_MIN": "2.2250738585072014e-308", "FLT_EPSILON": "2.220446049250313e-16",
-    "CUDART_INF_F": "(1.0/0.0)", "HUGE_VALF": "(1.0/0.0)",
+}  # fmt: skip
+# Constants keep their values, where a slice does not define them itself.
+_CONSTANTS = {
+    "FLT_MAX": "3.4028234663852886e38", "FLT_MIN": "1.1754943508222875e-38", "FLT_EPSILON": "1.1920928955078125e-07",
+    "CUDART_INF_F": _INFINITY, "HUGE_VALF": _INFINITY, "INFINITY": _INFINITY, "NAN": _NAN, "CUDART_NAN_F": _NAN,
 }  # fmt: skip
 
 _F_SUFFIXED = [
@@ -111,6 +119,7 @@ _HOPELESS = re.compile(
     r"^(?:__float_as_(?:u?int)|__u?int_as_float|reinterpret_cast|union|asm|__asm__|half2|__half2|__nv_bfloat162|"
     r"memcpy|__half_as_\w+|__\w+_as_half|__nv_fp8\w*|wmma|nvcuda|tf32|__dp4a|short2|cub|cp_async|__pipeline_\w+)$"
 )
+_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.M)
 _FLOAT_WORD = re.compile(r"\b(?:float|half|__half|__nv_bfloat16|nv_bfloat16)\b")
 
 
@@ -119,15 +128,20 @@ def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]
     if not _FLOAT_WORD.search(text) and not any(_FLOAT_WORD.search(e) for e in expressions):
         return None
     hopeless = False
+    defined = set(_DEFINED.findall(text))
 
     def replace(match: re.Match[str]) -> str:
         nonlocal hopeless
         if match["number"]:
             literal = match["number"][:-1]
             return literal if any(c in literal for c in ".eE") else literal + ".0"
+        if match["bits"]:
+            return _of_bits(int(match["bits"], 16))
         name = match["name"]
         if not name:
             return match[0]
+        if name in _CONSTANTS and name not in defined:
+            return _CONSTANTS[name]
         if _HOPELESS.match(name):
             hopeless = True
         if name in _TYPES:
@@ -145,6 +159,14 @@ def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]
 
 
 _FUNCTIONS = frozenset(_F_SUFFIXED)
+
+
+def _of_bits(bits: int) -> str:
+    """The double of the value that these bits are as a float."""
+    (value,) = struct.unpack("<f", bits.to_bytes(4, "little"))
+    if math.isnan(value):
+        return _NAN
+    return ("-" if value < 0 else "") + _INFINITY if math.isinf(value) else repr(value)
 
 
 def widened_spec(spec: KernelSpec) -> KernelSpec | None:

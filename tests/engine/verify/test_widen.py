@@ -35,3 +35,26 @@ def test_what_looks_at_bits_is_not_widened(word):
 
 def test_integers_alone_have_nothing_to_widen():
     assert widen("__global__ void k(int* x) { x[0] = 1; }", ("k",)) is None
+
+
+def test_a_float_that_is_written_by_its_bits_keeps_its_value():
+    """INFINITY stands so in the headers' place, and every kernel with it had no float64 reference."""
+    text, _ = widen(
+        "#ifndef INFINITY\n#define INFINITY __int_as_float(0x7f800000)\n#endif\n#ifndef FLT_MAX\n#define FLT_MAX 3.402823466e+38f\n"
+        "#endif\nfloat top = -INFINITY, low = FLT_MAX, one = __uint_as_float(0x3f800000u), n = __int_as_float(0x7fffffff), "
+        "m = __int_as_float(0xff800000);",
+        ("k",),
+    )
+    infinity = "__longlong_as_double(0x7ff0000000000000ll)"
+    assert f"#ifndef INFINITY\n#define INFINITY {infinity}\n" in text
+    assert "#ifndef FLT_MAX\n#define FLT_MAX 3.402823466e+38\n" in text
+    assert "double top = -INFINITY, low = FLT_MAX, one = 1.0, n = __longlong_as_double(0x7ff8000000000000ll), " in text
+    assert f"m = -{infinity};" in text
+
+
+def test_constants_that_the_slice_does_not_define_keep_their_values():
+    text, _ = widen("float a = FLT_MAX, b = -INFINITY, c = CUDART_INF_F;", ("k",))
+    assert text.endswith(
+        "double a = 3.4028234663852886e38, b = -__longlong_as_double(0x7ff0000000000000ll), "
+        "c = __longlong_as_double(0x7ff0000000000000ll);"
+    )
