@@ -20,6 +20,7 @@ from benchmarks import roofline
 from benchmarks.bench import Place, Row, Settings, Table
 from benchmarks.examples import optiml
 from engine.errors import MachineError
+from engine.source.load import repository_root
 
 # What a run may take beyond its budget: setting up, validating and confirming. Ours; a run over it counts as failed.
 _GRACE_S = 240.0
@@ -98,6 +99,9 @@ def search(place: Place, file: str, seconds: float, seed: int, device: str, more
         best = result["best"]
         patch = (Path(name) / "best.patch").read_text(encoding="utf-8") if best else ""
         files = _files(Path(name) / "journal.sqlite", best["id"]) if best else {}
+        files = {
+            os.path.relpath(repository_root(place.root / file) / path, place.root): text for path, text in files.items()
+        }
     return {
         "file": file, "kernel": result["kernel"], "mode": result["mode"], "verdict": result["verdict"], "seed": seed,
         **_times(result), **_roofline(place, file, result), "patch": patch, "files": files,
@@ -110,7 +114,10 @@ def search(place: Place, file: str, seconds: float, seed: int, device: str, more
 
 
 def _files(journal: Path, candidate: int) -> dict[str, str]:
-    """The files that a candidate changed, whole, from the run's journal: what peers are measured beside is built from them."""
+    """The files that a candidate changed, whole, from the run's journal: what peers are measured beside is built from them.
+
+    Paths are relative to the run's repository.
+    """
     with closing(sqlite3.connect(journal)) as db:
         (packed,) = db.execute("SELECT files FROM candidates WHERE id = ?", (candidate,)).fetchone()
     return {path: b64decode(data).decode("utf-8") for path, data in json.loads(zlib.decompress(packed)).items()}

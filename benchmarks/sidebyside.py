@@ -6,14 +6,19 @@ This is for our own kernels and for libraries alone: nothing here runs in a sand
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.bench import Place
+from engine.errors import MachineError
+from engine.model import Program
 from engine.spec.dtypes import parse_dtype
+from engine.spec.model import KernelSpec
 from engine.statistics import paired_ratio
 
 FLUSH_BYTES = 256 << 20  # as engine.gpu.timing
@@ -22,10 +27,29 @@ FLUSHES = 3
 LEAST_ROUNDS, MOST_ROUNDS, HALF_WIDTH, BUDGET_S = 15, 60, 0.005, 6.0
 
 
+def read(place: Place, file: str) -> tuple[Path, KernelSpec, str | None, Program]:
+    """A kernel of the checkout as the command reads it: its repository (an unpacked archive has no .git), spec, the spec's file, program.
+
+    Raises OptimlError.
+    """
+    from engine.source.load import load_program, repository_root
+    from engine.spec.find import find_spec
+
+    path = place.root / file
+    root = repository_root(path)
+    spec, spec_path = find_spec(root, path)
+    return root, spec, spec_path, load_program(path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+
+
+def written(place: Place, root: Path, changed: Mapping[str, str]) -> dict[str, bytes]:
+    """Files by their paths in the checkout as files of a program of the repository `root`."""
+    return {os.path.relpath(place.root / name, root): text.encode() for name, text in changed.items()}
+
+
 class Stage:
     """One kernel of the checkout on the GPU, as it is and with files changed, on the inputs of its first timing case.
 
-    Raises OptimlError where it cannot be built.
+    `changed` has whole files by their paths in the checkout. Raises OptimlError where it cannot be built.
     """
 
     def __init__(self, place: Place, file: str, changed: Mapping[str, str] | None = None) -> None:
@@ -33,20 +57,19 @@ class Stage:
         from engine.gpu.buffers import CaseBuffers
         from engine.gpu.device import Tools
         from engine.machine import make_machine
-        from engine.source.load import load_program
-        from engine.spec.find import find_spec
 
         self.machine = make_machine(device="gpu")
-        path = place.root / file
-        self.spec, self.spec_path = find_spec(place.root, path)
-        self.program = load_program(path, spec_file=self.spec_path, kernels=[s.kernel for s in self.spec.steps])
-        self.builder = Builder(self.spec, place.root, self.machine.compiler, self.machine.target, self.spec_path)
+        root, self.spec, self.spec_path, self.program = read(place, file)
+        self.builder = Builder(self.spec, root, self.machine.compiler, self.machine.target, self.spec_path)
         self.case = self.spec.time[0]
         self.buffers = CaseBuffers(self.spec, self.case, Tools(self.machine.tool_kernels()), widened=False)
         self.buffers.draw(1, "declared", widen=False)
         first = self.builder.original(self.program)
         self.calls = {"before": self.call(first)}
-        files = {path: text.encode() for path, text in (changed or {}).items()}
+        files = written(place, root, changed or {})
+        if strange := set(files) - set(self.program.files):
+            why = f"the record changes {min(strange)}, which the kernel has no part in"
+            raise MachineError(why, file, "measure the suite anew")
         best = self.builder.candidate(self.program.replace(files)) if files else first
         self.calls["ours"] = self.call(best)
 

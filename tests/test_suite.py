@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from benchmarks import ablation, kernel_tuner_side, peer_operations, peers, roofline, searches
+from benchmarks import ablation, kernel_tuner_side, peer_operations, peers, roofline, searches, sidebyside
 from benchmarks.bench import SCHEMA, Place
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
@@ -82,6 +82,23 @@ def test_a_peer_is_held_against_the_suggestion_that_the_suite_recorded(tmp_path:
     record = {"schema": SCHEMA, "name": "suite", "rows": {"swiglu": {"error": None, "files": {"a.cu": "x"}}}}
     (tmp_path / "suite.part.json").write_text(json.dumps(record))
     assert peers.suggestion(place, "swiglu") == {"a.cu": "x"}
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_a_checkout_need_not_be_a_repository(tmp_path: Path, versioned: bool) -> None:
+    """In an unpacked archive a kernel's repository is its own folder: its spec was not found, and its suggestion not applied."""
+    folder = tmp_path / "benchmarks" / "suite"
+    folder.mkdir(parents=True)
+    for name in ("scan.cu", "optiml.toml"):
+        (folder / name).write_bytes((ROOT / "benchmarks" / "suite" / name).read_bytes())
+    if versioned:
+        (tmp_path / ".git").mkdir()
+    place = Place(tmp_path, tmp_path, tmp_path)
+    root, spec, _, program = sidebyside.read(place, "benchmarks/suite/scan.cu")
+    assert root == (tmp_path if versioned else folder)
+    assert len(spec.steps) > 1
+    files = sidebyside.written(place, root, {"benchmarks/suite/scan.cu": "faster"})
+    assert set(files) <= set(program.files)
 
 
 def test_the_files_of_a_suggestion_come_from_the_journal(tmp_path: Path) -> None:
