@@ -32,11 +32,27 @@ def page(results: Path = RESULTS) -> str:
     ]
     for name, table in TABLES.items():
         record = bench.load(results / f"{name}.json", name)
+        begun = bench.load(results / f"{name}.part.json", name) if record is None else None
         if record is not None:
             parts += [f"## {name}: {table.title}", _where(record, name), table.render(record)]
+        elif begun is not None and begun.get("summary"):
+            parts += [
+                f"## {name}: {table.title}",
+                _where(begun, f"{name}.part"),
+                _missing(table, begun),
+                table.render(begun),
+            ]
         elif name == "examples":
             parts += _earlier_examples(results)
     return "\n\n".join([*parts, *_model_path(results), *_tuner_landscapes(results)]) + "\n"
+
+
+def _missing(table: bench.Table, record: Mapping[str, Any]) -> str:
+    """Which rows a record that was begun lacks."""
+    place = bench.Place(ROOT, RESULTS, RESULTS)
+    rows = table.rows(place, bench.Settings(**record["settings"]))
+    lacking = [row for row in rows if record["rows"].get(row, {"error": ""})["error"] is not None]
+    return f"**Begun, not finished**: {len(rows) - len(lacking)} of {len(rows)} rows. Missing or failed: {', '.join(lacking)}."
 
 
 def _model_path(results: Path) -> list[str]:
