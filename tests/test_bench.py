@@ -312,8 +312,16 @@ def test_the_page_shows_each_whole_record_with_its_command(tmp_path: Path) -> No
         "commands": [["optiml", "bench", "suite", "--resume", "--limit", "540s", "--seconds", "60", "--out", "x"]],
     }  # fmt: skip
     (tmp_path / "suite.json").write_text(json.dumps(record))
-    (tmp_path / "controls.part.json").write_text("not whole, so not looked at")
+    (tmp_path / "suite.part.json").write_text("there is a whole one, so it is not looked at")
+    begun = {
+        "control_scale#0": {**_row("control_scale", 1.0, 0.9), "suggested": False, "commit": "c", "date": "2026-01-03"}
+    }
+    settings = {"seconds": 20.0, "candidates": None, "seeds": 1, "device": "gpu"}
+    part = {**record, "name": "controls", "rows": begun, "summary": searches.summary(begun), "settings": settings}
+    (tmp_path / "controls.part.json").write_text(json.dumps(part))
     text = results_page.page(tmp_path)
+    assert "**Begun, not finished**: 1 of 4 rows. Missing or failed: control_reduction#0, control_transpose#0, " in text
+    assert "[controls.part.json](" in text
     assert "`optiml bench suite --seconds 60` at commit `abcdef0123`, 2026-01-02, a GPU." in text
     assert "| fast | 8.00 |" in text
     (tmp_path / "suite.json").write_text(json.dumps({**record, "gpus_at_once": 4}))
