@@ -17,7 +17,7 @@ from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
 from engine.tune.strategy import Known, Trial, choose
 from engine.tune.template import Template, program_at
-from engine.tune.tuner import Tuner
+from engine.tune.tuner import WRONG, Tuner
 
 POINTS = (
     16  # of one template: what a person would try by hand, twice over; the tree goes on with the best of them. Ours
@@ -101,8 +101,9 @@ class TunerPart:
         try:
             tuner.run(Budget(left.seconds, limit))
         except RefusedError as error:
-            # What does not reproduce the original is no template: none of its points is worth a node.
-            outcome, reason = Outcome.WRONG_RESULT, error.what
+            # What does not reproduce the original, or cannot be built, is no template: none of its points is worth a node.
+            wrong = any(tried.evaluation.outcome in WRONG for tried in tuner.tried)
+            outcome, reason = (Outcome.WRONG_RESULT if wrong else outcome), error.what
             tuner.tried = []
         tried = max(1, tuner.progress.evaluated)
         best = tuner.best(1)

@@ -28,7 +28,7 @@ _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
 # What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
-_WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
+WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
 PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 
 
@@ -291,7 +291,7 @@ class Tuner:
         reason = tried.evaluation.failure.reason if tried.evaluation.failure else outcome.value
         if len(self.checked) >= _CHECKED:
             return
-        if outcome in _WRONG:
+        if outcome in WRONG:
             raise RefusedError(
                 f"the template does not reproduce the original at {at}: {reason}",
                 do="exclude such points with a where condition, or mend the code"

@@ -76,6 +76,14 @@ def test_a_template_that_does_not_reproduce_the_original_fails_as_a_node(tmp_pat
     assert search.incumbent is None
 
 
+def test_a_template_that_cannot_be_built_is_not_called_wrong(tmp_path):
+    everything = {(b, i) for b in range(64, 1025, 64) for i in (1, 2, 4, 8)} - {(256, 1)}
+    search = start(tmp_path, Evaluator(broken=everything))
+    search.run(Budget(candidates=12))
+    assert {n.evaluation.outcome for n in template_nodes(search)} == {Outcome.SCREENED_OUT}
+    assert "could be built" in template_nodes(search)[0].evaluation.failure.reason
+
+
 def test_an_edit_may_bring_a_template_with_it():
     # Who proposes an edit, a model say, declares a template by the same lines as a person; the screen lets them through.
     written = SAXPY.replace("#ifndef BLOCK\n#define BLOCK 256\n#endif\n", "constexpr int BLOCK = 256;\n")
