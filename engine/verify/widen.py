@@ -23,6 +23,7 @@ _TOKEN = re.compile(
     r"|__u?int_as_float[ \t]*\([ \t]*(?P<bits>0[xX][0-9a-fA-F]{1,8})[uU]?[ \t]*\)"
     r"|(?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[fF](?![\w.]))"
     r"|(?P<other_number>0[xX][0-9a-fA-F.]+[pP]?[+-]?\w*|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?\w*)"
+    r"|reinterpret_cast[ \t]*<(?P<cast>(?:[^<>;{}]|<[^<>;{}]*>)*)>"
     r"|(?P<name>[A-Za-z_]\w*)",
     re.S | re.M,
 )
@@ -120,6 +121,9 @@ _HOPELESS = re.compile(
     r"memcpy|__half_as_\w+|__\w+_as_half|__nv_fp8\w*|wmma|nvcuda|tf32|__dp4a|short2|cub|cp_async|__pipeline_\w+)$"
 )
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.M)
+# As float vectors, elements may be loaded several at once. If the pointer's own elements are no floats, what comes out is far
+# from the original's result, and a reference that is far from it is not used.
+_VECTOR_CAST = re.compile(r"(?:\s|const\b|volatile\b)*float[234]?\b(?:\s|[*&]|const\b|__restrict__\b)*")
 _FLOAT_WORD = re.compile(r"\b(?:float|half|__half|__nv_bfloat16|nv_bfloat16)\b")
 
 
@@ -137,6 +141,9 @@ def widen(text: str, expressions: tuple[str, ...]) -> tuple[str, tuple[str, ...]
             return literal if any(c in literal for c in ".eE") else literal + ".0"
         if match["bits"]:
             return _of_bits(int(match["bits"], 16))
+        if match["cast"] is not None:
+            hopeless = hopeless or _VECTOR_CAST.fullmatch(match["cast"]) is None
+            return f"reinterpret_cast<{_TOKEN.sub(replace, match['cast'])}>"
         name = match["name"]
         if not name:
             return match[0]
