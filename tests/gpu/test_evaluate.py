@@ -134,6 +134,23 @@ def test_a_spec_that_proves_nothing_is_refused(machine, tmp_path, old, new, mess
     assert isinstance(error.value, RefusedError) or re.search("SpecError", type(error.value).__name__)
 
 
+@pytest.mark.parametrize("reference", [True, False])
+def test_a_sum_in_another_order_passes_with_and_without_a_reference(machine, tmp_path, monkeypatch, reference):
+    """INFINITY cost a softmax its float64 reference, and then every other order of its sum was refused: its largest elements are many
+    times the root mean square."""
+    from engine.optimize import Options, optimize
+    from engine.search.loop import Budget
+
+    if not reference:
+        monkeypatch.setattr("engine.evaluate.gpu.widen", lambda text, expressions: None)
+    file = ROOT / "benchmarks" / "suite" / "softmax_rows.cu"
+    result, _ = optimize(Options(file, budget=Budget(candidates=8), out=tmp_path / "out", profile="none"), machine)
+    assert any("float64 reference" in note for note in result.notes) is not reference
+    assert result.counts.get("wrong_result", 0) == 0
+    assert result.best is not None
+    assert result.best.evaluation.measurement.low > 5.0
+
+
 def test_a_killed_run_goes_on_with_every_candidate(tmp_path):
     import os
     import signal
