@@ -104,6 +104,7 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("shared_stalls", "shared_padding", 1.5, "each conflict is another turn"),
     Influence("barrier_stalls", "warp_reduce", 2.0, "shuffles need two barriers where a tree has one at each level"),
     Influence("shared_stalls", "warp_reduce", 1.6, "partial sums stay in registers"),
+    Influence("barrier_stalls", "cascade", 2.0, "one tree with its barriers is for more elements"),
     Influence("barrier_stalls", "warp_scan", 2.0, "shuffles need three barriers where the scan has two at each level"),
     Influence("shared_stalls", "warp_scan", 1.6, "partial sums stay in registers"),
     Influence("divergence", "warp_reduce", 1.3, "a tree leaves more lanes idle at each level"),
@@ -155,8 +156,10 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("compute_bound", "matmul_tile", 1.3, "registers feed the arithmetic pipes"),
     Influence("memory_bound", "fast_math", 0.5, "arithmetic hides behind memory"),
     Influence("latency_bound", "coarsen", 1.3, "more independent work for each thread"),
+    Influence("latency_bound", "cascade", 1.3, "more independent work for each thread"),
     Influence("latency_bound", "unroll", 1.3, "more independent work for each thread"),
     Influence("launch_bound", "coarsen", 1.2, "fewer blocks start faster"),
+    Influence("issue_bound", "cascade", 1.4, "a tree's instructions are for more elements"),
     Influence("launch_bound", "unroll", 0.6, "the loop is not what takes the time"),
 )  # fmt: skip
 

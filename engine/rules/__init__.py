@@ -37,6 +37,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("unroll", "Unroll"),
     ("fast_math", "FastMath"),
     ("launch_bounds", "LaunchBounds"),
+    ("cascade", "Cascade"),
     ("warp_reduce", "WarpReduce"),
     ("warp_scan", "WarpScan"),
     ("shared_padding", "SharedPadding"),

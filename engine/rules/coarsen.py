@@ -120,7 +120,7 @@ class Coarsen:
         """Grid-stride kernels are right for every grid: as many blocks as the target holds at once, or more."""
         if (
             not _strides_over_grid(site)
-            or _numbered_results(site)
+            or numbered_results(site)
             or any(c.grid[1] != 1 or c.block[1] != 1 for c in before)
         ):
             return
@@ -135,14 +135,14 @@ class Coarsen:
             yield from proposal(
                 self.name,
                 f"Launch at most {blocks} blocks for the grid-stride loop",
-                launch_edits(site, grid=[_at_most(site, blocks, max(threads))]),
+                launch_edits(site, grid=[at_most(site, _stride_bounds(site), blocks, max(threads))]),
                 0.25 if times == 1 else 0.18,
                 blocks=blocks,
                 form="resident",
             )
 
 
-def _numbered_results(site: Site) -> bool:
+def numbered_results(site: Site) -> bool:
     """Whether the kernel stores a result for each of its blocks or threads: another grid would store others.
 
     What the grid-stride loop itself stores goes by its counter.
@@ -389,14 +389,19 @@ def _strides_over_grid(site: Site) -> bool:
     return len(starts) <= allowed and len(strides) <= allowed
 
 
-def _at_most(site: Site, blocks: int, threads: int) -> str:
-    """The number of blocks, less where the loop's bound needs fewer and the host's text can say so."""
+def _stride_bounds(site: Site) -> set[str | None]:
+    """The bounds of the kernel's grid-stride loops over its parameters; None for one that cannot be told."""
     loops = [s for n in walk(body_node(site)) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
-    bounds = [in_parameters(site, s.bound) for s in loops if _is_grid_stride(site, s.start, s.step)]
+    return {in_parameters(site, s.bound) for s in loops if _is_grid_stride(site, s.start, s.step)}
+
+
+def at_most(site: Site, bounds: set[str | None], blocks: int, threads: int) -> str:
+    """The number of blocks, less where the grid-stride loop's bound needs fewer and the host's text can say so."""
     # CUDA's own min, for two ints, is there in files that nvcc compiles.
     plain = all(re.fullmatch(r"\w+", b or "") and b in _ints(site) for b in bounds)
-    if len(set(bounds)) == 1 and bounds[0] and plain and all(s.path.endswith((".cu", ".cuh")) for s in site.launches):
-        return f"min({ceil_div(bounds[0], threads)}, {blocks})"
+    (bound,) = bounds if len(bounds) == 1 else (None,)
+    if bound and plain and all(s.path.endswith((".cu", ".cuh")) for s in site.launches):
+        return f"min({ceil_div(bound, threads)}, {blocks})"
     return str(blocks)
 
 

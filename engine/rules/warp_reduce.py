@@ -42,7 +42,7 @@ _LARGER, _SMALLER = ("fmaxf", "fmax", "max"), ("fminf", "fmin", "min")
 
 
 @dataclass(frozen=True)
-class _Combined:
+class Combined:
     """`array[place] = array[place] (op) array[place + distance]`. `function` is the author's, "" for operators."""
 
     array: str
@@ -51,14 +51,14 @@ class _Combined:
 
 
 @dataclass(frozen=True)
-class _Tree:
+class Tree:
     """A loop that reduces the block's elements of some arrays into their first elements.
 
     `live`: elements that are left when the loop ends (1: the result). `tail`: the statement that reduces those.
     """
 
     loop: Node
-    combined: tuple[_Combined, ...]
+    combined: tuple[Combined, ...]
     live: int
     descending: bool
     barrier_first: bool
@@ -84,7 +84,7 @@ class WarpReduce:
         types = SHUFFLED | type_names(site)
         trees = []
         for node in walk(body_node(site)):
-            tree = _tree(site, node, blocks)
+            tree = reduction_tree(site, node, blocks)
             if tree is not None and all(c.array in shared and shared[c.array].type in types for c in tree.combined):
                 trees.append(tree)
         kinds = {name: array.type for name, array in shared.items()}
@@ -108,7 +108,7 @@ def _whole(threads: int) -> bool:
     return threads >= WARP and threads & (threads - 1) == 0
 
 
-def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
+def reduction_tree(site: Site, node: Node, blocks: set[int]) -> Tree | None:
     """The `for` statement as a reduction tree over the block; None for other statements."""
     parts = [node.child_by_field_name(f) for f in ("initializer", "condition", "update", "body")]
     if node.type != "for_statement" or any(p is None for p in parts):
@@ -145,10 +145,10 @@ def _tree(site: Site, node: Node, blocks: set[int]) -> _Tree | None:
     if live > 1 and tail is None:
         return None
     descending = ">" in step or "/" in step
-    return _Tree(node, combined, live, descending, barrier_first, condition, s, tail)
+    return Tree(node, combined, live, descending, barrier_first, condition, s, tail)
 
 
-def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[_Combined, ...], bool] | None:
+def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[Combined, ...], bool] | None:
     """What a level of the tree combines, and whether its barrier comes before it."""
     statements = children(body)
     barriers = [k for k, n in enumerate(statements) if is_barrier(site, n)]
@@ -201,7 +201,7 @@ def _levels(site: Site, body: Node, s: str, *, descending: bool) -> tuple[tuple[
     return tuple(c for c in combined if c is not None), barriers[0] == 0
 
 
-def _combined(statement: Node, place: str, distance: str) -> _Combined | None:
+def _combined(statement: Node, place: str, distance: str) -> Combined | None:
     """The statement as one step of a reduction between two elements of one array."""
     condition = ""
     if statement.type == "if_statement" and statement.child_by_field_name("alternative") is None:
@@ -234,22 +234,22 @@ def _combined(statement: Node, place: str, distance: str) -> _Combined | None:
         bare = test.replace("=", "")
         if bare not in ("b>a", "a<b", "b<a", "a>b"):
             return None
-        return _Combined(name, "max" if bare in ("b>a", "a<b") else "min", "")
+        return Combined(name, "max" if bare in ("b>a", "a<b") else "min", "")
     if (operator == "+=" and value == "b") or (operator == "=" and value in ("a+b", "b+a")):
-        return _Combined(name, "sum", "")
+        return Combined(name, "sum", "")
     if operator != "=":
         return None
     call = re.fullmatch(r"(?:::)?(?:std::)?(\w+)\((?:a,b|b,a)\)", value)
     if call and call[1] in _LARGER + _SMALLER:
-        return _Combined(name, "max" if call[1] in _LARGER else "min", call[1])
+        return Combined(name, "max" if call[1] in _LARGER else "min", call[1])
     choice = re.fullmatch(r"\(?([ab])([<>])=?([ab])\)?\?([ab]):([ab])", value)
     if choice and choice[1] != choice[3] and choice[4] != choice[5]:
         larger = (choice[2] == ">") == (choice[1] == choice[4])
-        return _Combined(name, "max" if larger else "min", "")
+        return Combined(name, "max" if larger else "min", "")
     return None
 
 
-def _tail(site: Site, loop: Node, combined: tuple[_Combined, ...], live: int) -> Node | None:
+def _tail(site: Site, loop: Node, combined: tuple[Combined, ...], live: int) -> Node | None:
     """The statement after the loop in which the first warp reduces what is left, without barriers."""
     statement = loop.next_named_sibling
     while statement is not None and (statement.type == "comment" or is_barrier(site, statement)):
@@ -295,7 +295,7 @@ def _tail(site: Site, loop: Node, combined: tuple[_Combined, ...], live: int) ->
     return statement if distance == 0 else None
 
 
-def _only_first_used(site: Site, tree: _Tree, trees: list[_Tree]) -> bool:
+def _only_first_used(site: Site, tree: Tree, trees: list[Tree]) -> bool:
     """Whether nothing reads other elements of the arrays after the tree: those come out otherwise."""
     around: Node = tree.loop
     while around.parent is not None and around.parent != body_node(site):
@@ -342,7 +342,7 @@ def _by_first(site: Site, node: Node) -> bool:
     return False
 
 
-def _edits(site: Site, trees: list[_Tree], kinds: dict[str, str], form: str) -> list[Edit]:
+def _edits(site: Site, trees: list[Tree], kinds: dict[str, str], form: str) -> list[Edit]:
     helpers: dict[tuple[str, str, str], str] = {}
     written: list[str] = []
     edits: list[Edit] = []
@@ -374,7 +374,7 @@ def _edits(site: Site, trees: list[_Tree], kinds: dict[str, str], form: str) -> 
     return [Edit(Span(start, start), "".join(written)), *edits]
 
 
-def _helper(name: str, combined: _Combined, kind: str, *, generic: bool, form: str) -> str:
+def _helper(name: str, combined: Combined, kind: str, *, generic: bool, form: str) -> str:
     """A device function that reduces the block's elements (or the first 32) of an array into its first element."""
     combine = {"sum": "value + other", "max": "other > value ? other : value", "min": "other < value ? other : value"}
     step = f"{combined.function}(value, other)" if combined.function else combine[combined.operation]
@@ -413,4 +413,4 @@ def _helper(name: str, combined: _Combined, kind: str, *, generic: bool, form: s
     )
 
 
-__all__ = ["WarpReduce"]
+__all__ = ["Combined", "Tree", "WarpReduce", "reduction_tree"]
