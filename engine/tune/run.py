@@ -94,12 +94,12 @@ def tune(
     try:
         template, notes = make_template(options, program, spec, spec_path, machine.target)
     except NoTemplate:
-        builder.original(program)  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
+        builder.original(
+            program
+        )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
         raise
     points = feasible(template, machine.target)
-    points = probe(
-        program, template, points, builder, machine.compiler.submit, machine.jobs, options.budget.candidates
-    )
+    points = probe(program, template, points, builder, machine.compiler.submit, machine.jobs, options.budget.candidates)
     strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
     # Worker processes that read candidates take half a second to start: too long for a short run.
     many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
@@ -108,7 +108,19 @@ def tune(
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     try:
         return _Run(
-            options, machine, evaluator, gate, spec, spec_path, program, template, points, strategy, reason, notes, begin
+            options,
+            machine,
+            evaluator,
+            gate,
+            spec,
+            spec_path,
+            program,
+            template,
+            points,
+            strategy,
+            reason,
+            notes,
+            begin,
         ).run(on_progress)
     finally:
         if front is not None:
