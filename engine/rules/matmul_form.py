@@ -335,7 +335,7 @@ def _operand(site: Site, scope: Scope, loop: StrideLoop, factor: Node, outer: st
     if not all(is_fixed(site, p) for p in fixed):
         return None
     parameter = scope.parameters[array]
-    converted = _conversion(factor, access, parameter.base)
+    converted = conversion_of(factor, access, parameter.base)
     if converted is None:
         return None
     along: Literal["k", "outer"]
@@ -363,7 +363,7 @@ def is_fixed(site: Site, value: Polynomial) -> bool:
     return value.names() <= known | batch and "[" not in value.render()
 
 
-def _conversion(factor: Node, access: Node, element: str) -> tuple[str, str] | None:
+def conversion_of(factor: Node, access: Node, element: str) -> tuple[str, str] | None:
     """The factor with `@` for the array element, and its type; None for what is no plain conversion."""
     node = factor
     while node.type == "parenthesized_expression" and len(children(node)) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from engine.rules.common import (
 from engine.rules.headers import include
 from engine.rules.matmul_code import Part, Tiling, local_place, part, tile_body
 from engine.rules.matmul_form import Product, product
+from engine.rules.matmul_tiled_form import Untiled, untiled
 from engine.rules.model import Family, Proposal, Site
 from engine.rules.row_parallel import fits_bounds
 from engine.rules.threads import ceil_div
@@ -78,21 +80,16 @@ class MatmulTile:
     summary = "Multiply tiles in shared memory, several results per thread"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not visible(site) or any(c.block[2] != 1 for c in site.configs):
-            return
-        form = product(site)
-        batches = _batches(site)
-        if form is None or batches is None:
+        found = _multiplication(site)
+        if found is None:
             return
         for order, tiling in enumerate(_TILINGS):
-            yield from _proposals(site, form, batches, tiling, 0.95 - 0.03 * order)
+            yield from _proposals(found, tiling, 0.95 - 0.03 * order)
 
     def families(self, site: Site) -> Iterator[Family]:
         """All of a tiling's figures left open."""
-        if not visible(site) or any(c.block[2] != 1 for c in site.configs):
-            return
-        form, batches = product(site), _batches(site)
-        if form is None or batches is None:
+        found = _multiplication(site)
+        if found is None:
             return
 
         def make(values: Mapping[str, int]) -> Proposal | None:
@@ -100,9 +97,9 @@ class MatmulTile:
                 values["bm"], values["bn"], values["bk"], values["tm"], values["tn"], values["buffers"],
                 copies=bool(values["copies"]), square=bool(values["square"]),
             )  # fmt: skip
-            return next(_proposals(site, form, batches, tiling, 0.5), None)
+            return next(_proposals(found, tiling, 0.5), None)
 
-        size = max(_SIZES.get(o.type, 4) for o in (form.a, form.b))
+        size = max(_SIZES.get(o.type, 4) for o in (found.form.a, found.form.b))
         yield Family(
             self.name, self.summary, _OPEN,
             (
@@ -114,8 +111,29 @@ class MatmulTile:
         )  # fmt: skip
 
 
-def _proposals(site: Site, form: Product, batches: tuple[str, ...], tiling: Tiling, prior: float) -> Iterator[Proposal]:
+@dataclass(frozen=True)
+class _Multiplication:
+    """A product as `site` spells it, the grid's third extent, and where the spelling stands for one with tiles of its own."""
+
+    site: Site
+    form: Product
+    batches: tuple[str, ...]
+    untiled: Untiled | None
+
+
+def _multiplication(site: Site) -> _Multiplication | None:
+    """The product that the kernel computes, with or without tiles in shared memory; None where it computes none."""
+    if not visible(site) or any(c.block[2] != 1 for c in site.configs):
+        return None
+    other = untiled(site)
+    shown = other.site if other is not None else site
+    form, batches = product(shown), _batches(shown)
+    return _Multiplication(shown, form, batches, other) if form is not None and batches is not None else None
+
+
+def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator[Proposal]:
     """The proposal of one tiling, if it can be written."""
+    site, form, batches = found.site, found.form, found.batches
     if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
         return
     a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
@@ -129,11 +147,14 @@ def _proposals(site: Site, form: Product, batches: tuple[str, ...], tiling: Tili
     staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
     header = include(site, "cuda_pipeline.h") if tiling.copies else []
+    merged = merge(in_file(site, *header, *edits), launch)
+    if merged is not None and found.untiled is not None:
+        merged = found.untiled.back(merged)
     yield from proposal(
         MatmulTile.name,
         f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
         f"{tiling.tm}x{tiling.tn} results per thread{staged}",
-        merge(in_file(site, *header, *edits), launch),
+        merged,
         prior,
         bm=tiling.bm,
         bn=tiling.bn,
