@@ -265,7 +265,7 @@ class SharedInsight:
     def prepare(self, path: Any) -> None:
         """Nothing, as `foresee`."""
 
-    def trajectory(self, path: Any) -> list[Evidence]:
+    def trajectory(self, path: Any, patience_s: float = 0.0) -> list[Evidence]:
         """None: nobody reads it."""
         return []
 

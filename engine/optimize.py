@@ -24,7 +24,7 @@ from engine.profile.turns import WAITED
 from engine.provenance import provenance
 from engine.result import Best, OptimizationResult, Refusal, Step, faster, keeps_suggestion, write
 from engine.rules.model import Proposal
-from engine.search.insight import Evidence, Insight
+from engine.search.insight import PATIENCE_S, Evidence, Insight
 from engine.search.journal import Journal
 from engine.search.loop import INTERRUPTED, Budget, Progress, Search, in_flight
 from engine.search.predicted import PredictedWatch
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
 # What questions for a batch may wait for their diagnosis: two batches of profiles behind a slow one; one where there is a budget of time.
 _QUESTIONS_S, _QUESTIONS_SHORT_S = 30.0, 5.0
+_LEAST_PATIENCE_S = 10.0  # where nothing is in the way ncu's start and two reports take less
 _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's end, half a second a step
 # A search has its likely trajectory profiled so long before its end: ncu's start, a batch, its report. Of a budget of candidates, from
 # this share on, but no sooner than so many before the end: a search on an H200 evaluates some twenty a second.
@@ -262,7 +263,7 @@ def _conclude(
     best, refused = _confirmed(search, evaluator, gate)
     path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
     seer = insight or predicted
-    evidence, lost = ([], ()) if seer is None else _evidence(search, evaluator, seer, path)
+    evidence, lost = ([], ()) if seer is None else _evidence(search, evaluator, seer, path, _patience_s(budget))
     return _Found(best, refused, path, evidence, lost)
 
 
@@ -335,13 +336,20 @@ def _looked_at(search: Search, evaluator: Evaluator, path: Sequence[Node]) -> li
     ]
 
 
+def _patience_s(budget: Budget) -> float:
+    """For how long the evidence is waited for: a profiler that others hold up must not cost a short run several times its budget."""
+    if budget.seconds is None:
+        return PATIENCE_S
+    return min(PATIENCE_S, max(_LEAST_PATIENCE_S, budget.seconds / 2))
+
+
 def _evidence(
-    search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node]
+    search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node], patience_s: float
 ) -> tuple[list[Evidence], tuple[str, ...]]:
     """The profiler's (or the model's) evidence on the original and on each step to the best; what it lacks, in sentences."""
     with _booked(search, "profile"):
         try:
-            return insight.trajectory(_looked_at(search, evaluator, path)), ()
+            return insight.trajectory(_looked_at(search, evaluator, path), patience_s), ()
         except NotBuilt as error:
             return [], (f"no evidence on the steps: one of them could not be built once more ({error.what})",)
 

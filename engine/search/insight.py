@@ -37,7 +37,7 @@ Path = Sequence[tuple[Built, Evaluation]]  # programs from the original on
 Lined = tuple[Binary, str]  # machine code with line information, and its listing
 _LINES_S = 12.0  # a profiler's start, a launch of a second, and its report
 _LINES_US = 10_000.0  # the code is instrumented, and runs a hundred times as long
-_TRAJECTORY_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
+PATIENCE_S = 40.0  # starting ncu takes some four seconds, a kernel half a second; beyond this something is wrong
 # Names of stages in the result: what the profiler cost.
 HELD = "profiler held the GPU"
 COUNTED = "waited for counters"
@@ -95,8 +95,8 @@ class Insight(Protocol):
         """The search has ended, perhaps with this path: ask for what its trajectory needs and is not known."""
         ...
 
-    def trajectory(self, path: Path) -> list[Evidence]:
-        """The evidence of each program on a path, from the original on."""
+    def trajectory(self, path: Path, patience_s: float = PATIENCE_S) -> list[Evidence]:
+        """The evidence of each program on a path, from the original on; without what takes longer than so many seconds from now."""
         ...
 
     def stages(self) -> Mapping[str, float]:
@@ -198,7 +198,7 @@ class ProfilerInsight:
         self._counting = {future for future in self._counting if not future.done()}
         while len(self._counting) > most:
             done, self._counting = concurrent.futures.wait(
-                self._counting, timeout=_TRAJECTORY_S, return_when=concurrent.futures.FIRST_COMPLETED
+                self._counting, timeout=PATIENCE_S, return_when=concurrent.futures.FIRST_COMPLETED
             )
             if not done:
                 break
@@ -333,7 +333,7 @@ class ProfilerInsight:
         if diagnosing is None or diagnosing.done():
             return None
         begin = time.monotonic()
-        concurrent.futures.wait([diagnosing], timeout=_TRAJECTORY_S)
+        concurrent.futures.wait([diagnosing], timeout=PATIENCE_S)
         self._selecting_s += time.monotonic() - begin
         known = self.known(digest)
         return None if known is None else reweighted(proposals, known[0])
@@ -366,11 +366,13 @@ class ProfilerInsight:
         self._ask_in_full(built, evaluation).add_done_callback(tell)
         return known
 
-    def trajectory(self, path: Path) -> list[Evidence]:
+    def trajectory(self, path: Path, patience_s: float = PATIENCE_S) -> list[Evidence]:
+        until = time.monotonic() + patience_s
         self.prepare(path)
         # For all steps together: a profiler that hangs must not be waited for at each.
-        until = time.monotonic() + _TRAJECTORY_S
-        concurrent.futures.wait(list(self._line_futures.values()), timeout=_LINES_S)
+        concurrent.futures.wait(
+            list(self._line_futures.values()), timeout=min(_LINES_S, max(0.0, until - time.monotonic()))
+        )
         futures = [self._ask_in_full(*step) for step in path]
         found: list[Evidence] = []
         before: Profile | None = None

@@ -74,7 +74,7 @@ class PredictedWatch:
         known.set_result(found)
         return known
 
-    def trajectory(self, path: Sequence[tuple[Built, Evaluation]]) -> list[Evidence]:
+    def trajectory(self, path: Sequence[tuple[Built, Evaluation]], patience_s: float = 0.0) -> list[Evidence]:
         """See `Insight.trajectory`; what moved are the model's counts."""
         found: list[Evidence] = []
         before: Profile | None = None

@@ -15,6 +15,7 @@ from engine.evaluate.model import Built
 from engine.model import Evaluation, Program
 from engine.optimize import optimize
 from engine.profile.turns import WAITED
+from engine.search.loop import Budget
 from tests.faults.scripted import ScriptedEvaluator, kernel, options, scripted
 
 
@@ -71,3 +72,9 @@ def test_the_start_is_overhead_and_a_wait_for_a_turn_is_no_part_of_the_confirmat
     spent = {"elapsed_s": result.elapsed_s, "stages": result.stages, "original": {"stage_s": result.original.stage_s}}
     idle = result.elapsed_s * overhead(spent)
     assert idle >= result.stages["start"]
+
+
+@pytest.mark.parametrize(("seconds", "patience"), [(None, 40.0), (5.0, 10.0), (30.0, 15.0), (600.0, 40.0)])
+def test_a_short_run_does_not_wait_long_for_its_evidence(seconds: float | None, patience: float) -> None:
+    """With several profilers on one machine a run of 9 s waited for 17 more, and one of 20 s could wait for 40."""
+    assert engine.optimize._patience_s(Budget(seconds=seconds)) == patience

@@ -94,7 +94,7 @@ class Seer:
     def arrivals(self) -> list[Any]:
         return []
 
-    def trajectory(self, path: list[Any]) -> list[Evidence]:
+    def trajectory(self, path: list[Any], patience_s: float) -> list[Evidence]:
         return [Evidence(("seen",)) for _ in path]
 
 

@@ -386,12 +386,11 @@ def test_without_a_profiler_times_and_resources_remain_and_the_result_says_so(tm
     assert "Nsight Compute (ncu) is not installed here" in note
 
 
-def test_a_profiler_that_hangs_is_waited_for_once_and_not_at_each_step(monkeypatch):
-    monkeypatch.setattr(module, "_TRAJECTORY_S", 0.1)
+def test_a_profiler_that_hangs_is_waited_for_once_and_not_at_each_step():
     made, _ = insight()
     steps = [built(f"{name}\n") for name in "abcdefghij"]
     begin = time.monotonic()
-    found = made.trajectory([(b, node(i, b).evaluation) for i, b in enumerate(steps)])
+    found = made.trajectory([(b, node(i, b).evaluation) for i, b in enumerate(steps)], 0.1)
     assert time.monotonic() - begin < 0.5
     assert len(found) == 10
     assert any("the profiler did not answer in time" in note for note in made.close())
