@@ -17,7 +17,6 @@ from engine.predict.footprint import Footprint
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
-from engine.search import insight as module
 from engine.search.insight import COUNTED, HELD, WAITED, ProfilerInsight
 from engine.search.loop import SELECT
 from engine.search.predicted import PredictedWatch
