@@ -10,7 +10,7 @@ place in the array follows from the index with that thread's numbers put in.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,30 +28,21 @@ from engine.rules.common import (
     pure,
     reindent,
     render,
-    root_name,
     scalar_values,
     sound,
     span,
-    strip,
     text,
     value_in,
     walk,
 )
 from engine.rules.matmul_staging import (
-    THREAD_X,
-    THREAD_Y,
     Frame,
-    Tile,
-    holds_block,
     limits,
-    plain,
-    solved,
-    staged,
-    tile_place,
 )
+from engine.rules.matmul_tiled_loop import plain_loop, shared_tiles
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial, atom, number
-from engine.rules.scope import Declared, Scope, assigned, inside, manageable
+from engine.rules.scope import Declared, Scope, inside, manageable
 from engine.rules.threads import StrideLoop, stride_loop
 from engine.source.edit import edit_program
 from engine.source.model import Edit, Span
@@ -60,6 +51,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMPARED = ("<", ">", "<=", ">=", "==", "!=")
 
 
@@ -153,7 +145,7 @@ class _Reader:
         statements = children(self.root)
         loops = [s for s in statements if s.type == "for_statement"]
         loop = stride_loop(loops[0]) if len(loops) == 1 else None
-        tiles = self._tiles()
+        tiles = shared_tiles(self.frame)
         if loop is None or tiles is None:
             return None
         at = statements.index(loop.node)
@@ -164,13 +156,13 @@ class _Reader:
         if after is None:
             return None
         bounds = self._bounds(after)
-        line = self._loop(loop, tiles, bounds)
+        line = plain_loop(self.frame, loop, tiles, bounds)
         if line is None:
             return None
         down, across = bounds.get(self.frame.down), bounds.get(self.frame.across)
         if down is None or across is None or not (self._covered(down, 1) and self._covered(across, 0)):
             return None
-        return self._written(before, line, after, down.render(), across.render())
+        return self._written(before, line, after, self._gone(loop), down.render(), across.render())
 
     # Names and numbers of the thread.
 
@@ -204,163 +196,6 @@ class _Reader:
     @staticmethod
     def _integer(declared: Declared) -> bool:
         return is_integer_type(declared.type.replace("const ", ""))
-
-    # The loop over the tiles.
-
-    def _tiles(self) -> dict[str, Tile] | None:
-        found = {}
-        for array in self.site.kernel.shared:
-            extents: list[int] = []
-            declared = self.scope.declared.get(array.name, [])
-            if array.dynamic or len(declared) != 1 or "volatile" in declared[0].type:
-                return None
-            for node in walk(declared[0].node):
-                size = node.child_by_field_name("size") if node.type == "array_declarator" else None
-                if size is None or root_array(node) != array.name:
-                    continue
-                value = self.frame.value(size)
-                if value is None or value.constant is None:
-                    return None
-                extents.insert(0, value.constant)
-            tile = Tile(array.name, array.type, tuple(extents))
-            if not holds_block(tile, self.extent):
-                return None
-            found[array.name] = tile
-        return found if len(found) == 2 else None
-
-    def _loop(self, loop: StrideLoop, tiles: dict[str, Tile], bounds: Mapping[str, Polynomial]) -> str | None:
-        """The plain loop over the depth."""
-        statements = [s for s in children(loop.body) if not s.type.startswith("preproc")]
-        barriers = [k for k, s in enumerate(statements) if _is_barrier(s)]
-        if len(barriers) != 2 or barriers[1] != len(statements) - 1 or barriers[1] != barriers[0] + 2:
-            return None
-        inner = stride_loop(statements[barriers[0] + 1])
-        first = [s for s in statements[: barriers[0]] if s.type != "declaration"]
-        declared = [s for s in statements[: barriers[0]] if s.type == "declaration"]
-        if inner is None or not all("__shared__" in text(s) or pure(s) for s in declared):
-            return None
-        frame = self.frame
-        stages = staged(frame, tiles, first)
-        start, last = frame.value(inner.start), frame.value(inner.bound)
-        if stages is None or len(stages) != 2 or start != number(0) or last != number(self.extent):
-            return None
-        counted = self._counted(loop)
-        if inner.step != "1" or counted is None:
-            return None
-        offset, depths = counted
-        changes, ends = [], []
-        for read in self._reads(inner, tiles):
-            one = stages[root_name(read)]
-            place = tile_place(frame, one.tile, read)
-            at = solved(one, place) if place is not None else None
-            if place is None or at is None or not self._within(place, inner.variable):
-                return None
-            numbers = {**at, inner.variable: atom(inner.variable).plus(offset, -1)}
-            index = self._at(one.index, numbers, loop.variable)
-            if index is None:
-                return None
-            end: Polynomial | None = None
-            for what, bound in one.guards:
-                told, limit = (self._at(v, numbers, loop.variable) for v in (what, bound))
-                if told == atom(inner.variable) and limit is not None and end in (None, limit):
-                    end = limit
-                elif told is None or limit is None or told.render() not in bounds or bounds[told.render()] != limit:
-                    return None
-            ends.append(end)
-            changes.append((read.start_byte, read.end_byte, plain(self.site, one, index)))
-        depth = self._depth(depths, ends)
-        if depth is None or not self._told(tiles, stages_targets(first, tiles), changes, inner):
-            return None
-        shown = render(self.site, inner.body.start_byte, inner.body.end_byte, changes)
-        i = inner.variable
-        own = indent_at(self.site, inner.node.start_byte)
-        return reindent(f"{own}for ({inner.type} {i} = 0; {i} < {depth.render()}; ++{i}) {shown}", own, "")
-
-    def _at(self, value: Polynomial, numbers: Mapping[str, Polynomial], variable: str) -> Polynomial | None:
-        found = self.frame.index_of(value, numbers)
-        return found if found is not None and variable not in found.names() else None
-
-    def _within(self, place: Sequence[Polynomial], variable: str) -> bool:
-        """Whether what is read lies in the tile: a thread's own number along one side, the inner loop's along the other."""
-        sides = [p for p in place if p in (atom(THREAD_X), atom(THREAD_Y))]
-        return len(sides) == 1 and atom(variable) in place
-
-    def _reads(self, inner: StrideLoop, tiles: Mapping[str, Tile]) -> list[Node]:
-        found = []
-        for node in walk(inner.body):
-            outermost = node.parent is None or node.parent.type != "subscript_expression"
-            if node.type == "subscript_expression" and outermost and root_name(node) in tiles:
-                found.append(node)
-        return found
-
-    def _told(
-        self,
-        tiles: Mapping[str, Tile],
-        stores: Sequence[Node],
-        changes: Sequence[tuple[int, int, str]],
-        inner: StrideLoop,
-    ) -> bool:
-        """Whether the tiles are used in no other way, and the inner loop's variable for nothing but their places."""
-        known = [(s.start_byte, s.end_byte) for s in stores] + [(a, b) for a, b, _ in changes]
-        for node in walk(self.root):
-            if node.type != "identifier":
-                continue
-            apart = not any(a <= node.start_byte < b for a, b in known)
-            if text(node) in tiles and apart and root_array(node.parent) != text(node):
-                return False
-            if text(node) == inner.variable and inside(node, inner.body) and apart:
-                return False
-        return len(changes) == 2
-
-    def _counted(self, loop: StrideLoop) -> tuple[Polynomial, list[Polynomial]] | None:
-        """Where a tile starts in the depth, by the loop's variable; and what the depth may be, most demanding first."""
-        frame, variable = self.frame, atom(loop.variable)
-        if frame.value(loop.start) != number(0):
-            return None
-        if loop.step == "1":
-            count = self._quotient(loop.bound)
-            if count is None:
-                return None
-            return number(self.extent).times(variable), [count.plus(number(self.extent - 1), -1), count]
-        update = loop.node.child_by_field_name("update")
-        right = update.child_by_field_name("right") if update is not None else None
-        sign = update.child_by_field_name("operator") if update is not None else None
-        if right is None or sign is None or text(sign) != "+=" or frame.value(right) != number(self.extent):
-            return None
-        bound = frame.value(loop.bound)
-        return (variable, [bound]) if bound is not None else None
-
-    def _quotient(self, node: Node, steps: int = 0) -> Polynomial | None:
-        """The dividend of a division by the tile's extent, one further quotient counted as one extent."""
-        node = strip(node)
-        if node.type in ("identifier", "call_expression"):
-            value = self.scope.resolve(node)
-            return self._quotient(value, steps + 1) if value is not None and steps < 8 else None
-        sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
-        if node.type != "binary_expression" or sign is None or left is None or right is None:
-            return None
-        if text(sign) == "/":
-            by = self.frame.value(right)
-            return self.frame.value(left) if by == number(self.extent) else None
-        if text(sign) == "+":
-            for one, other in ((left, right), (right, left)):
-                if self.frame.value(one) == number(1):
-                    inner = self._quotient(other, steps + 1)
-                    return inner.plus(number(self.extent)) if inner is not None else None
-        return None
-
-    def _depth(self, candidates: Sequence[Polynomial], ends: Sequence[Polynomial | None]) -> Polynomial | None:
-        """The depth: where a tile's end is not guarded, it must be whole in every case."""
-        for depth in candidates:
-            told = self.frame.grid(depth)
-            if told is None or any(end not in (None, depth) for end in ends):
-                continue
-            # The last of the candidates of a count is that of a quotient rounded down.
-            whole = all(end == depth for end in ends) and (depth == candidates[0])
-            values = [value_in(self.site, depth.render(), case) for case in all_cases(self.site)]
-            if whole or all(v is not None and v % self.extent == 0 for v in values):
-                return depth
-        return None
 
     # What follows the loop.
 
@@ -411,7 +246,9 @@ class _Reader:
 
     # The plain kernel's text.
 
-    def _written(self, before: list[Node], line: str, after: _Epilogue, down: str, across: str) -> str | None:
+    def _written(
+        self, before: list[Node], line: str, after: _Epilogue, gone: set[str], down: str, across: str
+    ) -> str | None:
         site, frame = self.site, self.frame
         rest = self._rest(after)
         condition: str | None = f"{frame.down} < {down} && {frame.across} < {across}"
@@ -420,7 +257,9 @@ class _Reader:
             condition = self._shown(inner)
         if rest is None or condition is None:
             return None
-        used = set(_WORDS.findall(" ".join([line, condition, *rest])))
+        used = set(_WORDS.findall(_COMMENT.sub("", "\n".join([line, condition, *rest]))))
+        if used & gone:
+            return None
         ahead: list[str] = []
         within: list[str] = []
         for declaration in reversed(before):
@@ -443,6 +282,12 @@ class _Reader:
             body = "\n".join(reindent(part, "", unit) for part in inner_lines)
             lines.append(f"if ({condition}) {{\n{body}\n}}")
         return "{\n" + "\n".join(reindent(part, "", indent) for part in lines) + f"\n{outer}}}"
+
+    def _gone(self, loop: StrideLoop) -> set[str]:
+        """The names that are declared in the loop over tiles and not in the loop within it."""
+        declared = [d for same in self.scope.declared.values() for d in same if inside(d.node, loop.node)]
+        kept = [n for n in walk(loop.body) if n.type == "for_statement"]
+        return {d.name for d in declared if not any(inside(d.node, inner) for inner in kept)}
 
     def _above(self, after: _Epilogue) -> list[Node]:
         """The comments over the epilogue's guard."""
@@ -542,23 +387,3 @@ def _counted_expression(node: Node) -> bool:
     sign = parent.child_by_field_name("operator")
     compared = parent.type == "binary_expression" and sign is not None and text(sign) in _COMPARED and node != sign
     return compared or parent.type == "subscript_argument_list"
-
-
-def _is_barrier(node: Node) -> bool:
-    return node.type == "expression_statement" and "".join(text(node).split()) == "__syncthreads();"
-
-
-def root_array(node: Node | None) -> str:
-    """The name that an array declarator declares; "" for other nodes."""
-    while node is not None and node.type == "array_declarator":
-        inner = node.child_by_field_name("declarator")
-        if inner is not None and inner.type == "identifier":
-            return text(inner)
-        node = inner
-    return ""
-
-
-def stages_targets(statements: Sequence[Node], tiles: Mapping[str, Tile]) -> list[Node]:
-    """The elements of tiles that statements assign."""
-    targets = [assigned(n) for s in statements for n in walk(s)]
-    return [t for t in targets if t is not None and root_name(t) in tiles]

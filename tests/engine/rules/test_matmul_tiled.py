@@ -196,6 +196,28 @@ __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int
     }
     if (row < m && col < n) c[row * n + col] = acc;
 }""",
+    "a count rounded up in float": """
+#define TILE 16
+__global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
+    __shared__ float as[TILE][TILE], bs[TILE][TILE];
+    int tx = threadIdx.x, ty = threadIdx.y;
+    float acc = 0;
+    for (int t = 0; t < ceil(k / (float)TILE); ++t) {
+        if (blockIdx.y * TILE + ty < m && (t * TILE + tx) < k)
+            as[ty][tx] = a[(blockIdx.y * TILE + ty) * k + t * TILE + tx];
+        else
+            as[ty][tx] = 0.0f;
+        if (n > (blockIdx.x * TILE + tx) && k > (t * TILE + ty))
+            bs[ty][tx] = b[(t * TILE + ty) * n + blockIdx.x * TILE + tx];
+        else
+            bs[ty][tx] = 0.0f;
+        __syncthreads();
+        for (int i = 0; i < TILE; ++i) acc += as[ty][i] * bs[i][tx];
+        __syncthreads();
+    }
+    if (blockIdx.y * TILE + ty < m && blockIdx.x * TILE + tx < n)
+        c[(blockIdx.y * TILE + ty) * n + (blockIdx.x * TILE + tx)] = acc;
+}""",
     "only guards of the depth": TILED.replace("row < m && a_col < k", "a_col < k").replace("&& col < n) ?", ") ?"),
 }  # fmt: skip
 
@@ -279,6 +301,8 @@ BARRIER = "        __syncthreads();\n"
         (STEP, STEP.replace("sum +=", "sum += i *")),
         (STEP, STEP.replace("sum +=", "sum =")),
         (STEP, STEP + " a_tile[threadIdx.y][i] = 0;"),
+        (STEP, STEP.replace("sum", "c[first]")),
+        (STEP, STEP.replace("sum", "c[threadIdx.y]")),
         (STEP, "if (i != 3) " + STEP),
         (STEP, STEP + " if (sum > 9) break;"),
         (STEP, "sum += a_tile[threadIdx.y][i] * a_tile[threadIdx.y][i];"),
