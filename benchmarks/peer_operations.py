@@ -191,6 +191,24 @@ def torch_operations() -> dict[str, Callable[..., Callable[[], Arrays]]]:
     return {function.__name__: function for function in found}
 
 
+def formulas() -> dict[str, Callable[..., Callable[[], Arrays]]]:
+    """By kernel, what a compiler is given in place of an operation that it cannot look into: the same in plain operations."""
+
+    def adamw(torch: Any, x: Arrays, s: Any) -> Any:
+        """AdamW's formulas"""
+
+        def run() -> Arrays:
+            g = x["grad"]
+            m = 0.9 * x["m"] + 0.1 * g
+            v = 0.999 * x["v"] + 0.001 * g * g
+            param = x["param"] - 0.001 * (m / 0.1 / (torch.sqrt(v / 0.001) + 1e-8) + 0.01 * x["param"])
+            return {"param": param, "m": m, "v": v}
+
+        return run
+
+    return {"adamw": adamw}
+
+
 def library_calls() -> dict[str, Callable[..., Callable[[], Arrays]]]:
     """By kernel: a function of (cupy, inputs, sizes) that gives one call of a library."""
 

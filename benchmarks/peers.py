@@ -3,7 +3,7 @@
 A row takes the suggestion that the table `suite` recorded, builds it anew and measures it with the original and the peers. Peers get
 their best settings: fused operations where the library has them, cuDNN's benchmark mode, `torch.compile` with
 `max-autotune-no-cudagraphs` (the same kernels as `max-autotune`, without copying every call's inputs into a graph's
-buffers). TF32 is off for all: the kernels are fp32. Time of the host is in nobody's figure (benchmarks/sidebyside.py).
+buffers), of the formula in plain operations where a fused operation is closed to the compiler. TF32 is off for all: the kernels are fp32. Time of the host is in nobody's figure (benchmarks/sidebyside.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.bench import Place, Row, Settings, Table, load
-from benchmarks.peer_operations import Arrays, library_calls, torch_operations
+from benchmarks.peer_operations import Arrays, formulas, library_calls, torch_operations
 from benchmarks.searches import SUITE
 from benchmarks.sidebyside import Stage, compared, disagreement, interleaved
 from engine.errors import MachineError, UsageError
@@ -90,7 +90,8 @@ def _measure_torch(place: Place, settings: Settings, kernel: str) -> Row:
         ours = stage.result()
         off = _disagreements(eager(), ours)
         torch._dynamo.reset()
-        compiled = torch.compile(make(torch, given, sizes), mode="max-autotune-no-cudagraphs", dynamic=False)
+        plain = formulas().get(kernel, make)
+        compiled = torch.compile(plain(torch, given, sizes), mode="max-autotune-no-cudagraphs", dynamic=False)
         note = ""
         contestants: dict[str, Callable[[], Any]] = {**stage.calls, "eager": eager}
         try:

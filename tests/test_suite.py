@@ -69,6 +69,7 @@ def test_peers_are_named_for_kernels_that_are_there() -> None:
     names = {p.stem for p in SUITE}
     assert set(peer_operations.torch_operations()) <= names
     assert set(peer_operations.library_calls()) <= names
+    assert set(peer_operations.formulas()) <= set(peer_operations.torch_operations())
     assert all(
         f.__doc__ for f in (*peer_operations.torch_operations().values(), *peer_operations.library_calls().values())
     )
