@@ -3,7 +3,8 @@
 A row takes the suggestion that the table `suite` recorded, builds it anew and measures it with the original and the peers. Peers get
 their best settings: fused operations where the library has them, cuDNN's benchmark mode, `torch.compile` with
 `max-autotune-no-cudagraphs` (the same kernels as `max-autotune`, without copying every call's inputs into a graph's
-buffers), of the formula in plain operations where a fused operation is closed to the compiler. TF32 is off for all: the kernels are fp32. Time of the host is in nobody's figure (benchmarks/sidebyside.py).
+buffers), of the formula in plain operations where a fused operation is closed to the compiler. TF32 is off for all: the kernels are
+fp32. Time of the host is in nobody's figure (benchmarks/sidebyside.py).
 """
 
 from __future__ import annotations
