@@ -33,6 +33,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("block_size", "BlockSize"),
     ("unroll_jam", "UnrollJam"),
     ("coarsen", "Coarsen"),
+    ("block_rows", "BlockRows"),
     ("restrict", "Restrict"),
     ("unroll", "Unroll"),
     ("fast_math", "FastMath"),

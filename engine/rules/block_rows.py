@@ -1,0 +1,270 @@
+"""Let each thread of a block that shares a tile do the work of several rows of threads.
+
+Source of the method: G. Ruetsch and P. Micikevicius, "Optimizing Matrix Transpose in CUDA" (2009): a tile of 32 x 32 elements by 32 x 8
+threads. Fewer threads wait at each barrier, their index arithmetic is shared, and each has several loads in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.rules.blocks import WARP, is_barrier
+from engine.rules.common import (
+    Edits,
+    body_node,
+    called,
+    children,
+    configs_of,
+    fresh,
+    in_file,
+    indent_at,
+    indent_unit,
+    launch_edits,
+    local_only,
+    merge,
+    names,
+    proposal,
+    reindent,
+    render,
+    sound,
+    strip,
+    text,
+    visible,
+    walk,
+)
+from engine.rules.model import Proposal, Site
+from engine.rules.scope import Declared, Scope, assigned, manageable
+from engine.source.model import Edit, Span
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_FACTORS = (4, 2, 8)
+_LEAST_THREADS = 64
+_ROW = "threadIdx.y"
+
+
+@dataclass
+class _Segment:
+    """What a thread does between two barriers: the statements of the loop over its rows, and definitions made once more in front."""
+
+    looped: list[Node] = field(default_factory=list)
+    again: dict[str, str] = field(default_factory=dict)  # by name: `int row = …`, as written
+    redefined: list[tuple[Node, str]] = field(default_factory=list)  # assignments that become declarations of this type
+
+
+class _Refused(Exception):
+    pass
+
+
+class BlockRows:
+    """Blocks of fewer rows of threads, each thread looping over the rows between any two barriers."""
+
+    name = "block_rows"
+    summary = "Let each thread do the work of several rows of its block"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not sound(site) or not visible(site) or not manageable(site) or not site.kernel.shared:
+            return
+        shapes = {c.block for c in configs_of(site, {}) or ()}
+        if len(shapes) != 1:
+            return
+        ((columns, rows, deep),) = shapes
+        if deep != 1 or rows == 1:
+            return
+        try:
+            segments = _segments(site)
+        except _Refused:
+            return
+        for rank, factor in enumerate(_FACTORS):
+            threads = columns * rows // factor
+            if rows % factor or threads < _LEAST_THREADS or threads % WARP:
+                continue
+            yield from proposal(
+                self.name,
+                f"Let each thread do the work of {factor} rows of its block, {columns} x {rows // factor} threads",
+                _edits(site, segments, columns, rows, factor),
+                0.42 - 0.05 * rank,
+                factor=factor,
+            )
+
+
+def _segments(site: Site) -> list[_Segment]:
+    """Raises _Refused."""
+    body, scope = body_node(site), Scope(site)
+    statements = children(body)
+    barriers = [n for n in statements if is_barrier(site, n)]
+    everywhere = [n for n in walk(body) if n.type == "call_expression" and "sync" in called(n)]
+    if not barriers or len(everywhere) != len(barriers) or "".join(text(body).split()).count("blockDim.y"):
+        raise _Refused
+    if not any(_is_row(n) for n in walk(body)):
+        raise _Refused
+    top = {d.name: d for found in scope.declared.values() for d in found if d.node in statements}
+    if any(len(scope.declared[name]) > 1 for name in top):
+        raise _Refused
+    changed = {text(strip(t)) for n in walk(body) if (t := assigned(n)) is not None and strip(t).type == "identifier"}
+    moving = _moving(statements, top)
+    segments = [_Segment()]
+    known: dict[str, tuple[Declared, Node] | None] = {}
+    for statement in statements:
+        if is_barrier(site, statement):
+            segments.append(_Segment())
+            continue
+        segment = segments[-1]
+        declared = [d for d in top.values() if d.node == statement]
+        if declared and _stays(declared, changed, moving) and not segment.looped:
+            continue
+        _take(site, segment, statement, declared, top, known)
+    if not any(s.looped for s in segments):
+        raise _Refused
+    return segments
+
+
+def _moving(statements: Sequence[Node], top: dict[str, Declared]) -> set[str]:
+    """The names whose values differ between the rows of a block."""
+    found: set[str] = set()
+    while True:
+        before = len(found)
+        for statement in statements:
+            for node in walk(statement):
+                target = assigned(node)
+                if target is None or strip(target).type != "identifier":
+                    continue
+                if any(_is_row(n) for n in walk(node)) or names(node) & found:
+                    found.add(text(strip(target)))
+        for one in top.values():
+            if one.value is not None and (any(_is_row(n) for n in walk(one.value)) or names(one.value) & found):
+                found.add(one.name)
+        if len(found) == before:
+            return found
+
+
+def _stays(declared: Sequence[Declared], changed: set[str], moving: set[str]) -> bool:
+    """Whether a declaration is as good once for all rows: the same for each, never changed, and nothing is loaded."""
+    if any("__shared__" in text(d.node) for d in declared):
+        return True
+    return all(d.value is not None and d.name not in changed | moving and _plain(d.value) for d in declared)
+
+
+def _plain(value: Node) -> bool:
+    """Whether an expression is index arithmetic alone."""
+    return not any(
+        n.type
+        in (
+            "subscript_expression",
+            "call_expression",
+            "pointer_expression",
+            "assignment_expression",
+            "update_expression",
+        )
+        for n in walk(value)
+    )
+
+
+def _take(
+    site: Site, segment: _Segment, statement: Node, declared: Sequence[Declared], top: dict[str, Declared],
+    known: dict[str, tuple[Declared, Node] | None],
+) -> None:  # fmt: skip
+    """Add a statement to the loop of a segment. `known` has what defines a name of an earlier statement, None where nothing does."""
+    if not local_only(site, statement) or any(n.type == "return_statement" for n in walk(statement)):
+        raise _Refused
+    inner = children(statement)
+    whole = inner[0] if statement.type == "expression_statement" and len(inner) == 1 else None
+    target = assigned(whole) if whole is not None and whole.type == "assignment_expression" else None
+    sign = whole.child_by_field_name("operator") if whole is not None else None
+    right = whole.child_by_field_name("right") if whole is not None else None
+    redefines = target is not None and target.type == "identifier" and sign is not None and text(sign) == "="
+    here = {d.name for s in segment.looped for d in top.values() if d.node == s} | {
+        text(n) for _, n in _redefinitions(segment)
+    }
+    used = names(statement)
+    if redefines and target is not None:
+        used = names(right) if right is not None else set()
+    for name in sorted((used & set(known)) - here - {d.name for d in declared}):
+        _again(segment, name, known, here)
+    for node in walk(statement):
+        changes = assigned(node)
+        if changes is None or strip(changes).type != "identifier":
+            continue
+        name = text(strip(changes))
+        # What one row's work leaves in a variable must not be there for another's.
+        if redefines and node == whole:
+            continue
+        if name in top and name not in here and name not in segment.again:
+            raise _Refused
+        _define(known, name, None)
+    segment.looped.append(statement)
+    if redefines and target is not None and right is not None:
+        name = text(target)
+        if name not in top or name in names(right):
+            raise _Refused
+        if name not in here and name not in segment.again:
+            segment.redefined.append((statement, top[name].type.removeprefix("const ")))
+        _define(known, name, (top[name], right) if _plain(right) and top[name].shape == "scalar" else None)
+    for one in declared:
+        if one.shape not in ("scalar", "pointer") or not one.alone:
+            raise _Refused
+        plain = one.value is not None and one.shape == "scalar" and _plain(one.value)
+        _define(known, one.name, (one, one.value) if plain and one.value is not None else None)
+
+
+def _redefinitions(segment: _Segment) -> list[tuple[Node, Node]]:
+    found = []
+    for statement, _ in segment.redefined:
+        target = assigned(children(statement)[0])
+        if target is not None:
+            found.append((statement, target))
+    return found
+
+
+def _define(known: dict[str, tuple[Declared, Node] | None], name: str, value: tuple[Declared, Node] | None) -> None:
+    """A name gets a value; what was made of its earlier one cannot be made once more."""
+    for other, found in list(known.items()):
+        if found is not None and name in names(found[1]):
+            known[other] = None
+    known[name] = value
+
+
+def _again(
+    segment: _Segment, name: str, known: dict[str, tuple[Declared, Node] | None], here: set[str]
+) -> None:  # fmt: skip
+    """Have a name of an earlier segment defined once more in front of this one's rows. Raises _Refused."""
+    if name in segment.again or name in here:
+        return
+    found = known.get(name)
+    if found is None:
+        raise _Refused
+    declared, value = found
+    for other in sorted(names(value)):
+        if other in known:
+            _again(segment, other, known, here)
+    segment.again[name] = f"{declared.type} {name} = {text(value)};"
+
+
+def _is_row(node: Node) -> bool:
+    return node.type == "field_expression" and "".join(text(node).split()) == _ROW
+
+
+def _edits(site: Site, segments: Sequence[_Segment], columns: int, rows: int, factor: int) -> Edits | None:
+    unit, edits = indent_unit(site), list[Edit]()
+    first = fresh(site, "first")
+    line = fresh(site, "line", (first,))
+    for segment in segments:
+        if not segment.looped:
+            continue
+        begin, end = segment.looped[0].start_byte, segment.looped[-1].end_byte
+        outer = indent_at(site, begin)
+        changes = [(n.start_byte, n.end_byte, line) for s in segment.looped for n in walk(s) if _is_row(n)]
+        changes += [(s.start_byte, s.start_byte, f"{kind} ") for s, kind in segment.redefined]
+        again = "".join(f"{outer}{unit}{written}\n" for written in segment.again.values())
+        for spelling in (_ROW, "threadIdx . y"):
+            again = again.replace(spelling, line)
+        work = reindent(outer + render(site, begin, end, changes), outer, outer + unit)
+        loop = (
+            f"#pragma unroll\n{outer}for (int {first} = 0; {first} < {rows}; {first} += {rows // factor}) {{\n"
+            f"{outer}{unit}const int {line} = {first} + {_ROW};\n{again}{work}\n{outer}}}"
+        )
+        edits.append(Edit(Span(begin, end), loop))
+    return merge(in_file(site, *edits), launch_edits(site, block=[str(columns), str(rows // factor)]))
