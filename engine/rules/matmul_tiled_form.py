@@ -96,6 +96,8 @@ def untiled(site: Site) -> Untiled | None:
     edits = in_file(site, Edit(Span(here.start_byte, here.end_byte), written_body))
     plain_site = make_site(edit_program(site.program, edits), site.spec, site.step, site.target)
     there = body_node(plain_site)
+    if not _own_elements(plain_site):
+        return None
     return Untiled(plain_site, span(there), span(here))
 
 
@@ -107,6 +109,14 @@ def _square(site: Site) -> int:
     values = any("typename" not in p and "class" not in p for p in site.kernel.template_parameters)
     instances = {"".join(launch.template_args.split()) for launch in site.launches}
     return x if x == y > 1 and z == 1 and not (values and len(instances) > 1) else 0
+
+
+def _own_elements(site: Site) -> bool:
+    """Whether each thread touches one element of an array that is written: no barrier orders threads any more."""
+    uses = Scope(site).uses(body_node(site))
+    changed = {u.array for u in uses or () if u.writes}
+    places = {(u.array, u.index) for u in uses or () if u.array in changed}
+    return uses is not None and len(places) == len(changed) and all(index is not None for _, index in places)
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int
     __shared__ float as[TILE * TILE], bs[TILE * TILE];
     int row = blockIdx.y * blockDim.y + threadIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
     int other = blockIdx.x * TILE + threadIdx.y;
-    float acc = c[row < m && col < n ? row * n + col : 0];
+    float acc = row < m && col < n ? c[row * n + col] : 0.0f;
     for (int t = 0; t < (k - 1) / TILE + 1; ++t) {
         int at = t * TILE + threadIdx.x;
         as[threadIdx.y * TILE + threadIdx.x] = row < m && at < k ? a[row * k + at] : 0.f;
@@ -341,6 +341,7 @@ BARRIER = "        __syncthreads();\n"
         ("float sum = 0.0f;", "float sum = 0.0f; int k2 = k; k = 5;"),
         ("float sum = 0.0f;", "float sum = 0.0f; if (row >= m) return;"),
         ("float sum = 0.0f;", "float sum = threadIdx.x;"),
+        ("float sum = 0.0f;", "float sum = row < m ? c[row * n] : 0.0f;"),  # read by all before one writes it
         ("row < m && col < n) {", "row < m) {"),
         ("const float* a,", "float* a,"),
     ],
