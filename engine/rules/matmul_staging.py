@@ -31,7 +31,7 @@ Place = tuple[Polynomial, Polynomial]
 
 @dataclass(frozen=True)
 class Tile:
-    """A two-dimensional array in shared memory; `width` is the row length where the author folded it into one."""
+    """An array in shared memory with an element for each thread of a block; one extent where its rows are folded."""
 
     name: str
     type: str

@@ -35,10 +35,7 @@ from engine.rules.common import (
     value_in,
     walk,
 )
-from engine.rules.matmul_staging import (
-    Frame,
-    limits,
-)
+from engine.rules.matmul_staging import Frame, limits
 from engine.rules.matmul_tiled_loop import plain_loop, shared_tiles
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial, atom, number
