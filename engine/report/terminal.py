@@ -139,7 +139,8 @@ def found_by(proposers: Mapping[str, Any]) -> str:
     parts = []
     for name, share in sorted(proposers.items(), key=lambda pair: -pair[1]["gain"]):
         cost = f", {share['usd']:.2f} USD" if share["usd"] else ""
-        parts.append(f"{name} {2 ** share['gain']:.2f}× in {share['candidates']} candidates{cost}")
+        tried = f"{share['candidates']} candidate{'' if share['candidates'] == 1 else 's'}"
+        parts.append(f"{name} {2 ** share['gain']:.2f}× in {tried}{cost}")
     return "; ".join(parts)
 
 

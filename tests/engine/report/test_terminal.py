@@ -17,7 +17,7 @@ import pytest
 from benchmarks.report_size import recorded
 from engine.model import Outcome
 from engine.report.read import Node
-from engine.report.terminal import Live, how_to_take, print_result, print_tree, progress_line
+from engine.report.terminal import Live, found_by, how_to_take, print_result, print_tree, progress_line
 from engine.search.loop import Budget, Progress
 from tests.engine.report.make import predicted
 
@@ -146,6 +146,11 @@ def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "predicted speedup" in out
     assert "Predicted times" in out
     assert "Who found what (predicted): a 2.00×" in out
+
+
+def test_one_candidate_is_not_several() -> None:
+    shares = {"rules": {"gain": 1.0, "candidates": 1, "usd": 0}, "tuner": {"gain": 0.0, "candidates": 7, "usd": 0.5}}
+    assert found_by(shares) == "rules 2.00× in 1 candidate; tuner 1.00× in 7 candidates, 0.50 USD"
 
 
 def test_the_command_that_takes_a_patch_works_where_it_is_shown(
