@@ -102,24 +102,24 @@ def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Ma
             raise MachineError("there is no profiler without a GPU, so the arms would not differ", do="run it with one")
         lessons = _others(place, settings, kernel) if any(arm.get("memory") for arm in arms.values()) else []
 
-        def runs_of(profiled: Sequence[bool]) -> list[dict[str, Any]]:
+        def runs_of(some: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
             return [
                 {"arm": name, "seed": seed}
                 | _run(shared, place, kernel, seed, settings.candidates or CANDIDATES, arm, lessons)
                 for seed in range(settings.seeds or SEEDS)
-                for name, arm in arms.items()
-                if _profiled(arm) in profiled
+                for name, arm in some.items()
             ]
 
         missing = learnt = 0
-        while machine.mode == "measured" and any(map(_profiled, arms.values())) and learnt < _LEARN_AT_MOST:
+        learning = {name: arm for name, arm in arms.items() if _profiled(arm) and machine.mode == "measured"}
+        while learning and learnt < _LEARN_AT_MOST:
             learnt, shared.learns = learnt + 1, True
-            runs_of([True])
+            runs_of(learning)
             put_off, missing = shared.insights.drain(_COUNTED_S) if shared.insights is not None else (0, 0)
             if not put_off:
                 break
         learning_s, shared.learns = time.monotonic() - begin, False
-        runs = runs_of([True, False])
+        runs = runs_of(arms)
         evaluators = shared.evaluators
         assert evaluators is not None
         assert evaluators.store is not None

@@ -356,11 +356,7 @@ def _privatised(
     if any(n.type == "return_statement" for w in mapping.work for n in walk(w)) or names(index) & written(body):
         return None
     limit, guard = text(mapping.bounds["x"]), mapping.guards[0]
-    start = f"blockIdx.x * {one.extent} + threadIdx.x"
-    loop = (
-        f"{inner}for ({one.type} {one.name} = {start}; {one.name} < {limit}; {one.name} += {one.extent} * gridDim.x) {{"
-    )
-    lines = [*head, loop]
+    lines = [*head, inner + one.grid_stride(limit)]
     for node in mapping.derived:
         lines.append(
             reindent(render(site, node.start_byte, node.end_byte), indent_at(site, node.start_byte), inner + unit)

@@ -44,6 +44,19 @@ if TYPE_CHECKING:
 _FACTORS = (4, 2, 8)
 _LEAST_THREADS = 64
 _ROW = "threadIdx.y"
+_LOADS = ("subscript_expression", "call_expression", "pointer_expression", "assignment_expression", "update_expression")
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What a name stands for, to be written once more: `int row = …`."""
+
+    declared: Declared
+    value: Node
+
+
+# What the loops' earlier statements declare, by name; None where it cannot be written once more.
+_Known = dict[str, _Value | None]
 
 
 @dataclass
@@ -51,8 +64,9 @@ class _Segment:
     """What a thread does between two barriers: the statements of the loop over its rows, and definitions made once more in front."""
 
     looped: list[Node] = field(default_factory=list)
-    again: dict[str, str] = field(default_factory=dict)  # by name: `int row = …`, as written
-    redefined: list[tuple[Node, str]] = field(default_factory=list)  # assignments that become declarations of this type
+    again: dict[str, _Value] = field(default_factory=dict)
+    redefined: list[tuple[Node, Declared]] = field(default_factory=list)  # assignments that become declarations
+    own: set[str] = field(default_factory=set)  # the names that the loop declares
 
 
 class _Refused(Exception):
@@ -107,7 +121,7 @@ def _segments(site: Site) -> list[_Segment]:
     changed = {text(strip(t)) for n in walk(body) if (t := assigned(n)) is not None and strip(t).type == "identifier"}
     moving = _moving(statements, top)
     segments = [_Segment()]
-    known: dict[str, tuple[Declared, Node] | None] = {}
+    known: _Known = {}
     for statement in statements:
         if is_barrier(site, statement):
             segments.append(_Segment())
@@ -150,101 +164,82 @@ def _stays(declared: Sequence[Declared], changed: set[str], moving: set[str]) ->
 
 def _plain(value: Node) -> bool:
     """Whether an expression is index arithmetic alone."""
-    return not any(
-        n.type
-        in (
-            "subscript_expression",
-            "call_expression",
-            "pointer_expression",
-            "assignment_expression",
-            "update_expression",
-        )
-        for n in walk(value)
-    )
+    return not any(n.type in _LOADS for n in walk(value))
 
 
 def _take(
-    site: Site, segment: _Segment, statement: Node, declared: Sequence[Declared], top: dict[str, Declared],
-    known: dict[str, tuple[Declared, Node] | None],
+    site: Site, segment: _Segment, statement: Node, declared: Sequence[Declared], top: dict[str, Declared], known: _Known
 ) -> None:  # fmt: skip
-    """Add a statement to the loop of a segment. `known` has what defines a name of an earlier statement, None where nothing does."""
+    """Add a statement to the loop of a segment."""
     if not local_only(site, statement) or any(n.type == "return_statement" for n in walk(statement)):
         raise _Refused
-    inner = children(statement)
-    whole = inner[0] if statement.type == "expression_statement" and len(inner) == 1 else None
-    target = assigned(whole) if whole is not None and whole.type == "assignment_expression" else None
-    sign = whole.child_by_field_name("operator") if whole is not None else None
-    right = whole.child_by_field_name("right") if whole is not None else None
-    redefines = target is not None and target.type == "identifier" and sign is not None and text(sign) == "="
-    here = {d.name for s in segment.looped for d in top.values() if d.node == s} | {
-        text(n) for _, n in _redefinitions(segment)
-    }
-    used = names(statement)
-    if redefines and target is not None:
-        used = names(right) if right is not None else set()
-    for name in sorted((used & set(known)) - here - {d.name for d in declared}):
-        _again(segment, name, known, here)
+    whole, name, right = _assignment(statement)
+    used = names(right) if right is not None else names(statement)
+    for other in sorted((used & known.keys()) - segment.own - {d.name for d in declared}):
+        _again(segment, other, known)
     for node in walk(statement):
         changes = assigned(node)
-        if changes is None or strip(changes).type != "identifier":
+        if changes is None or strip(changes).type != "identifier" or node == whole:
             continue
-        name = text(strip(changes))
+        changed = text(strip(changes))
         # What one row's work leaves in a variable must not be there for another's.
-        if redefines and node == whole:
-            continue
-        if name in top and name not in here and name not in segment.again:
+        if changed in top and changed not in segment.own | segment.again.keys():
             raise _Refused
-        _define(known, name, None)
+        _define(known, changed, None)
     segment.looped.append(statement)
-    if redefines and target is not None and right is not None:
-        name = text(target)
+    if right is not None:
         if name not in top or name in names(right):
             raise _Refused
-        if name not in here and name not in segment.again:
-            segment.redefined.append((statement, top[name].type.removeprefix("const ")))
-        _define(known, name, (top[name], right) if _plain(right) and top[name].shape == "scalar" else None)
+        if name not in segment.own | segment.again.keys():
+            segment.redefined.append((statement, top[name]))
+            segment.own.add(name)
+        _define(known, name, _Value(top[name], right) if _plain(right) and top[name].shape == "scalar" else None)
     for one in declared:
         if one.shape not in ("scalar", "pointer") or not one.alone:
             raise _Refused
+        segment.own.add(one.name)
         plain = one.value is not None and one.shape == "scalar" and _plain(one.value)
-        _define(known, one.name, (one, one.value) if plain and one.value is not None else None)
+        _define(known, one.name, _Value(one, one.value) if plain and one.value is not None else None)
 
 
-def _redefinitions(segment: _Segment) -> list[tuple[Node, Node]]:
-    found = []
-    for statement, _ in segment.redefined:
-        target = assigned(children(statement)[0])
-        if target is not None:
-            found.append((statement, target))
-    return found
+def _assignment(statement: Node) -> tuple[Node | None, str, Node | None]:
+    """The expression of `name = value;`, the name and the value; None for other statements."""
+    inner = children(statement)
+    whole = inner[0] if statement.type == "expression_statement" and len(inner) == 1 else None
+    if whole is None or whole.type != "assignment_expression":
+        return None, "", None
+    left, sign, right = (whole.child_by_field_name(f) for f in ("left", "operator", "right"))
+    if left is None or left.type != "identifier" or sign is None or text(sign) != "=":
+        return None, "", None
+    return whole, text(left), right
 
 
-def _define(known: dict[str, tuple[Declared, Node] | None], name: str, value: tuple[Declared, Node] | None) -> None:
+def _define(known: _Known, name: str, value: _Value | None) -> None:
     """A name gets a value; what was made of its earlier one cannot be made once more."""
     for other, found in list(known.items()):
-        if found is not None and name in names(found[1]):
+        if found is not None and name in names(found.value):
             known[other] = None
     known[name] = value
 
 
-def _again(
-    segment: _Segment, name: str, known: dict[str, tuple[Declared, Node] | None], here: set[str]
-) -> None:  # fmt: skip
+def _again(segment: _Segment, name: str, known: _Known) -> None:
     """Have a name of an earlier segment defined once more in front of this one's rows. Raises _Refused."""
-    if name in segment.again or name in here:
+    if name in segment.again or name in segment.own:
         return
-    found = known.get(name)
+    found = known[name]
     if found is None:
         raise _Refused
-    declared, value = found
-    for other in sorted(names(value)):
-        if other in known:
-            _again(segment, other, known, here)
-    segment.again[name] = f"{declared.type} {name} = {text(value)};"
+    for other in sorted(names(found.value) & known.keys()):
+        _again(segment, other, known)
+    segment.again[name] = found
 
 
 def _is_row(node: Node) -> bool:
     return node.type == "field_expression" and "".join(text(node).split()) == _ROW
+
+
+def _rows_as(name: str, node: Node) -> list[tuple[int, int, str]]:
+    return [(n.start_byte, n.end_byte, name) for n in walk(node) if _is_row(n)]
 
 
 def _edits(site: Site, segments: Sequence[_Segment], columns: int, rows: int, factor: int) -> Edits | None:
@@ -256,11 +251,14 @@ def _edits(site: Site, segments: Sequence[_Segment], columns: int, rows: int, fa
             continue
         begin, end = segment.looped[0].start_byte, segment.looped[-1].end_byte
         outer = indent_at(site, begin)
-        changes = [(n.start_byte, n.end_byte, line) for s in segment.looped for n in walk(s) if _is_row(n)]
-        changes += [(s.start_byte, s.start_byte, f"{kind} ") for s, kind in segment.redefined]
-        again = "".join(f"{outer}{unit}{written}\n" for written in segment.again.values())
-        for spelling in (_ROW, "threadIdx . y"):
-            again = again.replace(spelling, line)
+        again = "".join(
+            f"{outer}{unit}{one.declared.type} {name} = "
+            f"{render(site, one.value.start_byte, one.value.end_byte, _rows_as(line, one.value))};\n"
+            for name, one in segment.again.items()
+        )
+        changes = [change for statement in segment.looped for change in _rows_as(line, statement)]
+        for statement, declared in segment.redefined:
+            changes.append((statement.start_byte, statement.start_byte, declared.type.removeprefix("const ") + " "))
         work = reindent(outer + render(site, begin, end, changes), outer, outer + unit)
         loop = (
             f"#pragma unroll\n{outer}for (int {first} = 0; {first} < {rows}; {first} += {rows // factor}) {{\n"

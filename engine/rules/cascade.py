@@ -36,6 +36,7 @@ from engine.rules.common import (
     walk,
 )
 from engine.rules.model import Proposal, Site
+from engine.rules.reduction import neutral
 from engine.rules.register_accumulate import changed_names
 from engine.rules.scope import assigned, manageable
 from engine.rules.threads import Index, covers, in_parameters, thread_indices
@@ -45,7 +46,6 @@ from engine.source.model import Edit, Span
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_ZERO = {"float": "0.0f", "double": "0.0", "int": "0"}
 _TIMES = (1, 2, 4)  # as many blocks as the target holds at once, and more: blocks do not end together
 
 
@@ -80,7 +80,7 @@ class Cascade:
         if bringing is None or not covers(site, bringing.size, tuple((c.grid[0], c.block[0]) for c in before), 1):
             return
         (block,) = threads
-        at_once = min(site.target.max_threads_per_sm // block, site.target.max_blocks_per_sm)
+        at_once = site.target.blocks_at_once(block)
         for rank, times in enumerate(_TIMES):
             blocks = site.target.multiprocessors * at_once * times
             if not any(c.grid[0] >= 2 * blocks for c in before):
@@ -174,8 +174,6 @@ def _edits(site: Site, bringing: _Bringing, blocks: int, threads: int) -> Edits 
     outer = indent_at(site, index.declaration.start_byte)
     inner = outer + indent_unit(site)
     total = fresh(site, "thread_sum")
-    zero = _ZERO.get(bringing.type, f"static_cast<{bringing.type}>(0)")
-    start, stride = f"blockIdx.x * {index.extent} + threadIdx.x", f"{index.extent} * gridDim.x"
     chosen = _known_choices(bringing)
 
     def written(start: int, end: int) -> str:
@@ -184,8 +182,8 @@ def _edits(site: Site, bringing: _Bringing, blocks: int, threads: int) -> Edits 
     work = written(index.declaration.end_byte, store.start_byte).strip("\n").rstrip()
     value = written(bringing.value.start_byte, bringing.value.end_byte)
     lines = [
-        f"{bringing.type} {total} = {zero};",
-        f"{outer}for ({index.type} {index.name} = {start}; {index.name} < {text(bringing.bound)}; {index.name} += {stride}) {{",
+        f"{bringing.type} {total} = {neutral(bringing.type, 'sum')};",
+        outer + index.grid_stride(text(bringing.bound)),
         *([reindent(work, outer, inner)] if work.strip() else []),
         f"{inner}{total} += {value};",
         f"{outer}}}",

@@ -127,7 +127,7 @@ class Coarsen:
         threads = {c.threads for c in before}
         if len(threads) != 1:
             return
-        at_once = min(site.target.max_threads_per_sm // max(threads), site.target.max_blocks_per_sm)
+        at_once = site.target.blocks_at_once(max(threads))
         for times in (1, 2, _MOST_WAVES):
             blocks = site.target.multiprocessors * at_once * times
             if all(c.grid[0] == blocks for c in before):
@@ -231,10 +231,7 @@ def _grid_stride(site: Site, mapping: ThreadMap, factor: int, before: tuple[Laun
     blocks = {c.block for c in before}
     if bounds is None or index is None or list(bounds) != ["x"] or len(blocks) != 1 or not only_bound(mapping):
         return None
-    limit = text(mapping.bounds["x"])
-    start = f"blockIdx.x * {index.extent} + threadIdx.x"
-    stride = f"{index.extent} * gridDim.x"
-    loop = f"for ({index.type} {index.name} = {start}; {index.name} < {limit}; {index.name} += {stride}) {{"
+    loop = index.grid_stride(text(mapping.bounds["x"]))
     body = _looped(site, mapping, index, None, [loop], [], keep_guard=False)
     grid = [ceil_div(bounds["x"], blocks.pop()[0] * factor)]
     edits = merge(body, launch_edits(site, grid=grid)) if body is not None else None

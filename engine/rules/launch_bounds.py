@@ -50,7 +50,7 @@ class LaunchBounds:
         def make(values: Mapping[str, int]) -> Proposal | None:
             return next(self._bounded(site, at, size, values["resident"], 0.1), None)
 
-        most = min(site.target.max_blocks_per_sm, site.target.max_threads_per_sm // size)
+        most = site.target.blocks_at_once(size)
         yield Family(self.name, self.summary, {"resident": tuple(range(most + 1))}, (), make, 0.1)
 
     def _bounded(self, site: Site, place: int, size: int, resident: int, prior: float) -> Iterator[Proposal]:

@@ -84,7 +84,8 @@ def untiled(site: Site) -> Untiled | None:
     """The kernel with the plain loop in place of its tiles; None where it is no product over tiles that are proven so."""
     if not sound(site) or not manageable(site) or len(site.kernel.shared) != 2:
         return None
-    written_body = _Reader(site).body() if _square(site) else None
+    extent = _square(site)
+    written_body = _Reader(site, extent).body() if extent else None
     if written_body is None:
         return None
     from engine.rules import make_site
@@ -128,13 +129,13 @@ class _Epilogue:
 
 
 class _Reader:
-    """Reads one kernel; `body` gives the plain kernel's."""
+    """Reads one kernel that is launched in blocks of `extent` x `extent` threads; `body` gives the plain kernel's."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, extent: int) -> None:
         self.site = site
         self.root = body_node(site)
         self.scope = Scope(site)
-        self.extent = _square(site)
+        self.extent = extent
         before = configs_of(site, {}) or ()
         self.grids = [(c.grid[0], c.grid[1]) for c in before]
         self.frame = Frame(site, self.scope, self.extent, "", "")

@@ -32,6 +32,10 @@ class Target:
         """Bytes of static and dynamic shared memory that one block can have at most."""
         return self.shared_per_sm - self.shared_reserved
 
+    def blocks_at_once(self, threads: int) -> int:
+        """Blocks of so many threads that one multiprocessor holds at most."""
+        return min(self.max_threads_per_sm // threads, self.max_blocks_per_sm)
+
 
 @dataclass(frozen=True)
 class Site:

@@ -49,10 +49,14 @@ class Reduction:
 
     def identity(self, kind: str = "") -> str:
         """The value that changes nothing, in type `kind` (default: its own); only for what is not idempotent."""
-        kind = kind or self.type
-        digits = "1" if self.operation == "product" else "0"
-        plain = {"int": digits, "double": f"{digits}.0", "float": f"{digits}.0f"}
-        return plain.get(kind, f"static_cast<{kind}>({digits})")
+        return neutral(kind or self.type, self.operation)
+
+
+def neutral(kind: str, operation: Operation) -> str:
+    """The value of a type that an operation which is not idempotent starts from."""
+    digits = "1" if operation == "product" else "0"
+    plain = {"int": digits, "double": f"{digits}.0", "float": f"{digits}.0f"}
+    return plain.get(kind, f"static_cast<{kind}>({digits})")
 
 
 def reductions(scope: Scope, loop: StrideLoop, template_types: frozenset[str] = frozenset()) -> list[Reduction] | None:

@@ -50,6 +50,11 @@ class Index:
     declaration: Node
     alone: bool  # the only variable of its declaration
 
+    def grid_stride(self, limit: str) -> str:
+        """The head of a loop in which the grid's threads share out the elements below a limit; of an index along x, factor 1."""
+        start, step = f"blockIdx.x * {self.extent} + threadIdx.x", f"{self.extent} * gridDim.x"
+        return f"for ({self.type} {self.name} = {start}; {self.name} < {limit}; {self.name} += {step}) {{"
+
 
 @dataclass(frozen=True)
 class ThreadMap:
