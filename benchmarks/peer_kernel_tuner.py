@@ -21,7 +21,7 @@ from benchmarks.sidebyside import Stage, compared, interleaved
 from engine.errors import MachineError
 
 KERNELS = ("saxpy", "transpose", "row_sum", "gemm", "convolution")
-SECONDS, SEEDS = 100.0, 3
+SECONDS, SEEDS = 240.0, 3
 WANTED_RATE, WANTED_SHARE = 10.0, 0.1
 _OURS_S = 70.0  # set-up, every point, three short runs and the comparison; a space of 328 points took 20 s
 _LARGE = 150  # points: from here on a tenth of the evaluations must do

@@ -228,7 +228,7 @@ class GpuEvaluator:
                 return _refused(evaluation, failure), None
             if incumbent is not None:
                 # Against the incumbent first: most lose there, and the original may be a hundred times slower to run.
-                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", 0.0)
+                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", 1.0)
                 if failure or against is None or against <= 1.0:
                     passed("time")
                     return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
@@ -288,7 +288,10 @@ class GpuEvaluator:
             failure = next((r["failure"] for r in results if r["failure"]), None)
             if failure:
                 return measurement, failure, None
-            reason = disturbance(before, self._runner.monitor.read())
+            # One that was given up was hardly timed: a reading that is just over will do, and each costs as much as it did.
+            monitor = self._runner.monitor
+            given_up = all(r["given_up"] for r in results)
+            reason = disturbance(before, monitor.recent() if given_up else monitor.read())
             behind = max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"

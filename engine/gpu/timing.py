@@ -7,6 +7,7 @@ was done in one timed launch serves no other, and no launch finds its data in th
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +31,8 @@ FLUSH_BYTES = 256 << 20  # over four times the largest L2 (60 MB on an H200)
 WARM_UP_S = 0.003
 PAUSE_S = 0.02  # a GPU that was busy so short a time ago has not lowered its clocks
 FIRST_ROUNDS = 5
-GIVE_UP = 0.85  # of the bar: three cold launches tell 15 % apart
+# Of the bar, the speed below which a candidate is given up after so many cold launches: two tell 30 % apart, four 15 %.
+GIVE_UP = ((2, 0.7), (4, 0.85))
 BATCH = 5
 _SET_SEED = 1  # of the first set's inputs; the salt, new in every round, makes them new
 
@@ -88,16 +90,23 @@ class Timer:
             twin.copy_inputs(first)
         return [first, *extra[: count - 1]]
 
-    def _warm_up(self, call: Call, buffers: CaseBuffers) -> list[float]:
-        """Cold single launches in µs after one that does not count: three, and after a pause as many as warm the clocks up."""
+    def _warm_up(self, call: Call, buffers: CaseBuffers, most_us: float = math.inf) -> tuple[list[float], bool]:
+        """Cold single launches in µs, and whether there is no hope: all are above `most_us` by more than so few can be wrong.
+
+        Four launches, of which the last three count, and after a pause as many as warm the clocks up; fewer where there is no hope.
+        """
         begin = time.perf_counter()
         needed_s = WARM_UP_S if begin - self._busy_until > PAUSE_S else 0.0
         times: list[float] = []
-        while len(times) < 4 or (time.perf_counter() - begin < needed_s and len(times) < 30):
+        hopeless = False
+        while not hopeless and (len(times) < 4 or (time.perf_counter() - begin < needed_s and len(times) < 30)):
             buffers.reset(buffers.main, 0)
             times.append(self._once(call, 0))
+            share = max((share for count, share in GIVE_UP if len(times) >= count), default=0.0)
+            warm = time.perf_counter() - begin >= needed_s
+            hopeless = warm and most_us < share * min(times[-3:]) and min(times[-3:]) > GRAPH_BELOW_US
         self._busy_until = time.perf_counter()
-        return times[-3:]
+        return times[-3:], hopeless
 
     def _once(self, call: Call, slot: int) -> float:
         start, stop = self._events[slot]
@@ -118,22 +127,26 @@ class Timer:
     ) -> dict[str, Any]:  # fmt: skip
         """Time programs (the first is the original, the last the candidate) on fresh inputs of one case.
 
-        A candidate whose first launches are clearly below `bar` (a speedup) is given up with three samples.
-        Returns samples in µs per program (in the order given), the check after timing (`failure`) and how far host and events disagree.
+        A candidate that is clearly below `bar` (a speedup over the first) is given up, after its first launches or a few rounds.
+        Returns samples in µs per program (in the order given), the check after timing (`failure`), how far host and events disagree,
+        and whether the candidate was `given_up` before any round.
         """
         buffers = self.checker.buffers(index)
         buffers.draw(seed, "declared", widen=False)
         calls = [Call(loaded, launches, buffers.arguments(buffers.main)) for loaded, launches in programs]
         # The yardstick's own time hardly moves: it is not warmed up anew for every candidate.
-        warm = [self._known_us.get((index, id(programs[0][0]))) or self._warm_up(calls[0], buffers)]
+        yardstick = self._known_us.get((index, id(programs[0][0]))) or self._warm_up(calls[0], buffers)[0]
         self._known_us = {
-            (index, id(programs[0][0])): warm[0],
+            (index, id(programs[0][0])): yardstick,
             **{k: v for k, v in self._known_us.items() if k[0] != index},
         }
-        warm += [self._warm_up(call, buffers) for call in calls[1:]]
-        estimates = [min(times) for times in warm]
-        if estimates[0] / estimates[-1] < GIVE_UP * bar and estimates[-1] > GRAPH_BELOW_US:
-            return {"samples_us": warm, "failure": None, "host_over_events": 1.0}
+        most_us = min(yardstick) / bar if bar else math.inf
+        warm = [yardstick, *(self._warm_up(call, buffers)[0] for call in calls[1:-1])]
+        own, hopeless = self._warm_up(calls[-1], buffers, most_us)
+        if hopeless:
+            samples = [*(times[: len(own)] for times in warm), own]
+            return {"samples_us": samples, "failure": None, "host_over_events": 1.0, "given_up": True}
+        estimates = [min(times) for times in (*warm, own)]
         graph = min(estimates) < GRAPH_BELOW_US
         spans = [max(1, min(MAX_SETS, round(GRAPH_SPAN_US / max(estimate, 1.0)))) for estimate in estimates]
         most = max(1, min(MAX_SETS, MAX_SET_BYTES // max(1, buffers.data_bytes)))
@@ -146,11 +159,12 @@ class Timer:
                 contestant.graph = self._record(contestant.launch_each)
                 contestant.graph.launch(self.stream)
             contestants.append(contestant)
-        failure, host_over_events = self._rounds(index, contestants, sets, effort, seed)
+        failure, host_over_events = self._rounds(index, contestants, sets, effort, seed, bar)
         return {
             "samples_us": [c.samples_us for c in contestants],
             "failure": failure,
             "host_over_events": host_over_events,
+            "given_up": False,
         }
 
     def _record(self, work: Callable[[Any], None]) -> Any:
@@ -167,7 +181,7 @@ class Timer:
         return self._graphs[key]
 
     def _rounds(
-        self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort, seed: int
+        self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort, seed: int, bar: float
     ) -> tuple[dict[str, Any] | None, float]:  # fmt: skip
         begin = time.perf_counter()
         candidate = contestants[-1]
@@ -210,7 +224,7 @@ class Timer:
             last = (
                 done >= effort.rounds
                 or time.perf_counter() - begin > effort.budget_s
-                or (done >= FIRST_ROUNDS and self._narrow(contestants, effort))
+                or (done >= FIRST_ROUNDS and self._decided(contestants, effort, bar))
             )
             if (batch == checked_batch or last) and self.checker.defences.timed_results:
                 # The candidate ran last: its timed launch must have left the right result.
@@ -220,9 +234,9 @@ class Timer:
         return failure, worst_gap
 
     @staticmethod
-    def _narrow(contestants: list[Contestant], effort: Effort) -> bool:
+    def _decided(contestants: list[Contestant], effort: Effort, bar: float) -> bool:
         interval = paired_ratio(contestants[0].samples_us, contestants[-1].samples_us)
-        return interval.half_width < effort.half_width
+        return interval.half_width < effort.half_width or interval.high < bar
 
     def _refresh(self, index: int, sets: list[CaseBuffers]) -> None:
         """New inputs in every set; where none is drawn by a kernel of ours they stay as they are."""

@@ -78,6 +78,14 @@ def test_the_original_is_no_faster_than_itself(bench):
     assert 0.97 < evaluation.measurement.ratio < 1.03
 
 
+def test_what_is_far_too_slow_is_given_up_after_two_launches(bench):
+    body = "float v = x[i]; for (int k = 0; k < 200; ++k) { v = v * 0.5f + x[i] * 0.5f; } y[i] = expf(v * 0.25f) + 2.0f;"
+    evaluation = bench("y[i] = expf(x[i] * 0.25f) + 2.0f;", body)
+    assert evaluation.outcome is Outcome.SLOWER, evaluation
+    assert evaluation.measurement.cases[0].samples == 2
+    assert 0.01 < evaluation.measurement.ratio < 0.7
+
+
 def test_a_better_block_is_accepted_with_its_interval_and_confirmed(bench):
     built = bench.build("scale<<<(n + 63) / 64, 64>>>", "scale<<<(n + 255) / 256, 256>>>")
     evaluation, _ = bench.evaluator.evaluate(built, None)

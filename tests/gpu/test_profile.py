@@ -111,7 +111,7 @@ def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machin
     assert any("line " in sentence for sentence in result.diagnosis), (result.diagnosis, result.notes)
     assert result.best is not None
     assert result.trajectory[-1].diagnosis
-    assert result.trajectory[-1].moved
+    assert any(step.moved for step in result.trajectory), result.trajectory
     assert 0 < result.stages[HELD] < 0.15 * result.elapsed_s, result.stages
     assert result.stages[WAITED] < 0.1 * result.elapsed_s, result.stages
 
@@ -124,7 +124,7 @@ def test_a_search_that_waits_counts_every_candidate_that_is_right(machine: Machi
     from engine.search.insight import COUNTED
     from engine.search.loop import Budget
 
-    options = Options(EXAMPLES / "saxpy.cu", budget=Budget(candidates=40), out=tmp_path / "out", profile="all")
+    options = Options(EXAMPLES / "gelu_bias.cu", budget=Budget(candidates=40), out=tmp_path / "out", profile="all")
     result, out = optimize(options, machine)
     assert not [note for note in result.notes if "counted" in note or "no counters" in note], result.notes
     with closing(sqlite3.connect(out / "journal.sqlite")) as db:
