@@ -20,6 +20,7 @@ from benchmarks import roofline
 from benchmarks.bench import Place, Row, Settings, Table
 from benchmarks.examples import optiml
 from engine.errors import MachineError
+from engine.search.loop import NOTHING_LEFT
 from engine.source.load import repository_root
 
 # What a run may take beyond its budget: setting up, validating and confirming. Ours; a run over it counts as failed.
@@ -108,6 +109,7 @@ def search(place: Place, file: str, seconds: float, seed: int, device: str, more
         "steps": [step["summary"] for step in result["trajectory"]],
         "diagnosis": (result["trajectory"][-1]["diagnosis"] if result["trajectory"] else result["diagnosis"])[:1],
         "candidates": result["counts"]["candidates"], "counts": result["counts"], "elapsed_s": result["elapsed_s"],
+        "stopped": result["stopped"],
         "stages": result["stages"], "overhead": overhead(result), "peak_bytes": peak_bytes,
         "device": result["signals"]["device"], "versions": result["provenance"]["versions"],
     }  # fmt: skip
@@ -203,6 +205,7 @@ def summary(rows: Mapping[str, Row]) -> dict[str, Any]:
         "geometric_mean": math.exp(sum(math.log(r["ratio"]) for r in kept) / len(kept)),
         "suggested": sum(r["suggested"] for r in kept),
         "untried": sum(not r["candidates"] for r in kept),
+        "without_edits": sum(not r["candidates"] and r.get("stopped") == NOTHING_LEFT for r in kept),
         "memory_bound": len(memory),
         "memory_bound_at_share": sum(r["share_of_floor"] >= WANTED_SHARE for r in memory),
         "below_share": {
@@ -246,7 +249,12 @@ def render(record: Mapping[str, Any]) -> str:
 
 def _sentences(name: str, total: Mapping[str, Any]) -> list[str]:
     said = []
-    if untried := total.get("untried"):
+    without_edits = total.get("without_edits", 0)
+    if without_edits:
+        said.append(
+            f"In {without_edits} of {total['kernels']} runs no rule had an edit to try: they tell nothing of the kernel."
+        )
+    if untried := total.get("untried", 0) - without_edits:
         said.append(f"{untried} of {total['kernels']} runs had no time to try a candidate, and tell nothing.")
     if name == "controls":
         said.append(f"{total['suggested']} of {total['kernels']} runs suggested something; wanted: none.")

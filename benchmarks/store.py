@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.counters import StoredCounters
 from engine.evaluate.analysis import Prepared
@@ -32,6 +32,9 @@ from engine.search.insight import Evidence, Insight
 from engine.search.journal import evaluation_from_json
 from engine.search.parts import Observation
 from engine.spec.model import KernelSpec
+from engine.tune.offers import Offer
+
+T = TypeVar("T")
 
 _DIAGNOSED_S = 20.0  # starting Nsight Compute takes some four seconds, a kernel half a second
 _SHARE = 100.0  # of the time, for the profiler: as soon as it can
@@ -281,7 +284,7 @@ class SharedInsight:
 
 
 class SharedFront:
-    """The workers that analyse candidates, for all runs of one kernel: what rules propose for a program is asked once.
+    """The workers that analyse candidates, for all runs of one kernel: what rules and templates offer for a program is asked once.
 
     A worker belongs to the thread that asks it, and a run's threads end with the run; so these threads are its own.
     """
@@ -289,6 +292,7 @@ class SharedFront:
     def __init__(self, inner: Any, jobs: int) -> None:
         self._inner, self._threads = inner, ThreadPoolExecutor(jobs, thread_name_prefix="front")
         self._proposed: dict[str, Future[tuple[list[Proposal], list[RuleFailure]]]] = {}
+        self._offered: dict[str, Future[list[Offer]]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -305,12 +309,18 @@ class SharedFront:
         return prepared
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
-        with self._lock:
-            future = self._proposed.get(program.digest)
-            if future is None:
-                future = self._proposed[program.digest] = self._threads.submit(self._inner.propose, program)
-        found, failures = future.result()
+        found, failures = self._once(self._proposed, self._inner.propose, program)
         return list(found), list(failures)
+
+    def offers(self, program: Program) -> list[Offer]:
+        return list(self._once(self._offered, self._inner.offers, program))
+
+    def _once(self, known: dict[str, Future[T]], ask: Callable[[Program], T], program: Program) -> T:
+        with self._lock:
+            future = known.get(program.digest)
+            if future is None:
+                future = known[program.digest] = self._threads.submit(ask, program)
+        return future.result()
 
     def close(self) -> None:
         """Nothing: the next run uses it again."""

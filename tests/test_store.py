@@ -20,6 +20,7 @@ from benchmarks.counters import StoredCounters
 from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight, SharedMachine
 from engine.evaluate.analysis import Prepared
 from engine.evaluate.model import Evaluator
+from engine.front.client import Front
 from engine.model import Binary, LaunchConfig, Resources
 from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
 from engine.profile.service import BATCH, Answer, Priority, ProfileService
@@ -304,15 +305,28 @@ def test_the_insight_of_all_runs_has_the_file_before_its_profiler(tmp_path: Path
     shared.end()
 
 
+def test_a_shared_front_is_asked_like_any_other() -> None:
+    """A search by the tuner asked it for templates, and it had none to give."""
+    public = {name for name, value in vars(Front).items() if callable(value) and not name.startswith("_")}
+    assert {"prepare", "propose", "offers", "close"} <= public
+    for name in public:
+        wanted, ours = (inspect.signature(getattr(one, name)).parameters for one in (Front, SharedFront))
+        assert list(wanted) == list(ours), name
+
+
 def test_what_rules_propose_is_asked_once_for_all_runs() -> None:
     asked: list[tuple[str, str]] = []
 
-    class Front:
+    class Asked:
         original_program: Any = None
 
         def propose(self, of: Any) -> Any:
-            asked.append((of.data.decode(), threading.current_thread().name))
+            asked.append(("proposed", threading.current_thread().name))
             return [edit(of, "// faster")], []
+
+        def offers(self, of: Any) -> Any:
+            asked.append(("offered", threading.current_thread().name))
+            return ["one"]
 
         def prepare(self, of: Any) -> Any:
             return Prepared(of.data.decode(), ())
@@ -320,14 +334,15 @@ def test_what_rules_propose_is_asked_once_for_all_runs() -> None:
         def close(self) -> None:
             asked.append(("closed", ""))
 
-    front = SharedFront(Front(), 2)
+    front = SharedFront(Asked(), 2)
     front.original_program = program()
     found = [front.propose(program())[0] for _ in range(3)]
+    assert [front.offers(program()) for _ in range(2)] == [["one"], ["one"]]
     front.close()  # a run ends
     assert front.prepare(program("other\n")).text == "other\n"
     found[0].clear()  # what one run does with its list is its own affair
     assert [len(one) for one in found] == [0, 1, 1]
-    assert len(asked) == 1
+    assert [what for what, _ in asked] == ["proposed", "offered"]
     assert asked[0][1].startswith("front")  # whose worker stays when the thread of a run ends
     front.end()
     assert asked[-1][0] == "closed"

@@ -30,7 +30,9 @@ _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCRE
 SELECT, EDIT, BOOK, JOURNAL = "select", "edit", "book", "journal"
 # Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
 _SWITCH_S = 0.0005
-INTERRUPTED = "it was interrupted"  # why a search ended: then nothing was confirmed
+# Why a search ended. After an interrupt nothing was confirmed.
+INTERRUPTED = "it was interrupted"
+NOTHING_LEFT = "nothing is left to try"
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class Search:
                         continue
                     exhausted = not self._spent(budget)
                 if not pending and not self._coming:
-                    self.progress.stopped = "nothing is left to try" if exhausted else "the budget is spent"
+                    self.progress.stopped = NOTHING_LEFT if exhausted else "the budget is spent"
                     return
                 timeout = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
                 waiting = time.monotonic()
