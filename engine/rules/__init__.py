@@ -31,6 +31,7 @@ _MODULES: tuple[tuple[str, str], ...] = (
     ("vectorize", "Vectorize"),
     ("row_vectorize", "RowVectorize"),
     ("block_size", "BlockSize"),
+    ("tile_size", "TileSize"),
     ("unroll_jam", "UnrollJam"),
     ("coarsen", "Coarsen"),
     ("block_rows", "BlockRows"),

@@ -95,7 +95,7 @@ class Family:
 
     `parameters` are the values that each figure may take, `conditions` expressions over them (for `engine.arith`) that must not
     be 0, those of the target's limits included as far as the rule knows them. `make` gives the proposal for one choice, or
-    None where the edit cannot be written so.
+    None where the edit cannot be written so. `impossible` says, as a condition, what a choice breaks that expressions cannot tell.
     """
 
     rule: str
@@ -104,6 +104,7 @@ class Family:
     conditions: tuple[str, ...]
     make: Callable[[Mapping[str, int]], Proposal | None]
     prior: float = 0.5  # as of a proposal: that the best choice helps
+    impossible: Callable[[Mapping[str, int]], str] = lambda values: ""
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.arith import ArithmeticError_, evaluate_int
 from engine.source.model import Span, Unit
@@ -14,16 +14,20 @@ _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*", re.ASCII)
 _MAX_DEPTH = 8
 
 
-def integers(unit: Unit, names: Iterable[str]) -> dict[str, int]:
-    """The values of those names that the file defines by plain arithmetic, over other such names perhaps."""
+def integers(unit: Unit, names: Iterable[str], given: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The values of those names that the file defines by plain arithmetic, over other such names perhaps.
+
+    A name in `given` has that value, whatever the file says.
+    """
+    known = given or {}
     wanted = list(dict.fromkeys(names))
     texts: dict[str, str] = {}
     layer = wanted
     for _ in range(_MAX_DEPTH + 1):
-        layer = [name for name in dict.fromkeys(layer) if name not in texts]
+        layer = [name for name in dict.fromkeys(layer) if name not in texts and name not in known]
         texts |= {name: unit.macros.get(name) or unit.constants.get(name) or "" for name in layer}
         layer = [word for name in layer for word in words(texts[name])]
-    values: dict[str, int] = {}
+    values: dict[str, int] = dict(known)
     # What others are defined by comes first, mostly at once: each name is looked at a bounded number of times, whatever uses what.
     for _ in range(_MAX_DEPTH + 1):
         before = len(values)

@@ -15,7 +15,7 @@ from engine.source.edit import edit_program
 from engine.source.launch import evaluate, sites
 from engine.source.model import Edit, Span, Unit
 from engine.source.parse import parse
-from engine.spec.dtypes import parse_dtype
+from engine.source.sizes import shared_bytes, value_at
 from engine.spec.model import KernelSpec
 from engine.tune.space import Point, Space
 from engine.verify.screen import screen
@@ -137,7 +137,7 @@ class ConstantTemplate:
             first = kernel.launch_bounds.partition(",")[0] if kernel is not None else ""
             own = words(" ".join(kernel.template_parameters)) if kernel is not None else []
             # A template's parameter hides a constant of its name.
-            found.append(_derived_value(self._unit, first, values) if first and not {*own} & {*words(first)} else None)
+            found.append(value_at(self._unit, first, values) if first and not {*own} & {*words(first)} else None)
         return tuple(found)
 
     def _launches(self, values: Mapping[str, int]) -> tuple[tuple[LaunchConfig, ...], ...]:
@@ -150,7 +150,7 @@ class ConstantTemplate:
             if launch is not None:
                 named = dict(launch.constants)
                 for name in words(" ".join((*launch.grid, *launch.block, launch.shared))):
-                    value = values.get(name, _derived(unit, name, values))
+                    value = value_at(unit, name, values)
                     if value is not None and (name in named or name in values):
                         named[name] = value
                 launch = replace(launch, constants=tuple(named.items()))
@@ -165,25 +165,11 @@ class ConstantTemplate:
         most = 0
         for step in self.spec.steps:
             try:
-                kernel = self._unit.kernel(step.kernel)
+                total = shared_bytes(self._unit, self._unit.kernel(step.kernel), values)
             except KeyError:
                 return None
-            total = 0
-            for array in kernel.shared:
-                if array.dynamic:
-                    continue
-                try:
-                    count = parse_dtype(
-                        re.sub(r"\b(?:const|volatile|unsigned(?= int\b))\b", "", array.type).strip()
-                    ).itemsize
-                except OptimlError:
-                    return None
-                for extent in array.extents:
-                    found = _derived_value(self._unit, extent, values)
-                    if found is None:
-                        return None
-                    count *= found
-                total += count
+            if total is None:
+                return None
             most = max(most, total)
         return most
 
@@ -213,28 +199,6 @@ class ConstantTemplate:
                 reached.add(word)
                 waiting += words(tables.get(word, ""))
         return frozenset(n for n in self.space.names if n in reached)
-
-
-def _derived(unit: Unit, name: str, values: Mapping[str, int]) -> int | None:
-    text = unit.macros.get(name) or unit.constants.get(name)
-    return _derived_value(unit, text, values) if text else None
-
-
-def _derived_value(unit: Unit, text: str, values: Mapping[str, int], depth: int = 0) -> int | None:
-    """The value of an expression over the parameters, and over constants of the file that depend on them."""
-    from engine.arith import ArithmeticError_, evaluate_int
-
-    known: dict[str, int] = dict(values)
-    for word in words(text):
-        if word not in known and depth < 8:
-            inner = unit.macros.get(word) or unit.constants.get(word)
-            found = _derived_value(unit, inner, values, depth + 1) if inner else None
-            if found is not None:
-                known[word] = found
-    try:
-        return evaluate_int(text, known)
-    except ArithmeticError_:
-        return None
 
 
 def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int]:
@@ -312,5 +276,5 @@ class RuleTemplate:
         return replace(made, proposer="tuner")
 
     def figures(self, point: Point) -> Figures:
-        """Nothing beyond the family's own conditions, which hold its limits."""
-        return Figures(None, None)
+        """Nothing beyond what the family itself says of its limits."""
+        return Figures(None, None, self.family.impossible(self.space.named(point)))

@@ -1,0 +1,174 @@
+"""Try other values of the constants that size blocks and tiles: `#define TILE 32`, `constexpr int ROWS = 8`.
+
+What such a kernel computes must not depend on them, and most kernels are written so; what was missed is for verification to find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from engine.errors import OptimlError
+from engine.model import LaunchConfig
+from engine.rules.blocks import WARP
+from engine.rules.common import all_cases, body_node, in_file, proposal, sound, text, visible, walk
+from engine.rules.model import Family, Proposal, Site
+from engine.source.constants import value_span, words
+from engine.source.edit import edit_program
+from engine.source.launch import block_constants, evaluate
+from engine.source.model import Edit, Span
+from engine.source.sizes import shared_bytes, value_at
+
+_MOST = 5  # constants
+_MOST_POINTS = 125
+_LARGEST = 1024
+_COMMON = 4  # numbers up to here stand in any kernel for something else. Ours
+_PRIOR = 0.38
+_LIMITS = "the constants keep their order, and the launch stays within the target's limits"
+
+
+@dataclass(frozen=True)
+class _Constant:
+    name: str
+    value: int
+    span: Span  # of the value's text
+
+
+class TileSize:
+    """Other values, by factors of two, of constants that the launch's block or an array of the block beside one of them depends on."""
+
+    name = "tile_size"
+    summary = "Try other sizes of blocks and tiles"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        constants = _constants(site)
+        rank = 0
+        for constant in constants:
+            for value in (2 * constant.value, constant.value // 2):
+                values = {c.name: value if c is constant else c.value for c in constants}
+                if (
+                    1 <= value <= _LARGEST
+                    and 2 * value != constant.value - 1
+                    and not _impossible(site, constants, values)
+                ):
+                    yield from self._at(constants, values, site, _PRIOR - 0.03 * rank)
+                    rank += 1
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """The values of all such constants together."""
+        constants = _constants(site)
+        if not constants:
+            return
+        reach = 2 if 5 ** len(constants) <= _MOST_POINTS else 1
+        parameters = {c.name: _values(c.value, reach) for c in constants}
+        possible = {
+            choice for choice in product(*parameters.values())
+            if not _impossible(site, constants, dict(zip(parameters, choice, strict=True)))
+        }  # fmt: skip
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            return next(self._at(constants, values, site, _PRIOR), None)
+
+        def impossible(values: Mapping[str, int]) -> str:
+            return (
+                ""
+                if tuple(values[name] for name in parameters) in possible
+                else "the launch stays within the target's limits"
+            )
+
+        yield Family(self.name, self.summary, parameters, (), make, _PRIOR, impossible)
+
+    def _at(
+        self, constants: Sequence[_Constant], values: Mapping[str, int], site: Site, prior: float
+    ) -> Iterator[Proposal]:
+        changed = [c for c in constants if values[c.name] != c.value]
+        edits = in_file(site, *(Edit(c.span, str(values[c.name])) for c in changed))
+        said = ", ".join(f"{c.name} = {values[c.name]}" for c in changed)
+        if changed:
+            yield from proposal(self.name, f"Set {said}", edits, prior, **{c.name: values[c.name] for c in constants})
+
+
+def _values(value: int, reach: int) -> tuple[int, ...]:
+    smaller = [value >> k for k in range(reach, 0, -1) if value % (1 << k) == 0]
+    return (*smaller, *(v for k in range(reach + 1) if (v := value << k) <= _LARGEST))
+
+
+def _constants(site: Site) -> tuple[_Constant, ...]:
+    """The constants to change, in the order of their names; () where the rule has nothing to offer."""
+    if not sound(site) or not visible(site) or any(step.launch is not None for step in site.spec.steps):
+        return ()
+    unit, path = site.unit, site.program.kernel_file
+    block = {
+        c.name
+        for launch in site.launches
+        for c in block_constants(site.program, launch)
+        if c.in_kernel and c.path == path
+    }
+    names = set(block)
+    for array in site.kernel.shared:
+        within = {w for extent in array.extents for w in words(extent)}
+        if within & block:
+            names |= {w for w in within if w in unit.macros or w in unit.constants}
+    flat = all(c.block[1:] == (1, 1) for c in site.configs)
+    if not block or len(names) > _MOST or (flat and len(names) == 1):
+        return ()  # a block of one extent and one constant is the rule block_size's
+    found = []
+    for name in sorted(names):
+        span = value_span(unit, name)
+        written = unit.text(span).strip() if span is not None else ""
+        if span is not None and re.fullmatch(r"\d{1,4}", written) and 1 <= int(written) <= _LARGEST:
+            found.append(_Constant(name, int(written), span))
+        elif name in block:
+            return ()
+    return tuple(found) if _only_named(site, found) and _ours_alone(site, found) else ()
+
+
+def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
+    """Whether the kernel and its launches never write one of the values as a number: it may stand for the constant."""
+    values = {str(c.value) for c in constants if c.value > _COMMON}
+    around = [f.node for f in site.unit.functions if any(f.span.contains(launch.span) for launch in site.launches)]
+    nodes = (n for body in (body_node(site), *around) for n in walk(body))
+    return not any(n.type == "number_literal" and text(n) in values for n in nodes)
+
+
+def _ours_alone(site: Site, constants: Sequence[_Constant]) -> bool:
+    """Whether the constants serve nothing but this spec's kernels and their launch: else no edit of them would be let through."""
+    from engine.verify.screen import screen
+
+    edits = in_file(site, *(Edit(c.span, str(2 * c.value)) for c in constants))
+    try:
+        return bool(constants) and screen(site.program, edit_program(site.program, edits), site.spec) is None
+    except OptimlError:
+        return False
+
+
+def _impossible(site: Site, constants: Sequence[_Constant], values: Mapping[str, int]) -> bool:
+    """Whether the choice is the present one, or puts a smaller constant above a larger one (rows of threads above rows of their tile),
+    or its launch or shared memory is beyond what the target allows."""
+    if all(values[c.name] == c.value for c in constants):
+        return True
+    if any(a.value < b.value and values[a.name] > values[b.name] for a in constants for b in constants):
+        return True
+    launches = _launches(site, values)
+    used = shared_bytes(site.unit, site.kernel, values)
+    if launches is None or (used is not None and used > site.target.shared_per_block):
+        return True
+    bound = value_at(site.unit, site.kernel.launch_bounds.partition(",")[0], values)
+    most = min(site.target.max_threads_per_block, bound or _LARGEST)
+    return not all(WARP <= launch.threads <= most and launch.block[2] <= 64 and launch.blocks for launch in launches)
+
+
+def _launches(site: Site, values: Mapping[str, int]) -> tuple[LaunchConfig, ...] | None:
+    """The launches of all steps and cases. The values go in as the compiler's defines: the parsed text is the same for all."""
+    defines = (*site.spec.compile.defines, *(f"{name}={value}" for name, value in values.items()))
+    spec = replace(site.spec, compile=replace(site.spec.compile, defines=defines))
+    try:
+        return tuple(
+            evaluate(site.program, spec, step, case.sizes)
+            for case in all_cases(site)
+            for step in range(len(spec.steps))
+        )
+    except OptimlError:
+        return None
