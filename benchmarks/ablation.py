@@ -46,7 +46,7 @@ ARMS: dict[str, dict[str, dict[str, Any]]] = {
         "tuner": {**_PLAIN, "proposers": ("tuner",)},
     },
     "ablation-proxies": {"with proxies": {}, "without proxies": {"proxies": False}},
-    "ablation-memory": {"with memory": {"memory": True}, "without memory": {}},
+    "ablation-memory": {"with memory": {**_PLAIN, "memory": True}, "without memory": _PLAIN},
 }
 _TITLES = {
     "ablation-search": "tree search, greedy search, random search",
@@ -228,7 +228,7 @@ def _learn(place: Place, settings: Settings, kernel: str) -> int:
             path = Path(name) / "memory.sqlite"
             options = Options(
                 place.root / "examples" / f"{kernel}.cu", budget=Budget(candidates=settings.candidates or CANDIDATES),
-                seed=SEEDS, out=Path(name), memory=MemorySettings(path, str(place.root)),
+                seed=SEEDS, out=Path(name), memory=MemorySettings(path, str(place.root)), **_PLAIN,
             )  # fmt: skip
             optimize(options, shared)  # type: ignore[arg-type]
             memory = Memory(path)

@@ -72,11 +72,7 @@ class TileSize:
             return next(self._at(constants, values, site, _PRIOR), None)
 
         def impossible(values: Mapping[str, int]) -> str:
-            return (
-                ""
-                if tuple(values[name] for name in parameters) in possible
-                else "the launch stays within the target's limits"
-            )
+            return "" if tuple(values[name] for name in parameters) in possible else _LIMITS
 
         yield Family(self.name, self.summary, parameters, (), make, _PRIOR, impossible)
 

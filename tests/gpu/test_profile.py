@@ -114,7 +114,7 @@ def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machin
     assert result.trajectory[-1].diagnosis
     assert any(step.moved for step in result.trajectory), result.trajectory
     assert 0 < result.stages[HELD] < 0.15 * result.elapsed_s, result.stages
-    assert result.stages[WAITED] < 0.1 * result.elapsed_s, result.stages
+    assert result.stages[WAITED] < 0.15 * result.elapsed_s, result.stages
 
 
 def test_a_search_that_waits_counts_every_candidate_that_is_right(machine: Machine, tmp_path: Path) -> None:
