@@ -107,7 +107,7 @@ def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machin
     with closing(sqlite3.connect(out / "journal.sqlite")) as db:
         counted = dict(db.execute("SELECT metrics, count(*) FROM profiles GROUP BY metrics"))
     # What its share of a search this short allows, on a machine of several GPUs too, where a start takes seconds.
-    assert counted.get("cheap", 0) + counted.get("full", 0) >= 6, (counted, result.notes)
+    assert counted.get("cheap", 0) + counted.get("full", 0) >= 4, (counted, result.notes)
     assert counted.get("full", 0) >= 1, (counted, result.notes)
     assert any("line " in sentence for sentence in result.diagnosis), (result.diagnosis, result.notes)
     assert result.best is not None
