@@ -18,7 +18,10 @@ def torch_operations() -> dict[str, Callable[..., Callable[[], Arrays]]]:
     def adamw(torch: Any, x: Arrays, s: Any) -> Any:
         """torch._fused_adamw_ (what AdamW(fused=True) calls)"""
         step = torch.ones((), device="cuda")
-        p, g, m, v = x["param"], x["grad"], x["m"], x["v"]
+        g = x["grad"]
+        p, m, v = (
+            x[name].clone() for name in ("param", "m", "v")
+        )  # it steps in place, and others compute from the inputs too
 
         def run() -> Arrays:
             torch._fused_adamw_(

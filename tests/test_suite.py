@@ -75,6 +75,25 @@ def test_peers_are_named_for_kernels_that_are_there() -> None:
     )
 
 
+def test_a_peer_that_steps_in_place_leaves_the_inputs_to_the_others() -> None:
+    """The compiled step was held against ours after eager's had changed the inputs of both, and counted as failed."""
+
+    class Tensor:
+        def clone(self) -> Tensor:
+            return Tensor()
+
+    stepped: list[Tensor] = []
+
+    def step(params: Any, grads: Any, means: Any, squares: Any, *rest: Any, **named: Any) -> None:
+        stepped.extend([*params, *means, *squares])
+
+    given = {name: Tensor() for name in ("param", "grad", "m", "v")}
+    torch = SimpleNamespace(ones=lambda *shape, device: Tensor(), _fused_adamw_=step)
+    peer_operations.torch_operations()["adamw"](torch, given, {})()
+    assert len(stepped) == 3
+    assert not {id(t) for t in stepped} & {id(t) for t in given.values()}
+
+
 def test_a_peer_is_held_against_the_suggestion_that_the_suite_recorded(tmp_path: Path) -> None:
     place = Place(ROOT, tmp_path, tmp_path)
     assert peers.suggestion(place, "control_scale") == {}

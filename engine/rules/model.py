@@ -58,7 +58,8 @@ class Proposal:
     """One edit of a program that a proposer suggests.
 
     `edits` are by repository-relative path, against the files of the program they were made for. `summary` is one sentence
-    in the imperative ("Let one warp work on each row"). `prior` in (0, 1]: how promising before anything is measured.
+    in the imperative ("Let one warp work on each row"). `prior` in (0, 1]: how promising before anything is measured. `tries`: how
+    many candidates it takes to see what it brings.
     """
 
     proposer: str  # "rules", "tuner", "llm"
@@ -67,6 +68,7 @@ class Proposal:
     edits: Mapping[str, tuple[Edit, ...]]
     parameters: Mapping[str, int | str] = field(default_factory=dict)
     prior: float = 0.5
+    tries: int = 1
 
     @cached_property
     def family(self) -> tuple[str, str]:

@@ -23,6 +23,9 @@ _MOST_GAIN = 1.0  # log2 over the best so far: more than a doubling is one lucky
 SECONDS_PER_USD = 900.0
 _TRIALS = 6.0  # so many candidates of a proposer are seen before it can be said not to pay
 _PAYS = 0.25  # of the best proposer's index
+_NEVER_TRIED = (
+    2.0 * _MOST_GAIN
+)  # the index of one that was never tried: above all others, if its candidates cost as much
 
 
 @dataclass
@@ -64,12 +67,17 @@ class Mixture:
     _best: float = 1.0
 
     def pick(self, untried: Sequence[Proposal]) -> int:
-        """The place of the next proposal in a list by rising prior: the most promising of the proposer whose turn it is."""
+        """The place of the next proposal in a list by rising prior: the most promising of the proposer whose turn it is.
+
+        One that takes many candidates has to promise as many times as much.
+        """
         last = {proposal.proposer: place for place, proposal in enumerate(untried)}
         if len(last) == 1:
             return len(untried) - 1
         # Among equals, as at the start, the prior decides.
-        return max(last.values(), key=lambda at: (self._index(untried[at].proposer), untried[at].prior))
+        return max(
+            last.values(), key=lambda at: (self._index(untried[at].proposer) / untried[at].tries, untried[at].prior)
+        )
 
     def booked(self, node: Node) -> None:
         """An edit was evaluated, now or in the run that is resumed."""
@@ -118,10 +126,10 @@ class Mixture:
         return self._arms.setdefault(name, _Arm())
 
     def _index(self, name: str) -> float:
-        """The upper bound of what a proposer's next candidate brings, over what one costs; infinite for one never tried."""
+        """The upper bound of what a proposer's next candidate brings, over what one costs."""
         arm = self._arms.get(name)
         if arm is None or arm.weight <= 0.0:
-            return math.inf
+            return _NEVER_TRIED
         total = sum(other.weight for other in self._arms.values())
         bound = arm.gain / arm.weight + _EXPLORE * math.sqrt(math.log(1.0 + total) / arm.weight)
         every = sum(other.cost_s for other in self._arms.values()) / total

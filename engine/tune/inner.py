@@ -71,7 +71,7 @@ class TunerPart:
         return [
             TemplateProposal(
                 "tuner", offer.template.name, f"Tune: {offer.template.summary}", offer.first.edits, offer.first.parameters,
-                offer.prior, offer.template, offer.points,
+                offer.prior, self._most(offer.points), offer.template, offer.points,
             )
             for offer in self._offers(program)
             if offer.template.name not in done
@@ -87,8 +87,7 @@ class TunerPart:
         assert proposal.feasible is not None
         template, points = proposal.template, proposal.feasible
         begin = time.monotonic()
-        predicted = self._evaluator.signals.mode == "predicted"
-        limit = min(_FEW_POINTS if predicted else POINTS, len(points.points), left.candidates or POINTS)
+        limit = min(self._most(points), left.candidates or POINTS)
         tuner = Tuner(
             program, template, points, choose(None, Known(points.points, self._seed, limit))[0], self._evaluator,
             self._target, executor, in_flight=self._in_flight, rival=champion, known=known, on_best=self._foresee,
@@ -124,6 +123,10 @@ class TunerPart:
         # Without a point that beat the champion side by side the template has none to offer in its place.
         against = None if champion is None else tuner.against or 1.0
         return Inner(taken, built.program, built, evaluation, against, tried, dict(tuner.progress.stage_s))
+
+    def _most(self, points: Feasible) -> int:
+        """How many points of a template are tried."""
+        return min(_FEW_POINTS if self._evaluator.signals.mode == "predicted" else POINTS, len(points.points))
 
     def ready(self, proposal: Proposal) -> None:
         """Have the rule at hand that writes the proposal's template: it is asked anew in this process, and points would wait for it."""
