@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from engine.errors import OptimlError
 from engine.model import LaunchConfig, Program
 from engine.rules.clock import CALL_S, RULE_S, limited
 from engine.rules.model import Family, Parametric, Proposal, Rule, Site, Target
 from engine.spec.model import KernelSpec
+
+T = TypeVar("T")
 
 # Module to class; the order is the order of proposals with an equal prior.
 _MODULES: tuple[tuple[str, str], ...] = (
@@ -72,21 +75,7 @@ def proposals(
     A rule that raises never ends the search: what it raised is appended to `failures`, and its proposals so far count.
     So do those of a rule that used up its time (`RULE_S`), or that of the whole call (`CALL_S`).
     """
-    wanted = None if only is None else frozenset(only)
-    found: list[Proposal] = []
-    left_s = CALL_S
-    for rule in rules():
-        if wanted is not None and rule.name not in wanted:
-            continue
-        begin = time.thread_time()
-        try:
-            with limited(min(RULE_S, left_s)):
-                for proposal in rule.propose(site):
-                    found.append(proposal)
-        except Exception as error:  # any defect of one rule must leave the others working
-            if failures is not None:
-                failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
-        left_s -= time.thread_time() - begin
+    found = _asked(site, only, failures, lambda rule: rule.propose(site))
     return tuple(sorted(found, key=lambda p: -p.prior))
 
 
@@ -97,16 +86,29 @@ def families(
 
     Failures as in `proposals`.
     """
-    wanted = None if only is None else frozenset(only)
-    found: list[Family] = []
-    for rule in rules():
-        if isinstance(rule, Parametric) and (wanted is None or rule.name in wanted):
-            try:
-                found += rule.families(site)
-            except Exception as error:  # any defect of one rule must leave the others working
-                if failures is not None:
-                    failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
+    found = _asked(site, only, failures, lambda rule: rule.families(site) if isinstance(rule, Parametric) else iter(()))
     return tuple(sorted(found, key=lambda f: -f.prior))
+
+
+def _asked(
+    site: Site, only: Iterable[str] | None, failures: list[RuleFailure] | None, ask: Callable[[Rule], Iterator[T]]
+) -> list[T]:
+    wanted = None if only is None else frozenset(only)
+    found: list[T] = []
+    left_s = CALL_S
+    for rule in rules():
+        if wanted is not None and rule.name not in wanted:
+            continue
+        begin = time.thread_time()
+        try:
+            with limited(min(RULE_S, left_s)):
+                for one in ask(rule):
+                    found.append(one)
+        except Exception as error:  # any defect of one rule must leave the others working
+            if failures is not None:
+                failures.append(RuleFailure(rule.name, f"{type(error).__name__}: {error}"))
+        left_s -= time.thread_time() - begin
+    return found
 
 
 def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target | None = None) -> Site:

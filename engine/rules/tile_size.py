@@ -13,7 +13,8 @@ from itertools import product
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.rules.blocks import WARP
-from engine.rules.common import all_cases, body_node, in_file, proposal, sound, text, visible, walk
+from engine.rules.clock import tick
+from engine.rules.common import body_node, in_file, proposal, sound, text, visible, walk
 from engine.rules.model import Family, Proposal, Site
 from engine.source.constants import value_span, words
 from engine.source.edit import edit_program
@@ -23,6 +24,7 @@ from engine.source.sizes import shared_bytes, value_at
 
 _MOST = 5  # constants
 _MOST_POINTS = 125
+_STEPS = 128  # of the clock for one launch: what evaluating it costs, in nodes visited
 _LARGEST = 1024
 _COMMON = 4  # numbers up to here stand in any kernel for something else. Ours
 _PRIOR = 0.38
@@ -157,14 +159,13 @@ def _impossible(site: Site, constants: Sequence[_Constant], values: Mapping[str,
 
 
 def _launches(site: Site, values: Mapping[str, int]) -> tuple[LaunchConfig, ...] | None:
-    """The launches of all steps and cases. The values go in as the compiler's defines: the parsed text is the same for all."""
+    """The launches of all steps at the timing cases. The values go in as the compiler's defines: the parsed text is the same for all."""
     defines = (*site.spec.compile.defines, *(f"{name}={value}" for name, value in values.items()))
     spec = replace(site.spec, compile=replace(site.spec.compile, defines=defines))
+    tick(_STEPS * len(spec.time))
     try:
         return tuple(
-            evaluate(site.program, spec, step, case.sizes)
-            for case in all_cases(site)
-            for step in range(len(spec.steps))
+            evaluate(site.program, spec, step, case.sizes) for case in spec.time for step in range(len(spec.steps))
         )
     except OptimlError:
         return None

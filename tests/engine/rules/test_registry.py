@@ -1,14 +1,15 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import engine.rules
-from engine.rules import RuleFailure, proposals, rules
+from engine.rules import RuleFailure, families, proposals, rules
 from engine.rules.clock import CALL_S, RULE_S
 from engine.rules.common import walk
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Family, Proposal, Site
 from tests.engine.rules.workbench import SCALE, SCALE_LAUNCH, make
 
 
@@ -101,6 +102,23 @@ def test_a_rule_that_takes_too_long_is_named_and_the_others_go_on(monkeypatch: p
     found = proposals(make(SCALE, SCALE_LAUNCH), failures=failures)
     assert failures == [RuleFailure("endless", "OutOfTime: the kernel takes too long to analyse")]
     assert {"endless", "restrict", "block_size"} <= {p.rule for p in found}  # what it found until then counts
+
+
+def test_templates_have_the_same_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's file could keep `optiml tune`, and a search with templates, for ever."""
+
+    class Templates(Endless):
+        def families(self, site: Site) -> Iterator[Family]:
+            yield Family(self.name, "", {"x": (1, 2)}, (), lambda values: None)
+            yield from cast("Iterator[Family]", self.propose(site))
+
+    others = rules()
+    monkeypatch.setattr(engine.rules, "rules", lambda: (Templates("endless"), *others))
+    monkeypatch.setattr(engine.rules, "RULE_S", 0.2)
+    failures: list[RuleFailure] = []
+    found = families(make(SCALE, SCALE_LAUNCH), failures=failures)
+    assert failures == [RuleFailure("endless", "OutOfTime: the kernel takes too long to analyse")]
+    assert {"endless", "block_size"} <= {f.rule for f in found}
 
 
 def test_all_rules_together_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
