@@ -196,4 +196,21 @@ def render(record: Mapping[str, Any]) -> str:
         f"evaluations, runs: {good}. Kernel Tuner: NVCUDA back-end, every point in random order for at most {seconds:g} s a space, "
         "seven iterations, its own verification. The times in µs are of both best configurations, side by side with cold caches."
     )
-    return "\n".join([*lines, "", said])
+    return "\n".join([*lines, "", said, *_below(record["rows"], total["rate_ratios"])])
+
+
+def _below(rows: Mapping[str, Row], ratios: Mapping[str, float]) -> list[str]:
+    """Where the rate is below what is wanted: what either spends on a configuration, in ms of its one line of time."""
+    said = []
+    for key, ratio in ratios.items():
+        if ratio < WANTED_RATE:
+            theirs, ours = rows[key]["theirs"], rows[key]["ours"]
+            spent = {n: 1e3 * s / theirs["configurations"] for n, s in theirs["stages"].items()}
+            own = {n: 1e3 * ours["stages"].get(n, 0.0) / ours["configurations"] for n in ("verify", "time")}
+            said.append(
+                f"- Below it, {key}: Kernel Tuner compiles in {spent['compile_time']:.0f} ms, one configuration after the other, and then "
+                f"needs {spent['verification_time']:.1f} ms to verify it on the timed shape and {spent['benchmark_time']:.1f} ms to time "
+                f"it. Ours compiles ahead; verifying on fresh inputs of several shapes takes {own['verify']:.1f} ms, and timing with cold "
+                f"caches, new inputs in every round and the best beside it {own['time']:.1f} ms."
+            )
+    return ["", *said] if said else []

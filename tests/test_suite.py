@@ -9,7 +9,16 @@ from typing import Any, get_args
 
 import pytest
 
-from benchmarks import ablation, kernel_tuner_side, peer_operations, peers, roofline, searches, sidebyside
+from benchmarks import (
+    ablation,
+    kernel_tuner_side,
+    peer_kernel_tuner,
+    peer_operations,
+    peers,
+    roofline,
+    searches,
+    sidebyside,
+)
 from benchmarks.bench import SCHEMA, Place
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
@@ -155,3 +164,23 @@ def test_the_arms_of_an_ablation_differ_in_one_thing() -> None:
         assert {arm.get("profile", "best") for arm in arms} <= set(get_args(Coverage))
         assert {arm.get("search", "mcts") for arm in arms} <= set(get_args(Strategy))
         assert len(table.rows(place, table.defaults)) in (10, 20)
+
+
+def test_a_space_where_kernel_tuner_is_near_says_what_either_spends() -> None:
+    times = {"kernel tuner": 2.0, "all points": 2.0, "seed 0": 2.0}
+    stages = {"compile_time": 5.0, "verification_time": 0.05, "benchmark_time": 0.1}
+    row = {
+        "error": None, "points": 200, "times_us": times, "tenth_ratios": [{"ratio": 1.0, "low": 1.0, "high": 1.0}],
+        "theirs": {"configurations": 100, "per_s": 15.0, "stages": stages, "to_2_percent": 3},
+        "ours": {"configurations": 100, "per_s": 45.0, "stages": {"verify": 0.3, "time": 1.7}}, "tenth": {"to_2_percent": [2]},
+    }  # fmt: skip
+    fast = row | {"ours": {**row["ours"], "per_s": 450.0}}
+    rows = {"near": row, "far": fast}
+    record = {"rows": rows, "summary": peer_kernel_tuner.summary(rows), "settings": {"seconds": 240.0}}
+    text = peer_kernel_tuner.render(record)
+    assert text.count("Below it") == 1
+    assert (
+        "- Below it, near: Kernel Tuner compiles in 50 ms, one configuration after the other, and then needs 0.5 ms"
+        in text
+    )
+    assert text.endswith("the best beside it 17.0 ms.")
