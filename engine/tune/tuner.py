@@ -104,9 +104,10 @@ class Tuner:
         self._codes[built.identity] = (0, evaluation)
         if default is not None and default in self.feasible.points:
             self.strategy.tell(Trial(default), 0.0)
-        for entry in self._journal.entries() if self._journal is not None else ():
+        earlier = list(self._journal.entries()) if self._journal is not None else []
+        for entry in earlier:
             self._take_over(entry)
-        if self._journal is not None and self._next_id == 1:
+        if self._journal is not None and not earlier:
             text = "the original"
             self._journal.book(
                 Entry(0, None, "", "", {}, text, self._original.digest, built.launches, evaluation, {}, 0.0)

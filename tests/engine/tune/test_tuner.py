@@ -214,6 +214,19 @@ def test_an_interrupt_leaves_everything_booked(tmp_path):
     assert len(evaluator.evaluated) <= 23
 
 
+def test_a_run_that_was_interrupted_before_its_first_point_goes_on(tmp_path):
+    """The original was booked a second time: "the journal cannot be written: UNIQUE constraint failed"."""
+
+    class Interrupted(Evaluator):
+        def evaluate(self, built, incumbent, *, brief=False):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Interrupted(), budget=5)
+    second = run(tmp_path, Evaluator(), budget=5, resume=True)
+    assert [t.id for t in second.tried] == [1, 2, 3, 4, 5]
+
+
 def test_halving_times_the_good_ones_again(tmp_path):
     evaluator = Evaluator()
     run(tmp_path, evaluator, name="halving", budget=30)
