@@ -11,14 +11,17 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from engine.errors import OptimlError
 from engine.model import Program
+from engine.source.constants import words
 from engine.source.items import Item, Token, directive_parts, items_of
 from engine.source.parse import parse
 from engine.spec.model import KernelSpec
 from engine.spec.read import specs_in
+from engine.spec.tables import split_kernel, tables_of
 from engine.verify.launched import counts, uninstantiated, unlaunched
 
 # Names that a candidate may not bring in, each with what they would allow. The original may have them.
@@ -150,7 +153,12 @@ class _Items:
         self.kernels = kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
         self.known = {name for item in self.old for name in item.defines}
         self.ours = _reachable(self.old, kernels)
-        everything = [i for data in original.files.values() for i in items_of(data.decode("utf-8", "replace"))]
+        everything = [
+            item
+            for path, data in original.files.items()
+            if not path.endswith(".toml")
+            for item in items_of(data.decode("utf-8", "replace"))
+        ]
         others = [
             item
             for item in everything
@@ -159,6 +167,7 @@ class _Items:
         # Constants that only name the instance of our kernel at its launch are the launch's: that instance is what is verified.
         used = {t.text for item in others for t in _flat(uninstantiated(unlaunched(item, kernels), spec))}
         used |= {t.text for item in everything if _is_host_variable(item) for t in _flat(item.tokens)}
+        used |= _in_other_specs(original, spec, kernels)
         self.foreign = _meant(used, everything)
         self.shared = {t.text for item in others if _is_device(item) for t in _flat(item.tokens)} - kernels
 
@@ -315,6 +324,44 @@ def _is_host_variable(item: Item) -> bool:
     """Whether it is memory of the host's, which other files may know by its extent."""
     words = {t.text for t in item.head}
     return item.kind == "variable" and not words & {"const", "constexpr", "__device__", "__constant__", "__managed__"}
+
+
+def _in_other_specs(original: Program, spec: KernelSpec, kernels: set[str]) -> frozenset[str]:
+    """The names in template arguments and launches that other specs of the file declare: they follow its constants as code does."""
+    path = spec.origin.rpartition(":")[0]
+    files = {original.kernel_file: original.data}
+    if path.endswith(".toml") and path in original.files:
+        files[path] = original.files[path]
+    return _declared(tuple(files.items()), path, spec.origin, frozenset(kernels))
+
+
+@lru_cache(maxsize=16)
+def _declared(files: tuple[tuple[str, bytes], ...], path: str, own: str, kernels: frozenset[str]) -> frozenset[str]:
+    program = Program(dict(files), files[0][0])
+    try:
+        tables = tables_of(program, path)
+    except OptimlError:  # the spec came from elsewhere, and what these files say of others is not known
+        return frozenset(words(" ".join(data.decode("utf-8", "replace") for _, data in files[1:])))
+    texts: list[str] = []
+    for table in tables:
+        if table.origin == own:
+            continue
+        chain = table.data.get("chain")
+        for entry in chain if isinstance(chain, list) else ({**table.data, "kernel": table.kernel},):
+            if isinstance(entry, dict):
+                name, arguments = split_kernel(str(entry.get("kernel")))
+                texts.append(arguments)
+                if name.rpartition("::")[2] not in kernels:
+                    texts += _strings(entry.get("launch"))
+    return frozenset(words(" ".join(texts)))
+
+
+def _strings(value: object) -> list[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [text for one in value for text in _strings(one)]
+    return [value] if isinstance(value, str) else []
 
 
 def _keeps(tokens: Sequence[Token]) -> bool:

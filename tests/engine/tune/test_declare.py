@@ -102,6 +102,7 @@ args.a = { value = "3" }
 """
     made = template(bare, "optiml.toml", {"optiml.toml": toml})
     assert len(feasible(made, Target()).points) == 5
+    tunable(made)  # the names in that file are no other code's
 
 
 @pytest.mark.parametrize(

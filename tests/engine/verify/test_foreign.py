@@ -72,3 +72,51 @@ def test_a_constant_that_other_code_reaches_stays(use: str) -> None:
 def test_a_constant_that_a_constant_of_others_is_made_of_stays() -> None:
     use = "int chunk() { return PER_BLOCK; }\n"
     assert "('ITEMS')" in (screened(TEXT + use, "int ITEMS = 1;", "int ITEMS = 4;") or "")
+
+
+BARE = "".join(line for line in TEXT.splitlines(True) if "optiml:" not in line)
+TABLE = """[[kernel]]
+file = "k.cu"
+kernel = "{kernel}"
+check = [{{ n = 129 }}]
+time = [{{ n = 1048576 }}]
+tune = {{ BLOCK = [64, 128] }}
+where = ["BLOCK * ITEMS <= 1024"]
+launch = {{ grid = "(n + PER_BLOCK - 1) / PER_BLOCK", block = "{block}" }}
+args.y = {{ role = "out", size = "n" }}
+{more}"""
+TWICE = TABLE.format(kernel="twice", block="BLOCK", more='args.x = { size = "n" }\n')
+
+
+def screened_with_toml(toml: str, more: str = "", changed: str | None = None) -> str | None:
+    files = {"k.cu": (BARE + more).encode(), "optiml.toml": toml.encode()}
+    program = Program(files, "k.cu")
+    spec = next(s for s in specs_in(program, "optiml.toml") if s.kernel == "twice")
+    after = files["k.cu"].replace(b"#define BLOCK 256", b"#define BLOCK 128")
+    candidate = program.replace({"k.cu": after, "optiml.toml": (changed or toml).encode()})
+    return screen(program, candidate, spec)
+
+
+def test_what_an_optiml_toml_says_of_the_kernel_itself_is_no_other_use_of_its_constants() -> None:
+    """It was read as source: a constant that a spec tunes, or that its launch names, could not change."""
+    assert screened_with_toml(TWICE) is None
+    unused = TABLE.format(kernel="other", block="64", more="")
+    assert screened_with_toml(TWICE + unused.replace("PER_BLOCK", "256"), OTHER) is None
+
+
+def test_a_constant_in_the_launch_of_another_kernels_spec_stays() -> None:
+    said = "redefines 'BLOCK', which code beside the kernel and its launch uses"
+    for block in ("BLOCK", "TWICE"):
+        other = TABLE.format(kernel="other", block=block, more="").replace("PER_BLOCK", "256")
+        assert screened_with_toml(TWICE + other, OTHER) == said
+    instance = "template <int N> __global__ void third(float* y) { y[0] = N; }\n"
+    third = TABLE.format(kernel="third<BLOCK>", block="64", more="").replace("PER_BLOCK", "256")
+    assert screened_with_toml(TWICE + third, instance) == said
+    beside = '// optiml: launch = { grid = 4, block = "BLOCK" }\n// optiml: args.y = { role = "out", size = "n" }\n'
+    beside += "// optiml: check = [{ n = 4 }]\n// optiml: time = [{ n = 4 }]\n"
+    assert screened_with_toml(TWICE, beside + OTHER) == said
+
+
+def test_a_candidate_changes_nothing_of_an_optiml_toml_but_launches() -> None:
+    changed = TWICE.replace("n = 129", "n = 1").replace("[64, 128]", "[64]")
+    assert screened_with_toml(TWICE, changed=changed) == "optiml.toml: changes the kernel spec beyond its launch"
