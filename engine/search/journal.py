@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import os
 import sqlite3
 import time
 import zlib
@@ -101,20 +102,24 @@ class Journal:
     """One file per run. Opening takes a lock that a second run on the same file meets with a clear error.
 
     A run that does not go on with an earlier one takes the place of its journal once it has booked something: one that is refused
-    before that leaves the earlier one as it was.
+    before that (`withdraw`) leaves the earlier one as it was, and nothing where there was none.
     """
 
     def __init__(self, path: Path, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
         self.path = path
-        self._resumed, self._booked = resume, False
+        self._resumed, self._booked, self._withdrawn = resume, False, False
         if resume and not path.exists():
             raise UsageError("there is no run to resume", where=str(path), do="start without --resume")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:
                 # A lock of its own, so that others can read the journal while a run writes it. It goes with the process.
-                lock = held.enter_context(path.with_suffix(".lock").open("w"))
+                locked = path.with_suffix(".lock")
+                self._unlocked_before = not locked.exists()
+                lock = held.enter_context(locked.open("w"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not locked.exists() or not os.path.samestat(os.fstat(lock.fileno()), locked.stat()):
+                    raise BlockingIOError  # its holder was refused and took it away in between
                 if not resume:
                     held.callback(self._settle)
                     self._move("", _EARLIER)  # whatever state it is in
@@ -242,8 +247,12 @@ class Journal:
             raise MachineError(f"the journal is damaged: {error}", str(self.path), do) from None
 
     def withdraw(self) -> None:
-        """Forget what this run booked, unless it goes on with another: it was refused, and no result will stand beside it."""
+        """Forget what this run booked, unless it goes on with another: it was refused, and no result will stand beside it.
+
+        Closing then leaves what an earlier run left, and none of the journal's files where there was none.
+        """
         if not self._resumed:
+            self._withdrawn = True
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("DELETE FROM candidates")
 
@@ -261,6 +270,11 @@ class Journal:
                     self._named(_EARLIER + suffix).unlink(missing_ok=True)
             elif self._named(_EARLIER).exists():
                 self._move(_EARLIER, "")
+            elif self._withdrawn:
+                for suffix in _FILES:
+                    self._named(suffix).unlink(missing_ok=True)
+            if self._withdrawn and self._unlocked_before:
+                self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def _move(self, source: str, to: str) -> None:
         for suffix in _FILES:

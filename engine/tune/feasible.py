@@ -61,7 +61,11 @@ def _something_left(template: Template, kept: tuple[Point, ...], excluded: tuple
         raise empty(template.space.size, excluded)
     if kept == (template.default,):
         at = ", ".join(f"{n} = {v}" for n, v in template.space.named(kept[0]).items())
-        raise RefusedError(f"the only feasible point is the original: {at}", do="give more values, or other conditions")
+        took = "; ".join(f"'{e.condition}' excludes {e.points}" for e in excluded)
+        told = f"; of {template.space.size}, {took}" if took else ""
+        where = excluded[-1].where if excluded else ""
+        what = f"the only feasible point is the original: {at}{told}"
+        raise RefusedError(what, where, "give more values, or other conditions")
 
 
 def _limit(figures: Figures, target: Target) -> str:

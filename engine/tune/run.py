@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
@@ -22,6 +23,7 @@ from engine.model import Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder
 from engine.provenance import provenance
 from engine.result import Refusal, keeps_suggestion
+from engine.rules import rules
 from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import INTERRUPTED, Budget, Progress
@@ -139,6 +141,15 @@ def output_folder(options: TuneOptions) -> Path:
     return options.out or root / ".optiml" / f"{options.path.stem}-{spec.kernel.replace('::', '.')}-tune"
 
 
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Take away folders that this run made, the innermost first, as far as nothing stands in them."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if [p.name for p in folder.iterdir()] == [".gitignore"]:  # of `ignore_folder`
+                (folder / ".gitignore").unlink()
+            folder.rmdir()
+
+
 def make_template(
     options: TuneOptions, program: Program, spec: KernelSpec, spec_path: str | None, target: Target
 ) -> tuple[Template, tuple[str, ...]]:
@@ -162,6 +173,9 @@ def make_template(
         note = f"the file declares no template; the rule {found[0].name} wrote one"
         return found[0], (f"{note}; others would be: {'; '.join(others)}" if others else note,)
     name, _, place = options.rule.partition("/")
+    if name not in [rule.name for rule in rules()]:
+        do = f"those that write a template for this kernel: {there}"
+        raise UsageError(f"there is no rule '{name[:40]}'", "--rule", do)
     forms = [t for t in found if t.name == name]
     if not forms:
         raise NoTemplate(
@@ -193,16 +207,30 @@ class _Run:
     begin: float
 
     def run(self, on_progress: Callable[[Progress], None]) -> TuneResult:
-        begin = self.begin
-        options, out = self.options, output_folder(self.options)
-        wanted = possible(self.template, self.spec_path) if options.dispatch else None
+        wanted = possible(self.template, self.spec_path) if self.options.dispatch else None
         if wanted is not None:
             self._confirming().attempt(wanted, self.points.points[-1])
+        out = output_folder(self.options)
+        made = [folder for folder in (out, *out.parents) if not folder.exists()]
         ignore_folder(out)
+        try:
+            return self._searched(out, wanted, on_progress)
+        except OptimlError:
+            _remove_empty(made)
+            raise
+
+    def _searched(
+        self, out: Path, wanted: ConstantTemplate | None, on_progress: Callable[[Progress], None]
+    ) -> TuneResult:
+        begin, options = self.begin, self.options
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
         try:
-            self.machine.compiler.warm()  # beside setting up the device
-            built, original = self.evaluator.open(self.program)
+            try:
+                self.machine.compiler.warm()  # beside setting up the device
+                built, original = self.evaluator.open(self.program)
+            except OptimlError:
+                journal.withdraw()
+                raise
             with ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build") as executor:
                 tuner = Tuner(
                     self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,

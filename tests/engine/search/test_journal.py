@@ -144,3 +144,15 @@ def test_a_run_that_booked_nothing_or_was_refused_leaves_the_earlier_journal(tmp
     assert [e.summary for e in journal.entries()] == ["third"]
     journal.close()
     assert {p.name for p in tmp_path.iterdir()} == {"journal.sqlite", "journal.lock"}
+
+
+def test_a_run_that_was_refused_leaves_no_journal_where_there_was_none(tmp_path: Path) -> None:
+    """An empty one stayed, of which the report said that its run was killed."""
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path, ORIGINAL, {}, resume=False)
+    journal.book(Entry(0, None, "", "", {}, "", "", (), Evaluation(Outcome.ACCEPTED), {}, 0.0))
+    with pytest.raises(MachineError, match="another run works"):
+        Journal(path, ORIGINAL, {}, resume=False)
+    journal.withdraw()
+    journal.close()
+    assert list(tmp_path.iterdir()) == []

@@ -182,7 +182,13 @@ def test_a_family_holds_what_the_rule_proposes_by_itself():
             "names 'OTHER', which is no parameter and no constant",
             2,
         ),
-        (["--rule", "nothing"], "writes no template for this kernel; those that do:", 2),
+        (["--rule", "nothing"], "--rule: there is no rule 'nothing'; those that write a template for this kernel: ", 2),
+        (["--rule", "matmul_tile"], "'matmul_tile' writes no template for this kernel; those that do:", 2),
+        (
+            ["--param", "ITEMS=0,1", "--param", "SIZE=32", "--where", "ITEMS > 0"],
+            "the only feasible point is the original: ITEMS = 1, SIZE = 32; of 2, 'ITEMS > 0' excludes 1; give",
+            1,
+        ),
         (["--rule", "launch_bounds/9", "--param", "SIZE=64"], "--rule and --param are both given", 2),
         (["--dispatch"], "one timing case", 1),
         (["--budget", "none"], "'none' is no budget", 2),
@@ -224,6 +230,28 @@ def test_a_file_that_is_refused_leaves_what_an_earlier_run_wrote(tmp_path, monke
     assert cli.main(["tune", str(tmp_path / "k.cu"), "--out", str(out), "--device", "cpu", "--jobs", "1"]) in (1, 2)
     assert says in capsys.readouterr().err
     assert {p.name: p.read_text() for p in out.iterdir() if p.suffix != ".lock" and p.name != ".gitignore"} == earlier
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize(
+    ("text", "out"),
+    [
+        (SAXPY, "out/deep"),  # by the evaluator that stands in
+        (SAXPY.replace("i + k * BLOCK", "i + "), ".optiml/k-saxpy-tune"),
+        (SAXPY.replace("<= 4096", "< 0"), "out"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_nothing_of_its_own(tmp_path, monkeypatch, capsys, text, out, resume):
+    """An empty journal stayed: the report took it for a run that was killed, and --resume was refused again."""
+    if text is SAXPY:
+        every = {(b, i) for b in (64, 128, 256) for i in (1, 2, 4)}
+        monkeypatch.setattr("engine.machine.Machine.evaluator", lambda *a, **k: Evaluator(wrong=every))
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_text(text)
+    arguments = ["tune", str(tmp_path / "k.cu"), "--out", str(tmp_path / out), "--device", "cpu", "--jobs", "1"]
+    assert cli.main([*arguments, *["--resume"] * resume]) in (1, 2)
+    assert capsys.readouterr().err
+    assert {p.name for p in tmp_path.iterdir()} == {".git", "k.cu"}
 
 
 def test_the_compilers_error_is_said_where_the_rules_find_no_template(tmp_path, capsys):
