@@ -12,18 +12,21 @@ import datetime
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.examples import commit, machine
-from engine.errors import OptimlError, UsageError
+from engine.errors import MachineError, OptimlError, UsageError
 
 SCHEMA = "optiml.bench/1"
 Row = dict[str, Any]
+_PARTS = {"settings": dict, "commands": list, "device": dict, "versions": dict, "rows": dict}  # what is gone on with
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Progress:
-    """How a call ended: the record, where it stands, and the rows that are still missing or failed."""
+    """How a call ended: the record, where it stands (None: nowhere yet), and the rows that are still missing or failed."""
 
     record: Mapping[str, Any]
-    path: Path
+    path: Path | None
     missing: tuple[str, ...]
     failed: tuple[str, ...]
 
@@ -92,13 +95,24 @@ def load(path: Path, name: str) -> dict[str, Any] | None:
             f"is a record of another version or table ({str(found)[:60]!r}, wanted {SCHEMA!r}); nothing was overwritten",
             str(path), "move it away, or name another folder with --out",
         )  # fmt: skip
+    for key, kind in _PARTS.items():
+        if not isinstance(record.get(key), kind):
+            raise UsageError(
+                f"is no record: '{key}' is missing or of another form", str(path),
+                "move it away, or name another folder with --out",
+            )  # fmt: skip
+    if not all(isinstance(row, dict) and "error" in row for row in record["rows"].values()):
+        raise UsageError(
+            "is no record: a row says not how it ended", str(path), "move it away, or name another folder with --out"
+        )
     return record
 
 
 class Ledger:
     """One table's record while its rows are measured: what is still to do, and each row on disk as soon as it is booked.
 
-    Raises UsageError: no such row, a record of another version, other settings than the record's.
+    A prediction never takes the place of what was measured, nor is a record half of each. Raises UsageError: no such row, a record of
+    another version, other settings than the record's, measured against predicted; MachineError as `engine.machine.usable_gpu`.
     """
 
     def __init__(
@@ -112,11 +126,13 @@ class Ledger:
                 f"'{unknown[0][:60]}' is no row of {table.name}", "--only", f"there are {', '.join(self._keys)}"
             )
         self._whole, self._part = place.results / f"{table.name}.json", place.results / f"{table.name}.part.json"
-        finished, begun = load(self._whole, table.name), load(self._part, table.name)
-        record = (begun or finished) if resume else None
+        held = {path: load(path, table.name) for path in (self._part, self._whole)}
+        # Where the record stands on disk; None for one that is begun and has no row there yet.
+        self._path = next((path for path, found in held.items() if resume and found is not None), None)
+        record = None if self._path is None else held[self._path]
         if record is not None and record["settings"] != dataclasses.asdict(self.settings):
             raise UsageError(
-                f"was begun with other settings ({_text(record['settings'])})", str(self._part if begun else self._whole),
+                f"was begun with other settings ({_text(record['settings'])})", str(self._path),
                 "give the same ones, or leave --resume away to begin anew",
             )  # fmt: skip
         if record is None:
@@ -128,54 +144,89 @@ class Ledger:
         self.record["commands"] = [*record["commands"], list(command)]
         rows = record["rows"]
         self.todo = [key for key in (only or self._keys) if rows.get(key, {"error": ""})["error"] is not None]
+        self.all_there = f"{table.name}: every row{' that was asked for' if only else ''} is there"
+        self._measured = next((path for path, found in held.items() if "measured" in _modes(found)), None)
+        if self.todo:
+            self._check_mode()
+
+    def _check_mode(self) -> None:
+        resumed = _modes(self.record)
+        if self._measured is None and "predicted" not in resumed:
+            return
+        from engine.machine import usable_gpu
+
+        predicts = usable_gpu(self.settings.device) is None
+        if predicts and self._measured is not None:
+            raise UsageError(
+                "holds what was measured, and this run would only predict; nothing was overwritten", str(self._measured),
+                "name another folder with --out, or measure with --device gpu",
+            )  # fmt: skip
+        if not predicts and "predicted" in resumed:
+            raise UsageError(
+                "holds predictions, and this run would measure", str(self._path),
+                "leave --resume away to measure all of it",
+            )  # fmt: skip
 
     def row_s(self, key: str) -> float:
         """About what a row takes, in seconds."""
         return self.table.row_s(self.settings, key)
 
     def book(self, key: str, row: Row) -> None:
-        """Keep a row, on disk as well."""
+        """Keep a row, on disk as well. Raises MachineError where it cannot be written."""
         row = dict(row)
         for kept in ("device", "versions"):
             self.record[kept] = {**self.record[kept], **row.pop(kept, {})}
+        if row.get("mode") == "predicted" and (self._measured is not None or "measured" in _modes(self.record)):
+            why = "came out predicted, beside what was measured: the GPU does not answer any more"
+            row = {"error": why, **{k: row[k] for k in ("date", "commit", "wall_s", "gpu") if k in row}}
         rows = {**self.record["rows"], key: row}
         self.record["rows"] = rows = {k: rows[k] for k in self._keys if k in rows}
         good = {k: r for k, r in rows.items() if r["error"] is None}
         self.record["summary"] = self.table.summary(good) if good else {}
-        _write(self._part, self.record)
+        with _kept(self._part.parent):
+            _write(self._part, self.record)
+        self._path = self._part
 
     def progress(self) -> Progress:
-        """How the call ended; with the last row the record gets its name."""
+        """How the call ended; with the last row the record gets its name. Raises MachineError where it cannot."""
         rows = self.record["rows"]
         missing = tuple(k for k in self._keys if k not in rows)
         failed = tuple(k for k in self._keys if k in rows and rows[k]["error"] is not None)
         # A call that was killed after its last row has left a whole record under the other name.
-        if not missing and not failed and self._part.exists():
-            os.replace(self._part, self._whole)
-        path = self._part if missing or failed or not self._whole.exists() else self._whole
-        return Progress(self.record, path, missing, failed)
+        if not missing and not failed and self._path == self._part:
+            with _kept(self._part.parent):
+                os.replace(self._part, self._whole)
+            self._path = self._whole
+        return Progress(self.record, self._path, missing, failed)
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of the records and try whether it can be written: before a row is measured. Raises MachineError."""
+    with _kept(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 def run(
-    table: Table, place: Place, settings: Settings, command: Sequence[str], *,
-    only: Sequence[str] = (), resume: bool = False, limit_s: float | None = None,
+    ledger: Ledger, *, limit_s: float | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> Progress:  # fmt: skip
-    """Measure a table, or what is missing of it, in this process; see the module's docstring.
+    """Measure what is missing of a table in this process; see the module's docstring.
 
-    `limit_s`: no row is begun that would not end within so many seconds from now. Raises UsageError as `Ledger`.
+    `limit_s`: no row is begun that would not end within so many seconds from now. Raises MachineError where a row cannot be kept.
     """
     begin = time.monotonic()
-    ledger = Ledger(table, place, settings, command, only=only, resume=resume)
+    name = ledger.table.name
     if not ledger.todo:
-        say(f"{table.name}: every row{' that was asked for' if only else ''} is there")
+        say(ledger.all_there)
     for key in ledger.todo:
         left = None if limit_s is None else limit_s - (time.monotonic() - begin)
         if left is not None and left < ledger.row_s(key):
-            say(f"{table.name}: {left:.0f} s left of the limit, {key} takes about {ledger.row_s(key):.0f} s")
+            say(f"{name}: {left:.0f} s left of the limit, {key} takes about {ledger.row_s(key):.0f} s")
             break
-        say(f"{table.name}: {key} …")
-        ledger.book(key, measured_row(table, place, ledger.settings, key))
+        say(f"{name}: {key} …")
+        ledger.book(key, measured_row(ledger.table, ledger.place, ledger.settings, key))
     return ledger.progress()
 
 
@@ -195,6 +246,21 @@ def measured_row(table: Table, place: Place, settings: Settings, key: str) -> Ro
 def _filled(settings: Settings, defaults: Settings) -> Settings:
     given = {k: v for k, v in dataclasses.asdict(settings).items() if v is not None}
     return dataclasses.replace(defaults, **given)
+
+
+def _modes(record: Mapping[str, Any] | None) -> set[str]:
+    """Of "measured" and "predicted" those that its rows are; a table of peers has neither."""
+    return set() if record is None else {row["mode"] for row in record["rows"].values() if row.get("mode")}
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"cannot be written: {error.strerror}", str(folder), "name a folder that can be written with --out"
+        ) from None
 
 
 def _text(settings: Mapping[str, Any]) -> str:

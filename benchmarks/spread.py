@@ -177,7 +177,7 @@ class _Queue:
         self._waiting: list[Item] = []
         for ledger in ledgers:
             if not ledger.todo:
-                say(f"{ledger.table.name}: every row is there")
+                say(ledger.all_there)
             self._waiting += [(ledger, key) for key in sorted(ledger.todo, key=ledger.row_s, reverse=True)]
         self._needs = {_name(item): item[0].table.needs(item[0].place, item[1]) for item in self._waiting}
         self._open = set(self._needs)  # waiting or running

@@ -202,6 +202,21 @@ def visible_gpu() -> tuple[int, str] | None:
         return None
 
 
+def usable_gpu(device: str) -> tuple[int, str] | None:
+    """The GPU that a run with this `device` ("auto", "gpu" or "cpu") measures on, as `visible_gpu`; None: it predicts.
+
+    Raises MachineError where "gpu" is asked for and missing.
+    """
+    found = None if device == "cpu" else visible_gpu()
+    if device == "gpu" and found is None:
+        raise MachineError("no NVIDIA GPU answers here", do="use --device cpu to screen and predict without one")
+    if found is None or _has_cupy():
+        return found
+    if device == "gpu":
+        raise MachineError("CuPy is missing, so nothing can run on the GPU", do="pip install 'optiml[gpu]'")
+    return None
+
+
 def make_machine(
     *,
     device: Literal["auto", "gpu", "cpu"] = "auto",
@@ -217,15 +232,7 @@ def make_machine(
     from engine.compile.nvrtc import NvrtcCompiler
     from engine.predict.targets import target_for
 
-    gpu = None if device == "cpu" else visible_gpu()
-    index, found = gpu or (0, None)
-    if found is not None and device == "auto" and not _has_cupy():
-        found = None
-    if device == "gpu":
-        if found is None:
-            raise MachineError("no NVIDIA GPU answers here", do="use --device cpu to screen and predict without one")
-        if not _has_cupy():
-            raise MachineError("CuPy is missing, so nothing can run on the GPU", do="pip install 'optiml[gpu]'")
+    index, found = usable_gpu(device) or (0, None)
     if found is not None and arch is not None and arch.rstrip("a") != found:
         raise MachineError(
             f"the GPU here is {found}, so nothing can be measured for {arch}",

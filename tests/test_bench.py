@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import errno
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +48,9 @@ def counted() -> Counted:
 
 def _run(counted: Counted, tmp_path: Path, **more: Any) -> bench.Progress:
     place = bench.Place(ROOT, tmp_path / "results", tmp_path / "work")
-    settings = more.pop("settings", bench.Settings())
-    return bench.run(counted.table, place, settings, ["optiml", "bench", "counted"], say=lambda text: None, **more)
+    settings, limit_s = more.pop("settings", bench.Settings()), more.pop("limit_s", None)
+    ledger = bench.Ledger(counted.table, place, settings, ["optiml", "bench", "counted"], **more)
+    return bench.run(ledger, limit_s=limit_s, say=lambda text: None)
 
 
 def test_a_row_that_would_pass_the_limit_is_left_for_the_next_call(counted: Counted, tmp_path: Path) -> None:
@@ -68,7 +73,7 @@ def test_what_failed_stays_in_the_record_and_is_measured_again(counted: Counted,
     assert (first.missing, first.failed) == ((), ("b",))
     assert "broke down" in json.loads(first.path.read_text())["rows"]["b"]["error"]
     counted.fails = set()
-    assert _run(counted, tmp_path, resume=True).path.name == "counted.json"
+    assert _run(counted, tmp_path, resume=True).path == tmp_path / "results" / "counted.json"
     assert counted.measured == ["a", "b", "c", "b"]
 
 
@@ -103,7 +108,7 @@ def test_an_interrupt_keeps_the_rows_before_it(counted: Counted, tmp_path: Path)
     broken = bench.Table(**{**counted.table.__dict__, "measure": interrupted})
     place = bench.Place(ROOT, tmp_path / "results", tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        bench.run(broken, place, bench.Settings(), ["optiml"], say=lambda text: None)
+        bench.run(bench.Ledger(broken, place, bench.Settings(), ["optiml"]), say=lambda text: None)
     assert _run(counted, tmp_path, resume=True).missing == ()
     assert counted.measured == ["a", "b", "c"]
 
@@ -116,6 +121,10 @@ def test_an_interrupt_keeps_the_rows_before_it(counted: Counted, tmp_path: Path)
         '{"schema": "optiml.bench/1", "name": "x"}',
         "[]",
         "{",
+        '{"schema": "optiml.bench/1", "name": "counted"}',
+        '{"schema": "optiml.bench/1", "name": "counted", "settings": {}, "commands": [], "device": {}, "versions": {}, "rows": []}',
+        '{"schema": "optiml.bench/1", "name": "counted", "settings": {}, "commands": [], "device": {}, "versions": {}, '
+        '"rows": {"a": {}}}',
     ],
 )
 def test_a_record_of_another_version_is_refused_and_not_overwritten(
@@ -175,6 +184,160 @@ def test_what_goes_on_after_the_rows_asked_for_is_the_rest(
     counted.fails.add("a")
     assert cli.main(words) == 4
     assert f"go on: optiml bench counted {only} --out {tmp_path} --resume\n" in capsys.readouterr().err
+
+
+def _call(counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+    monkeypatch.setitem(TABLES, "counted", counted.table)
+    return cli.main(["bench", "counted", "--out", str(tmp_path), *more])
+
+
+def test_a_call_that_began_no_row_names_no_record(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--limit 1s` printed the path of a file that did not exist."""
+    counted.table = dataclasses.replace(counted.table, row_s=lambda settings, row: 100.0)
+    for resume in ([], ["--resume"]):
+        assert _call(counted, tmp_path, monkeypatch, "--limit", "1s", *resume) == 4
+        assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+    counted.table = dataclasses.replace(counted.table, row_s=lambda settings, row: 0.0)
+    assert _call(counted, tmp_path, monkeypatch, "--only", "a") == 4
+    assert capsys.readouterr().out == f"sum 1\n{tmp_path / 'counted.part.json'}\n"
+    counted.table = dataclasses.replace(counted.table, row_s=lambda settings, row: 100.0)
+    assert _call(counted, tmp_path, monkeypatch, "--limit", "1s") == 4  # anew: what stands there is not of this call
+    assert capsys.readouterr().out == ""
+    assert _call(counted, tmp_path, monkeypatch, "--limit", "1s", "--resume") == 4
+    assert capsys.readouterr().out == f"sum 1\n{tmp_path / 'counted.part.json'}\n"
+
+
+def test_a_folder_that_takes_no_records_is_said_before_a_row_is_measured(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The row was measured, and then it was an internal error."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(tempfile, "TemporaryFile", _read_only)  # who runs this may be root, whom no mode holds up
+    for out in (tmp_path, tmp_path / "new", Path("/proc/nowhere"), tmp_path / "file" / "below"):
+        assert _call(counted, out, monkeypatch) in (1, 2)
+        (said,) = capsys.readouterr().err.splitlines()
+        assert str(out) in said
+        assert "internal error" not in said
+        assert "--out" in said
+    assert counted.measured == []
+
+
+def _read_only(dir: Path) -> Any:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir / "tmp"))
+
+
+def test_a_disk_that_fills_is_one_sentence_and_costs_the_row_alone(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _call(counted, tmp_path, monkeypatch, "--only", "a") == 4
+    before = (tmp_path / "counted.part.json").read_bytes()
+
+    def full(path: Path, *rest: Any, **more: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    capsys.readouterr()
+    assert _call(counted, tmp_path, monkeypatch, "--resume") == 1
+    assert "cannot be written: No space left on device" in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "counted.part.json").read_bytes() == before
+
+
+class Moded(Counted):
+    """The table of a machine: its rows are measured or predicted, and so is what is held for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.gpu = True
+        monkeypatch.setattr("engine.machine.visible_gpu", lambda: (0, "sm_90") if self.gpu else None)
+        monkeypatch.setattr("engine.machine._has_cupy", lambda: True)
+
+    def measure(self, place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+        predicted = settings.device == "cpu" or not self.gpu
+        return {**super().measure(place, settings, row), "mode": "predicted" if predicted else "measured"}
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"], ["--only", "a"]], ids=["anew", "resumed", "some"])
+@pytest.mark.parametrize("held", ["counted.json", "counted.part.json"])
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_prediction_takes_the_place_of_no_measurement(
+    held: str, device: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """Without a GPU `--device auto`, the default, replaced the whole record of an H200 and ended with 0."""
+    table = Moded(monkeypatch)
+    table.fails = {"b"} if "part" in held else set()
+    _call(table, tmp_path, monkeypatch, "--device", device if device == "auto" else "gpu")
+    if "--resume" in more and "part" not in held:  # the table has a row more since
+        table.table = dataclasses.replace(table.table, rows=lambda place, settings: ["a", "b", "c", "d"])
+    before = (tmp_path / held).read_bytes()
+    table.gpu, table.fails, table.measured = False, set(), []
+    if device == "cpu":  # else these are other settings, which are refused before
+        text = before.replace(b'"device": "gpu"', b'"device": "cpu"')
+        (tmp_path / held).write_bytes(text)
+        before = text
+    capsys.readouterr()
+    assert _call(table, tmp_path, monkeypatch, "--device", device, *more) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"optiml: {tmp_path / held}: holds what was measured")
+    assert "--out" in said
+    assert "--device gpu" in said
+    assert table.measured == []
+    assert [path.name for path in tmp_path.iterdir()] == [held]
+    assert (tmp_path / held).read_bytes() == before
+
+
+def test_the_rate_of_an_h200_is_not_replaced_by_one_that_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = (ROOT / "benchmarks" / "results" / "rate.json").read_bytes()
+    (tmp_path / "rate.json").write_bytes(recorded)
+    monkeypatch.setattr("engine.machine.visible_gpu", lambda: None)
+    monkeypatch.setattr("benchmarks.rate.measured", lambda budget, device: pytest.fail("it was begun"))
+    assert cli.main(["bench", "rate", "--seconds", "20", "--out", str(tmp_path)]) == 2
+    assert "would only predict" in capsys.readouterr().err
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("rate.json", recorded)]
+
+
+def test_a_record_of_measurements_with_nothing_left_to_do_is_shown_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Moded(monkeypatch)
+    assert _call(table, tmp_path, monkeypatch) == 0
+    table.gpu = False
+    assert _call(table, tmp_path, monkeypatch, "--resume") == 0
+    assert table.measured == ["a", "b", "c"]
+
+
+def test_a_measurement_takes_the_place_of_a_prediction_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Moded(monkeypatch)
+    table.gpu = False
+    assert _call(table, tmp_path, monkeypatch, "--only", "a") == 4
+    table.gpu = True
+    assert _call(table, tmp_path, monkeypatch, "--resume") == 2  # half of each would be neither
+    assert "--resume" in capsys.readouterr().err.splitlines()[-1]
+    assert _call(table, tmp_path, monkeypatch) == 0
+    record = json.loads((tmp_path / "counted.json").read_text())
+    assert {row["mode"] for row in record["rows"].values()} == {"measured"}
+
+
+def test_a_row_that_came_out_predicted_is_not_kept_among_measured_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU may stop to answer between two rows."""
+    table = Moded(monkeypatch)
+
+    def measure(place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
+        table.gpu = row != "b"
+        return Moded.measure(table, place, settings, row)
+
+    table.table = dataclasses.replace(table.table, measure=measure)
+    progress = _run(table, tmp_path)
+    assert progress.failed == ("b",)
+    assert "predicted" in progress.record["rows"]["b"]["error"]
 
 
 @pytest.mark.parametrize("option", ["--limit=12", "--limit=soon", "--seconds=0", "--seeds=-1", "--candidates=0"])
@@ -311,6 +474,7 @@ def test_the_page_shows_each_whole_record_with_its_command(tmp_path: Path) -> No
     rows = {"fast": {**_row("fast", 8.0, 0.9), "commit": "abcdef0123456", "date": "2026-01-02T03:04:05+00:00"}}
     record = {
         "schema": bench.SCHEMA, "name": "suite", "rows": rows, "summary": searches.summary(rows), "device": {"name": "a GPU"},
+        "settings": {}, "versions": {},
         "commands": [["optiml", "bench", "suite", "--resume", "--limit", "540s", "--seconds", "60", "--out", "x"]],
     }  # fmt: skip
     (tmp_path / "suite.json").write_text(json.dumps(record))

@@ -61,8 +61,12 @@ class Call:
         self.log = tmp_path / "log"
         self.said: list[str] = []
 
-    def run(self, *tables: bench.Table, resume: bool = False, **more: Any) -> list[bench.Progress]:
-        ledgers = [bench.Ledger(t, self.place, bench.Settings(), ["optiml", "bench"], resume=resume) for t in tables]
+    def run(
+        self, *tables: bench.Table, only: Sequence[str] = (), resume: bool = False, **more: Any
+    ) -> list[bench.Progress]:
+        ledgers = [
+            bench.Ledger(t, self.place, bench.Settings(), ["optiml", "bench"], only=only, resume=resume) for t in tables
+        ]
         return spread.run(ledgers, GPUS, command=self._command, say=self.said.append, **more)
 
     def _command(self, ledger: bench.Ledger, key: str, target: Path) -> list[str]:
@@ -113,6 +117,18 @@ def test_a_row_that_is_killed_or_fails_costs_only_itself(call: Call) -> None:
     (again,) = call.run(_table("one", ["a-killed", "b-mute", "c-bad", "d"]), resume=True)
     assert [one["key"] for one in call.seen()].count("d") == 1
     assert again.failed == progress.failed
+
+
+def test_that_nothing_is_left_is_said_of_the_rows_asked_for(call: Call) -> None:
+    table = _table("one", ["a", "b"])
+    call.run(table, only=["a"])
+    call.said.clear()
+    call.run(table, only=["a"], resume=True)
+    assert call.said == ["one: every row that was asked for is there"]
+    call.run(table, resume=True)
+    call.said.clear()
+    call.run(table, resume=True)
+    assert call.said == ["one: every row is there"]
 
 
 def test_the_longest_rows_come_first_and_what_passes_the_limit_is_left(call: Call) -> None:
@@ -224,7 +240,8 @@ def test_peers_take_the_newest_row_of_the_suite(tmp_path: Path) -> None:
 
     def put(name: str, **rows: str) -> None:
         held = {kernel: {"error": None, "files": {"k.cu": text}} for kernel, text in rows.items()}
-        (tmp_path / name).write_text(json.dumps({"schema": bench.SCHEMA, "name": "suite", "rows": held}))
+        record = {"settings": {}, "commands": [], "device": {}, "versions": {}, "rows": held}
+        (tmp_path / name).write_text(json.dumps({"schema": bench.SCHEMA, "name": "suite", **record}))
 
     place = bench.Place(ROOT, tmp_path, tmp_path)
     put("suite.json", adamw="old", scan="old")

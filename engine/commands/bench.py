@@ -44,7 +44,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 when the tables are whole, 4 when rows are missing. Raises UsageError."""
+    """Exit code 0 when the tables are whole, 4 when rows are missing. Raises UsageError, MachineError."""
     root = find_checkout(arguments.checkout)
     sys.path.insert(0, str(root))
     bench: Any = importlib.import_module("benchmarks.bench")
@@ -81,18 +81,21 @@ def run(arguments: argparse.Namespace) -> int:
         if missing:
             raise UsageError(f"'{missing[0][:60]}' is no row of {', '.join(names)}", "--only")
     command = ["optiml", *sys.argv[1:]]
-    if arguments.gpus is not None:
-        spread: Any = importlib.import_module("benchmarks.spread")
-        gpus = spread.find_gpus(arguments.gpus, arguments.device)
-        ledgers = [
-            bench.Ledger(table, place, settings, command, only=rows, resume=arguments.resume) for table, rows in chosen
-        ]
+    begin = time.monotonic()
+    spread: Any = None if arguments.gpus is None else importlib.import_module("benchmarks.spread")
+    gpus = () if spread is None else spread.find_gpus(arguments.gpus, arguments.device)
+    ledgers = [
+        bench.Ledger(table, place, settings, command, only=rows, resume=arguments.resume) for table, rows in chosen
+    ]
+    if any(ledger.todo for ledger in ledgers):
+        bench.check_folder(results)
+    if spread is not None:
         ended = spread.run(ledgers, gpus, limit_s=limit_s)
     else:
-        ended, begin = [], time.monotonic()
-        for table, rows in chosen:
+        ended = []
+        for ledger in ledgers:
             left_s = None if limit_s is None else limit_s - (time.monotonic() - begin)
-            ended.append(bench.run(table, place, settings, command, only=rows, resume=arguments.resume, limit_s=left_s))
+            ended.append(bench.run(ledger, limit_s=left_s))
     for (table, _), progress in zip(chosen, ended, strict=True):
         _show(table, progress)
     if any(progress.missing or progress.failed for progress in ended):
@@ -124,7 +127,8 @@ def _show(table: Any, progress: Any) -> None:
         print(table.render(progress.record))
     for row in progress.failed:
         print(f"optiml: {row}: {progress.record['rows'][row]['error']}", file=sys.stderr)
-    print(progress.path)
+    if progress.path is not None:
+        print(progress.path)
 
 
 def _row(bench: Any, table: Any, place: Any, settings: Any, only: Sequence[str], target: Path) -> int:
