@@ -22,7 +22,17 @@ from engine.machine import Machine
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.profile.turns import WAITED
 from engine.provenance import provenance
-from engine.result import Best, OptimizationResult, Refusal, Step, faster, keeps_suggestion, write
+from engine.result import (
+    SCHEMA,
+    Best,
+    OptimizationResult,
+    Refusal,
+    Step,
+    check_version,
+    faster,
+    keeps_suggestion,
+    write,
+)
 from engine.rules.model import Proposal
 from engine.search.insight import PATIENCE_S, Evidence, Insight
 from engine.search.journal import Journal
@@ -101,6 +111,8 @@ def optimize(
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
     name = f"{options.path.stem}-{spec.kernel.replace('::', '.')}"
     out = options.out or root / ".optiml" / name
+    if options.resume:
+        check_version(out, SCHEMA)
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
     aside = None if front is None else ThreadPoolExecutor(_ASIDE, thread_name_prefix="ahead")

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.errors import MachineError
+from engine.decode import NotThis, load
+from engine.errors import MachineError, UsageError
 from engine.model import Evaluation, Measurement
 
 SCHEMA = "optiml.result/1"
+RESULT_BYTES = 32 << 20  # a result is read up to here. Ours
+_ELSEWHERE = "begin anew with another --out, without --resume"
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,29 @@ def write_files(folder: Path, contents: Mapping[str, bytes | None]) -> None:
             f"the result cannot be written: {error.strerror}", str(folder), "free some space or choose another --out; "
             "the journal has all that was evaluated, so --resume costs no new search",
         ) from None  # fmt: skip
+
+
+def check_version(folder: Path, schema: str) -> None:
+    """Look, before a run goes on in `folder`, whether the result there, if any, is one of `schema`: the run will take its place.
+
+    Raises UsageError where it is of another version, or no result.
+    """
+    path = folder / "result.json"
+    try:
+        with path.open("rb") as file:
+            data = load(file.read(RESULT_BYTES + 1))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", str(path), _ELSEWHERE) from None
+    except NotThis as error:
+        raise UsageError(f"{error.what}; nothing was overwritten", str(path), _ELSEWHERE) from None
+    found = data.get("schema") if isinstance(data, dict) else None
+    if found != schema:
+        raise UsageError(
+            f"is a result of another version ({str(found)[:40]!r}, not {schema!r}), so nothing was overwritten",
+            str(path), _ELSEWHERE,
+        )  # fmt: skip
 
 
 def faster(what: str, measurement: Measurement, device: Mapping[str, Any], tried: str) -> str:

@@ -18,10 +18,10 @@ from engine.decode import NotThis, decode, load
 from engine.errors import MachineError, UsageError
 from engine.model import LaunchConfig
 from engine.profile.model import Counter, Profile, StepProfile
-from engine.result import OptimizationResult
+from engine.result import RESULT_BYTES, OptimizationResult
 
 # Bounds on what an artifact of a stranger may cost. Ours: a run of an hour has some 10,000 candidates and 100 MB.
-_RESULT_BYTES, _PATCH_BYTES, _FILES_BYTES = 32 << 20, 4 << 20, 16 << 20
+_PATCH_BYTES, _FILES_BYTES = 4 << 20, 16 << 20
 _NODES = 100_000
 _MOST = 1_000_000  # items of a list in a result: the tuner has one for every evaluation
 _TEXT = 600  # characters of one summary or reason
@@ -115,7 +115,7 @@ def read_result(folder: Path, files: Mapping[str, tuple[type[T], ...]]) -> T:
     if path is None:
         raise UsageError("there is no result", str(folder / next(iter(files))), "name the output folder of a run")
     try:
-        data = load(_bytes(path, _RESULT_BYTES))
+        data = load(_bytes(path, RESULT_BYTES))
         schema = data.get("schema") if isinstance(data, dict) else None
         kinds = {getattr(kind, "schema", ""): kind for kind in files[path.name]}
         if not isinstance(schema, str) or schema not in kinds:

@@ -22,7 +22,7 @@ from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
 from engine.optimize import LEAST, ignore_folder
 from engine.provenance import provenance
-from engine.result import Refusal, keeps_suggestion
+from engine.result import Refusal, check_version, keeps_suggestion
 from engine.rules import rules
 from engine.rules.model import Target
 from engine.search.journal import Journal
@@ -37,7 +37,7 @@ from engine.tune.dispatch import NothingToSelect, possible
 from engine.tune.feasible import Feasible, check_left, feasible
 from engine.tune.offers import rule_templates
 from engine.tune.probe import probe
-from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.result import SCHEMA, General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
 from engine.tune.selected import Confirming
 from engine.tune.space import Condition, Point
 from engine.tune.strategy import Known, Strategy, choose
@@ -92,6 +92,8 @@ def tune(
     root = repository_root(options.path)
     spec, spec_path = options.spec or find_spec(root, options.path, options.kernel)
     program = load_program(options.path, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
+    if options.resume:
+        check_version(output_folder(options), SCHEMA)
     builder = machine.builder(spec, root, spec_path)
     try:
         template, notes = make_template(options, program, spec, spec_path, machine.target)
