@@ -104,7 +104,8 @@ def optimize(
 ) -> tuple[OptimizationResult, Path]:
     """Search one kernel; returns the result and the folder it was written to.
 
-    Raises UsageError, SpecError, SourceError (wrong input), RefusedError (the spec proves nothing), MachineError.
+    Raises UsageError, SpecError, SourceError (wrong input), RefusedError (the spec proves nothing; with the tuner, a declared
+    template that cannot be searched), MachineError.
     """
     root = repository_root(options.path)
     spec, spec_path = options.spec or find_spec(root, options.path, options.kernel)
@@ -113,6 +114,10 @@ def optimize(
     out = options.out or root / ".optiml" / name
     if options.resume:
         check_version(out, SCHEMA)
+    if "tuner" in options.proposers:
+        from engine.tune.offers import check_declared
+
+        check_declared(program, spec, spec_path, machine.target)
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
     aside = None if front is None else ThreadPoolExecutor(_ASIDE, thread_name_prefix="ahead")

@@ -235,7 +235,10 @@ class Search:
                 else:
                     self._drop(parent, proposal, f"the edit cannot be applied: {error}")
                 continue
-            if program.digest in self.tree.digests or any(program.digest == p.digest for _, _, p in pending.values()):
+            known = program.digest in self.tree.digests or any(
+                program.digest == p.digest for _, _, p in pending.values()
+            )
+            if known and (self._inner is None or not self._inner.declared(proposal)):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue
             if self._inner is not None and proposal.proposer == TUNER:

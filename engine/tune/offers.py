@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.errors import OptimlError
@@ -14,9 +15,9 @@ from engine.spec.model import KernelSpec
 from engine.tune.declare import declared
 from engine.tune.feasible import Feasible, feasible
 from engine.tune.space import Condition, Parameter, Space
-from engine.tune.template import RuleTemplate, Template
+from engine.tune.template import RuleTemplate, Template, tunable
 
-_LEAST = 3  # templates of fewer points are left to the rule's own proposals
+_LEAST = 3  # a rule's templates of fewer points are left to its own proposals
 _OWN_PRIOR = 0.6  # a template that a person declared: they know what is worth a look. Ours
 
 
@@ -30,7 +31,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Offer:
-    """A template, its feasible points, and the edit of the first of them. `place` is None for a declared template."""
+    """A template, its feasible points, and the edit of the first of them that is not the program as it is.
+
+    `place` is None for a declared template.
+    """
 
     template: Template
     points: Feasible
@@ -42,25 +46,32 @@ class Offer:
 def offers(program: Program, spec: KernelSpec, spec_path: str | None, target: Target) -> list[Offer]:
     """The templates worth a search that the program declares or a rule can write for it, with their feasible points.
 
-    A program whose text no longer holds a template has none.
+    A program whose text no longer holds a template has none, and a declared one that cannot be used is passed over.
     """
     templates: list[tuple[Template, float, Place | None]] = []
-    try:
+    with suppress(OptimlError):
         own = declared(program, spec, spec_path)
         if own is not None:
             templates.append((own, _OWN_PRIOR, None))
+    with suppress(OptimlError, KeyError):
         templates += [(t, t.family.prior, place) for t, place in _placed(program, spec, target)]
-    except (OptimlError, KeyError):
-        pass
     found: list[Offer] = []
     for template, prior, place in templates:
-        try:
+        with suppress(OptimlError):
             points = feasible(template, target)
-            if len(points.points) >= _LEAST:
-                found.append(Offer(template, points, template.proposal(points.points[0]), prior, place))
-        except OptimlError:
-            continue
+            if place is None or len(points.points) >= _LEAST:
+                first = next(point for point in points.points if point != template.default)
+                found.append(Offer(template, points, template.proposal(first), prior, place))
     return found
+
+
+def check_declared(program: Program, spec: KernelSpec, spec_path: str | None, target: Target) -> None:
+    """Raises what is wrong with the template that a program declares, as `engine.tune.run.tune` does: UsageError, SpecError,
+    RefusedError (a constant that other code uses, an empty feasible set)."""
+    own = declared(program, spec, spec_path)
+    if own is not None:
+        tunable(own)
+        feasible(own, target)
 
 
 def rule_templates(program: Program, spec: KernelSpec, target: Target) -> list[RuleTemplate]:

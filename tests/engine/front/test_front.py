@@ -69,10 +69,11 @@ def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[Ker
 
 def test_offers_what_a_person_declared(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
     program = known[2]
-    text = program.data + b"// optiml: tune WIDTH = 1, 2, 4, 8\n#define WIDTH 4\n"
+    text = program.data + b"// optiml: tune WIDTH = 4, 1, 2, 8\n#define WIDTH 4\n"
     found = front.offers(program.replace({program.kernel_file: text}))
     assert found[0].template.name == "constants"
     assert [len(o.points.points) for o in found[:1]] == [4]
+    assert found[0].first.parameters == {"WIDTH": 1}  # 4 is there already, and no candidate
 
 
 def test_a_refusal_comes_back_with_its_reason(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:

@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 
 from engine.model import Outcome
-from engine.rules.model import Target
+from engine.rules.model import Proposal, Target
 from engine.search.journal import Journal
 from engine.search.loop import Budget, Search
 from engine.search.tree import Tree
+from engine.source.model import Edit, Span
 from engine.spec.read import specs_in
 from engine.tune.feasible import feasible
 from engine.tune.inner import POINTS, TunerPart
@@ -24,11 +25,11 @@ from .kernels import SAXPY, program, template
 from .test_tuner import TEXT, Evaluator, speed, values
 
 
-def start(tmp_path, evaluator, *, resume=False):
-    original = program(TEXT)
+def start(tmp_path, evaluator, *, resume=False, text=TEXT, source=lambda program: []):
+    original = program(text)
     reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
     part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0)
-    tree = Tree(original, part.wrap(lambda program: []), 0)
+    tree = Tree(original, part.wrap(source), 0)
     journal = Journal(tmp_path / "journal.sqlite", original, {"kernel": "saxpy"}, resume=resume)
     search = Search(tree, evaluator, journal, ThreadPoolExecutor(2), in_flight=3, inner=part)
     search.start(*evaluator.open(original))
@@ -95,6 +96,32 @@ def test_an_edit_may_bring_a_template_with_it():
     part = TunerPart(reads, Target(), Evaluator(), in_flight=1, seed=0)
     assert not [p for p in part.proposals(original) if p.rule == "constants"]
     assert [p.proposer for p in part.proposals(program(written)) if p.rule == "constants"] == ["tuner"]
+
+
+ONE = SAXPY.replace("// optiml: tune BLOCK = 64, 128, 256, 2048\n", "")
+
+
+@pytest.mark.parametrize("values", ["1, 2, 4", "4, 1", "1, 2"])
+def test_a_declared_template_is_tried_wherever_the_present_point_stands_and_however_few_there_are(tmp_path, values):
+    """Its first point stood for it: where that was the program as it is, the search took it for known and dropped it."""
+    search = start(tmp_path, Evaluator(), text=ONE.replace("1, 2, 4", values))
+    search.run(Budget(candidates=POINTS))
+    node = template_nodes(search)[0]
+    assert node.parent is search.tree.root
+    assert node.proposal.parameters["ITEMS"] == max(int(value) for value in values.split(","))
+
+
+def test_a_declared_template_is_tried_although_another_edit_led_to_its_first_point(tmp_path):
+    def double(program):
+        at = program.data.find(b"ITEMS = 1;")
+        edits = {"k.cu": (Edit(Span(at + 8, at + 9), "2"),)}
+        return [Proposal("rules", "double", "Double ITEMS", edits, prior=0.9)] if at >= 0 else []
+
+    search = start(tmp_path, Evaluator(), text=ONE, source=double)
+    search.run(Budget(candidates=POINTS))
+    assert search.tree.root.children[0].proposal.rule == "double"
+    assert template_nodes(search)[0].parent is search.tree.root
+    assert template_nodes(search)[0].proposal.parameters == {"ITEMS": 4}
 
 
 def test_a_template_of_many_points_is_searched_by_the_model_with_what_launches_tell(tmp_path, monkeypatch):
