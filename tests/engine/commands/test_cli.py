@@ -95,3 +95,64 @@ def test_a_reader_that_goes_away_is_no_refusal(tmp_path: Path) -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+PRINTS = {  # a verb's ways of printing
+    "print": "print('x' * 9)",
+    "write": "import sys; sys.stdout.write('x' * 9)",
+    "rich": "from engine.report.console import Console; Console().print('x' * 9)",
+}
+
+
+def ended(prints: str, stdout: int | None, *given: str, **environment: str) -> tuple[int, str]:
+    """Exit code and stderr of a command that prints so, or of the given one, with this standard output (None: closed)."""
+    code = (
+        "import sys; from engine import cli; import engine.commands.show as show\n"
+        f"def run(arguments):\n    {prints}\n    return 0\n"
+        f"show.run = run; sys.exit(cli.main({list(given or ('show', '.'))!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=Path(cli.__file__).parents[1],
+        env={**os.environ, "PYTHONUNBUFFERED": "", **environment}, preexec_fn=None if stdout is not None else _close_stdout,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def _close_stdout() -> None:
+    os.close(1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("given", [*PRINTS, "--help", "--version", "show --help"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_on_a_full_disk_is_one_sentence(given: str, unbuffered: str) -> None:
+    """It was an internal error, a traceback, nothing at all, or the interpreter's own words at its end, by who had printed."""
+    words = () if given in PRINTS else tuple(given.split())
+    with Path("/dev/full").open("w") as full:
+        code, said = ended(PRINTS.get(given, ""), full.fileno(), *words, PYTHONUNBUFFERED=unbuffered)
+    assert (code, said.count("\n")) == (1, 1)
+    assert said.startswith("optiml: standard output cannot be written: No space left on device; ")
+
+
+@pytest.mark.parametrize("given", [*PRINTS, "--help", "--version"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_is_gone_or_was_never_there_is_no_failure(given: str, unbuffered: str) -> None:
+    words = () if given in PRINTS else tuple(given.split())
+    read, write = os.pipe()
+    os.close(read)
+    assert ended(PRINTS.get(given, ""), write, *words, PYTHONUNBUFFERED=unbuffered) == (0, "")
+    os.close(write)
+    assert ended(PRINTS.get(given, ""), None, *words, PYTHONUNBUFFERED=unbuffered) == (0, "")
+
+
+def test_a_pipe_that_broke_inside_is_not_the_readers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever pipe broke, the command ended with 0 and said nothing."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("engine.commands.show.run", run)
+    assert main(["show", "."]) == 3
+    assert "internal error: BrokenPipeError" in capsys.readouterr().err
