@@ -17,7 +17,7 @@ from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
 from engine.tune.strategy import Known, Trial, choose
 from engine.tune.template import Template, program_at
-from engine.tune.tuner import WRONG, Tuner
+from engine.tune.tuner import WRONG, Tried, Tuner
 
 POINTS = (
     16  # of one template: what a person would try by hand, twice over; the tree goes on with the best of them. Ours
@@ -93,8 +93,7 @@ class TunerPart:
             program, template, points, choose(None, Known(points.points, self._seed, limit))[0], self._evaluator,
             self._target, executor, in_flight=self._in_flight, rival=champion, known=known, on_best=self._foresee,
         )  # fmt: skip
-        reason = "no point of the template could be evaluated"
-        outcome = Outcome.SCREENED_OUT
+        outcome, reason = Outcome.SCREENED_OUT, ""
         if template.default is not None:
             tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
         tuner.book(SELECT, time.monotonic() - begin)
@@ -108,7 +107,8 @@ class TunerPart:
         tried = max(1, tuner.progress.evaluated)
         best = tuner.best(1)
         if not best:
-            evaluation = Evaluation(outcome, failure=Failure(reason), notes=(note(tried),))
+            failure = Failure(reason or _nothing_new(tuner.tried))
+            evaluation = Evaluation(outcome, failure=failure, notes=(note(tried),))
             return Inner(_plain(proposal), program, None, evaluation, None, tried, dict(tuner.progress.stage_s))
         chosen = best[0]
         begin = time.monotonic()
@@ -156,6 +156,21 @@ _NOTE = "the best of so many points of its template: "
 def note(points: int) -> str:
     """What a node of a template says of how it was chosen, for whoever resumes the run."""
     return f"{_NOTE}{points}"
+
+
+def _nothing_new(tried: Sequence[Tried]) -> str:
+    """Why a search within a template has no point to offer, in a sentence."""
+    failures = [t.evaluation.failure for t in tried if t.evaluation.outcome is not Outcome.DUPLICATE]
+    known = len(tried) - len(failures)
+    if known and not failures:
+        return f"every point that was tried ({known}) compiled to machine code that is known"
+    such = next((failure.reason for failure in failures if failure is not None), "")
+    if known:
+        said = (
+            f"of {len(tried)} points that were tried {known} compiled to machine code that is known, the others failed"
+        )
+        return f"{said}, such as: {such}" if such else said
+    return "no point of the template could be evaluated" + (f": {such}" if such else "")
 
 
 def _plain(proposal: Proposal) -> Proposal:

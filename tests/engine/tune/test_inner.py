@@ -124,6 +124,24 @@ def test_a_declared_template_is_tried_although_another_edit_led_to_its_first_poi
     assert template_nodes(search)[0].proposal.parameters == {"ITEMS": 4}
 
 
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ("4, 8", "every point that was tried (1) compiled to machine code that is known"),
+        ("4, 8, 2", "of 2 points that were tried 1 compiled to machine code that is known, the others failed, such as: no such thing"),
+        ("4, 2", "no point of the template could be evaluated: no such thing"),
+    ],
+)  # fmt: skip
+def test_a_template_without_a_new_point_says_why(tmp_path, values, says):
+    """It was said that none could be evaluated where all were the twins of candidates that are known."""
+    text = ONE.replace("int ITEMS = 1;", "int ITEMS = 4;").replace("tune ITEMS = 1, 2, 4", f"tune ITEMS = {values}")
+    search = start(tmp_path, Evaluator(broken={(256, 2)}), text=text)
+    search.run(Budget(candidates=4))
+    node = template_nodes(search)[0]
+    assert node.evaluation.outcome is Outcome.SCREENED_OUT
+    assert node.evaluation.failure.reason == says
+
+
 def test_a_template_of_many_points_is_searched_by_the_model_with_what_launches_tell(tmp_path, monkeypatch):
     described = set()
     told = Surrogate.describe
