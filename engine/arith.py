@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from engine.errors import OptimlError
 
 Number = int | float
+_Function = Callable[[Mapping[str, Number]], Number]
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)(?P<suffix>[uUlLfF]*)(?![\w.])"
@@ -20,6 +23,8 @@ _TOKEN = re.compile(
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
 )  # fmt: skip
+_LEVEL_OF = {op: level for level, found in enumerate(_LEVELS) for op in found}
+_BOTH = 2  # from this level on, C evaluates both operands
 _MAX_LENGTH = 4096
 _MAX_BITS = 128
 _MAX_DEPTH = 60
@@ -45,163 +50,6 @@ _FUNCTIONS: Mapping[str, tuple[int, Callable[..., Number]]] = {
 }
 
 
-@dataclass
-class _Parser:
-    text: str
-    tokens: list[tuple[str, str]]
-    names: Mapping[str, Number]
-    at: int = 0
-    depth: int = 0
-    dead: int = 0  # above 0: inside an operand that C would not evaluate, so what has no value there does not count
-
-    def no_value(self, what: str) -> Number:
-        if self.dead:
-            return 1
-        raise NoValue(f"{what} in the expression '{self.text[:200]}'")
-
-    def fail(self, what: str) -> ArithmeticError_:
-        return ArithmeticError_(f"{what} in the expression '{self.text[:200]}'")
-
-    def peek(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
-
-    def take(self, expected: str = "") -> tuple[str, str]:
-        if self.at >= len(self.tokens):
-            raise self.fail("something is missing at the end")
-        token = self.tokens[self.at]
-        if expected and token[1] != expected:
-            raise self.fail(f"'{expected}' expected before '{token[1]}'")
-        self.at += 1
-        return token
-
-    def ternary(self) -> Number:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise self.fail("too many parentheses")
-        value = self.binary(0)
-        if self.peek() == "?":
-            self.take()
-            self.dead += not value
-            then = self.ternary()
-            self.dead -= not value
-            self.take(":")
-            self.dead += bool(value)
-            otherwise = self.ternary()
-            self.dead -= bool(value)
-            value = then if value else otherwise
-        self.depth -= 1
-        return value
-
-    def binary(self, level: int) -> Number:
-        if level == len(_LEVELS):
-            return self.unary()
-        value = self.binary(level + 1)
-        while self.at < len(self.tokens) and self.tokens[self.at][0] == "op" and self.peek() in _LEVELS[level]:
-            op = self.take()[1]
-            skipped = (op == "&&" and not value) or (op == "||" and bool(value))
-            self.dead += skipped
-            right = self.binary(level + 1)
-            self.dead -= skipped
-            value = self.apply(op, value, right)
-        return value
-
-    def apply(self, op: str, a: Number, b: Number) -> Number:
-        integers = isinstance(a, int) and isinstance(b, int)
-        if op in ("<<", ">>", "&", "|", "^", "%") and not integers:
-            raise self.fail(f"'{op}' needs integers")
-        if op in ("/", "%") and b == 0:
-            return self.no_value("division by zero")
-        if op in ("<<", ">>") and not 0 <= b < 64:
-            return self.no_value(f"a shift by {b}")
-        value: Number
-        match op:
-            case "+":
-                value = a + b
-            case "-":
-                value = a - b
-            case "*":
-                value = a * b
-            case "/":
-                # C truncates toward zero where Python floors.
-                value = (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if integers else a / b
-            case "%":
-                value = abs(a) % abs(b) * (1 if a >= 0 else -1)
-            case "<<":
-                value = int(a) << int(b)
-            case ">>":
-                value = int(a) >> int(b)
-            case "&":
-                value = int(a) & int(b)
-            case "|":
-                value = int(a) | int(b)
-            case "^":
-                value = int(a) ^ int(b)
-            case "&&":
-                value = int(bool(a) and bool(b))
-            case "||":
-                value = int(bool(a) or bool(b))
-            case _:
-                value = int({"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op])
-        return self.bounded(value)
-
-    def bounded(self, value: Number) -> Number:
-        fits = value.bit_length() <= _MAX_BITS if isinstance(value, int) else math.isfinite(value)
-        return value if fits else self.no_value("a value too large")
-
-    def unary(self) -> Number:
-        op = self.peek()
-        if op in ("-", "+", "!", "~"):
-            self.take()
-            self.depth += 1
-            if self.depth > _MAX_DEPTH:
-                raise self.fail("too many signs")
-            value = self.unary()
-            self.depth -= 1
-            if op == "~":
-                if not isinstance(value, int):
-                    raise self.fail("'~' needs an integer")
-                return ~value
-            return -value if op == "-" else value if op == "+" else int(not value)
-        return self.primary()
-
-    def primary(self) -> Number:
-        kind, text = self.take()
-        if kind == "number":
-            try:
-                return self.bounded(_number(text))
-            except ValueError:
-                raise self.fail(f"'{text}' is no octal number") from None
-        if kind == "name":
-            if self.peek() == "(":
-                return self.call(text)
-            if text in self.names:
-                return self.names[text]
-            raise UnknownName(f"unknown name '{text}' in the expression '{self.text[:200]}'", name=text)
-        if text == "(":
-            value = self.ternary()
-            self.take(")")
-            return value
-        raise self.fail(f"unexpected '{text}'")
-
-    def call(self, name: str) -> Number:
-        short = name.removeprefix("std::")
-        if short not in _FUNCTIONS:
-            raise UnknownName(f"unknown function '{name}' in the expression '{self.text[:200]}'", name=name)
-        self.take("(")
-        arguments = [self.ternary()]
-        while self.peek() == ",":
-            self.take()
-            arguments.append(self.ternary())
-        self.take(")")
-        count, function = _FUNCTIONS[short]
-        if len(arguments) != count:
-            raise self.fail(f"'{name}' takes {count} argument{'s' if count > 1 else ''}")
-        try:
-            return self.bounded(function(*arguments))
-        except (ValueError, ZeroDivisionError, OverflowError):
-            return self.no_value(f"'{name}' has no value")
-
-
 class NoValue(ArithmeticError_):
     """Well formed, but without a value for these names."""
 
@@ -221,13 +69,248 @@ def _number(text: str) -> Number:
     return int(text, 8 if text[0] == "0" else 10)
 
 
-def evaluate(text: str, names: Mapping[str, Number]) -> Number:
-    """The value of a C-like arithmetic expression.
+def _bounded(value: Number) -> Number:
+    fits = value.bit_length() <= _MAX_BITS if isinstance(value, int) else math.isfinite(value)
+    if not fits:
+        raise NoValue("a value too large")
+    return value
 
-    Integers divide as in C (toward zero). Known functions: min, max, abs, cdiv, ceil, floor, sqrt, round_up.
-    Names may be dotted (`block.x`) or qualified. Raises UnknownName for a name not in `names`, and ArithmeticError_
-    for anything else that has no value.
-    """
+
+def _whole(a: Number, b: Number, op: str) -> tuple[int, int]:
+    if isinstance(a, int) and isinstance(b, int):
+        return a, b
+    raise ArithmeticError_(f"'{op}' needs integers")
+
+
+def _divided(a: Number, b: Number) -> Number:
+    if b == 0:
+        raise NoValue("division by zero")
+    if isinstance(a, int) and isinstance(b, int):
+        # C truncates toward zero where Python floors.
+        return _bounded((abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1))
+    return _bounded(a / b)
+
+
+def _remainder(a: Number, b: Number) -> Number:
+    a, b = _whole(a, b, "%")
+    if b == 0:
+        raise NoValue("division by zero")
+    return abs(a) % abs(b) * (1 if a >= 0 else -1)
+
+
+def _shifted(a: Number, b: Number, op: str) -> Number:
+    a, b = _whole(a, b, op)
+    if not 0 <= b < 64:
+        raise NoValue(f"a shift by {b}")
+    return _bounded(a << b if op == "<<" else a >> b)
+
+
+def _inverted(value: Number) -> Number:
+    if not isinstance(value, int):
+        raise ArithmeticError_("'~' needs an integer")
+    return ~value
+
+
+def _bits(op: str, join: Callable[[int, int], int]) -> Callable[[Number, Number], Number]:
+    return lambda a, b: _bounded(join(*_whole(a, b, op)))
+
+
+_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
+    "+": lambda a, b: _bounded(a + b),
+    "-": lambda a, b: _bounded(a - b),
+    "*": lambda a, b: _bounded(a * b),
+    "/": _divided,
+    "%": _remainder,
+    "<<": lambda a, b: _shifted(a, b, "<<"),
+    ">>": lambda a, b: _shifted(a, b, ">>"),
+    "&": _bits("&", operator.and_),
+    "|": _bits("|", operator.or_),
+    "^": _bits("^", operator.xor),
+    "==": lambda a, b: int(a == b),
+    "!=": lambda a, b: int(a != b),
+    "<": lambda a, b: int(a < b),
+    "<=": lambda a, b: int(a <= b),
+    ">": lambda a, b: int(a > b),
+    ">=": lambda a, b: int(a >= b),
+}
+
+
+@dataclass
+class _Parser:
+    """Makes functions of the names' values out of tokens: an operand that C would not evaluate is not called."""
+
+    text: str
+    tokens: list[tuple[str, str]]
+    at: int = 0
+    depth: int = 0
+    names: dict[str, None] = field(default_factory=dict)
+
+    def fail(self, what: str) -> ArithmeticError_:
+        return ArithmeticError_(f"{what}{_of(self.text)}")
+
+    def peek(self) -> str:
+        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> tuple[str, str]:
+        if self.at >= len(self.tokens):
+            raise self.fail("something is missing at the end")
+        token = self.tokens[self.at]
+        if expected and token[1] != expected:
+            raise self.fail(f"'{expected}' expected before '{token[1]}'")
+        self.at += 1
+        return token
+
+    def ternary(self) -> _Function:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise self.fail("too many parentheses")
+        value = self.binary(0)
+        if self.peek() == "?":
+            self.take()
+            then = self.ternary()
+            self.take(":")
+            value = _choice(value, then, self.ternary())
+        self.depth -= 1
+        return value
+
+    def binary(self, level: int) -> _Function:
+        """An operand with the operators after it that bind at least so tightly (`_LEVELS`)."""
+        value = self.unary()
+        while (found := self.level()) >= level:
+            # What is chained is gone through in a loop: text may have thousands of operands.
+            rest: list[tuple[str, _Function]] = []
+            while self.level() == found:
+                op = self.take()[1]
+                rest.append((op, self.binary(found + 1)))
+            if found < _BOTH:
+                value = _all_or_any(value, [right for _, right in rest], all_of=rest[0][0] == "&&")
+            else:
+                value = _chain(value, [(_OPERATORS[op], right) for op, right in rest])
+        return value
+
+    def level(self) -> int:
+        """How tightly the next token binds; -1 where it is no binary operator."""
+        return _LEVEL_OF.get(self.tokens[self.at][1], -1) if self.at < len(self.tokens) else -1
+
+    def unary(self) -> _Function:
+        op = self.peek()
+        if op in ("-", "+", "!", "~"):
+            self.take()
+            self.depth += 1
+            if self.depth > _MAX_DEPTH:
+                raise self.fail("too many signs")
+            value = self.unary()
+            self.depth -= 1
+            match op:
+                case "-":
+                    return lambda names: -value(names)
+                case "!":
+                    return lambda names: int(not value(names))
+                case "~":
+                    return lambda names: _inverted(value(names))
+            return value
+        return self.primary()
+
+    def primary(self) -> _Function:
+        kind, text = self.take()
+        if kind == "number":
+            try:
+                literal = _number(text)
+            except ValueError:
+                raise self.fail(f"'{text}' is no octal number") from None
+            try:
+                _bounded(literal)
+            except NoValue:
+                return lambda names: _bounded(literal)
+            return lambda names: literal
+        if kind == "name":
+            if self.peek() == "(":
+                return self.call(text)
+            self.names[text] = None
+            return lambda names: names[text]
+        if text == "(":
+            value = self.ternary()
+            self.take(")")
+            return value
+        raise self.fail(f"unexpected '{text}'")
+
+    def call(self, name: str) -> _Function:
+        short = name.removeprefix("std::")
+        if short not in _FUNCTIONS:
+            raise UnknownName(f"unknown function '{name}'{_of(self.text)}", name=name)
+        self.take("(")
+        arguments = [self.ternary()]
+        while self.peek() == ",":
+            self.take()
+            arguments.append(self.ternary())
+        self.take(")")
+        count, function = _FUNCTIONS[short]
+        if len(arguments) != count:
+            raise self.fail(f"'{name}' takes {count} argument{'s' if count > 1 else ''}")
+
+        def called(names: Mapping[str, Number]) -> Number:
+            given = [argument(names) for argument in arguments]
+            try:
+                return _bounded(function(*given))
+            except (ValueError, ZeroDivisionError, OverflowError):
+                raise NoValue(f"'{name}' has no value") from None
+
+        return called
+
+
+def _choice(condition: _Function, then: _Function, otherwise: _Function) -> _Function:
+    return lambda names: then(names) if condition(names) else otherwise(names)
+
+
+def _all_or_any(first: _Function, rest: Sequence[_Function], *, all_of: bool) -> _Function:
+    operands = (first, *rest)
+    if all_of:
+        return lambda names: int(all(operand(names) for operand in operands))
+    return lambda names: int(any(operand(names) for operand in operands))
+
+
+def _chain(first: _Function, rest: Sequence[tuple[Callable[[Number, Number], Number], _Function]]) -> _Function:
+    if len(rest) == 1:
+        ((join, second),) = rest
+        return lambda names: join(first(names), second(names))
+
+    def joined(names: Mapping[str, Number]) -> Number:
+        value = first(names)
+        for join, right in rest:
+            value = join(value, right(names))
+        return value
+
+    return joined
+
+
+def _of(text: str) -> str:
+    return f" in the expression '{text[:200]}'"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Text that was read once, to be evaluated for any values of its names; `names` are in the order of the text."""
+
+    text: str
+    names: tuple[str, ...]
+    _value: _Function
+
+    def __call__(self, names: Mapping[str, Number]) -> Number:
+        """Its value. Raises as `evaluate` does, for a name that is not given UnknownName."""
+        try:
+            return self._value(names)
+        except ArithmeticError_ as error:
+            raise type(error)(f"{error.what}{_of(self.text)}") from None
+        except OverflowError:
+            raise NoValue(f"a value too large{_of(self.text)}") from None
+        except KeyError as error:
+            name = str(error.args[0])
+            raise UnknownName(f"unknown name '{name}'{_of(self.text)}", name=name) from None
+
+
+@lru_cache(maxsize=256)
+def expression(text: str) -> Expression:
+    """A C-like arithmetic expression, read. Raises ArithmeticError_ for text that is none."""
     if len(text) > _MAX_LENGTH:
         raise ArithmeticError_(f"an expression of {len(text)} characters is over the limit of {_MAX_LENGTH}")
     tokens: list[tuple[str, str]] = []
@@ -236,21 +319,35 @@ def evaluate(text: str, names: Mapping[str, Number]) -> Number:
     while at < len(stripped):
         match = _TOKEN.match(stripped, at)
         if not match:
-            raise ArithmeticError_(f"unexpected '{stripped[at:].lstrip()[:1]}' in the expression '{text[:200]}'")
+            raise ArithmeticError_(f"unexpected '{stripped[at:].lstrip()[:1]}'{_of(text)}")
         kind = "number" if match["number"] else "name" if match["name"] else "op"
         literal = match[kind]
         if kind == "number" and match["suffix"] and set(match["suffix"]) & set("fF") and "x" not in literal.lower():
             literal = literal if any(c in literal for c in ".eE") else literal + ".0"
         tokens.append((kind, literal))
         at = match.end()
-    parser = _Parser(text, tokens, names)
+    parser = _Parser(text, tokens)
     try:
         value = parser.ternary()
     except OverflowError:
-        raise NoValue(f"a value too large in the expression '{text[:200]}'") from None
+        raise NoValue(f"a value too large{_of(text)}") from None
     if parser.at != len(tokens):
         raise parser.fail(f"unexpected '{parser.peek()}'")
-    return value
+    return Expression(text, tuple(parser.names), value)
+
+
+def evaluate(text: str, names: Mapping[str, Number]) -> Number:
+    """The value of a C-like arithmetic expression.
+
+    Integers divide as in C (toward zero). Known functions: min, max, abs, cdiv, ceil, floor, sqrt, round_up.
+    Names may be dotted (`block.x`) or qualified. Raises UnknownName for a name not in `names`, and ArithmeticError_
+    for anything else that has no value.
+    """
+    read = expression(text)
+    for name in read.names:  # C knows every name of an operand that it does not evaluate, too
+        if name not in names:
+            raise UnknownName(f"unknown name '{name}'{_of(text)}", name=name)
+    return read(names)
 
 
 def evaluate_int(text: str, names: Mapping[str, Number]) -> int:

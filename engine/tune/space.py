@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.arith import ArithmeticError_, NoValue, Number, evaluate
+from engine.arith import ArithmeticError_, NoValue, Number, evaluate, expression
 from engine.errors import RefusedError, UsageError
 
 Point = tuple[int, ...]
@@ -17,7 +17,10 @@ _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")  # but not what is call
 _RANGE = re.compile(r"\s*(-?\d{1,40})\s*\.\.\s*(-?\d{1,40})\s*(?:step\s+(\d{1,40}))?\s*", re.ASCII)
 _WRITE = "write 64, 128, 256 or 16..512 step 16"
 _MOST_VALUES = 1024  # of one parameter
-_MOST_VISITED = 2_000_000  # partial points looked at while the set is built: some seconds
+_MOST_VISITED = (
+    2_000_000  # partial points looked at while the set is built, long conditions counted several times: some seconds
+)
+_WORTH_ONE = 64  # characters of conditions that cost about as much as looking at a partial point. Ours
 _MOST_POINTS = 100_000
 
 
@@ -102,35 +105,40 @@ class Space:
                     f"the condition '{condition.text[:100]}' names '{unknown[0][:60]}', which is no parameter and no constant",
                     condition.where, f"the parameters are {', '.join(names)}",
                 )  # fmt: skip
-            checked = _Checked(condition, tuple(n for n in names if n in condition.names), known)
+            checked = _Checked(condition, tuple(n for n in names if n in condition.names))
             checks.append(checked)
             # A condition is asked for as soon as all its names have a value: what it forbids is never gone through.
             levels[max((names.index(n) for n in checked.names), default=0)].append(checked)
         below = [math.prod(len(p.values) for p in self.parameters[i + 1 :]) for i in range(len(names))]
+        weights = [max(1, sum(len(c.condition.text) for c in checked) // _WORTH_ONE) for checked in levels]
         found: list[Point] = []
         visited = 0
-        stack: list[tuple[int, ...]] = [()]
-        while stack:
-            partial = stack.pop()
+        now: dict[str, Number] = dict(known)
+
+        def below_of(partial: Point) -> None:
+            nonlocal visited
             depth = len(partial)
-            if depth == len(names):
-                found.append(partial)
-                if len(found) > _MOST_POINTS:
-                    raise self._too_large(
-                        f"over {_MOST_POINTS} of the {self.size} combinations of {{}} meet the conditions"
-                    )
-                continue
-            for value in reversed(self.parameters[depth].values):
-                visited += 1
-                point = (*partial, value)
-                values = dict(zip(names, point, strict=False))
-                broken = next((c for c in levels[depth] if not c.holds(values)), None)
-                if broken is None:
-                    stack.append(point)
+            name, checked, last = names[depth], levels[depth], depth + 1 == len(names)
+            visited += len(self.parameters[depth].values) * weights[depth]
+            for value in self.parameters[depth].values:
+                now[name] = value
+                for check in checked:
+                    if not check.holds(now):
+                        check.excluded += below[depth]
+                        break
                 else:
-                    broken.excluded += below[depth]
+                    if last:
+                        found.append((*partial, value))
+                    else:
+                        below_of((*partial, value))
+            if len(found) > _MOST_POINTS:
+                raise self._too_large(
+                    f"over {_MOST_POINTS} of the {self.size} combinations of {{}} meet the conditions"
+                )
             if visited > _MOST_VISITED:
                 raise self._too_large(f"the {self.size} combinations of {{}} are too many to go through")
+
+        below_of(())
         excluded = tuple(Excluded(c.condition.text, c.excluded, c.condition.where) for c in checks if c.excluded)
         if not found:
             raise empty(self.size, excluded)
@@ -142,30 +150,33 @@ class Space:
 
 
 class _Checked:
-    """A condition with its answers remembered by the values of the names that it uses."""
+    """A condition that was read once, and how many points it took away."""
 
-    def __init__(self, condition: Condition, names: tuple[str, ...], constants: Mapping[str, Number]) -> None:
-        self.condition, self.names, self._constants = condition, names, constants
-        self._known: dict[tuple[int, ...], bool] = {}
+    def __init__(self, condition: Condition, names: tuple[str, ...]) -> None:
+        self.condition, self.names = condition, names
         self.excluded = 0
+        try:
+            self._value = expression(condition.text)
+        except ArithmeticError_ as error:
+            raise self._not_understood(error) from None
 
-    def holds(self, values: Mapping[str, int]) -> bool:
-        key = tuple(values[n] for n in self.names)
-        if key not in self._known:
-            try:
-                self._known[key] = bool(evaluate(self.condition.text, {**self._constants, **values}))
-            except NoValue as error:
-                given = ", ".join(f"{n} = {v}" for n, v in zip(self.names, key, strict=True))
-                raise UsageError(
-                    f"the condition has no value{f' at {given}' if given else ''}: {error.what}",
-                    self.condition.where, "ask before it, as in ITEMS != 0 && BLOCK % ITEMS == 0",
-                ) from None  # fmt: skip
-            except ArithmeticError_ as error:
-                raise UsageError(
-                    f"the condition is not understood: {error.what}", self.condition.where,
-                    "write it as in C, over the parameters: BLOCK * ITEMS <= 4096",
-                ) from None  # fmt: skip
-        return self._known[key]
+    def holds(self, values: Mapping[str, Number]) -> bool:
+        try:
+            return bool(self._value(values))
+        except NoValue as error:
+            given = ", ".join(f"{n} = {values[n]}" for n in self.names)
+            raise UsageError(
+                f"the condition has no value{f' at {given}' if given else ''}: {error.what}",
+                self.condition.where, "ask before it, as in ITEMS != 0 && BLOCK % ITEMS == 0",
+            ) from None  # fmt: skip
+        except ArithmeticError_ as error:
+            raise self._not_understood(error) from None
+
+    def _not_understood(self, error: ArithmeticError_) -> UsageError:
+        return UsageError(
+            f"the condition is not understood: {error.what}", self.condition.where,
+            "write it as in C, over the parameters: BLOCK * ITEMS <= 4096",
+        )  # fmt: skip
 
 
 def empty(size: int, excluded: Iterable[Excluded]) -> RefusedError:

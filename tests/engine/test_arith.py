@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.arith import ArithmeticError_, UnknownName, evaluate, evaluate_int
+from engine.arith import ArithmeticError_, UnknownName, evaluate, evaluate_int, expression
 from tests.spent import spent
 
 NAMES = {"n": 10, "m": -7, "x": 2.5, "block.x": 256, "a::b": 3}
@@ -129,6 +129,24 @@ def test_whole_numbers() -> None:
     for text in ("4.5", "1e400", "1e400 - 1e400"):
         with pytest.raises(ArithmeticError_):
             evaluate_int(text, {})
+
+
+def test_an_expression_is_read_once_for_many_values() -> None:
+    read = expression("a * b == 7 || a / (b - 3) > k")
+    assert read.names == ("a", "b", "k")
+    for a, b, k in ((7, 1, 0), (1, 7, 9), (9, 4, 8), (9, 4, 9)):
+        assert read({"a": a, "b": b, "k": k}) == evaluate(read.text, {"a": a, "b": b, "k": k})
+    with pytest.raises(ArithmeticError_, match="division by zero in the expression 'a"):
+        read({"a": 1, "b": 3, "k": 0})
+    with pytest.raises(UnknownName, match="unknown name 'k'"):
+        read({"a": 1, "b": 2})
+
+
+def test_a_chain_of_thousands_and_all_levels_within_each_other_have_a_value() -> None:
+    assert evaluate("+".join(["1"] * 2000), {}) == 2000
+    assert evaluate("||".join(["0"] * 1000), {}) == 0
+    deep = "-1||1&&1|1^1&1==1<1<<1+1*("
+    assert evaluate(deep * 50 + "1" + ")" * 50, {}) == 1
 
 
 # ---- against Python's own arithmetic with C's division

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from engine.arith import evaluate
 from engine.errors import RefusedError, UsageError
-from engine.tune.space import Condition, Parameter, Space, parse_values
+from engine.tune.space import Condition, Parameter, Space, _Checked, parse_values
+from tests.spent import spent
 
 
 def space(conditions=(), **parameters):
@@ -57,6 +58,32 @@ def test_a_huge_product_with_tight_conditions_is_listed_and_a_huge_set_refused()
     assert len(points) == 100
     with pytest.raises(UsageError, match=r"over 100000 of the 100000000 combinations of 'a', 'b', 'c', 'd'"):
         space([], **wide).points()
+
+
+def test_a_million_combinations_are_gone_through_in_a_second_or_two():
+    """Eleven seconds: the condition was read anew for each of them."""
+    with spent() as cost:
+        points, excluded = space(["BLOCK * ITEMS == 7"], BLOCK=range(1, 1025), ITEMS=range(1, 1025)).points()
+    assert points == ((1, 7), (7, 1))
+    assert [e.points for e in excluded] == [1024 * 1024 - 2]
+    assert cost.seconds < 3
+
+
+def test_what_is_too_large_is_refused_after_so_many_steps(monkeypatch):
+    """Half a minute went by, and more the longer the conditions were."""
+    wide = {"A": range(1, 1025), "B": range(1, 1025), "C": range(1, 1025)}
+    monkeypatch.setattr("engine.tune.space._MOST_VISITED", 20_000)
+    asked = []
+    plain = _Checked.holds
+    monkeypatch.setattr(_Checked, "holds", lambda self, values: asked.append(self) or plain(self, values))
+    for condition, least, most in (
+        ("A * B * C == 7", 15_000, 22_000),
+        (" + ".join(["A", "B", "C"] * 40), 2_500, 4_500),
+    ):
+        with pytest.raises(UsageError, match="combinations of 'A', 'B', 'C' are too many to go through"):
+            space([condition + " && 0"], **wide).points()
+        assert least < len(asked) < most
+        asked.clear()
 
 
 def test_conditions_are_arithmetic_over_known_names():
