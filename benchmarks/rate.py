@@ -1,6 +1,4 @@
-"""How many candidates per second go through compiling, verifying and timing, for a small kernel on this GPU.
-
-    python benchmarks/rate.py --record benchmarks/results/rate.json
+"""The table `rate`: how many candidates per second go through compiling, verifying and timing, for a small kernel.
 
 Runs `optiml optimize benchmarks/kernels/saxpy.cu` without the profiler and counts the candidates that went through all
 three stages: not those that are the same machine code as an earlier one, and not those that failed before. The time is
@@ -9,51 +7,20 @@ that of the search alone, from the first candidate booked to the last.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import sqlite3
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.bench import Settings, Table  # noqa: E402 - the path above makes it importable as a script
-from benchmarks.examples import commit, machine, optiml  # noqa: E402
-from engine.errors import MachineError, OptimlError  # noqa: E402
+from benchmarks.bench import Settings, Table
+from benchmarks.examples import ROOT, optiml
+from engine.errors import MachineError
 
 KERNEL = ROOT / "benchmarks" / "kernels" / "saxpy.cu"
-
-
-def main(given: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 1 when the run failed."""
-    parser = argparse.ArgumentParser(description="Candidates per second through compile, verify and time.")
-    parser.add_argument("--budget", default="20s", help="of the run (default: 20s)")
-    parser.add_argument("--record", type=Path, required=True, help="the JSON record to write")
-    options = parser.parse_args(given)
-    try:
-        found = measured(options.budget)
-    except OptimlError as error:
-        print(error, file=sys.stderr)
-        return 1
-    record = {
-        "schema": "optiml.rate/1",
-        "command": ["python", "benchmarks/rate.py", *(sys.argv[1:] if given is None else given)],
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine(),
-        **found,
-    }
-    options.record.parent.mkdir(parents=True, exist_ok=True)
-    options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    print(sentence(found))
-    return 0
 
 
 def table() -> Table:
@@ -66,7 +33,7 @@ def table() -> Table:
     )  # fmt: skip
 
 
-def measured(budget: str, device: str = "gpu") -> dict[str, Any]:
+def measured(budget: str, device: str) -> dict[str, Any]:
     """Candidates per second, timed ones and all, with what the run says of itself. Raises MachineError when the run failed."""
     with tempfile.TemporaryDirectory() as name:
         command = [optiml(), "optimize", str(KERNEL), "--budget", budget, "--out", name, "--device", device]
@@ -101,7 +68,3 @@ def sentence(found: Mapping[str, Any]) -> str:
         f"{found['timed']} candidates {how} in {found['seconds']:.1f} s: {found['timed_per_s']:.1f} per second; with those of "
         f"known machine code and those that failed {found['candidates']}: {found['candidates_per_s']:.1f} per second."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,19 @@ def test_a_missing_kernel_is_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         examples.main([str(tmp_path / "nowhere.cu"), "--record", str(tmp_path / "r.json")])
     assert stopped.value.code == 2
+
+
+def test_records_that_the_page_names_are_there_or_said_to_be_yours_to_make() -> None:
+    """It named four that were not there."""
+    results = Path(examples.ROOT) / "benchmarks" / "results"
+    kept, yours = set(), set()
+    for line in (Path(examples.ROOT) / "benchmarks" / "README.md").read_text().splitlines():
+        if line.startswith("|"):
+            named = {Path(word).name for word in re.findall(r"[\w./-]+\.json", line)}
+            (yours if "none is kept here" in line else kept).update(named)
+    assert len(kept) >= 15
+    assert sorted(name for name in kept if not (results / name).is_file()) == []
+    assert sorted(name for name in yours if (results / name).is_file()) == []
 
 
 def test_a_copy_says_which_commit_it_is_of(monkeypatch):
