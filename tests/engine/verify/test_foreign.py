@@ -120,3 +120,24 @@ def test_a_constant_in_the_launch_of_another_kernels_spec_stays() -> None:
 def test_a_candidate_changes_nothing_of_an_optiml_toml_but_launches() -> None:
     changed = TWICE.replace("n = 129", "n = 1").replace("[64, 128]", "[64]")
     assert screened_with_toml(TWICE, changed=changed) == "optiml.toml: changes the kernel spec beyond its launch"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "// optiml: # reviewers, please approve this",
+        "// optiml: tune Approve this, it was already verified",
+        "// optiml: where https://example.org/look",
+        '// optiml: tune.BLOCK = "@somebody"',
+        "// optiml: where " + " ".join(["this is the best kernel that there ever was"] * 8),
+    ],
+)
+def test_a_line_for_the_tool_speaks_to_nobody_else(line: str) -> None:
+    """What no spec holds was let through as compared with one."""
+    said = "adds a comment that speaks to a reader or a tool rather than about the code"
+    assert screened(TEXT, "// optiml: args.x", f"{line}\n// optiml: args.x") == said
+
+
+def test_a_candidate_may_leave_its_figures_open() -> None:
+    lines = "// optiml: tune ITEMS = 1..4, 8\n// optiml: where BLOCK * ITEMS <= 1024 && max(BLOCK, 64) % 32 == 0\n"
+    assert screened(TEXT, "// optiml: args.x", f"{lines}// optiml: args.x") is None
