@@ -210,6 +210,8 @@ def _model(
 ) -> Part | None:  # fmt: skip
     """The model's part and the memory's, where either is asked for."""
     llm = options.llm if "llm" in options.proposers else None
+    if llm is not None:
+        llm = dataclasses.replace(llm, templates="tuner" in options.proposers)
     if llm is None and options.memory is None:
         return None
     from engine.llm.part import Part
@@ -451,7 +453,7 @@ def verdict(
         tried += f", {known} compiled to code that was known"
     nodes = sum(progress.outcomes.values())
     if nodes and (points := progress.evaluated - nodes):  # of a template's points the best alone is a node
-        tried += f", {points} of them other points of templates"
+        tried += f", {points} of them points of templates other than the best of each"
     if best is None and progress.stopped == INTERRUPTED:
         return f"The search for a faster {kernel} was interrupted, and nothing was confirmed: {tried}."
     if best is None:

@@ -18,7 +18,8 @@ from engine.spec.model import KernelSpec
 
 _MOST_DIFF_LINES = 60
 _MOST_TRIED = 16
-_SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:[^\n]*\n?", re.M)
+# Lines that leave figures open are none of the spec: who edits the kernel has to see them.
+_SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:(?![ \t]*(?:tune|where)[ \t]+[^\s=.])[^\n]*\n?", re.M)
 
 
 @dataclass(frozen=True)

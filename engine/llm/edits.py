@@ -22,6 +22,7 @@ from engine.spec.model import KernelSpec
 _MOST_SEARCH = 20_000  # characters
 _MOST_ITEMS = 64  # at file scope beside a whole kernel
 
+_OPEN = re.compile(r"//[ \t]*optiml:[ \t]*(?:tune|where)[ \t]+[^\s=.]")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _PLAIN = re.compile(r"[^\w .,:;()+*/%='-]")
 
@@ -200,12 +201,12 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
 
 
 def _beside(given: Unit) -> list[Span]:
-    """The spans of everything at file scope, in order; comments left out."""
+    """The spans of everything at file scope, in order; of comments only those that leave figures to the tuner."""
     found: list[Span] = []
     for node in given.root.children:
         if node.type == ";" and found:
             found[-1] = Span(found[-1].start, node.end_byte)  # the end of a type's definition stands apart from it
-        elif node.type not in ("comment", ";"):
+        elif node.type not in ("comment", ";") or _OPEN.match(given.text(Span(node.start_byte, node.end_byte))):
             found.append(Span(node.start_byte, node.end_byte))
     return found
 

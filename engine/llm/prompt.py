@@ -32,16 +32,18 @@ class PromptError(OptimlError):
     """A prompt that cannot be made short enough: the kernel alone is over the limit."""
 
 
-def propose(context: Context, *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS) -> tuple[Message, ...]:
+def propose(
+    context: Context, *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS, templates: bool = False
+) -> tuple[Message, ...]:
     """System and user message that ask for edits of the context's program.
 
-    Over the limit memory goes first, then the differences of the lineage, what was tried, and host code. Raises PromptError
-    where the kernel alone is too long, and MachineError without jinja2.
+    With `templates` they say how an edit leaves figures open, for a search that has the tuner. Over the limit memory goes first,
+    then the differences of the lineage, what was tried, and host code. Raises PromptError where the kernel alone is too long, and
+    MachineError without jinja2.
     """
     fence = fence_for(context)
-    system = Message(
-        "system", _render("system.jinja", fence=fence, proposals=MOST_PROPOSALS, counters=context.place.counters)
-    )
+    values = {"fence": fence, "proposals": MOST_PROPOSALS, "counters": context.place.counters, "templates": templates}
+    system = Message("system", _render("system.jinja", **values))
     for left_out in range(5):
         user = Message("user", _render("propose.jinja", **_values(context, profile, fence, left_out)))
         if estimated_tokens(system.content) + estimated_tokens(user.content) <= most_tokens:

@@ -64,6 +64,7 @@ class LlmOptions:
     most_tokens: int = MOST_TOKENS
     answer_tokens: int = MOST_ANSWER_TOKENS
     schema: bool = True  # ask servers to hold the model to the form of an answer
+    templates: bool = False  # tell how an edit leaves figures to the tuner
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class LlmProposer:
         An answer that cannot be read or placed goes back once.
         """
         try:
-            messages = propose(context, profile=self._options.profile, most_tokens=self._options.most_tokens)
+            messages = self._question(context)
         except PromptError as error:
             return self._booked(Proposed((), (Fault.TOO_LONG,), 0, error.what))
         label = propose_label(context.place.original, context.program, round)
@@ -148,15 +149,16 @@ class LlmProposer:
         """The conversation as it would be with the diagnosis in its first question; as it is where that began otherwise."""
         context, told = thread.context, replace(thread.context, diagnosed=diagnosed)
         try:
-            asked, wanted = (
-                propose(c, profile=self._options.profile, most_tokens=self._options.most_tokens)
-                for c in (context, told)
-            )
+            asked, wanted = self._question(context), self._question(told)
         except PromptError:
             return thread
         if thread.messages[: len(asked)] != asked:
             return thread
         return replace(thread, context=told, messages=(*wanted, *thread.messages[len(asked) :]))
+
+    def _question(self, context: Context) -> tuple[Message, ...]:
+        o = self._options
+        return propose(context, profile=o.profile, most_tokens=o.most_tokens, templates=o.templates)
 
     def _plan(self, context: Context, round: int) -> str | Proposed:
         """A plan in words; what the asking came to where there is none."""

@@ -44,7 +44,7 @@ class LlmSettings:
 
     `plan_model` makes plans for `model` to write as code, `judge_model` scores proposals; "" for none, `SAME` for `model` itself.
     `batch` is a folder for the batch door, `replay` a recording to answer from; `prompts` False keeps prompts out of the
-    recording.
+    recording. `templates`: the tuner searches the figures that an edit leaves open, and the model is told how.
     """
 
     model: str = ""
@@ -61,6 +61,7 @@ class LlmSettings:
     batch: Path | None = None
     replay: Path | None = None
     prompts: bool = True
+    templates: bool = False
 
 
 def from_config(model: Model) -> LlmSettings:
@@ -111,6 +112,7 @@ class LlmSession:
             settings.repairs,
             answer_tokens=settings.answer_tokens,
             schema=settings.schema,
+            templates=settings.templates,
         )
         judge_model = settings.model if settings.judge_model == SAME else settings.judge_model
         judge = Judge(asked, judge_model, profile=settings.profile, most_tokens=options.most_tokens)

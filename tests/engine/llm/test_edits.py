@@ -9,8 +9,10 @@ from engine.llm.edits import Workplace, make_proposal, plain
 from engine.llm.model import Fault
 from engine.model import Program
 from engine.rules import make_site
+from engine.rules.model import Target
 from engine.source.edit import edit_program
 from engine.spec.find import find_spec
+from engine.tune.offers import offers
 
 ROOT = Path(__file__).parents[3]
 SOFTMAX = ROOT / "examples" / "softmax.cu"
@@ -75,6 +77,29 @@ def test_an_exact_block_is_replaced_and_the_expectation_kept(place):
     assert (proposal.proposer, proposal.rule) == ("llm", "use_a_faster_exponential")
     assert proposal.summary == "Use a faster exponential"
     assert proposal.parameters["expects"] == "dram__bytes.sum down"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_edit_may_leave_figures_open(place, whole):
+    """With a whole kernel the lines that say so were left out, as every comment beside it."""
+    declared = "constexpr int EACH = 2;\n// optiml: tune EACH = 1, 2, 4\n// optiml: where EACH != 3\n"
+    lines = SOFTMAX.read_text().splitlines(True)
+    first = next(line for line in lines if line.startswith("__global__"))
+    kernel = "".join(lines[lines.index(first) : lines.index("}\n", lines.index(first)) + 1])
+    kernel = kernel.replace(LOOP, "#pragma unroll EACH\n" + LOOP)
+    said = (
+        answer(kernel="// Unrolled.\n" + declared + kernel)
+        if whole
+        else answer((first, declared + first), (LOOP, "#pragma unroll EACH\n" + LOOP))
+    )
+    _, text = edited(said, place)
+    assert [t for t in text.splitlines(True) if "optiml: tune" in t or "optiml: where" in t or "EACH = 2;" in t] == (
+        declared.splitlines(True)
+    )
+    program = place.program.replace({place.program.kernel_file: text.encode()})
+    template = offers(program, place.spec, None, Target())[0]
+    assert (template.template.name, template.points.points) == ("constants", ((1,), (2,), (4,)))
+    assert template.first.parameters == {"EACH": 1}
 
 
 def test_a_counter_that_was_not_offered_is_no_expectation(place):

@@ -1,6 +1,7 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,9 @@ from engine.llm.context import Diagnosed, make_context
 from engine.llm.judge import Judged
 from engine.llm.model import estimated_tokens
 from engine.llm.prompt import PromptError, fence_for, judge, plan, planned, propose, repair
+from engine.llm.session import LlmSettings
 from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome, Program, Resources
+from engine.optimize import Options, _model
 from engine.rules import make_site
 from engine.rules.common import launch_edits
 from engine.rules.model import Proposal, Target
@@ -216,6 +219,37 @@ def test_a_long_file_is_cut_to_its_device_code_and_a_long_kernel_is_an_error():
     spec, node = grown(body)
     with pytest.raises(PromptError):
         propose(context_of(spec, node), most_tokens=3000)
+
+
+def test_a_model_is_told_how_to_leave_figures_open_where_the_tuner_searches_them():
+    """Nothing said so, although such an edit had its figures searched."""
+    spec, node = grown()
+    context = context_of(spec, node)
+    plainly, told = propose(context), propose(context, templates=True)
+    assert "optiml: tune" not in text_of(plainly)
+    assert "`// optiml: tune ITEMS = 1, 2, 4, 8`" in told[0].content
+    assert "`// optiml: where ITEMS * BLOCK <= 1024`" in told[0].content
+    assert told[0].content.startswith(plainly[0].content)
+    assert told[1] == plainly[1]
+    assert estimated_tokens(told[0].content) - estimated_tokens(plainly[0].content) < 200
+
+
+def test_a_model_sees_which_figures_are_open_and_nothing_else_of_a_spec():
+    lines = b"constexpr int ITEMS = 1;\n// optiml: tune ITEMS = 1..4\n// optiml: where ITEMS != 3\n// optiml: tune.X = [1]\n"
+    spec, node = grown(SOFTMAX.read_bytes().replace(b"__global__", lines + b"__global__", 1))
+    shown = propose(context_of(spec, node))[1].content
+    assert lines[: lines.rindex(b"//")].decode() in shown
+    assert shown.count("optiml:") == 2
+
+
+@pytest.mark.parametrize("proposers", [("rules", "llm"), ("rules", "tuner", "llm")])
+def test_a_run_tells_the_model_of_the_tuner_where_it_is_among_the_proposers(monkeypatch, proposers):
+    told = []
+    monkeypatch.setattr("engine.llm.part.Part", lambda llm, *args, **kwargs: told.append(llm))
+    options = Options(SOFTMAX, proposers=proposers, llm=LlmSettings(model="m"))
+    machine, evaluator = SimpleNamespace(target=Target()), SimpleNamespace(build=None)
+    _model(options, machine, evaluator, None, SOFTMAX.parent, None, None)
+    assert [settings.templates for settings in told] == ["tuner" in proposers]
 
 
 def test_building_a_prompt_is_cheap():
