@@ -1,12 +1,18 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
+from engine.rules.model import Target
 from engine.tune import result
+from engine.tune.feasible import feasible
 from engine.tune.space import Excluded
 from engine.tune.strategy import NAMES
+from engine.tune.template import tunable
 from engine.tune.tuner import Mark
+
+from .kernels import SAXPY, template
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "tune.md").read_text()
 
@@ -20,6 +26,26 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "tune.md").read_text()
 )  # fmt: skip
 def test_every_field_of_the_result_is_documented(part):
     assert [f.name for f in dataclasses.fields(part) if f"`{f.name}`" not in TEXT] == []
+
+
+def test_the_form_of_an_optiml_toml_can_be_tuned():
+    """It was refused for any file: the names in that table were taken for another use of the constants."""
+    block = re.search(r"```toml\n(.*?)```", TEXT, re.S)
+    assert block is not None
+    toml = f"""[[kernel]]
+file = "k.cu"
+kernel = "saxpy"
+check = [{{ n = 1 }}]
+time = [{{ n = 65536 }}]
+args.x = {{ size = "n", fill = "normal" }}
+args.y = {{ role = "inout", size = "n", fill = "normal" }}
+args.a = {{ value = "3" }}
+{block[1]}"""
+    bare = "".join(line for line in SAXPY.splitlines(True) if "optiml:" not in line)
+    made = template(bare, "optiml.toml", {"optiml.toml": toml})
+    tunable(made)
+    assert made.space.names == ("BLOCK", "ITEMS")
+    assert len(feasible(made, Target()).points) == 24
 
 
 def test_every_strategy_is_documented_and_offered():
