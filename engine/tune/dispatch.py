@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
+_TOLD = 3  # sizes of which an error says how the shapes overlap
+_NAMED = 6  # shapes that it names for one of them
 _FLOATING = re.compile(r"float|double|half|bfloat")
 _CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def", "preproc_include")
 _TUNING = re.compile(rb"^[ \t]*//[ \t]*optiml:[ \t]*(?:tune|where)\b[^\n]*\n?", re.M)
@@ -51,15 +53,16 @@ def select(spec: KernelSpec, kernel: Kernel, site: LaunchSite, shapes: Sequence[
         raise NothingToSelect("one configuration is the best for every shape, so there is nothing to select")
     values = _keys(spec, kernel, site)
     found: list[tuple[int, int, Selection]] = []
+    overlaps: list[str] = []
     for factors, (text, by_case) in enumerate(values.items()):
-        branches = _ranges([(by_case[s.case], s) for s in shapes])
-        if branches is not None:
+        try:
+            branches = _ranges([(by_case[s.case], s) for s in shapes])
             found.append((len(branches), factors, Selection(text, branches)))
+        except _Overlap as overlap:
+            overlaps.append(f"by {text}, {overlap.what}")
     if not found:
-        a, b = next((a, b) for a, b in pairwise(shapes) if a.values != b.values)
-        tried = f" ({', '.join(values)})" if values else ""
         raise RefusedError(
-            f"the shapes of the dispatch table overlap: no size{tried} has separate ranges for {a.case} and {b.case} and the others",
+            f"the shapes of the dispatch table overlap: {'; '.join(overlaps[:_TOLD]) or 'no size differs between them'}",
             spec.origin or spec.file, "give timing cases that one size tells apart, or use the general configuration",
         )  # fmt: skip
     return min(found, key=lambda f: f[:2])[2]
@@ -86,8 +89,12 @@ def _keys(spec: KernelSpec, kernel: Kernel, site: LaunchSite) -> dict[str, dict[
     return found
 
 
-def _ranges(keyed: Sequence[tuple[int, ShapeBest]]) -> tuple[Branch, ...] | None:
-    """Ranges of the key, each with one set of values; None where shapes of different values share a range."""
+class _Overlap(RefusedError):
+    """Shapes of different values share a range of a key; `what` names them."""
+
+
+def _ranges(keyed: Sequence[tuple[int, ShapeBest]]) -> tuple[Branch, ...]:
+    """Ranges of the key, each with one set of values. Raises _Overlap where shapes of different values share a range."""
     ordered = sorted(keyed, key=lambda pair: pair[0])
     groups: list[list[tuple[int, ShapeBest]]] = []
     for key, shape in ordered:
@@ -96,13 +103,15 @@ def _ranges(keyed: Sequence[tuple[int, ShapeBest]]) -> tuple[Branch, ...] | None
         else:
             groups.append([(key, shape)])
     seen = [tuple(g[0][1].values.items()) for g in groups]
+    for left, right in pairwise(groups):
+        if left[-1][0] == right[0][0]:
+            raise _Overlap(f"{left[-1][1].case} and {right[0][1].case} are the same")
     if len(set(seen)) != len(seen) and len(groups) > len(set(seen)) + 1:
-        return None  # the values come and go along this size: it does not explain them
+        some = ", ".join(g[0][1].case for g in groups[:_NAMED]) + (" and others" if len(groups) > _NAMED else "")
+        raise _Overlap(f"the best values come and go over {some}")  # it does not explain them
     borders: list[int] = []
     for left, right in pairwise(groups):
         low, high = left[-1][0], right[0][0]
-        if low == high:
-            return None
         borders.append(max(low + 1, math.isqrt(max(0, low * high))))
     lows, highs = [None, *borders], [*borders, None]
     branches = tuple(

@@ -81,9 +81,11 @@ class TuneOptions:
 
 
 def tune(
-    options: TuneOptions, machine: Machine, on_progress: Callable[[Progress], None] = lambda progress: None
-) -> TuneResult:
-    """Tune one kernel; the result is written to `output_folder(options)` too.
+    options: TuneOptions, machine: Machine, on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_result: Callable[[TuneResult], None] = lambda result: None,
+) -> TuneResult:  # fmt: skip
+    """Tune one kernel; the result is written to `output_folder(options)` too, and `on_result` gets it even where no dispatch code
+    could be written, which raises after that.
 
     Raises UsageError, SpecError, SourceError, CompileError (wrong input), RefusedError (the spec proves nothing, an empty feasible
     set, a template that does not reproduce the original), MachineError. What an earlier run left then stays as it is.
@@ -104,6 +106,7 @@ def tune(
         raise
     points = feasible(template, machine.target)
     points = probe(program, template, points, builder, machine.compiler.submit, machine.jobs, options.budget.candidates)
+    listing_s = time.monotonic() - begin
     strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
     # Worker processes that read candidates take half a second to start: too long for a short run.
     many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
@@ -125,7 +128,8 @@ def tune(
             reason,
             notes,
             begin,
-        ).run(on_progress)
+            listing_s,
+        ).run(on_progress, on_result)
     finally:
         if front is not None:
             front.close()
@@ -207,8 +211,9 @@ class _Run:
     reason: str
     notes: tuple[str, ...]
     begin: float
+    listing_s: float  # that finding the feasible set took
 
-    def run(self, on_progress: Callable[[Progress], None]) -> TuneResult:
+    def run(self, on_progress: Callable[[Progress], None], on_result: Callable[[TuneResult], None]) -> TuneResult:
         wanted = possible(self.template, self.spec_path) if self.options.dispatch else None
         if wanted is not None:
             self._confirming().attempt(wanted, self.points.points[-1])
@@ -216,14 +221,15 @@ class _Run:
         made = [folder for folder in (out, *out.parents) if not folder.exists()]
         ignore_folder(out)
         try:
-            return self._searched(out, wanted, on_progress)
+            return self._searched(out, wanted, on_progress, on_result)
         except OptimlError:
             _remove_empty(made)
             raise
 
     def _searched(
-        self, out: Path, wanted: ConstantTemplate | None, on_progress: Callable[[Progress], None]
-    ) -> TuneResult:
+        self, out: Path, wanted: ConstantTemplate | None, on_progress: Callable[[Progress], None],
+        on_result: Callable[[TuneResult], None],
+    ) -> TuneResult:  # fmt: skip
         begin, options = self.begin, self.options
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
         try:
@@ -277,6 +283,7 @@ class _Run:
                 )
             if not (interrupted and options.resume and keeps_suggestion(out)):
                 write(result, out, patches)
+                on_result(result)
             if problem is not None and not isinstance(problem, NothingToSelect):
                 raise problem
             return result
@@ -416,7 +423,15 @@ class _Run:
                 refused,
                 signals,
                 progress.stopped == INTERRUPTED,
-                configurations(decided, len(self.points.points), tuner.evaluations, signals.mode),
+                configurations(
+                    len({t.point for t in tuner.tried}),
+                    len(self.points.points),
+                    tuner.evaluations,
+                    signals.mode,
+                    default in self.points.points,
+                    sum(tuner.impossible.values()),
+                ),
+                None if tuner.tried else (self.listing_s, setup_s - self.listing_s),
             ),
             template=info,
             space=SpaceInfo(space.size, len(self.points.points), self.points.excluded, dict(tuner.impossible)),

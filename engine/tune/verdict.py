@@ -10,18 +10,29 @@ from engine.result import Refusal, faster
 from engine.tune.result import Dispatch, General
 
 
-def configurations(decided: int, feasible: int, evaluations: int, mode: str) -> str:
-    """How much of the feasible set was tried."""
-    said = f"{decided} of {feasible} feasible points tried"
-    return said if mode == "predicted" else f"{said}, {evaluations} of them on the device"
+def configurations(tried: int, feasible: int, evaluations: int, mode: str, original: bool, ruled_out: int) -> str:
+    """How much of the feasible set was tried: of what could be, without the original and what its own compile ruled out."""
+    beside = " beside the original" if original else ""
+    said = f"{tried} of {feasible - original - ruled_out} feasible points{beside} tried"
+    return said if mode == "predicted" else f"{said}, {evaluations} evaluation{'s' * (evaluations != 1)} on the device"
 
 
 def verdict(
-    kernel: str, general: General | None, refused: Sequence[Refusal], signals: Signals, interrupted: bool, tried: str
-) -> str:
-    """What came of the general configuration."""
+    kernel: str, general: General | None, refused: Sequence[Refusal], signals: Signals, interrupted: bool, tried: str,
+    untried: tuple[float, float] | None = None,
+) -> str:  # fmt: skip
+    """What came of the general configuration.
+
+    `untried` are the seconds that listing the points and setting up the original took, where they left no time for a point.
+    """
     if general is None and interrupted:
         return f"The tuning of {kernel} was interrupted, and nothing was confirmed: {tried}."
+    if untried is not None:
+        listing_s, original_s = untried
+        return (
+            f"No point of the template was tried for {kernel}: the budget was spent on listing the feasible points "
+            f"({listing_s:.1f} s) and on setting up the original ({original_s:.1f} s)."
+        )
     if general is None:
         return stopped(kernel, refused, tried) or f"No point of the template is faster than {kernel} as it is: {tried}."
     values = ", ".join(f"{n} = {v}" for n, v in general.values.items())

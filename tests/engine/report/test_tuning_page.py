@@ -10,9 +10,10 @@ import pytest
 
 from engine.cli import main
 from engine.decode import decode
-from engine.model import Guardrail, Measurement
+from engine.model import Failure, Guardrail, Measurement, Outcome
 from engine.report.page import render_tuning
 from engine.report.tuning import print_tuning
+from engine.result import Refusal
 from engine.tune.result import Branch, Dispatch, TuneResult, write
 from tests.engine.commands.test_show import tuned
 from tests.engine.report.make import evil
@@ -78,6 +79,21 @@ def test_dispatch_code_alone_has_its_guardrails(run: TuneResult, capsys: pytest.
     assert run.best is not None
     for guardrail in run.best.evaluation.guardrails:
         assert text.count(guardrail.name) == shown.count(guardrail.name) == 2
+
+
+def test_what_stopped_a_suggestion_is_said_once(run: TuneResult) -> None:
+    """The guardrail's sentence stood there twice, as the reason and as the guardrail."""
+    assert run.best is not None
+    failed = Guardrail("end-to-end command", "failed", "ends with exit code 3")
+    reason = Failure(f"{failed.name}: {failed.detail}")
+    stopped = dataclasses.replace(run.best.evaluation, outcome=Outcome.GUARDRAIL, failure=reason, guardrails=(failed,))
+    refused = (Refusal(4, "BLOCK = 256, ITEMS = 4", stopped),)
+    text = harmless(render_tuning(dataclasses.replace(run, best=None, refused=refused), {})).text
+    assert text.count("ends with exit code 3") == 1
+    other = dataclasses.replace(stopped, failure=Failure("slower on fresh inputs"))
+    refused = (Refusal(4, "BLOCK = 256, ITEMS = 4", other),)
+    text = harmless(render_tuning(dataclasses.replace(run, best=None, refused=refused), {})).text
+    assert "slower on fresh inputs; end-to-end command: ends with exit code 3" in text
 
 
 def test_three_plots_are_drawn(run: TuneResult) -> None:

@@ -107,7 +107,7 @@ def test_one_configuration_for_all_shapes_selects_nothing():
 def test_overlapping_shapes_are_refused():
     sizes = "time = [{ n = 65536 }, { n = 1048576 }, { n = 4194304 }, { n = 16777216 }]"
     made = template(SAXPY.replace("time = [{ n = 65536 }, { n = 16777216 }]", sizes))
-    with pytest.raises(RefusedError, match=r"the shapes of the dispatch table overlap: no size \(n\)"):
+    with pytest.raises(RefusedError, match="overlap: by n, the best values come and go over n=65536, n=1048576, n=4"):
         generate(made, None, shapes(made, SMALL, LARGE, SMALL, LARGE), SMALL)
     with pytest.raises(RefusedError, match="overlap: a and b"):
         check([Branch(None, 100, SMALL, ("a",)), Branch(50, None, LARGE, ("b",))])
@@ -115,6 +115,21 @@ def test_overlapping_shapes_are_refused():
         check([Branch(None, 100, SMALL, ("a",)), Branch(200, None, LARGE, ("b",))])
     with pytest.raises(RefusedError, match="without a branch"):
         check([Branch(10, None, SMALL, ("a",))])
+
+
+def test_the_shapes_that_overlap_are_named():
+    """It named two shapes with different rows as those that rows cannot tell apart."""
+    pairs = ((65536, 32), (256, 65536), (256, 64), (64, 65536), (65536, 256))
+    sizes = ", ".join(f"{{ rows = {r}, cols = {c} }}" for r, c in pairs)
+    made = template(MATRIX.replace("{ rows = 64, cols = 65536 }, { rows = 65536, cols = 64 }", sizes))
+    one, four = {"ROWS": 1}, {"ROWS": 4}
+    with pytest.raises(RefusedError) as caught:
+        generate(made, None, shapes(made, one, four, one, one, one), one)
+    assert caught.value.what == (
+        "the shapes of the dispatch table overlap: by rows, rows=256,cols=65536 and rows=256,cols=64 are the same; "
+        "by cols, rows=256,cols=65536 and rows=64,cols=65536 are the same; "
+        "by static_cast<long long>(rows) * cols, rows=256,cols=65536 and rows=65536,cols=256 are the same"
+    )
 
 
 MATRIX = """#define ROWS 4

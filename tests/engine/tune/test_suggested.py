@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from engine import cli
 from engine.config import Guardrails
 from engine.decode import decode
 from engine.errors import MachineError, RefusedError
@@ -240,6 +241,37 @@ def test_what_was_found_stays_whatever_becomes_of_the_dispatch_code(tmp_path, ma
     result = decode(TuneResult, json.loads((tmp_path / "out" / "result.json").read_text()))
     assert result.best is not None
     assert result.notes[-1] == f"no dispatch code: {why}"
+
+
+def test_nothing_is_claimed_where_nothing_was_tried(tmp_path, machine, capsys):
+    (tmp_path / "saxpy.cu").write_text(TEXT)
+    options = TuneOptions(tmp_path / "saxpy.cu", budget=Budget(seconds=0.01), out=tmp_path / "out")
+    result = tune(options, machine)
+    assert result.verdict.startswith(
+        "No point of the template was tried for saxpy: the budget was spent on listing the "
+    )
+    assert result.counts["configurations"] == 0
+    assert "is faster" not in printed(result, capsys)
+
+
+def test_shapes_that_no_size_tells_apart_leave_the_table_on_the_screen(tmp_path, machine, capsys, monkeypatch):
+    """Nothing was printed but the error, though the result held the table."""
+    monkeypatch.setattr("engine.machine.make_machine", lambda **_: machine)
+    monkeypatch.setattr(machine, "close", lambda: None)
+    why = "the shapes of the dispatch table overlap"
+    (tmp_path / "saxpy.cu").write_text(TEXT)
+    arguments = ["tune", str(tmp_path / "saxpy.cu"), "--budget", "9", "--out", str(tmp_path / "out"), "--dispatch"]
+    with mock.patch("engine.tune.selected.generate", side_effect=RefusedError(why)):
+        assert cli.main(arguments) == 1
+        shown = capsys.readouterr()
+        assert cli.main([*arguments, "--format", "json"]) == 1
+        told = capsys.readouterr()
+    assert "The best for each shape" in shown.out
+    assert f"Note: no dispatch code: {why}" in " ".join(shown.out.split())
+    assert str(tmp_path / "out") in shown.out
+    assert why in shown.err
+    assert json.loads(told.out) == json.loads((tmp_path / "out" / "result.json").read_text())
+    assert why in told.err
 
 
 def test_comments_and_namespaces_are_no_hindrance(tmp_path, machine):
