@@ -174,11 +174,11 @@ class Ledger:
     def book(self, key: str, row: Row) -> None:
         """Keep a row, on disk as well. Raises MachineError where it cannot be written."""
         row = dict(row)
-        for kept in ("device", "versions"):
-            self.record[kept] = {**self.record[kept], **row.pop(kept, {})}
         if row.get("mode") == "predicted" and (self._measured is not None or "measured" in _modes(self.record)):
             why = "came out predicted, beside what was measured: the GPU does not answer any more"
             row = {"error": why, **{k: row[k] for k in ("date", "commit", "wall_s", "gpu") if k in row}}
+        for kept in ("device", "versions"):
+            self.record[kept] = {**self.record[kept], **row.pop(kept, {})}
         rows = {**self.record["rows"], key: row}
         self.record["rows"] = rows = {k: rows[k] for k in self._keys if k in rows}
         good = {k: r for k, r in rows.items() if r["error"] is None}

@@ -331,13 +331,15 @@ def test_a_row_that_came_out_predicted_is_not_kept_among_measured_ones(
     table = Moded(monkeypatch)
 
     def measure(place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
-        table.gpu = row != "b"
-        return Moded.measure(table, place, settings, row)
+        table.gpu = row != "c"
+        name = "a GPU" if table.gpu else "none"
+        return {**Moded.measure(table, place, settings, row), "device": {"name": name}}
 
     table.table = dataclasses.replace(table.table, measure=measure)
     progress = _run(table, tmp_path)
-    assert progress.failed == ("b",)
-    assert "predicted" in progress.record["rows"]["b"]["error"]
+    assert progress.failed == ("c",)
+    assert "predicted" in progress.record["rows"]["c"]["error"]
+    assert progress.record["device"] == {"name": "a GPU"}
 
 
 @pytest.mark.parametrize("option", ["--limit=12", "--limit=soon", "--seconds=0", "--seeds=-1", "--candidates=0"])
