@@ -18,11 +18,10 @@ from engine.search.loop import JOURNAL, SELECT, Budget, Progress
 from engine.tune.describe import of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
-from engine.tune.strategy import Strategy, Trial
+from engine.tune.strategy import CHECKED, Strategy, Trial
 from engine.tune.template import Template, program_at
 
 _WIN = 1.003  # a point replaces the best only by more than the noise of a close look; as in the tree search
-_CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
@@ -203,12 +202,21 @@ class Tuner:
         waiting = time.monotonic()
         mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
         first = next(iter(mine))
-        if self.strategy.patient and not first.done():
-            wait([first], timeout=_COUNTED_PATIENCE_S if left is None else min(_PATIENCE_S, left))
+        if not first.done() and (patience := self._patience(left)):
+            wait([first], timeout=patience)
         if not any(f.done() for f in mine):
             wait(mine, timeout=left, return_when=FIRST_COMPLETED)
         self.book("wait", time.monotonic() - waiting)
         return next((t for f, t in mine.items() if f.done()), None)
+
+    def _patience(self, left: float | None) -> float:
+        """How long the most wanted point is waited for, in seconds, where so many are left."""
+        if self._journal is not None and len(self.checked) < CHECKED:
+            # What compiles fast is no test of the rest. A search around this one has no time for that.
+            return min(_COUNTED_PATIENCE_S, math.inf if left is None else left)
+        if not self.strategy.patient:
+            return 0.0
+        return _COUNTED_PATIENCE_S if left is None else min(_PATIENCE_S, left)
 
     def _look_ahead(self) -> None:
         """Tell the strategy what the compiler said of points that wait, so that it ranks them by that too."""
@@ -290,7 +298,7 @@ class Tuner:
         outcome = tried.evaluation.outcome
         at = ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
         reason = tried.evaluation.failure.reason if tried.evaluation.failure else outcome.value
-        if len(self.checked) >= _CHECKED:
+        if len(self.checked) >= CHECKED:
             return
         if outcome in WRONG:
             raise RefusedError(
@@ -301,7 +309,7 @@ class Tuner:
             )
         if tried.value is not None or outcome is Outcome.GUARDRAIL:
             self.checked.append(tried.point)
-        elif not self.checked and len(self.tried) >= 2 * _CHECKED:
+        elif not self.checked and len(self.tried) >= 2 * CHECKED:
             raise RefusedError(
                 f"no point of the template could be built and run; the last, {at}: {reason}",
                 do="mend the code, or the conditions",

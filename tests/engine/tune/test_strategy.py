@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 
 import pytest
 
@@ -145,6 +146,30 @@ def test_the_same_seed_chooses_the_same_points():
 
     assert order(4) == order(4)
     assert order(4) != order(5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("points", [POINTS, tuple((b, i) for b in (64, 128, 256, 512) for i in (1, 2, 4))], ids=len)
+def test_the_first_points_are_the_seeds_choice(name, points):
+    """They are the test of the template."""
+    if name == "bayes":
+        pytest.importorskip("optuna")
+
+    def first(seed):
+        strategy, _ = choose(name, Known(points, seed, None))
+        strategy.tell(Trial(points[5]), 0.0)  # the original
+        found = []
+        while len(found) < 3:
+            found.append(strategy.ask(1)[0].point)
+            strategy.tell(Trial(found[-1]), -0.1 * len(found))
+        return found
+
+    chosen = [first(seed) for seed in range(20)]
+    assert chosen[:2] == [first(0), first(1)]
+    seen = Counter(p for three in chosen for p in three)
+    assert len(seen) >= min(len(points) - 2, 30)
+    assert seen.most_common(1)[0][1] <= 13  # of 20 runs: those of the model lie far from each other
+    assert len({tuple(three) for three in chosen}) >= 15
 
 
 def test_a_fit_computes_no_likelihoods_that_it_knows(monkeypatch):

@@ -286,10 +286,27 @@ def test_the_most_wanted_point_is_waited_for_where_evaluations_are_what_is_limit
         patient = True
 
         def __init__(self, strategy):
-            self.name, self._left = "wants", dict.fromkeys([(512, 2), (512, 1), (576, 1), (640, 1)])
+            self.name = "wants"
+            self._left = dict.fromkeys([(512, 1), (576, 1), (640, 1), (512, 2), (704, 1), (768, 1)])
 
     by_count, by_time = Late(), Late()
-    run(tmp_path, by_count, budget=2, wrap=Wants)
-    assert by_count.evaluated[0] == (512, 2)
-    run(tmp_path / "timed", by_time, budget=2, wrap=Wants, seconds=60)
-    assert by_time.evaluated[0] != (512, 2)
+    run(tmp_path, by_count, budget=5, wrap=Wants)
+    assert by_count.evaluated[3] == (512, 2)
+    run(tmp_path / "timed", by_time, budget=5, wrap=Wants, seconds=60)
+    assert by_time.evaluated[3] != (512, 2)
+
+
+@pytest.mark.parametrize("name", ["exhaustive", "model"])
+def test_a_template_is_tested_where_chance_says_and_not_where_the_compiler_is_fastest(tmp_path, name):
+    """Points that compile slowly, the large ones, were left out of the test under a time limit."""
+    plain = Evaluator()
+    run(tmp_path, plain, name=name, budget=9)
+
+    class Slow(Evaluator):
+        def build(self, program):
+            time.sleep(0.15 if values(program.data.decode()) == plain.evaluated[0] else 0)
+            return super().build(program)
+
+    slow = Slow()
+    run(tmp_path / "timed", slow, name=name, budget=9, seconds=60)
+    assert slow.evaluated[:3] == plain.evaluated[:3]
