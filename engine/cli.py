@@ -128,3 +128,7 @@ def _command(given: Sequence[str], out: _Output) -> int:
             "under OPTIML_DEBUG=1"
         )
         return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
