@@ -266,7 +266,7 @@ class _Run:
                 searched_s = time.monotonic() - begin - setup_s
                 executor.shutdown(wait=False, cancel_futures=True)
                 best, refused = (None, []) if interrupted else self._confirmed(tuner)
-                shapes = () if interrupted else self._shapes(tuner, original, best)
+                shapes = () if interrupted or not tuner.tried else self._shapes(tuner, original, best)
             result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
             problem: OptimlError | KeyboardInterrupt | None = KeyboardInterrupt() if interrupted else None
             if wanted is not None and result.shapes:

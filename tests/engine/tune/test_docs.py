@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.rules.model import Target
+from engine.rules import rules
+from engine.rules.model import Parametric, Target
 from engine.tune import result
 from engine.tune.feasible import feasible
 from engine.tune.space import Excluded
@@ -46,6 +47,13 @@ args.a = {{ value = "3" }}
     tunable(made)
     assert made.space.names == ("BLOCK", "ITEMS")
     assert len(feasible(made, Target()).points) == 24
+
+
+def test_every_rule_that_writes_templates_is_documented():
+    """`unroll_jam` was missing, and `tile_size` when it came."""
+    section = TEXT.partition("## A template that a rule writes")[2].partition("\n## ")[0]
+    listed = section.partition("leave them open:")[2].partition(".")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == {rule.name for rule in rules() if isinstance(rule, Parametric)}
 
 
 def test_every_strategy_is_documented_and_offered():
