@@ -211,7 +211,7 @@ class Tuner:
 
     def _patience(self, left: float | None) -> float:
         """How long the most wanted point is waited for, in seconds, where so many are left."""
-        if self._journal is not None and len(self.checked) < CHECKED:
+        if self._journal is not None and len(self.tried) < CHECKED:
             # What compiles fast is no test of the rest. A search around this one has no time for that.
             return min(_COUNTED_PATIENCE_S, math.inf if left is None else left)
         if not self.strategy.patient:
