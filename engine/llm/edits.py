@@ -16,7 +16,9 @@ from engine.rules.common import declaration_start, merge
 from engine.rules.model import Proposal, Site
 from engine.source.edit import edit_program
 from engine.source.model import Edit, Span, Unit
+from engine.source.parse import parse
 from engine.spec.model import KernelSpec
+from engine.spec.tables import tuning_lines
 
 # The most that is read of one answer: beyond, it is no edit of one kernel. Ours.
 _MOST_SEARCH = 20_000  # characters
@@ -51,7 +53,8 @@ def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.
     """The suggestion as a proposal for the place's program.
 
     Its idea, and the counter that it expects to change with the direction, are among the parameters. Raises EditError:
-    NOT_FOUND, AMBIGUOUS, FORBIDDEN (outside device functions and launch arguments), UNCHANGED or UNREADABLE.
+    NOT_FOUND, AMBIGUOUS, FORBIDDEN (outside device functions and launch arguments), UNCHANGED or UNREADABLE (figures left open in a
+    way that no tuner can use, too).
     """
     from engine.verify.screen import screen
 
@@ -74,6 +77,7 @@ def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.
         raise EditError(error.what, error.where, error.do, fault=Fault.FORBIDDEN) from None
     if reason:
         raise EditError(reason, do="change only the kernel, what it alone calls, and its launch", fault=Fault.FORBIDDEN)
+    _check_open(place, program)
     idea = plain(suggestion.idea) or "Rewrite the kernel"
     counter = suggestion.counter if suggestion.counter in place.counters else ""
     direction = "up" if suggestion.direction in ("up", "higher", "more") else "down"
@@ -89,6 +93,23 @@ def plain(text: str, most: int = 140) -> str:
 
 def _slug(idea: str) -> str:
     return "_".join(re.findall(r"[a-z0-9]+", idea.lower())[:6])[:48] or "edit"
+
+
+def _check_open(place: Workplace, program: Program) -> None:
+    """Raises EditError where the suggestion leaves figures open by lines that no search could use."""
+    from engine.llm.prompt import without_figures
+    from engine.tune.offers import check_declared
+
+    def lines(of: Program) -> set[tuple[str, str]]:
+        return {(kind, text) for kind, text, _ in tuning_lines(parse(of.data, of.kernel_file))}
+
+    try:
+        if lines(program) - lines(place.program):
+            path = place.spec.origin.rpartition(":")[0]
+            check_declared(program, place.spec, path or None, place.sites[0].target)
+    except OptimlError as error:
+        what = f"what leaves figures open cannot be used: {without_figures(error.what)}"
+        raise EditError(what, do="mend these lines, or leave them out", fault=Fault.UNREADABLE) from None
 
 
 def _located(replacements: Sequence[Replacement], program: Program) -> dict[str, tuple[Edit, ...]]:
@@ -163,8 +184,6 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
 
     A definition that the file has already is replaced where it stands; what is new goes before the kernel.
     """
-    from engine.source.parse import parse
-
     text = text.strip("\n") + "\n"
     unit = place.sites[0].unit
     try:

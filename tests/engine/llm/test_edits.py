@@ -102,6 +102,22 @@ def test_an_edit_may_leave_figures_open(place, whole):
     assert template.first.parameters == {"EACH": 1}
 
 
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("constexpr int EACH = 2;\n// optiml: tune EACH 1, 2, 4\n", "'tune EACH …, …, …' is not understood"),
+        ("constexpr int EACH = 2;\n// optiml: tune EACH = 1, 2\n// optiml: where EACH > 2\n", "no point of the space is possible"),
+        ("// optiml: tune EACH = 1, 2\n", "'EACH' is no macro and no constant"),
+    ],
+)  # fmt: skip
+def test_figures_left_open_in_a_way_that_cannot_be_used_go_back(place, lines, says):
+    first = "__global__ void softmax_kernel("
+    with pytest.raises(EditError, match="what leaves figures open cannot be used") as caught:
+        proposals(answer((first, lines + first), (LOOP, LOOP.replace("expf", "__expf"))), place)
+    assert says in caught.value.what
+    assert caught.value.fault is Fault.UNREADABLE
+
+
 def test_a_counter_that_was_not_offered_is_no_expectation(place):
     proposal, _ = edited(answer((LOOP, LOOP.replace("expf", "__expf")), counter="reviewer__happiness"), place)
     assert "expects" not in proposal.parameters
