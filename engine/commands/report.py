@@ -27,8 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.tune.result import TuneResult
 
     out: Path = arguments.out or arguments.folder / "report.html"
-    if out.is_dir():
-        raise UsageError("is a folder", str(out), "name a file with --out")
+    if out.exists() and not out.is_file():  # the page takes the place of what stands there: of a device too
+        kind = "a folder" if out.is_dir() else "no regular file"
+        raise UsageError(f"is {kind}", str(out), "name a file with --out")
     result: Any = read_result(arguments.folder, {"result.json": (OptimizationResult, TuneResult)})
     if isinstance(result, TuneResult):
         made = {"best.patch": result.best, "dispatch.patch": result.dispatch}

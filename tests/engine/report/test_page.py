@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import os
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -245,9 +246,16 @@ def test_the_command_writes_the_page_and_says_where(
     assert [p.name for p in out.parent.iterdir()] == ["page.html"]
 
 
-def test_a_folder_is_no_place_for_the_page(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_or_a_device_is_no_place_for_the_page(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", str(measured), "--out", str(tmp_path)]) == 2
     assert "is a folder; name a file with --out" in capsys.readouterr().err
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["report", str(measured), "--out", str(pipe)]) == 2
+    assert "is no regular file; name a file with --out" in capsys.readouterr().err
+    assert pipe.is_fifo()  # as root, the page took the place of /dev/null
 
 
 def test_a_place_that_cannot_be_written_is_said(
