@@ -303,6 +303,8 @@ class Expression:
             raise type(error)(f"{error.what}{_of(self.text)}") from None
         except OverflowError:
             raise NoValue(f"a value too large{_of(self.text)}") from None
+        except RecursionError:  # the caller is deep within other calls itself
+            raise ArithmeticError_(f"too many parentheses{_of(self.text)}") from None
         except KeyError as error:
             name = str(error.args[0])
             raise UnknownName(f"unknown name '{name}'{_of(self.text)}", name=name) from None
@@ -331,6 +333,8 @@ def expression(text: str) -> Expression:
         value = parser.ternary()
     except OverflowError:
         raise NoValue(f"a value too large{_of(text)}") from None
+    except RecursionError:
+        raise parser.fail("too many parentheses") from None
     if parser.at != len(tokens):
         raise parser.fail(f"unexpected '{parser.peek()}'")
     return Expression(text, tuple(parser.names), value)

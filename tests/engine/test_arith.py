@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,6 +149,20 @@ def test_a_chain_of_thousands_and_all_levels_within_each_other_have_a_value() ->
     assert evaluate("||".join(["0"] * 1000), {}) == 0
     deep = "-1||1&&1|1^1&1==1<1<<1+1*("
     assert evaluate(deep * 50 + "1" + ")" * 50, {}) == 1
+
+
+def test_who_asks_from_deep_within_gets_the_error_of_the_family() -> None:
+    """It was a RecursionError."""
+    unit = "-1||1&&1|1^1&1==1<1<<1+1*min(1,"
+
+    def deep(calls: int) -> None:
+        if calls:
+            deep(calls - 1)
+        else:
+            evaluate(unit * 55 + "1" + ")" * 55, {})
+
+    with pytest.raises(ArithmeticError_, match="too many parentheses"):
+        deep(int(0.7 * sys.getrecursionlimit()))
 
 
 # ---- against Python's own arithmetic with C's division
