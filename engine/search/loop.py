@@ -235,14 +235,13 @@ class Search:
                 else:
                     self._drop(parent, proposal, f"the edit cannot be applied: {error}")
                 continue
-            known = program.digest in self.tree.digests or any(
-                program.digest == p.digest for _, _, p in pending.values()
-            )
-            if known and (self._inner is None or not self._inner.declared(proposal)):
+            if (
+                self._inner is not None and proposal.proposer == TUNER
+            ):  # its first point alone may be known by another way
+                self._executor.submit(self._inner.ready, proposal)  # while that is compiled
+            elif program.digest in self.tree.digests or any(program.digest == p.digest for _, _, p in pending.values()):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue
-            if self._inner is not None and proposal.proposer == TUNER:
-                self._executor.submit(self._inner.ready, proposal)  # while its first point is compiled
             building: Future[Built] = Future()
             self._executor.submit(self._build, program, building)
             pending[building] = (parent, proposal, program)

@@ -76,10 +76,6 @@ class InnerSearch(Protocol):
         """The proposal is about to be searched. Called from any thread, ahead of `search`."""
         ...
 
-    def declared(self, proposal: Proposal) -> bool:
-        """Whether it stands for a template that somebody declared: it is searched even where its first point is known."""
-        ...
-
     def points_of(self, notes: Sequence[str]) -> int:
         """The candidates that a booked node of such a proposal stands for."""
         ...

@@ -31,7 +31,6 @@ class TemplateProposal(Proposal):
 
     template: Template | None = None
     feasible: Feasible | None = None
-    declared: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class TunerPart:
         return [
             TemplateProposal(
                 "tuner", offer.template.name, f"Tune: {offer.template.summary}", offer.first.edits, offer.first.parameters,
-                offer.prior, self._most(offer.points), offer.template, offer.points, offer.place is None,
+                offer.prior, self._most(offer.points), offer.template, offer.points,
             )
             for offer in self._offers(program)
             if offer.template.name not in done
@@ -134,11 +133,6 @@ class TunerPart:
         if isinstance(proposal, TemplateProposal) and proposal.template is not None and proposal.feasible is not None:
             with suppress(OptimlError):  # the points will say so
                 proposal.template.proposal(proposal.feasible.points[0])
-
-    @staticmethod
-    def declared(proposal: Proposal) -> bool:
-        """Whether a person, or an edit, declared the proposal's template."""
-        return isinstance(proposal, TemplateProposal) and proposal.declared
 
     def taken_over(self, program: Program, template: str) -> None:
         """An earlier part of this run found this program to be the best of that template."""

@@ -389,9 +389,6 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
         def ready(self, proposal):
             self.foretold.append(proposal)
 
-        def declared(self, proposal):
-            return False
-
         def points_of(self, notes):
             return 4
 

@@ -111,7 +111,7 @@ def test_a_declared_template_is_tried_wherever_the_present_point_stands_and_howe
     assert node.proposal.parameters["ITEMS"] == max(int(value) for value in values.split(","))
 
 
-def test_a_declared_template_is_tried_although_another_edit_led_to_its_first_point(tmp_path):
+def test_a_template_is_tried_although_another_edit_led_to_its_first_point(tmp_path):
     def double(program):
         at = program.data.find(b"ITEMS = 1;")
         edits = {"k.cu": (Edit(Span(at + 8, at + 9), "2"),)}
