@@ -84,9 +84,11 @@ def screen(original: Program, candidate: Program, spec: KernelSpec) -> str | Non
 
 def _file(path: str, before: str, after: str, original: Program, spec: KernelSpec) -> str | None:
     if path.endswith(".toml"):
-        if _without_launch(tomllib.loads(before)) != _without_launch(tomllib.loads(after)):
-            return "changes the kernel spec beyond its launch"
-        return None
+        try:
+            same = _without_launch(tomllib.loads(before)) == _without_launch(tomllib.loads(after))
+        except tomllib.TOMLDecodeError:
+            same = False
+        return None if same else "changes the kernel spec beyond its launch"
     if not path.endswith(_SOURCES):
         return "changes a file that is neither source nor spec"
     return _comments(before, after) or _Items(before, after, original, spec).reason()

@@ -120,6 +120,8 @@ def test_a_constant_in_the_launch_of_another_kernels_spec_stays() -> None:
 def test_a_candidate_changes_nothing_of_an_optiml_toml_but_launches() -> None:
     changed = TWICE.replace("n = 129", "n = 1").replace("[64, 128]", "[64]")
     assert screened_with_toml(TWICE, changed=changed) == "optiml.toml: changes the kernel spec beyond its launch"
+    broken = TWICE + "]"  # it ended in an error of the parser
+    assert screened_with_toml(TWICE, changed=broken) == "optiml.toml: changes the kernel spec beyond its launch"
 
 
 @pytest.mark.parametrize(
