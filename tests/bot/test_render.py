@@ -280,5 +280,8 @@ def test_points_of_a_template_are_told_from_candidates_that_were_wrong() -> None
     tuned = replace(found.result, counts={**found.result.counts, "candidates": 40})
     text = rendered(review(bundle(replace(found, result=tuned))))
     assert "40 candidates tried" in text
-    assert "9 of them right, 28 of them points of templates other than the best of each; refused: 1 race, 2 wrong result" in text
+    assert (
+        "9 of them right, 28 of them points of templates other than the best of each; refused: 1 race, 2 wrong result"
+        in text
+    )
     assert "points of templates" not in rendered(review(bundle(found)))

@@ -116,7 +116,9 @@ def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
     from engine.search.loop import Progress
 
     said = verdict("scale", None, Progress(10, 3, outcomes={Outcome.SCREENED: 3}), {}, None)
-    assert said.endswith(": 10 candidates tried, 3 of them right, 7 of them points of templates other than the best of each.")
+    assert said.endswith(
+        ": 10 candidates tried, 3 of them right, 7 of them points of templates other than the best of each."
+    )
 
 
 def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
