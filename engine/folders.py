@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from engine.errors import MachineError, OptimlError
 
 
 def cache_folder() -> Path:
@@ -12,3 +16,33 @@ def cache_folder() -> Path:
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "optiml"
+
+
+def ignore_folder(out: Path) -> None:
+    """Keep a default output folder out of git, as the tools of Python do with their caches."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if out.parent.name == ".optiml":
+            marker = out.parent / ".gitignore"
+            if not marker.exists():
+                marker.write_text("*\n")
+    except NotADirectoryError:
+        raise MachineError("is not a folder", str(out), "choose another --out") from None
+    except OSError as error:
+        raise MachineError(f"cannot be written: {error.strerror}", str(out), "choose a writable --out") from None
+
+
+@contextmanager
+def results_folder(out: Path) -> Iterator[None]:
+    """`ignore_folder`, and where a run is refused (raises OptimlError) and left nothing there, what was made for it goes again."""
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    ignore_folder(out)
+    try:
+        yield
+    except OptimlError:
+        for folder in made:  # the innermost first
+            with suppress(OSError):
+                if [p.name for p in folder.iterdir()] == [".gitignore"]:
+                    (folder / ".gitignore").unlink()
+                folder.rmdir()
+        raise

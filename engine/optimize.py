@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.config import Guardrails
-from engine.errors import MachineError, RefusedError
+from engine.errors import OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.model import Built, Evaluator, NotBuilt
+from engine.folders import results_folder
 from engine.front.ahead import Ahead, Foresight, Proposals
 from engine.guardrails import LIMITS, stopped
 from engine.machine import Machine
@@ -154,11 +155,15 @@ def _run(
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
-    ignore_folder(out)
     with ExitStack() as held:
+        held.enter_context(results_folder(out))
         journal = Journal(out / "journal.sqlite", program, settings, resume=options.resume)
         held.callback(journal.close)
-        built, original = evaluator.open(program)
+        try:
+            built, original = evaluator.open(program)
+        except OptimlError:
+            journal.withdraw()
+            raise
         insight = machine.insight(spec, evaluator, options.profile == "all") if options.profile != "none" else None
         if insight is not None:
             held.callback(insight.close)
@@ -465,20 +470,6 @@ def verdict(
         return f"No improvement found for {kernel}: {tried}{share}."
     assert best.evaluation.measurement is not None
     return faster(kernel, best.evaluation.measurement, device, tried)
-
-
-def ignore_folder(out: Path) -> None:
-    """Keep a default output folder out of git, as the tools of Python do with their caches."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if out.parent.name == ".optiml":
-            marker = out.parent / ".gitignore"
-            if not marker.exists():
-                marker.write_text("*\n")
-    except NotADirectoryError:
-        raise MachineError("is not a folder", str(out), "choose another --out") from None
-    except OSError as error:
-        raise MachineError(f"cannot be written: {error.strerror}", str(out), "choose a writable --out") from None
 
 
 __all__ = ["Options", "RefusedError", "optimize"]

@@ -23,6 +23,7 @@ from typing import Any
 
 from engine.config import Guardrails
 from engine.errors import MachineError, OptimlError, RefusedError, UsageError
+from engine.folders import ignore_folder
 from engine.generate.author import DRAFTS, Author, Deferred, Draft, workplace
 from engine.generate.contest import Candidate, Contest, distinct, stem
 from engine.generate.door import Door
@@ -36,7 +37,7 @@ from engine.llm.edits import plain
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.machine import Machine
 from engine.model import Outcome, Program
-from engine.optimize import Coverage, Options, ignore_folder
+from engine.optimize import Coverage, Options
 from engine.provenance import provenance
 from engine.result import OptimizationResult
 from engine.search.loop import Budget, Progress

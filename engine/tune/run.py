@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import math
@@ -16,11 +15,12 @@ from pathlib import Path
 from engine.config import Guardrails
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.model import Evaluator
+from engine.folders import results_folder
 from engine.front.client import LEAST_CORES, Front
 from engine.guardrails import LIMITS
 from engine.machine import Machine
 from engine.model import Evaluation, Outcome, Program
-from engine.optimize import LEAST, ignore_folder
+from engine.optimize import LEAST
 from engine.provenance import provenance
 from engine.result import Refusal, check_version, keeps_suggestion
 from engine.rules import rules
@@ -147,15 +147,6 @@ def output_folder(options: TuneOptions) -> Path:
     return options.out or root / ".optiml" / f"{options.path.stem}-{spec.kernel.replace('::', '.')}-tune"
 
 
-def _remove_empty(folders: Sequence[Path]) -> None:
-    """Take away folders that this run made, the innermost first, as far as nothing stands in them."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            if [p.name for p in folder.iterdir()] == [".gitignore"]:  # of `ignore_folder`
-                (folder / ".gitignore").unlink()
-            folder.rmdir()
-
-
 def make_template(
     options: TuneOptions, program: Program, spec: KernelSpec, spec_path: str | None, target: Target
 ) -> tuple[Template, tuple[str, ...]]:
@@ -218,13 +209,8 @@ class _Run:
         if wanted is not None:
             self._confirming().attempt(wanted, self.points.points[-1])
         out = output_folder(self.options)
-        made = [folder for folder in (out, *out.parents) if not folder.exists()]
-        ignore_folder(out)
-        try:
+        with results_folder(out):
             return self._searched(out, wanted, on_progress, on_result)
-        except OptimlError:
-            _remove_empty(made)
-            raise
 
     def _searched(
         self, out: Path, wanted: ConstantTemplate | None, on_progress: Callable[[Progress], None],
