@@ -22,6 +22,9 @@ from engine.tune.tuner import WRONG, Tried, Tuner
 POINTS = (
     16  # of one template: what a person would try by hand, twice over; the tree goes on with the best of them. Ours
 )
+_IDLE = (
+    6  # points that lie far from each other: where none of them is new, the compiler does not heed these figures. Ours
+)
 _FEW_POINTS = 8  # where speeds are predicted: a point costs a second there
 
 
@@ -97,7 +100,7 @@ class TunerPart:
             tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
         tuner.book(SELECT, time.monotonic() - begin)
         try:
-            tuner.run(Budget(left.seconds, limit))
+            tuner.run(Budget(left.seconds, limit), _IDLE)
         except RefusedError as error:
             # What does not reproduce the original, or cannot be built, is no template: none of its points is worth a node.
             wrong = any(tried.evaluation.outcome in WRONG for tried in tuner.tried)

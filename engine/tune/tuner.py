@@ -137,15 +137,19 @@ class Tuner:
     def elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._begin
 
-    def run(self, budget: Budget) -> None:
-        """Evaluate points until the budget is spent or none is left. An interrupt leaves everything booked.
+    def run(self, budget: Budget, idle: int | None = None) -> None:
+        """Evaluate points until the budget is spent or none is left, or `idle` were decided and not one of them was new machine code.
 
-        Raises RefusedError where the template does not reproduce the original at one of the first points.
+        An interrupt leaves everything booked. Raises RefusedError where the template does not reproduce the original at one of the
+        first points.
         """
         try:
             while True:
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
+                    return
+                if idle is not None and not self.evaluations and self.progress.evaluated >= idle:
+                    self.progress.stopped = "the points compile to nothing new"
                     return
                 begin = time.monotonic()
                 self._look_ahead()

@@ -142,6 +142,16 @@ def test_a_template_without_a_new_point_says_why(tmp_path, values, says):
     assert node.evaluation.failure.reason == says
 
 
+def test_a_template_of_which_nothing_is_new_is_left_early(tmp_path):
+    """Three templates of launch bounds that changed no code took 12 of 20 candidates."""
+    text = ONE.replace("int ITEMS = 1;", "int ITEMS = 4;").replace("tune ITEMS = 1, 2, 4", "tune ITEMS = 4..15")
+    search = start(tmp_path, Evaluator(), text=text)
+    search.run(Budget(candidates=20))
+    node = template_nodes(search)[0]
+    assert TunerPart.points_of(node.evaluation.notes) == 6
+    assert node.evaluation.failure.reason == "every point that was tried (6) compiled to machine code that is known"
+
+
 def test_a_template_of_many_points_is_searched_by_the_model_with_what_launches_tell(tmp_path, monkeypatch):
     described = set()
     told = Surrogate.describe
