@@ -235,10 +235,9 @@ class Search:
                 else:
                     self._drop(parent, proposal, f"the edit cannot be applied: {error}")
                 continue
-            if (
-                self._inner is not None and proposal.proposer == TUNER
-            ):  # its first point alone may be known by another way
-                self._executor.submit(self._inner.ready, proposal)  # while that is compiled
+            if self._inner is not None and proposal.proposer == TUNER:
+                # Its first point may be known by another way: the others are not. The rule is asked while that is compiled.
+                self._executor.submit(self._inner.ready, proposal)
             elif program.digest in self.tree.digests or any(program.digest == p.digest for _, _, p in pending.values()):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue
