@@ -26,6 +26,7 @@ from engine.errors import MachineError, OptimlError, UsageError
 
 SCHEMA = "optiml.bench/1"
 Row = dict[str, Any]
+_AWAY = "move it away, or name another folder with --out"
 _PARTS = {"settings": dict, "commands": list, "device": dict, "versions": dict, "rows": dict}  # what is gone on with
 
 
@@ -86,25 +87,21 @@ def load(path: Path, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"is no record: {error}", str(path), "move it away, or name another folder with --out"
-        ) from None
+        raise UsageError(f"is no record: {error}", str(path), _AWAY) from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA or record.get("name") != name:
         found = record.get("schema") if isinstance(record, dict) else None
         raise UsageError(
             f"is a record of another version or table ({str(found)[:60]!r}, wanted {SCHEMA!r}); nothing was overwritten",
-            str(path), "move it away, or name another folder with --out",
+            str(path), _AWAY,
         )  # fmt: skip
     for key, kind in _PARTS.items():
         if not isinstance(record.get(key), kind):
             raise UsageError(
                 f"is no record: '{key}' is missing or of another form", str(path),
-                "move it away, or name another folder with --out",
+                _AWAY,
             )  # fmt: skip
     if not all(isinstance(row, dict) and "error" in row for row in record["rows"].values()):
-        raise UsageError(
-            "is no record: a row says not how it ended", str(path), "move it away, or name another folder with --out"
-        )
+        raise UsageError("is no record: a row says not how it ended", str(path), _AWAY)
     return record
 
 

@@ -19,9 +19,8 @@ def torch_operations() -> dict[str, Callable[..., Callable[[], Arrays]]]:
         """torch._fused_adamw_ (what AdamW(fused=True) calls)"""
         step = torch.ones((), device="cuda")
         g = x["grad"]
-        p, m, v = (
-            x[name].clone() for name in ("param", "m", "v")
-        )  # it steps in place, and others compute from the inputs too
+        # It steps in place, and others compute from the inputs too.
+        p, m, v = (x[name].clone() for name in ("param", "m", "v"))
 
         def run() -> Arrays:
             torch._fused_adamw_(

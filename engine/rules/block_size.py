@@ -18,6 +18,7 @@ from engine.rules.common import (
     function_macros,
     launch_edits,
     merge,
+    ours_alone,
     proposal,
     sound,
     text,
@@ -26,7 +27,6 @@ from engine.rules.common import (
 )
 from engine.rules.model import Family, Proposal, Site
 from engine.rules.threads import AXES, ThreadMap, ceil_div, covers, in_parameters, thread_map, thread_uses_outside
-from engine.source.edit import edit_program
 from engine.source.model import Edit, Span
 
 Shape = tuple[int, int]
@@ -114,7 +114,7 @@ class BlockSize:
             return
         for rank, size in enumerate(s for s in (256, 512, 128, 1024) if s != current[0]):
             edits = _constant(site, current[0], size)
-            if rank == 0 and edits is not None and not _ours_alone(site, edits):
+            if rank == 0 and edits is not None and not ours_alone(site, edits):
                 return
             after = configs_of(site, edits) if edits else None
             if edits is None or after is None or not _same_work(before, after, size, scaled=_scales_blocks(body)):
@@ -220,16 +220,6 @@ def _constant(site: Site, current: int, size: int) -> Edits | None:
     except OptimlError:
         return None
     return {path: tuple(edits)} if edits else None
-
-
-def _ours_alone(site: Site, edits: Edits) -> bool:
-    """Whether the constant serves nothing but this kernel and its launch: else no edit of it would be let through."""
-    from engine.verify.screen import screen
-
-    try:
-        return screen(site.program, edit_program(site.program, edits), site.spec) is None
-    except OptimlError:
-        return False
 
 
 def _scales_blocks(body: Node) -> bool:

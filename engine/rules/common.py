@@ -413,6 +413,17 @@ def configs_of(site: Site, edits: Edits) -> tuple[LaunchConfig, ...] | None:
         return None
 
 
+def ours_alone(site: Site, edits: Edits) -> bool:
+    """Whether what is edited serves nothing but this spec's kernels and their launch: else no such edit would be let through."""
+    from engine.source.edit import edit_program
+    from engine.verify.screen import screen
+
+    try:
+        return screen(site.program, edit_program(site.program, edits), site.spec) is None
+    except OptimlError:
+        return False
+
+
 def waves(site: Site) -> float:
     """How often the smallest launch of a timing case fills the target with threads; 0 where no launch is known."""
     resident = site.target.multiprocessors * site.target.max_threads_per_sm

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from engine.errors import OptimlError
-from engine.model import LaunchConfig
 from engine.rules.blocks import WARP
 from engine.rules.clock import tick
-from engine.rules.common import body_node, in_file, proposal, sound, text, visible, walk
+from engine.rules.common import body_node, in_file, ours_alone, proposal, sound, text, visible, walk
 from engine.rules.model import Family, Proposal, Site
 from engine.source.constants import value_span, words
-from engine.source.edit import edit_program
-from engine.source.launch import block_constants, evaluate
+from engine.source.launch import block_constants
 from engine.source.model import Edit, Span
-from engine.source.sizes import shared_bytes, value_at
+from engine.source.sizes import bound_at, launches_at, shared_bytes
 
 _MOST = 5  # constants
 _MOST_POINTS = 125
@@ -120,7 +118,9 @@ def _constants(site: Site) -> tuple[_Constant, ...]:
             found.append(_Constant(name, int(written), span))
         elif name in block:
             return ()
-    return tuple(found) if _only_named(site, found) and _ours_alone(site, found) else ()
+    if not found or not _only_named(site, found):
+        return ()
+    return tuple(found) if ours_alone(site, in_file(site, *(Edit(c.span, str(2 * c.value)) for c in found))) else ()
 
 
 def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
@@ -131,17 +131,6 @@ def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
     return not any(n.type == "number_literal" and text(n) in values for n in nodes)
 
 
-def _ours_alone(site: Site, constants: Sequence[_Constant]) -> bool:
-    """Whether the constants serve nothing but this spec's kernels and their launch: else no edit of them would be let through."""
-    from engine.verify.screen import screen
-
-    edits = in_file(site, *(Edit(c.span, str(2 * c.value)) for c in constants))
-    try:
-        return bool(constants) and screen(site.program, edit_program(site.program, edits), site.spec) is None
-    except OptimlError:
-        return False
-
-
 def _impossible(site: Site, constants: Sequence[_Constant], values: Mapping[str, int]) -> bool:
     """Whether the choice is the present one, or puts a smaller constant above a larger one (rows of threads above rows of their tile),
     or its launch or shared memory is beyond what the target allows."""
@@ -149,23 +138,13 @@ def _impossible(site: Site, constants: Sequence[_Constant], values: Mapping[str,
         return True
     if any(a.value < b.value and values[a.name] > values[b.name] for a in constants for b in constants):
         return True
-    launches = _launches(site, values)
     used = shared_bytes(site.unit, site.kernel, values)
-    if launches is None or (used is not None and used > site.target.shared_per_block):
+    if used is not None and used > site.target.shared_per_block:
         return True
-    bound = value_at(site.unit, site.kernel.launch_bounds.partition(",")[0], values)
-    most = min(site.target.max_threads_per_block, bound or _LARGEST)
-    return not all(WARP <= launch.threads <= most and launch.block[2] <= 64 and launch.blocks for launch in launches)
-
-
-def _launches(site: Site, values: Mapping[str, int]) -> tuple[LaunchConfig, ...] | None:
-    """The launches of all steps at the timing cases. The values go in as the compiler's defines: the parsed text is the same for all."""
-    defines = (*site.spec.compile.defines, *(f"{name}={value}" for name, value in values.items()))
-    spec = replace(site.spec, compile=replace(site.spec.compile, defines=defines))
-    tick(_STEPS * len(spec.time))
+    tick(_STEPS * len(site.spec.time))
     try:
-        return tuple(
-            evaluate(site.program, spec, step, case.sizes) for case in spec.time for step in range(len(spec.steps))
-        )
+        launches = [launch for case in launches_at(site.program, site.spec, values) for launch in case]
     except OptimlError:
-        return None
+        return True
+    most = min(site.target.max_threads_per_block, bound_at(site.unit, site.kernel, values) or _LARGEST)
+    return not all(WARP <= launch.threads <= most and launch.block[2] <= 64 and launch.blocks for launch in launches)

@@ -16,7 +16,6 @@ from engine.tune.space import Point
 NAMES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
 # Below this a strategy saves less than a second of device time, and going through all of them misses nothing. Ours.
 EXHAUSTIVE_MOST = 32
-CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _KEEP = 3  # one in three goes on to the next rung. Ours; Hyperband's paper uses 3 and 4
 _HALVING_LEAST = 9
 

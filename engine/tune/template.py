@@ -12,10 +12,10 @@ from engine.model import LaunchConfig, Program
 from engine.rules.model import Family, Proposal
 from engine.source.constants import integers, value_span, words
 from engine.source.edit import edit_program
-from engine.source.launch import evaluate, sites
+from engine.source.launch import sites
 from engine.source.model import Edit, Span, Unit
 from engine.source.parse import parse
-from engine.source.sizes import shared_bytes, value_at
+from engine.source.sizes import bound_at, launches_at, shared_bytes, value_at
 from engine.spec.model import KernelSpec
 from engine.tune.space import Point, Space
 from engine.verify.screen import screen
@@ -134,15 +134,10 @@ class ConstantTemplate:
         found = []
         for step in self.spec.steps:
             kernel = next((k for k in self._unit.kernels if step.kernel in (k.name, k.qualified)), None)
-            first = kernel.launch_bounds.partition(",")[0] if kernel is not None else ""
-            own = words(" ".join(kernel.template_parameters)) if kernel is not None else []
-            # A template's parameter hides a constant of its name.
-            found.append(value_at(self._unit, first, values) if first and not {*own} & {*words(first)} else None)
+            found.append(bound_at(self._unit, kernel, values) if kernel is not None else None)
         return tuple(found)
 
     def _launches(self, values: Mapping[str, int]) -> tuple[tuple[LaunchConfig, ...], ...]:
-        # The values go in as the compiler's defines would: the parsed text is then the same for every point.
-        defines = (*self.spec.compile.defines, *(f"{n}={v}" for n, v in values.items()))
         unit = self._unit
         steps = []
         for step in self.spec.steps:
@@ -155,10 +150,7 @@ class ConstantTemplate:
                         named[name] = value
                 launch = replace(launch, constants=tuple(named.items()))
             steps.append(replace(step, launch=launch))
-        spec = replace(self.spec, steps=tuple(steps), compile=replace(self.spec.compile, defines=defines))
-        return tuple(
-            tuple(evaluate(self.original, spec, step, case.sizes) for step in range(len(steps))) for case in spec.time
-        )
+        return launches_at(self.original, replace(self.spec, steps=tuple(steps)), values)
 
     def _shared(self, values: Mapping[str, int]) -> int | None:
         """Static shared memory of the step that needs most, in bytes, as far as the declarations are plain arithmetic."""

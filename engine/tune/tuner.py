@@ -18,10 +18,11 @@ from engine.search.loop import JOURNAL, SELECT, Budget, Progress
 from engine.tune.describe import of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
-from engine.tune.strategy import CHECKED, Strategy, Trial
+from engine.tune.strategy import Strategy, Trial
 from engine.tune.template import Template, program_at
 
 _WIN = 1.003  # a point replaces the best only by more than the noise of a close look; as in the tree search
+_CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
@@ -215,7 +216,7 @@ class Tuner:
 
     def _patience(self, left: float | None) -> float:
         """How long the most wanted point is waited for, in seconds, where so many are left."""
-        if self._journal is not None and len(self.tried) < CHECKED:
+        if self._journal is not None and len(self.tried) < _CHECKED:
             # What compiles fast is no test of the rest. A search around this one has no time for that.
             return min(_COUNTED_PATIENCE_S, math.inf if left is None else left)
         if not self.strategy.patient:
@@ -302,7 +303,7 @@ class Tuner:
         outcome = tried.evaluation.outcome
         at = ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
         reason = tried.evaluation.failure.reason if tried.evaluation.failure else outcome.value
-        if len(self.checked) >= CHECKED:
+        if len(self.checked) >= _CHECKED:
             return
         if outcome in WRONG:
             raise RefusedError(
@@ -313,7 +314,7 @@ class Tuner:
             )
         if tried.value is not None or outcome is Outcome.GUARDRAIL:
             self.checked.append(tried.point)
-        elif not self.checked and len(self.tried) >= 2 * CHECKED:
+        elif not self.checked and len(self.tried) >= 2 * _CHECKED:
             raise RefusedError(
                 f"no point of the template could be built and run; the last, {at}: {reason}",
                 do="mend the code, or the conditions",
