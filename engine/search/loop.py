@@ -27,7 +27,7 @@ _ALIKE = 1.01
 _AHEAD_SHARE, _LEAST_AHEAD = 20, 4
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 # Stages of the search's own work: asking the tree (and a strategy) what to try next, writing its text, booking what came of it.
-SELECT, EDIT, BOOK, JOURNAL = "select", "edit", "book", "journal"
+SELECT, READ, EDIT, BOOK, JOURNAL = "select", "read", "edit", "book", "journal"
 # Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
 _SWITCH_S = 0.0005
 # Why a search ended. After an interrupt nothing was confirmed.
@@ -186,7 +186,7 @@ class Search:
                 waiting = time.monotonic()
                 done, _ = wait([*pending, *self._coming], timeout=timeout, return_when=FIRST_COMPLETED)
                 # Where the tree could say nothing, fewer are compiled than might be: that is no time of the compilers.
-                self._stage(SELECT if self._coming else "wait", time.monotonic() - waiting)
+                self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
@@ -243,6 +243,8 @@ class Search:
                 continue
             building: Future[Built] = Future()
             self._executor.submit(self._build, program, building)
+            # Beside that: where it turns out the best, the search goes on from it at once.
+            self._executor.submit(self._read, program, building)
             pending[building] = (parent, proposal, program)
         return False
 
@@ -259,8 +261,10 @@ class Search:
             building.set_result(self.evaluator.build(program))
         except BaseException as error:
             building.set_exception(error)
-        else:
-            self._prefetch(program)  # beside its evaluation
+
+    def _read(self, program: Program, building: Future[Built]) -> None:
+        if not building.cancelled():
+            self._prefetch(program)
 
     def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
         with self._timed(BOOK):

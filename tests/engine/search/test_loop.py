@@ -463,6 +463,38 @@ def test_a_candidate_is_evaluated_while_its_proposals_are_still_looked_for(tmp_p
         known.set()
 
 
+def test_what_to_try_after_a_candidate_is_read_while_it_is_built(tmp_path):
+    """It was read after that, and where the candidate was the best so far the search waited for it with the device idle."""
+    original, read, met = program(), threading.Event(), []
+
+    class Waiting(FakeEvaluator):
+        def build(self, program):
+            if program.digest != original.digest:
+                met.append(read.wait(10))
+            return super().build(program)
+
+    evaluator = Waiting()
+    tree = Tree(original, Factors(("1.5",)), 0)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    with ThreadPoolExecutor(2) as executor:
+        search = Search(tree, evaluator, journal, executor, in_flight=1, prefetch=lambda of: read.set())
+        search.start(*evaluator.open(original))
+        search.run(Budget(candidates=1))
+    assert met == [True]
+
+
+def test_waiting_for_proposals_is_told_apart_from_choosing(tmp_path):
+    original, coming = program(), Future()
+    tree = Tree(original, Factors(("1.5",)), 0, coming=lambda of: None if coming.done() else coming)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    evaluator = FakeEvaluator()
+    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=1)
+    search.start(*evaluator.open(original))
+    threading.Timer(0.2, coming.set_result, (None,)).start()
+    search.run(Budget(candidates=1))
+    assert search.progress.stage_s["read"] >= 0.1 > search.progress.stage_s["select"]
+
+
 def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path):
     """The device stood idle while the proposals of the best so far were looked for."""
     evaluator, original = FakeEvaluator(), program()
