@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from engine.arith import ArithmeticError_, NoValue, Number, evaluate, expression
 from engine.errors import RefusedError, UsageError
@@ -40,7 +41,7 @@ class Condition:
     text: str
     where: str = ""
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset(_NAME.findall(self.text))
 
@@ -76,7 +77,7 @@ class Space:
                     f"'{parameter.name}' has the value {twice[0]} twice", parameter.where, "name each value once"
                 )
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _FIRST = 6  # points chosen to lie far from each other before the model speaks; ours
+_LEAST_RUN = 3  # points that ran, before it does; ours
 # Points the model is fitted to: the best and the latest. A fit takes some milliseconds; from 64 on OpenBLAS factors with threads, which
 # on a machine whose cores compile takes longer than with one.
 _MOST_TRAINED = 63
@@ -86,7 +87,7 @@ class Surrogate:
             self._told[index] = value
             self._since += 1
             # What one point more tells matters less and less: the ranking of all is then made anew after several.
-            if self._since > len(self._told) // _RANK_SHARE:
+            if self._since > len(self._told) // _RANK_SHARE and not self._unsaid():
                 self._ranked, self._since = None, 0
 
     def describe(self, point: Point, features: Mapping[str, float]) -> None:
@@ -111,12 +112,17 @@ class Surrogate:
 
     # ---- the model
 
+    def _unsaid(self) -> bool:
+        """Whether the model has too little to go by: until then one order by chance does."""
+        ran = (value for value in self._told.values() if value is not None)
+        return any(i not in self._told for i in self._first) or len(list(islice(ran, _LEAST_RUN))) < _LEAST_RUN
+
     def _rank(self) -> list[int]:
         """Every point that has not been told, the most promising first."""
-        first = [i for i in self._first if i not in self._told]
         ran = {i: v for i, v in self._told.items() if v is not None}
         left = [i for i in range(len(self._points)) if i not in self._told]
-        if first or len(ran) < 3:
+        if self._unsaid():
+            first = [i for i in self._first if i not in self._told]
             rest = [i for i in left if i not in first]
             self._random.shuffle(rest)
             return [*first, *rest]

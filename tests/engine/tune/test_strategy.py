@@ -188,3 +188,18 @@ def test_a_fit_computes_no_likelihoods_that_it_knows(monkeypatch):
         model.tell(trial, -abs(trial.point[0] - 5.0) - abs(trial.point[1] - 2.0))
     assert computed
     assert len(set(computed)) == len(computed)
+
+
+def test_the_order_by_chance_stays_until_the_model_speaks():
+    """Points that were compiled ahead for the first few choices were left aside for others, drawn anew after each."""
+    model = Surrogate(Known(POINTS, 0, 20))
+    first = [trial.point for trial in model.ask(20)]
+    for point in first[:5]:
+        model.tell(Trial(point), 1.0)
+    assert [trial.point for trial in model.ask(15)] == first[5:]
+    model.tell(Trial(first[5]), 2.0)
+    assert [trial.point for trial in model.ask(14)] != first[6:]
+    failing = Surrogate(Known(POINTS, 0, 20))
+    for point in first[:6]:
+        failing.tell(Trial(point), None)
+    assert failing.ask(1)
