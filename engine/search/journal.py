@@ -179,7 +179,7 @@ class Journal:
         measurement = evaluation.measurement
         row: tuple[Any, ...] = (
             entry.id, entry.parent, entry.proposer, entry.rule, json.dumps(dict(entry.parameters), sort_keys=True), entry.summary,
-            entry.digest, evaluation.code_hash, json.dumps([[dataclasses.astuple(s) for s in case] for case in entry.launches]),
+            entry.digest, evaluation.code_hash, json.dumps([[(s.grid, s.block, s.shared_bytes) for s in case] for case in entry.launches]),
             evaluation.outcome.value, evaluation.failure.reason if evaluation.failure else "",
             measurement.ratio if measurement else None, measurement.low if measurement else None,
             measurement.high if measurement else None, json.dumps(dataclasses.asdict(evaluation), sort_keys=True),
