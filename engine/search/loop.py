@@ -34,6 +34,8 @@ _SWITCH_S = 0.0005
 INTERRUPTED = "it was interrupted"
 NOTHING_LEFT = "nothing is left to try"
 
+Twin = tuple[int, Evaluation]  # the number of a candidate, and what became of it
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -89,7 +91,7 @@ class Search:
         self.progress = Progress()
         self.incumbent: Node | None = None
         self.built: dict[int, Built] = {}
-        self._codes: dict[tuple[object, ...], Node] = {}
+        self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
         self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
         self._earlier_s = 0.0
@@ -103,7 +105,7 @@ class Search:
         root = self.tree.root
         root.evaluation = evaluation
         self.built[0] = built
-        self._codes[built.identity] = root
+        self._codes[built.identity] = root.id, evaluation
         entries = list(self.journal.entries())
         if not entries:
             self.journal.book(
@@ -136,7 +138,7 @@ class Search:
         if program.digest == parent.program.digest:
             self._dropped.add(_mark(parent, proposal))
         if entry.evaluation.code_hash:
-            self._codes.setdefault((entry.evaluation.code_hash, entry.launches), node)
+            self._codes.setdefault((entry.evaluation.code_hash, entry.launches), (node.id, entry.evaluation))
         if self._inner is not None and proposal.proposer == TUNER:
             self._inner.taken_over(program, proposal.rule)
         self._count(node)
@@ -281,15 +283,14 @@ class Search:
         if self._inner is not None and proposal.proposer == TUNER:
             seconds = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
             candidates = None if budget.candidates is None else budget.candidates - self.progress.evaluated
-            known = {code: (n.id, n.evaluation) for code, n in self._codes.items() if n.evaluation is not None}
             left = Budget(seconds, candidates)
-            found = self._inner.search(parent.program, proposal, champion, left, self._executor, known)
+            found = self._inner.search(parent.program, proposal, champion, left, self._executor, self._codes)
             evaluation = found.evaluation
             for stage, spent in found.stage_s.items():
                 # The best point's own time is booked with its node.
                 self._stage(stage, spent - evaluation.stage_s.get(stage, 0.0))
             if found.built is not None and found.built.identity in self._codes:
-                evaluation = _duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
+                evaluation = duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
             self._enter(parent, found.proposal, found.program, evaluation, found.built, found.against)
             return
         try:
@@ -299,7 +300,7 @@ class Search:
         else:
             twin = self._codes.get(built.identity)
             if twin is not None:
-                evaluation = _duplicate(built, twin)
+                evaluation = duplicate(built, twin)
             else:
                 evaluation, against = self.evaluator.evaluate(built, champion)
         self._enter(parent, proposal, program, evaluation, built, against)
@@ -317,7 +318,7 @@ class Search:
             self._watch.passed(node, built)  # which may wait for counters
         with self._timed(BOOK):
             if built is not None and first:
-                self._codes.setdefault(built.identity, node)
+                self._codes.setdefault(built.identity, (node.id, evaluation))
                 self._crown(node, built, against)
             self._tell(node)  # last: what it asks of the profiler about the node must find it known there
             self._on_progress(self.progress)
@@ -442,11 +443,12 @@ def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:
     return parent.id, *proposal.identity
 
 
-def _duplicate(built: Built, twin: Node, notes: tuple[str, ...] = ()) -> Evaluation:
+def duplicate(built: Built, twin: Twin, notes: tuple[str, ...] = ()) -> Evaluation:
+    """The evaluation of what compiled to the machine code of an earlier candidate, and is launched like that."""
     return Evaluation(
         Outcome.DUPLICATE,
-        measurement=twin.evaluation.measurement if twin.evaluation else None,
-        failure=Failure(f"same machine code and launch as candidate {twin.id}"),
+        measurement=twin[1].measurement,
+        failure=Failure(f"same machine code and launch as candidate {twin[0]}"),
         resources=built.binary.resources,
         code_hash=built.binary.code_hash,
         stage_s=built.stage_s,

@@ -109,6 +109,9 @@ class Node:
         default_factory=dict
     )  # children, by what edits with another number share with theirs
     line: Line | None = None  # the way to the best program below it, as long as that is known
+    near: dict[Hashable, float] | None = (
+        None  # by the keys of `sizes`, what its children with another number gained, likewise
+    )
     total: float = 0.0
     best: float = -math.inf
     gained: float = 0.0  # its own reward
@@ -289,12 +292,7 @@ class Tree:
     ) -> tuple[float, Proposal]:
         """The edit of a node to try next, by what is expected of it and its prior, and its score beside the children's."""
 
-        # What another number brought here says more than what the rule brought elsewhere: the best of them may have better ones beside it.
-        near = {
-            key: max(child.gained + SIZE_SHARE * max(0.0, child.best - child.gained) for child in children)
-            - node.gained
-            for key, children in node.sizes.items()
-        }
+        near = _near(node)
 
         def urgency(proposal: Proposal) -> float:
             gain = self.experience.expect(proposal)
@@ -385,7 +383,7 @@ class Tree:
                 parent.sizes.setdefault(key, []).append(node)
         for step in node.path():
             step.visits += 1
-            step.line = None
+            step.line = step.near = None
             step.total += node.gained
             if (
                 evaluation.outcome is not Outcome.DUPLICATE
@@ -416,7 +414,7 @@ class Tree:
             return
         node.gained = gained
         for step in reversed(node.path()):
-            step.line = None
+            step.line = step.near = None
             step.total += difference
             step.best = max([step.gained, *(child.best for child in step.children)])
 
@@ -434,6 +432,20 @@ def _line(node: Node) -> Line:
         best = max(node.children, key=_best, default=None)
         node.line = Line((node, *_line(best).way) if best is not None and best.best > node.gained else (node,))
     return node.line
+
+
+def _near(node: Node) -> dict[Hashable, float]:
+    """What another number brought at a node says more of an edit than what its rule brought elsewhere.
+
+    The best of those tried may have better ones beside it.
+    """
+    if node.near is None:
+        node.near = {
+            key: max(child.gained + SIZE_SHARE * max(0.0, child.best - child.gained) for child in children)
+            - node.gained
+            for key, children in node.sizes.items()
+        }
+    return node.near
 
 
 def _rule(proposal: Proposal | None) -> tuple[str, str]:

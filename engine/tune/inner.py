@@ -12,7 +12,7 @@ from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import Built, Evaluator
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal, Target
-from engine.search.loop import EDIT, SELECT, Budget
+from engine.search.loop import EDIT, SELECT, Budget, Twin
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
 from engine.tune.strategy import Known, Trial, choose
@@ -82,7 +82,7 @@ class TunerPart:
 
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
+        known: Mapping[tuple[object, ...], Twin],
     ) -> Inner:  # fmt: skip
         """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it."""
         assert isinstance(proposal, TemplateProposal)

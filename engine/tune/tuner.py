@@ -14,7 +14,7 @@ from engine.model import Evaluation, Failure, Outcome, Program
 from engine.predict.targets import Figures, figures_for
 from engine.rules.model import Target
 from engine.search.journal import Entry, Journal
-from engine.search.loop import JOURNAL, SELECT, Budget, Progress
+from engine.search.loop import JOURNAL, SELECT, Budget, Progress, Twin, duplicate
 from engine.tune.describe import of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
@@ -61,7 +61,7 @@ class Tuner:
         self, original: Program, template: Template, feasible: Feasible, strategy: Strategy, evaluator: Evaluator, target: Target,
         executor: Executor, *, in_flight: int, journal: Journal | None = None,
         on_progress: Callable[[Progress], None] = lambda progress: None, rival: Built | None = None,
-        known: Mapping[tuple[object, ...], tuple[int, Evaluation]] | None = None,
+        known: Mapping[tuple[object, ...], Twin] | None = None,
         on_best: Callable[[Program], None] = lambda program: None,
     ) -> None:  # fmt: skip
         self._original, self.template, self.feasible, self.strategy = original, template, feasible, strategy
@@ -83,8 +83,8 @@ class Tuner:
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
-        # By machine code and launches: number and evaluation, of what a search around this one knows too.
-        self._codes: dict[tuple[object, ...], tuple[int, Evaluation]] = dict(known or {})
+        self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
+        self._known = known or {}  # likewise, to a search around this one
         self._incumbent: Tried | None = None
         self._original_us = 0.0
         self._next_id = 1
@@ -258,13 +258,9 @@ class Tuner:
             evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what))
         else:
             champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
-            twin = self._codes.get(built.identity)
+            twin = self._codes.get(built.identity) or self._known.get(built.identity)
             if twin is not None and trial.effort == 0:
-                evaluation = Evaluation(
-                    Outcome.DUPLICATE, twin[1].measurement,
-                    Failure(f"same machine code and launch as candidate {twin[0]}"), built.binary.resources,
-                    built.binary.code_hash, built.stage_s,
-                )  # fmt: skip
+                evaluation = duplicate(built, twin)
             elif trial.effort:
                 ran = True
                 rival = champion if self._incumbent is not None and self._incumbent.point != trial.point else None
