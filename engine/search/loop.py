@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,27 @@ class Budget:
 
     seconds: float | None = None
     candidates: int | None = None
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A candidate that is on the device."""
+
+    parent: Node
+    proposal: Proposal
+    program: Program
+    built: Built
+    answer: Future[tuple[Evaluation, float | None]]
+
+
+@dataclass(frozen=True)
+class _Booked:
+    """A candidate that is in the tree and not yet in the journal."""
+
+    node: Node
+    entry: Entry
+    built: Built | None = None  # where it is the first with its machine code
+    best: bool = False  # so far
 
 
 @dataclass
@@ -93,6 +115,8 @@ class Search:
         self.built: dict[int, Built] = {}
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
+        self._running: _Running | None = None
+        self._booked: deque[_Booked] = deque()
         self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
         self._earlier_s = 0.0
         self._begin = time.monotonic()
@@ -160,10 +184,18 @@ class Search:
     def run(self, budget: Budget, *, nearly: Budget | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked.
 
-        `then` is called once, on this thread, when the smaller budget `nearly` is spent.
+        One candidate at a time is evaluated, on a thread of its own: what is to be written of the one before, and what to try next,
+        is done beside that. `then` is called once, on this thread, when the smaller budget `nearly` is spent.
         """
-        with _attentive():
-            self._run(budget, nearly, then)
+        self._device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        try:
+            with _attentive():
+                self._run(budget, nearly, then)
+                self._complete()
+                self._write_up()
+        finally:
+            self._device.shutdown(wait=False)  # an interrupt does not wait for a candidate
+            self._write_down()
 
     def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
         pending: dict[Future[Built], tuple[Node, Proposal, Program]] = {}
@@ -173,7 +205,8 @@ class Search:
                     nearly = None
                     then()
                 exhausted = self._fill(pending, budget)
-                if not pending and exhausted and self._feed is not None and not self._spent(budget):
+                idle = not pending and self._running is None
+                if idle and exhausted and self._feed is not None and not self._spent(budget):
                     left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
                     waiting = time.monotonic()
                     came = self._feed.wait(left)
@@ -181,28 +214,44 @@ class Search:
                     if came:
                         continue
                     exhausted = not self._spent(budget)
-                if not pending and not self._coming:
+                if idle and not self._coming:
                     self.progress.stopped = NOTHING_LEFT if exhausted else "the budget is spent"
                     return
-                timeout = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
-                waiting = time.monotonic()
-                done, _ = wait([*pending, *self._coming], timeout=timeout, return_when=FIRST_COMPLETED)
-                # Where the tree could say nothing, fewer are compiled than might be: that is no time of the compilers.
-                self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
+                done = self._await(pending, budget)
+                if self._running is not None and self._running.answer in done:
+                    self._complete()
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
-                for future in [future for future in pending if future in done]:
+                built = [future for future in pending if future in done]
+                for future in built:
                     parent, proposal, program = pending.pop(future)
                     self._finish(future, parent, proposal, program, budget)
                     if self._spent(budget):
                         self.progress.stopped = "the budget is spent"
                         return
-                    self._fill(pending, budget)
+                    if self._running is not None or future is built[-1]:  # else the next one first: the device waits
+                        self._write_up()
+                        self._fill(pending, budget)
+                if not built:
+                    self._write_up()
         finally:
             for future, (parent, _, _) in pending.items():
                 future.cancel()
                 self.tree.settle(parent)
+
+    def _await(
+        self, pending: Mapping[Future[Built], tuple[Node, Proposal, Program]], budget: Budget
+    ) -> set[Future[Any]]:  # fmt: skip
+        """Wait for something to go on with."""
+        timeout = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
+        running: list[Future[Any]] = [] if self._running is None else [self._running.answer]
+        waiting = time.monotonic()
+        done, _ = wait([*running, *pending, *self._coming], timeout=timeout, return_when=FIRST_COMPLETED)
+        if not running:
+            # Where the tree could say nothing, fewer are compiled than might be: that is no time of the compilers.
+            self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
+        return done
 
     def _spent(self, budget: Budget) -> bool:
         if budget.seconds is not None and self.elapsed_s >= budget.seconds:
@@ -216,8 +265,9 @@ class Search:
             for node, proposals in self._feed.arrivals() if self._feed is not None else ():
                 self.tree.offer(node, proposals)
             self.observe()
-        while len(pending) < self._in_flight:
-            if budget.candidates is not None and self.progress.evaluated + len(pending) >= budget.candidates:
+        running = int(self._running is not None)
+        while len(pending) + running < self._in_flight:
+            if budget.candidates is not None and self.progress.evaluated + len(pending) + running >= budget.candidates:
                 return False
             try:
                 with self._timed(SELECT):
@@ -240,7 +290,7 @@ class Search:
             if self._inner is not None and proposal.proposer == TUNER:
                 # Its first point may be known by another way: the others are not. The rule is asked while that is compiled.
                 self._executor.submit(self._inner.ready, proposal)
-            elif program.digest in self.tree.digests or any(program.digest == p.digest for _, _, p in pending.values()):
+            elif program.digest in self.tree.digests or program.digest in self._texts(pending):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue
             building: Future[Built] = Future()
@@ -249,6 +299,13 @@ class Search:
             self._executor.submit(self._read, program, building)
             pending[building] = (parent, proposal, program)
         return False
+
+    def _texts(self, pending: Mapping[Future[Built], tuple[Node, Proposal, Program]]) -> Iterator[str]:
+        """The digests of what is built or evaluated."""
+        if self._running is not None:
+            yield self._running.program.digest
+        for _, _, program in pending.values():
+            yield program.digest
 
     def observe(self) -> None:
         """Book what was counted beside the search, and let it count."""
@@ -272,15 +329,16 @@ class Search:
         with self._timed(BOOK):
             self.tree.settle(parent)
             evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
-            self._tell(self._book(parent, proposal, parent.program, evaluation, None))
+            self._booked.append(_Booked(*self._book(parent, proposal, parent.program, evaluation, None)))
 
     def _finish(
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
     ) -> None:
-        built: Built | None = None
-        against: float | None = None
+        """Have what was built evaluated, or book it where nothing is left to evaluate."""
+        self._complete()
         champion = self.built.get(self.incumbent.id) if self.incumbent else None
         if self._inner is not None and proposal.proposer == TUNER:
+            self._write_up()
             seconds = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
             candidates = None if budget.candidates is None else budget.candidates - self.progress.evaluated
             left = Budget(seconds, candidates)
@@ -297,13 +355,26 @@ class Search:
             built = future.result()
         except NotBuilt as error:
             evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
-        else:
-            twin = self._codes.get(built.identity)
-            if twin is not None:
-                evaluation = duplicate(built, twin)
-            else:
-                evaluation, against = self.evaluator.evaluate(built, champion)
-        self._enter(parent, proposal, program, evaluation, built, against)
+            self._enter(parent, proposal, program, evaluation, None, None)
+            return
+        twin = self._codes.get(built.identity)
+        if twin is not None:
+            self._enter(parent, proposal, program, duplicate(built, twin), built, None)
+            return
+        answer = self._device.submit(self.evaluator.evaluate, built, champion)
+        self._running = _Running(parent, proposal, program, built, answer)
+
+    def _complete(self) -> None:
+        """Book the candidate that is on the device when it has been evaluated."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            evaluation, against = running.answer.result()
+        except BaseException:
+            self.tree.settle(running.parent)
+            raise
+        self._enter(running.parent, running.proposal, running.program, evaluation, running.built, against)
 
     def _enter(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
@@ -312,50 +383,60 @@ class Search:
         """Book an evaluated candidate as a node, and make it the incumbent if it is the best."""
         with self._timed(BOOK):
             self.tree.settle(parent)
-            node = self._book(parent, proposal, program, evaluation, built, against)
-        first = built is not None and evaluation.outcome is not Outcome.DUPLICATE
-        if built is not None and first and self._watch is not None and evaluation.outcome in _PASSED:
-            self._watch.passed(node, built)  # which may wait for counters
-        with self._timed(BOOK):
-            if built is not None and first:
-                self._codes.setdefault(built.identity, (node.id, evaluation))
-                self._crown(node, built, against)
-            self._tell(node)  # last: what it asks of the profiler about the node must find it known there
-            self._on_progress(self.progress)
+            node, entry = self._book(parent, proposal, program, evaluation, built, against)
+            first = built if evaluation.outcome is not Outcome.DUPLICATE else None
+            best = False
+            if first is not None:
+                self._codes.setdefault(first.identity, (node.id, evaluation))
+                best = self._crown(node, first, against)
+        self._booked.append(_Booked(node, entry, first, best))
 
-    def _tell(self, node: Node) -> None:
-        if self._feed is not None:
-            self._feed.booked(node)
+    def _write_up(self) -> None:
+        """What is left to do for candidates that are in the tree: nothing that the next evaluation has to wait for."""
+        for booked in self._write_down():  # all, before anybody is told of one
+            built, evaluation = booked.built, booked.entry.evaluation
+            if built is not None and self._watch is not None and evaluation.outcome in _PASSED:
+                self._watch.passed(booked.node, built)  # which may wait for counters
+            with self._timed(BOOK):
+                if built is not None and booked.best:
+                    self._on_incumbent(built, evaluation)
+                # Last: what it asks of the profiler about the node must find it known there.
+                if self._feed is not None:
+                    self._feed.booked(booked.node)
+                self._on_progress(self.progress)
+
+    def _write_down(self) -> Sequence[_Booked]:
+        """Put into the journal what is in the tree and not there yet, and give that."""
+        written = []
+        while self._booked:
+            with self._timed(JOURNAL):
+                self.journal.book(self._booked[0].entry)
+            written.append(self._booked.popleft())
+        return written
 
     def _book(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
         against: float | None = None,
-    ) -> Node:  # fmt: skip
+    ) -> tuple[Node, Entry]:  # fmt: skip
         node = self.tree.add(self._next_id, parent, proposal, program, evaluation)
         self._next_id += 1
         original = self.tree.root.program
         changed = {k: v for k, v in program.files.items() if original.files.get(k) != v}
-        writing = time.monotonic()
-        self.journal.book(
-            Entry(
-                node.id, parent.id, proposal.proposer, proposal.rule, dict(proposal.parameters), proposal.summary,
-                program.digest, built.launches if built else (), evaluation, changed, self.elapsed_s, proposal.prior, against,
-            )
-        )  # fmt: skip
-        written_s = time.monotonic() - writing
-        self._stage(JOURNAL, written_s)
-        self._stage(BOOK, -written_s)  # within which this is
         self._count(node)
-        return node
+        return node, Entry(
+            node.id, parent.id, proposal.proposer, proposal.rule, dict(proposal.parameters), proposal.summary,
+            program.digest, built.launches if built else (), evaluation, changed, self.elapsed_s, proposal.prior, against,
+        )  # fmt: skip
 
-    def _crown(self, node: Node, built: Built, against: float | None) -> None:
+    def _crown(self, node: Node, built: Built, against: float | None) -> bool:
+        """Whether a candidate is the best so far, now."""
         if node.evaluation is None or not self._wins(node.evaluation, against):
-            return
+            return False
         if self.incumbent is not None and self.incumbent.id != 0:
             self.built.pop(self.incumbent.id, None)
         self._follow(node)
         self.built[node.id] = built
-        self._on_incumbent(built, node.evaluation)
+        return True
 
     def _wins(self, evaluation: Evaluation, against: float | None) -> bool:
         """Whether a candidate takes the incumbent's place: side by side where it was measured so, else by both ratios."""
