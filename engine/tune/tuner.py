@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from typing import Any
 
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import Built, Evaluator, NotBuilt
@@ -54,6 +56,15 @@ class Mark:
     time_us: float  # of the best so far: weighted geometric mean over the timing cases
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A point that is on the device."""
+
+    trial: Trial
+    built: Built
+    answer: Future[tuple[Evaluation, float | None]]
+
+
 class Tuner:
     """Searches one template. Use `start`, `run`, then `best`."""
 
@@ -82,6 +93,8 @@ class Tuner:
         )
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
+        self._running: _Running | None = None
+        self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._known = known or {}  # likewise, to a search around this one
@@ -144,40 +157,67 @@ class Tuner:
         An interrupt leaves everything booked. Raises RefusedError where the template does not reproduce the original at one of the
         first points.
         """
+        device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         try:
-            while True:
-                if self._spent(budget):
-                    self.progress.stopped = "the budget is spent"
-                    return
-                if idle is not None and not self.evaluations and self.progress.evaluated >= idle:
-                    self.progress.stopped = "the points compile to nothing new"
-                    return
-                begin = time.monotonic()
-                self._look_ahead()
-                trials = self.strategy.ask(self._ahead(budget))
-                self._submit(trials)
-                self.book(SELECT, time.monotonic() - begin)
-                if not trials:
-                    self.progress.stopped = "every point was tried"
-                    return
-                trial = self._next(trials, budget)
-                if trial is not None:
-                    self._decide(trial)
+            self._run(budget, idle, device)
         finally:
+            device.shutdown(wait=False)  # an interrupt does not wait for a point
             for future in self._pending.values():
                 future.cancel()
+            self._write()
+
+    def _run(self, budget: Budget, idle: int | None, device: Executor) -> None:
+        # Where time is what ends the search, the next point is chosen while the last one is evaluated, without its time: a choice
+        # takes a fifth of what an evaluation takes. Where evaluations are counted, each has to tell what it can.
+        beside = budget.seconds is not None
+        while True:
+            ended = self._ended(budget, idle)
+            trials: Sequence[Trial] = ()
+            if not ended:
+                begin = time.monotonic()
+                self._look_ahead()
+                trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
+                self._submit(trials)
+                self.book(SELECT, time.monotonic() - begin)
+                ended = "" if trials else "every point was tried"
+            if ended and self._running is None:
+                self.progress.stopped = ended
+                return
+            trial = self._next(trials, budget) if trials else None
+            self._complete()
+            if trial is not None:
+                self._evaluate(trial, device)
+            if not beside:
+                self._complete()
+            self._write()
+
+    def _ended(self, budget: Budget, idle: int | None) -> str:
+        """Why no point more is to be tried, as far as is known; else ""."""
+        if self._spent(budget):
+            return "the budget is spent"
+        if idle is not None and not self.evaluations and self._running is None and self.progress.evaluated >= idle:
+            return "the points compile to nothing new"
+        return ""
+
+    def _is_running(self, trial: Trial) -> bool:
+        return self._running is not None and self._running.trial == trial
 
     def _spent(self, budget: Budget) -> bool:
         if budget.seconds is not None and self.elapsed_s >= budget.seconds:
             return True
-        return budget.candidates is not None and self.progress.evaluated >= budget.candidates
+        return budget.candidates is not None and self._begun >= budget.candidates
+
+    @property
+    def _begun(self) -> int:
+        """How many points were evaluated or are on the device."""
+        return self.progress.evaluated + (self._running is not None)
 
     def _ahead(self, budget: Budget) -> int:
         """How many points to ask for: enough to keep every compiler busy beside what is compiled and waits."""
         waiting = sum(f.done() for f in self._pending.values())
         ahead = min(_MOST_AHEAD, self._in_flight + waiting)
         if budget.candidates is not None:
-            left = budget.candidates - self.progress.evaluated
+            left = budget.candidates - self._begun
             ahead = min(ahead, _AHEAD_OF_EACH * left + 4 if self.strategy.patient else left)
         return max(1, ahead)
 
@@ -198,15 +238,18 @@ class Tuner:
         return built
 
     def _next(self, trials: Sequence[Trial], budget: Budget) -> Trial | None:
-        """The trial to evaluate now; None where the budget ended while nothing was compiled."""
+        """The trial to evaluate next; None where the budget ended while nothing was compiled."""
         for trial in trials:
             if trial.point not in self._pending:
                 self._pending[trial.point] = self._executor.submit(self._build, trial.point)
                 break
         left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
-        waiting = time.monotonic()
         mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
         first = next(iter(mine))
+        if self._running is not None:  # till the device is free, waiting costs nothing
+            either: list[Future[Any]] = [first, self._running.answer]
+            wait(either, timeout=left, return_when=FIRST_COMPLETED)
+        waiting = time.monotonic()
         if not first.done() and (patience := self._patience(left)):
             wait([first], timeout=patience)
         if not any(f.done() for f in mine):
@@ -216,7 +259,7 @@ class Tuner:
 
     def _patience(self, left: float | None) -> float:
         """How long the most wanted point is waited for, in seconds, where so many are left."""
-        if self._journal is not None and len(self.tried) < _CHECKED:
+        if self._journal is not None and self._begun < _CHECKED:
             # What compiles fast is no test of the rest. A search around this one has no time for that.
             return min(_COUNTED_PATIENCE_S, math.inf if left is None else left)
         if not self.strategy.patient:
@@ -242,39 +285,48 @@ class Tuner:
         del self._pending[point]
         self.strategy.tell(Trial(point), None)
 
-    def _decide(self, trial: Trial) -> None:
-        """Evaluate one compiled point, book it, tell the strategy."""
+    def _evaluate(self, trial: Trial, device: Executor) -> None:
+        """Have a compiled point evaluated, or book it where nothing is left to evaluate."""
         self._look_ahead()
         if trial.point not in self._pending:
             return  # the compiler ruled it out
-        built: Built | None = None
-        against: float | None = None
-        ran = False
         try:
             built = self._pending[trial.point].result()
         except NotBuilt as error:
             evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
+            return self._book(trial, evaluation)
         except OptimlError as error:
-            evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what))
+            return self._book(trial, Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what)))
+        champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
+        twin = self._codes.get(built.identity) or self._known.get(built.identity)
+        if trial.effort:
+            rival = champion if self._incumbent is not None and self._incumbent.point != trial.point else None
+            answer = device.submit(self._evaluator.retime, built, rival, trial.effort)
+        elif twin is not None:
+            return self._book(trial, duplicate(built, twin), built)
         else:
-            champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
-            twin = self._codes.get(built.identity) or self._known.get(built.identity)
-            if twin is not None and trial.effort == 0:
-                evaluation = duplicate(built, twin)
-            elif trial.effort:
-                ran = True
-                rival = champion if self._incumbent is not None and self._incumbent.point != trial.point else None
-                evaluation, against = self._evaluator.retime(built, rival, trial.effort)
-            else:
-                ran = True
-                evaluation, against = self._evaluator.evaluate(built, champion, brief=True)
+            answer = device.submit(self._evaluator.evaluate, built, champion, brief=True)
+        self._running = _Running(trial, built, answer)
+
+    def _complete(self) -> None:
+        """Book the point that is on the device when it has been evaluated."""
+        running, self._running = self._running, None
+        if running is not None:
+            evaluation, against = running.answer.result()
+            self._book(running.trial, evaluation, running.built, against, ran=True)
+
+    def _book(
+        self, trial: Trial, evaluation: Evaluation, built: Built | None = None, against: float | None = None, *,
+        ran: bool = False,
+    ) -> None:  # fmt: skip
+        """Tell the strategy of an evaluated point, and make it the best if it is."""
         if trial.effort:
             evaluation = replace(evaluation, notes=(*evaluation.notes, f"{_EFFORT}{trial.effort}"))
         tried = Tried(self._next_id, trial.point, evaluation, _value(evaluation), trial.effort)
         self._next_id += 1
         if not self._later(trial):
             del self._pending[trial.point]
-        self._book(tried, built)
+        self._unwritten.append((tried, built))
         self._note(tried, ran=ran)
         if built is not None and tried.value is not None and evaluation.outcome in PASSED:
             self._keep(tried.value, built)
@@ -282,8 +334,6 @@ class Tuner:
             self._codes.setdefault(built.identity, (tried.id, tried.evaluation))
             self._crown(tried, built, against)
         self._check(tried)
-        if self.trace:
-            self._on_progress(self.progress)
 
     def _keep(self, value: float, built: Built) -> None:
         if self._fastest is None or value > self._fastest[0]:
@@ -318,22 +368,29 @@ class Tuner:
 
     # ---- booking
 
-    def _book(self, tried: Tried, built: Built | None) -> None:
-        if self._journal is None:
-            return
-        begin = time.monotonic()
+    def _write(self) -> None:
+        """Put into the journal what was evaluated and is not there yet, and tell of it."""
+        written = bool(self._unwritten)
+        while self._unwritten:
+            tried, built = self._unwritten[0]
+            begin = time.monotonic()
+            if self._journal is not None:
+                self._journal.book(self._entry(tried, built))
+            self._unwritten.popleft()
+            self.book(JOURNAL, time.monotonic() - begin)
+        if written and self.trace:
+            self._on_progress(self.progress)
+
+    def _entry(self, tried: Tried, built: Built | None) -> Entry:
         values = self.template.space.named(tried.point)
         files = built.program.files if built is not None else self._original.files
         changed = {k: v for k, v in files.items() if self._original.files.get(k) != v}
         summary = "Set " + ", ".join(f"{n} = {v}" for n, v in values.items())
         digest = built.program.digest if built is not None else ""
-        self._journal.book(
-            Entry(
-                tried.id, 0, "tuner", self.template.name, dict(values), summary, digest, built.launches if built else (),
-                tried.evaluation, changed, self.elapsed_s,
-            )
+        return Entry(
+            tried.id, 0, "tuner", self.template.name, dict(values), summary, digest, built.launches if built else (),
+            tried.evaluation, changed, self.elapsed_s,
         )  # fmt: skip
-        self.book(JOURNAL, time.monotonic() - begin)
 
     def _note(self, tried: Tried, *, ran: bool) -> None:
         """Count an evaluated point and tell the strategy of it."""

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -481,6 +482,37 @@ def test_what_to_try_after_a_candidate_is_read_while_it_is_built(tmp_path):
         search.start(*evaluator.open(original))
         search.run(Budget(candidates=1))
     assert met == [True]
+
+
+def test_a_candidate_is_written_up_while_the_next_one_is_evaluated(tmp_path):
+    """The device stood idle while the journal was written and the next edit chosen."""
+    second, met = threading.Event(), []
+
+    class Noting(FakeEvaluator):
+        def evaluate(self, built, incumbent):
+            if self.evaluated:
+                second.set()
+            else:
+                time.sleep(0.2)  # the second candidate is built meanwhile
+            return super().evaluate(built, incumbent)
+
+    search = start(tmp_path, Factors(("1.5", "0.7")), evaluator=Noting())
+    search._on_progress = lambda progress: met.append(second.wait(10) if not met else True)
+    search.run(Budget(candidates=2))
+    assert met == [True, True]
+    assert [e.id for e in search.journal.entries()] == [0, 1, 2]
+
+
+def test_what_was_evaluated_is_in_the_journal_before_anybody_is_told_of_it(tmp_path):
+    search = start(tmp_path, Factors(("1.5", "0.7", "wrong", "broken", "1.1")))
+    short = []
+
+    def told(progress):
+        short.append(progress.evaluated - (len(list(search.journal.entries())) - 1))
+
+    search._on_progress = told
+    search.run(Budget(candidates=30))
+    assert set(short) == {0}
 
 
 def test_waiting_for_proposals_is_told_apart_from_choosing(tmp_path):
