@@ -49,7 +49,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         name = hashlib.sha256(f"{original.digest}|{machine}".encode()).hexdigest()[:16]
         self.counters = folder / f"{name}.counters.sqlite"
-        self._db = sqlite3.connect(folder / f"{name}.sqlite", isolation_level=None)
+        self._db = sqlite3.connect(folder / f"{name}.sqlite", isolation_level=None, check_same_thread=False)
         self._db.execute("CREATE TABLE IF NOT EXISTS evaluations (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT")
         rows = self._db.execute("SELECT key, value FROM evaluations")
         self._known = {key: evaluation_from_json(json.loads(value)) for key, value in rows}

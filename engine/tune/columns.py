@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ class Columns:
     """A table with a row for each point. `own` are the columns of the parameters alone, points x columns."""
 
     def __init__(self, points: Sequence[Point]) -> None:
-        self.own = _scaled(points)
+        self.own = _scaled(tuple(points))
         self._values: dict[str, Array] = {}
         self._nearest: dict[str, NDArray[np.intp]] = {}  # by feature: the nearest point that it is known of
         self._apart: dict[str, Array] = {}  # and the squared distance to it
@@ -73,7 +74,8 @@ class Columns:
         return values[self._nearest[name]]
 
 
-def _scaled(points: Sequence[Point]) -> Array:
+@lru_cache(maxsize=8)  # a search asks for thousands of the same points again, at one program after another
+def _scaled(points: tuple[Point, ...]) -> Array:
     """Each parameter from 0 to 1: by its logarithm where values are positive and span a factor of eight, else as it is.
 
     A parameter whose values are no powers of two also counts by how often two divides it, up to 64: 48 threads are near 64 in number,

@@ -21,6 +21,8 @@ from engine.tune.space import Point, Space
 from engine.verify.screen import screen
 
 SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hxx")
+Launches = tuple[tuple[LaunchConfig, ...], ...]  # a tuple, with a launch per step, for each timing case
+
 _DEFINE = rb"(?m)^[ \t]*#[ \t]*define[ \t]+%s\b"
 _WITH_ARGUMENTS = _DEFINE + rb"\("
 
@@ -33,7 +35,7 @@ class Figures:
     are the threads that each step's `__launch_bounds__` admits, None where there is none or it is no plain arithmetic.
     """
 
-    launches: tuple[tuple[LaunchConfig, ...], ...] | None
+    launches: Launches | None
     shared_bytes: int | None
     impossible: str = ""
     bounds: tuple[int | None, ...] = ()
@@ -64,6 +66,10 @@ class Template(Protocol):
 
     def figures(self, point: Point) -> Figures: ...
 
+    def launches(self, point: Point) -> Launches | None:
+        """What a point launches, per timing case and step; None where only its program says."""
+        ...
+
 
 def program_at(original: Program, template: Template, point: Point) -> Program:
     """The program of a point. Raises OptimlError where the template has none there."""
@@ -79,7 +85,7 @@ class ConstantTemplate:
     space: Space
     name: str = "constants"
     _places: dict[str, tuple[str, Span]] = field(default_factory=dict)
-    _known: dict[tuple[int, ...], tuple[tuple[LaunchConfig, ...], ...] | None] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], Launches | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         now: dict[str, int] = {}
@@ -118,7 +124,7 @@ class ConstantTemplate:
 
     # ---- what the text says
 
-    def figures(self, point: Point) -> Figures:
+    def launches(self, point: Point) -> Launches | None:
         values = self.space.named(point)
         key = tuple(v for n, v in values.items() if n in self._relevant)
         if key not in self._known:
@@ -126,7 +132,10 @@ class ConstantTemplate:
                 self._known[key] = self._launches(values)
             except OptimlError:
                 self._known[key] = None
-        launches = self._known[key]
+        return self._known[key]
+
+    def figures(self, point: Point) -> Figures:
+        values, launches = self.space.named(point), self.launches(point)
         impossible = "" if launches else "the launch can be evaluated"
         return Figures(launches, self._shared(values), impossible, self._bounds(values))
 
@@ -137,7 +146,7 @@ class ConstantTemplate:
             found.append(bound_at(self._unit, kernel, values) if kernel is not None else None)
         return tuple(found)
 
-    def _launches(self, values: Mapping[str, int]) -> tuple[tuple[LaunchConfig, ...], ...]:
+    def _launches(self, values: Mapping[str, int]) -> Launches:
         unit = self._unit
         steps = []
         for step in self.spec.steps:
@@ -266,6 +275,9 @@ class RuleTemplate:
         if made is None:
             raise OptimlError(f"the rule {self.family.rule} cannot write this point")
         return replace(made, proposer="tuner")
+
+    def launches(self, point: Point) -> None:
+        """Nothing: that would take writing its text."""
 
     def figures(self, point: Point) -> Figures:
         """Nothing beyond what the family itself says of its limits."""

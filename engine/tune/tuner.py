@@ -104,8 +104,7 @@ class Tuner:
         self._earlier_s = 0.0
         self._begin = time.monotonic()
         for point in feasible.points:
-            launches = template.figures(point).launches
-            if launches:
+            if launches := template.launches(point):
                 strategy.describe(point, of_launch(launches[-1][0]))
 
     # ---- start
