@@ -29,7 +29,7 @@ from engine.errors import MachineError, OptimlError
 from engine.machine import make_machine
 from engine.model import Program
 from engine.optimize import Options, optimize
-from engine.search.loop import Budget
+from engine.search.progress import Budget
 from engine.source.load import load_program
 from engine.source.parse import parse
 from engine.spec.find import find_spec

@@ -148,7 +148,7 @@ def _run(
     from engine.llm.lessons import MemorySettings
     from engine.llm.memory import Memory
     from engine.optimize import Options, optimize
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
     from engine.tune.inner import TunerPart
 
     with tempfile.TemporaryDirectory(prefix="optiml-bench") as name:
@@ -217,7 +217,7 @@ def _learn(place: Place, settings: Settings, kernel: str) -> int:
     from engine.llm.memory import Memory
     from engine.machine import make_machine
     from engine.optimize import Options, optimize
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
     machine = make_machine(device=settings.device)  # type: ignore[arg-type]
     shared = SharedMachine(machine, place.work / "store")

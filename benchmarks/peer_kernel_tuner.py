@@ -39,7 +39,7 @@ def table() -> Table:
 def measure(place: Place, settings: Settings, kernel: str) -> Row:
     """One space. Raises OptimlError."""
     from engine.machine import make_machine
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
     from engine.tune import TuneOptions, tune
     from engine.tune.run import make_template
     from engine.tune.template import program_at

@@ -39,7 +39,7 @@ from engine.profile.model import CHEAP, FULL, LINES, MetricSet, Profile, Profile
 from engine.profile.ncu import BATCH, make_profiler  # noqa: E402
 from engine.rules import make_site, proposals  # noqa: E402
 from engine.search.insight import HELD, WAITED  # noqa: E402
-from engine.search.loop import Budget  # noqa: E402
+from engine.search.progress import Budget  # noqa: E402
 from engine.source.edit import edit_program  # noqa: E402
 from engine.source.load import load_program, repository_root  # noqa: E402
 from engine.spec.find import find_spec  # noqa: E402

@@ -20,7 +20,7 @@ from benchmarks import roofline
 from benchmarks.bench import Place, Row, Settings, Table
 from benchmarks.examples import optiml
 from engine.errors import MachineError
-from engine.search.loop import NOTHING_LEFT
+from engine.search.progress import NOTHING_LEFT
 from engine.source.load import repository_root
 
 # What a run may take beyond its budget: setting up, validating and confirming. Ours; a run over it counts as failed.

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
 from engine.machine import make_machine  # noqa: E402
-from engine.search.loop import Budget  # noqa: E402
+from engine.search.progress import Budget  # noqa: E402
 from engine.tune import TuneOptions, TuneResult, tune  # noqa: E402
 
 KERNELS = ("saxpy", "transpose", "row_sum", "gemm", "convolution")

@@ -37,8 +37,9 @@ from engine.result import (
 from engine.rules.model import Proposal
 from engine.search.insight import PATIENCE_S, Evidence, Insight
 from engine.search.journal import Journal
-from engine.search.loop import INTERRUPTED, Budget, Progress, Search, in_flight
+from engine.search.loop import Search
 from engine.search.predicted import PredictedWatch
+from engine.search.progress import INTERRUPTED, Budget, Progress, in_flight
 from engine.search.reward import CONSTANTS, Reward
 from engine.search.shorten import steps_that_count
 from engine.search.tree import Node, Strategy, Tree

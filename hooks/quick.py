@@ -172,7 +172,7 @@ def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadli
 def _one(root: Path, target: Target, share_s: float, least: float, machine: Machine, found: Found) -> None:
     from engine.errors import OptimlError
     from engine.optimize import Options, optimize
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
     name = f"{target.path}: {target.kernel}"
     with tempfile.TemporaryDirectory(prefix="optiml-") as folder:

@@ -26,8 +26,9 @@ from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, Profi
 from engine.profile.service import BATCH, Answer, Priority, ProfileService
 from engine.search.insight import Insight
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Search
 from engine.search.parts import Observation
+from engine.search.progress import Budget
 from engine.search.reward import Proxies
 from engine.search.tree import Tree
 from tests.engine.search.fakes import Factors, FakeEvaluator, edit, program, speed

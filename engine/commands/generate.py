@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.config import load_config
     from engine.machine import make_machine
     from engine.report.generation import Screen, print_generation
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
     from engine.source.load import repository_root
 
     config, _ = load_config(repository_root(Path.cwd() / "any"))

@@ -20,7 +20,7 @@ from engine.errors import UsageError
 
 if TYPE_CHECKING:
     from engine.llm.lessons import MemorySettings
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
 WAITING = 4  # exit code: prompts wait in the batch folder for their answers
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -160,7 +160,7 @@ def check_machine(arguments: argparse.Namespace) -> None:
 
 def parse_budget(text: str) -> Budget:
     """A Budget from "60s", "1.5m", "1h" or "200" (candidates). Raises UsageError."""
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.errors import OptimlError
-from engine.model import Binary, Evaluation, LaunchConfig, Program
+from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,19 @@ class Evaluator(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+Twin = tuple[int, Evaluation]  # the number of a candidate, and what became of it
+
+
+def duplicate(built: Built, twin: Twin, notes: tuple[str, ...] = ()) -> Evaluation:
+    """The evaluation of what compiled to the machine code of an earlier candidate, and is launched like that."""
+    return Evaluation(
+        Outcome.DUPLICATE,
+        measurement=twin[1].measurement,
+        failure=Failure(f"same machine code and launch as candidate {twin[0]}"),
+        resources=built.binary.resources,
+        code_hash=built.binary.code_hash,
+        stage_s=built.stage_s,
+        notes=notes,
+    )

@@ -20,7 +20,7 @@ from engine.optimize import LEAST, Options, optimize
 from engine.result import OptimizationResult
 from engine.rules.model import Proposal
 from engine.search.journal import Journal
-from engine.search.loop import Progress
+from engine.search.progress import Progress
 from engine.source.edit import edit_program
 from engine.spec.model import KernelSpec
 from engine.suggest import Gate

@@ -40,7 +40,7 @@ from engine.model import Outcome, Program
 from engine.optimize import Coverage, Options
 from engine.provenance import provenance
 from engine.result import OptimizationResult
-from engine.search.loop import Budget, Progress
+from engine.search.progress import Budget, Progress
 from engine.source.load import load_program
 from engine.spec.find import find_spec
 

@@ -14,7 +14,7 @@ from engine.generate.result import GenerationResult, StrategyResult
 from engine.report.console import Console
 from engine.report.terminal import Live
 from engine.report.text import clean, cleaned
-from engine.search.loop import Budget, Progress
+from engine.search.progress import Budget, Progress
 
 if TYPE_CHECKING:
     from engine.generate.author import Draft

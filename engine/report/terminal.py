@@ -21,7 +21,7 @@ from engine.report.console import Console
 from engine.report.read import Node
 from engine.report.text import clean, cleaned, said_throughout, short
 from engine.result import OptimizationResult
-from engine.search.loop import Budget, Progress
+from engine.search.progress import Budget, Progress
 
 _REFRESH_S = 0.2
 _SENTENCES, _COUNTERS = 2, 3  # of a diagnosis and of a step: the rest is in result.json

@@ -26,8 +26,8 @@ from engine.profile.priors import reweighted
 from engine.profile.service import BATCH, Answer, Priority, ProfileService
 from engine.profile.turns import WAITED
 from engine.rules.model import Proposal, Target
-from engine.search.loop import SELECT
 from engine.search.parts import Observation
+from engine.search.progress import SELECT
 from engine.search.reward import Proxies
 from engine.search.tree import Node
 from engine.spec.model import KernelSpec

@@ -8,14 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from engine.evaluate.model import Built, Evaluator, NotBuilt
+from engine.evaluate.model import Built, Evaluator, NotBuilt, Twin, duplicate
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
+from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, READ, SELECT, Budget, Progress
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.source.edit import edit_program
 
@@ -23,27 +24,9 @@ from engine.source.edit import edit_program
 _WIN = 1.003
 # Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
 _ALIKE = 1.01
-# Candidates in flight. With 18 of 100 in flight tree search finds up to 2 doublings less on simulated kernels than with 5
-# (benchmarks/landscapes.py --in-flight 18). Ours.
-_AHEAD_SHARE, _LEAST_AHEAD = 20, 4
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
-# Stages of the search's own work: asking the tree (and a strategy) what to try next, writing its text, booking what came of it.
-SELECT, READ, EDIT, BOOK, JOURNAL = "select", "read", "edit", "book", "journal"
 # Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
 _SWITCH_S = 0.0005
-# Why a search ended. After an interrupt nothing was confirmed.
-INTERRUPTED = "it was interrupted"
-NOTHING_LEFT = "nothing is left to try"
-
-Twin = tuple[int, Evaluation]  # the number of a candidate, and what became of it
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Seconds or candidates, whichever ends first; None: no such limit."""
-
-    seconds: float | None = None
-    candidates: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,27 +48,6 @@ class _Booked:
     entry: Entry
     built: Built | None = None  # where it is the first with its machine code
     best: bool = False  # so far
-
-
-@dataclass
-class Progress:
-    """What a progress line shows."""
-
-    evaluated: int = 0
-    verified: int = 0
-    best_ratio: float = 1.0
-    best_summary: str = ""
-    elapsed_s: float = 0.0
-    outcomes: dict[Outcome, int] = field(default_factory=dict)
-    stage_s: dict[str, float] = field(default_factory=dict)
-    stopped: str = ""  # why the search ended
-
-
-def in_flight(jobs: int, budget: Budget) -> int:
-    """How many candidates to build ahead with so many compilers: enough that the GPU never waits, and of a budget of candidates at
-    most a twentieth, because what is in flight was chosen without what it brings."""
-    most = jobs + 2
-    return most if budget.candidates is None else min(most, max(_LEAST_AHEAD, budget.candidates // _AHEAD_SHARE))
 
 
 class Search:
@@ -522,19 +484,6 @@ def _attentive() -> Iterator[None]:
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:
     """What an edit is known by across processes."""
     return parent.id, *proposal.identity
-
-
-def duplicate(built: Built, twin: Twin, notes: tuple[str, ...] = ()) -> Evaluation:
-    """The evaluation of what compiled to the machine code of an earlier candidate, and is launched like that."""
-    return Evaluation(
-        Outcome.DUPLICATE,
-        measurement=twin[1].measurement,
-        failure=Failure(f"same machine code and launch as candidate {twin[0]}"),
-        resources=built.binary.resources,
-        code_hash=built.binary.code_hash,
-        stage_s=built.stage_s,
-        notes=notes,
-    )
 
 
 def _ratio(node: Node) -> float:

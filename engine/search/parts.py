@@ -14,7 +14,7 @@ from engine.search.reward import Proxies
 from engine.search.tree import Node
 
 if TYPE_CHECKING:
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
 
 class Feed(Protocol):

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from engine.errors import OptimlError, RefusedError
-from engine.evaluate.model import Built, Evaluator
+from engine.evaluate.model import Built, Evaluator, Twin
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal, Target
-from engine.search.loop import EDIT, SELECT, Budget, Twin
+from engine.search.progress import EDIT, SELECT, Budget
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
 from engine.tune.strategy import Known, Trial, choose

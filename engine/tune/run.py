@@ -26,7 +26,7 @@ from engine.result import Refusal, check_version, keeps_suggestion
 from engine.rules import rules
 from engine.rules.model import Target
 from engine.search.journal import Journal
-from engine.search.loop import INTERRUPTED, Budget, Progress
+from engine.search.progress import INTERRUPTED, Budget, Progress
 from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
 from engine.spec.find import find_spec

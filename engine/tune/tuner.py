@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import OptimlError, RefusedError
-from engine.evaluate.model import Built, Evaluator, NotBuilt
+from engine.evaluate.model import Built, Evaluator, NotBuilt, Twin, duplicate
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.predict.targets import Figures, figures_for
 from engine.rules.model import Target
 from engine.search.journal import Entry, Journal
-from engine.search.loop import JOURNAL, SELECT, Budget, Progress, Twin, duplicate
+from engine.search.progress import JOURNAL, SELECT, Budget, Progress
 from engine.tune.describe import of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point

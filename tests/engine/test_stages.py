@@ -15,7 +15,7 @@ from engine.evaluate.model import Built
 from engine.model import Evaluation, Program
 from engine.optimize import optimize
 from engine.profile.turns import WAITED
-from engine.search.loop import Budget
+from engine.search.progress import Budget
 from tests.faults.scripted import ScriptedEvaluator, kernel, options, scripted
 
 

@@ -92,7 +92,7 @@ def test_the_users_command_has_the_last_word(repository):
 def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
     """It said `No improvement found`, whatever the search had in hand."""
     from engine.optimize import verdict
-    from engine.search.loop import INTERRUPTED, Progress
+    from engine.search.progress import INTERRUPTED, Progress
 
     progress = Progress(11, 9, 27.2, stopped=INTERRUPTED)
     assert verdict("saxpy", None, progress, {}, None) == (
@@ -104,7 +104,7 @@ def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
 def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None:
     """A budget that went into setting up gave `No improvement found …: 0 candidates tried, 0 of them right`."""
     from engine.optimize import verdict
-    from engine.search.loop import Progress
+    from engine.search.progress import Progress
 
     said = verdict("saxpy", None, Progress(0, 0, 9.0, stopped="the budget is spent"), {}, None)
     assert said == "No candidate was tried for saxpy: the budget is spent."
@@ -113,7 +113,7 @@ def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None
 def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
     """Three right ones and seven points beside the best of one template were `10 candidates tried, 3 of them right`."""
     from engine.optimize import verdict
-    from engine.search.loop import Progress
+    from engine.search.progress import Progress
 
     said = verdict("scale", None, Progress(10, 3, outcomes={Outcome.SCREENED: 3}), {}, None)
     assert said.endswith(
@@ -124,7 +124,7 @@ def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
 def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
     """Five duplicates were `5 candidates tried, 0 of them right`."""
     from engine.optimize import verdict
-    from engine.search.loop import Progress
+    from engine.search.progress import Progress
 
     progress = Progress(5, 0, outcomes={Outcome.DUPLICATE: 5})
     assert verdict("scale", None, progress, {}, None) == (
@@ -135,7 +135,7 @@ def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
 def test_a_refusal_by_a_guardrail_reports_the_speedup(repository):
     from engine.optimize import verdict
     from engine.result import Refusal
-    from engine.search.loop import Progress
+    from engine.search.progress import Progress
 
     limits = Guardrails(command=("false",), prepare=("false",), time=5.0)
     refused = judge(repository, b"threads = 128", b"threads = 256", limits)

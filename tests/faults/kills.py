@@ -23,7 +23,7 @@ from typing import Any
 
 from engine.errors import OptimlError
 from engine.optimize import optimize
-from engine.search.loop import Progress
+from engine.search.progress import Progress
 from tests.faults.scripted import ScriptedEvaluator, kernel, options, scripted
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from engine.predict.targets import target_for
 from engine.profile.turns import Turns
 from engine.rules.model import Proposal
 from engine.sandbox import NoSandbox
-from engine.search.loop import Budget
+from engine.search.progress import Budget
 from engine.source.model import Edit, Span
 
 STEPS = ("a", "b", "c", "d")

@@ -14,7 +14,7 @@ from engine.evaluate.model import Built, NotBuilt
 from engine.model import Evaluation, Measurement, Outcome, Program
 from engine.optimize import _nearly, optimize
 from engine.search.insight import Evidence
-from engine.search.loop import INTERRUPTED, Budget
+from engine.search.progress import INTERRUPTED, Budget
 
 from .kills import essence, rows
 from .scripted import ScriptedEvaluator, kernel, options, scripted

@@ -149,7 +149,7 @@ def test_a_sum_in_another_order_passes_with_and_without_a_reference(machine, tmp
     """INFINITY cost a softmax its float64 reference, and then every other order of its sum was refused: its largest elements are many
     times the root mean square."""
     from engine.optimize import Options, optimize
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
     if not reference:
         monkeypatch.setattr("engine.evaluate.gpu.widen", lambda text, expressions: None)

@@ -101,7 +101,7 @@ def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machin
 
     from engine.optimize import Options, optimize
     from engine.search.insight import HELD, WAITED
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
     result, out = optimize(Options(EXAMPLES / "softmax.cu", budget=Budget(seconds=20.0), out=tmp_path / "out"), machine)
     with closing(sqlite3.connect(out / "journal.sqlite")) as db:
@@ -123,7 +123,7 @@ def test_a_search_that_waits_counts_every_candidate_that_is_right(machine: Machi
 
     from engine.optimize import Options, optimize
     from engine.search.insight import COUNTED
-    from engine.search.loop import Budget
+    from engine.search.progress import Budget
 
     options = Options(EXAMPLES / "gelu_bias.cu", budget=Budget(candidates=40), out=tmp_path / "out", profile="all")
     result, out = optimize(options, machine)

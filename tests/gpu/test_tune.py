@@ -14,7 +14,7 @@ from engine.config import Guardrails
 from engine.errors import RefusedError
 from engine.machine import make_machine
 from engine.model import LaunchConfig, Outcome
-from engine.search.loop import Budget
+from engine.search.progress import Budget
 from engine.tune import TuneOptions, tune
 from engine.tune.feasible import fits
 from engine.tune.selected import Confirming

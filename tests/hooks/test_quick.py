@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.search.loop import Budget
+from engine.search.progress import Budget
 from hooks import quick
 from hooks.quick import Found, Suggestion
 from tests.hooks.conftest import git
@@ -159,7 +159,7 @@ def test_a_real_search_gives_a_patch_that_applies(
     def few(seconds: float | None = None, candidates: int | None = None) -> Budget:
         return Budget(seconds, candidates or 12)
 
-    monkeypatch.setattr("engine.search.loop.Budget", few)
+    monkeypatch.setattr("engine.search.progress.Budget", few)
     with_runtime(repository.parent / "cache")
     shutil.copy(EXAMPLES / "softmax.cu", repository / "softmax.cu")
     git(repository, "add", "softmax.cu")

@@ -15,7 +15,8 @@ from engine.llm.proposer import LlmProposer
 from engine.model import Program
 from engine.rules.model import Target
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Search
+from engine.search.progress import Budget
 from engine.search.tree import Tree
 from engine.source.edit import edit_program
 from engine.spec.find import find_spec

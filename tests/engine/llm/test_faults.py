@@ -17,7 +17,8 @@ from engine.llm.proposer import LlmOptions, LlmProposer
 from engine.model import Outcome, Program
 from engine.rules.model import Target
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Search
+from engine.search.progress import Budget
 from engine.search.tree import Tree
 from engine.spec.find import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator

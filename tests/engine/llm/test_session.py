@@ -34,7 +34,8 @@ from engine.profile.diagnosis import Diagnosis, Finding
 from engine.profile.model import Counter, Profile, StepProfile
 from engine.rules.model import Target
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Search
+from engine.search.progress import Budget
 from engine.search.tree import Tree
 from engine.spec.find import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator

@@ -18,13 +18,13 @@ from benchmarks.report_size import recorded
 from engine.model import Outcome
 from engine.report.read import Node
 from engine.report.terminal import Live, found_by, how_to_take, print_result, print_tree, progress_line
-from engine.search.loop import Budget, Progress
+from engine.search.progress import Budget, Progress
 from tests.engine.report.make import predicted
 
 _WATCHED = """
 from engine.report.read import Node
 from engine.report.terminal import Live
-from engine.search.loop import Budget, Progress
+from engine.search.progress import Budget, Progress
 import time
 with Live(Budget(candidates=40)) as live:
     for i in range(1, 4):
@@ -35,7 +35,7 @@ with Live(Budget(candidates=40)) as live:
 _PREDICTED = """
 from engine.model import Outcome
 from engine.report.terminal import Live
-from engine.search.loop import Budget, Progress
+from engine.search.progress import Budget, Progress
 with Live(Budget(seconds=600.0)) as live:
     live.update(Progress(999, 998, 27.18, 'Unroll the loop', elapsed_s=1.0, outcomes={Outcome.SCREENED: 998}))
     live._bars.refresh()

@@ -18,7 +18,8 @@ from engine.profile.turns import Turns
 from engine.sandbox import NoSandbox
 from engine.search.insight import ProfilerInsight
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Search
+from engine.search.progress import Budget
 from engine.search.tree import Tree
 from tests.engine.profile.fake_ncu import install, spec
 from tests.engine.profile.test_diagnosis import TARGET

@@ -18,8 +18,8 @@ from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rules.model import Proposal
 from engine.search.insight import COUNTED, HELD, WAITED, ProfilerInsight
-from engine.search.loop import SELECT
 from engine.search.predicted import PredictedWatch
+from engine.search.progress import SELECT
 from engine.search.tree import Node
 from tests.engine.profile.fake_ncu import spec
 from tests.engine.profile.samples import step

@@ -13,8 +13,9 @@ from engine.errors import MachineError, UsageError
 from engine.model import Outcome
 from engine.rules.model import Proposal
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Search
 from engine.search.parts import Observation
+from engine.search.progress import Budget
 from engine.search.reward import Proxies
 from engine.search.tree import Tree
 
@@ -207,7 +208,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_booked(tmp_path):
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 40_000},) * 2)\n"
         "from pathlib import Path\n"
         "from engine.errors import MachineError\n"
-        "from engine.search.loop import Budget\n"
+        "from engine.search.progress import Budget\n"
         "from tests.engine.search.fakes import Factors\n"
         "from tests.engine.search.test_loop import start\n"
         f"search = start(Path({str(tmp_path)!r}), Factors(tuple(f'1.{{i:02}}' for i in range(1, 30))), resume=True)\n"

@@ -11,7 +11,8 @@ import pytest
 from engine.model import Outcome
 from engine.rules.model import Proposal, Target
 from engine.search.journal import Journal
-from engine.search.loop import Budget, Search
+from engine.search.loop import Search
+from engine.search.progress import Budget
 from engine.search.tree import Tree
 from engine.source.model import Edit, Span
 from engine.spec.read import specs_in

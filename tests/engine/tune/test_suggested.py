@@ -19,7 +19,7 @@ from engine.evaluate.model import Built, Signals
 from engine.machine import Machine, make_machine
 from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Program
 from engine.report.tuning import print_tuning
-from engine.search.loop import Budget
+from engine.search.progress import Budget
 from engine.spec.model import KernelSpec
 from engine.tune import TuneOptions, TuneResult, tune
 

@@ -13,7 +13,7 @@ from engine.evaluate.model import Built, NotBuilt, Signals
 from engine.model import Binary, CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Resources
 from engine.rules.model import Target
 from engine.search.journal import Journal
-from engine.search.loop import Budget
+from engine.search.progress import Budget
 from engine.tune.feasible import feasible
 from engine.tune.strategy import Known, Listed, choose
 from engine.tune.tuner import Tuner
