@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
+    Places = NDArray[np.intp]
 
 _FIRST = 6  # points chosen to lie far from each other before the model speaks; ours
 _LEAST_RUN = 3  # points that ran, before it does; ours
@@ -68,8 +69,9 @@ class Surrogate:
         self._fits: list[tuple[float, Array, float]] = []  # weight, length scales, noise
         self._fitted_at = -_FIT_EVERY
         self._first = self._spread(min(_FIRST, len(known.points)))
-        self._ranked: list[int] | None = None
-        self._order: list[int] = []  # the last ranking
+        self._left = np.ones(len(known.points), dtype=bool)  # which of them have not been told
+        self._ranked: Places | None = None
+        self._order: Places = np.zeros(0, dtype=np.intp)  # the last ranking
         self._rankings = 0
         self._since = 0  # points told since the ranking was made
 
@@ -78,13 +80,13 @@ class Surrogate:
     def ask(self, count: int) -> Sequence[Trial]:
         if self._ranked is None:
             self._ranked = self._rank()
-        left = (i for i in self._ranked if i not in self._told)
-        return [Trial(self._points[i]) for i in islice(left, count)]
+        return [Trial(self._points[i]) for i in self._ranked[self._left[self._ranked]][:count]]
 
     def tell(self, trial: Trial, value: float | None) -> None:
         index = self._index.get(trial.point)
         if index is not None:
             self._told[index] = value
+            self._left[index] = False
             self._since += 1
             # What one point more tells matters less and less: the ranking of all is then made anew after several.
             if self._since > len(self._told) // _RANK_SHARE and not self._unsaid():
@@ -117,15 +119,15 @@ class Surrogate:
         ran = (value for value in self._told.values() if value is not None)
         return any(i not in self._told for i in self._first) or len(list(islice(ran, _LEAST_RUN))) < _LEAST_RUN
 
-    def _rank(self) -> list[int]:
+    def _rank(self) -> Places:
         """Every point that has not been told, the most promising first."""
         ran = {i: v for i, v in self._told.items() if v is not None}
-        left = [i for i in range(len(self._points)) if i not in self._told]
+        left = np.flatnonzero(self._left)
         if self._unsaid():
-            first = [i for i in self._first if i not in self._told]
-            rest = [i for i in left if i not in first]
-            self._random.shuffle(rest)
-            return [*first, *rest]
+            first = [i for i in self._first if self._left[i]]
+            others = [i for i in left.tolist() if i not in first]
+            self._random.shuffle(others)
+            return np.array([*first, *others], dtype=np.intp)
         trained = self._trained(ran)
         features = self._table()
         top = max(ran.values())
@@ -139,25 +141,29 @@ class Surrogate:
         at = self._values[max(ran, key=lambda i: ran[i])]
         asked, rest = self._shortlist(left, at)
         gain = self._gains(features, asked, x, targets)
-        order = [asked[int(i)] for i in np.argsort(-gain, kind="stable")]
+        order = asked[np.argsort(-gain, kind="stable")]
         if len(self._told) % _NEAR_EVERY == 0:
-            near = np.flatnonzero((self._values[order] != at).sum(axis=1) == 1)
-            if len(near):
-                order.insert(0, order.pop(int(near[0])))
-        self._order = [*order, *rest]
+            near = np.flatnonzero(self._beside(order, at))[:1]
+            order = np.concatenate([order[near], np.delete(order, near)])
+        self._order = np.concatenate([order, rest])
         return self._order
 
-    def _shortlist(self, left: list[int], at: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    def _beside(self, places: Places, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which points differ from one in a single value."""
+        beside: NDArray[np.bool_] = (self._values[places] != at).sum(axis=1) == 1
+        return beside
+
+    def _shortlist(self, left: Places, at: NDArray[np.int64]) -> tuple[Places, Places]:
         """What to rank anew, and what stays behind it in the order it had: of many points three times in four only the likely ones."""
         self._rankings += 1
-        if len(left) <= 2 * _SHORT or not self._order or self._rankings % _ALL_EVERY == 0:
-            return left, []
-        known = [i for i in self._order if i not in self._told]
-        beside = {known[int(k)] for k in np.flatnonzero((self._values[known] != at).sum(axis=1) == 1)}
-        asked = [*known[:_SHORT], *(i for i in known[_SHORT:] if i in beside)]
-        return asked, [i for i in known[_SHORT:] if i not in beside]
+        if len(left) <= 2 * _SHORT or not len(self._order) or self._rankings % _ALL_EVERY == 0:
+            return left, left[:0]
+        known = self._order[self._left[self._order]]
+        likely = self._beside(known, at)
+        likely[:_SHORT] = True
+        return known[likely], known[~likely]
 
-    def _gains(self, features: Array, left: Sequence[int], x: Array, targets: Array) -> Array:
+    def _gains(self, features: Array, left: Places, x: Array, targets: Array) -> Array:
         """The expected improvement at each point that is left.
 
         Few points leave the length scales open: it is a mean over those that explain the points about as well.
