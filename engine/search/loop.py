@@ -297,10 +297,10 @@ class Search:
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
     ) -> None:
         """Have what was built evaluated, or book it where nothing is left to evaluate."""
-        self._complete()
-        champion = self.built.get(self.incumbent.id) if self.incumbent else None
         if self._inner is not None and proposal.proposer == TUNER:
+            self._complete()
             self._write_up()
+            champion = self.built.get(self.incumbent.id) if self.incumbent else None
             seconds = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
             candidates = None if budget.candidates is None else budget.candidates - self.progress.evaluated
             left = Budget(seconds, candidates)
@@ -319,10 +319,13 @@ class Search:
             evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
             self._enter(parent, proposal, program, evaluation, None, None)
             return
+        if built.identity not in self._codes:
+            self._complete()  # which may tell that it is known; what is known need not wait for the device
         twin = self._codes.get(built.identity)
         if twin is not None:
             self._enter(parent, proposal, program, duplicate(built, twin), built, None)
             return
+        champion = self.built.get(self.incumbent.id) if self.incumbent else None
         answer = self._device.submit(self.evaluator.evaluate, built, champion)
         self._running = _Running(parent, proposal, program, built, answer)
 

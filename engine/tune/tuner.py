@@ -159,6 +159,9 @@ class Tuner:
         device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         try:
             self._run(budget, idle, device)
+        except OptimlError:
+            device.shutdown()  # who goes on without this template has the device to himself
+            raise
         finally:
             device.shutdown(wait=False)  # an interrupt does not wait for a point
             for future in self._pending.values():
@@ -183,8 +186,10 @@ class Tuner:
                 self.progress.stopped = ended
                 return
             trial = self._next(trials, budget) if trials else None
-            self._complete()
-            if trial is not None:
+            if trial is None:
+                self._complete()
+            elif not self._settled(trial):
+                self._complete()
                 self._evaluate(trial, device)
             if not beside:
                 self._complete()
@@ -284,25 +289,34 @@ class Tuner:
         del self._pending[point]
         self.strategy.tell(Trial(point), None)
 
-    def _evaluate(self, trial: Trial, device: Executor) -> None:
-        """Have a compiled point evaluated, or book it where nothing is left to evaluate."""
+    def _settled(self, trial: Trial) -> bool:
+        """Book a compiled point where nothing is left to evaluate: that need not wait for the device."""
         self._look_ahead()
         if trial.point not in self._pending:
-            return  # the compiler ruled it out
+            return True  # the compiler ruled it out
         try:
             built = self._pending[trial.point].result()
         except NotBuilt as error:
-            evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
-            return self._book(trial, evaluation)
+            self._book(trial, error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error))))
+            return True
         except OptimlError as error:
-            return self._book(trial, Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what)))
-        champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
+            self._book(trial, Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what)))
+            return True
         twin = self._codes.get(built.identity) or self._known.get(built.identity)
+        if twin is not None and trial.effort == 0:
+            self._book(trial, duplicate(built, twin), built)
+            return True
+        return False
+
+    def _evaluate(self, trial: Trial, device: Executor) -> None:
+        """Have a compiled point evaluated, but for one that turned out to be the same machine code as the last."""
+        if self._settled(trial):
+            return
+        built = self._pending[trial.point].result()
+        champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
         if trial.effort:
             rival = champion if self._incumbent is not None and self._incumbent.point != trial.point else None
             answer = device.submit(self._evaluator.retime, built, rival, trial.effort)
-        elif twin is not None:
-            return self._book(trial, duplicate(built, twin), built)
         else:
             answer = device.submit(self._evaluator.evaluate, built, champion, brief=True)
         self._running = _Running(trial, built, answer)

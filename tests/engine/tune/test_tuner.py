@@ -341,3 +341,22 @@ def test_the_next_point_is_chosen_beside_an_evaluation_where_time_is_what_ends_t
     tuner = run(tmp_path, Noting(), name="exhaustive", budget=6, wrap=Watched, seconds=seconds)
     assert len(tuner.tried) == len({t.point for t in tuner.tried}) == 6
     assert set(met[:3]) == {1 if seconds is None else 2}
+
+
+def test_a_template_is_left_with_nothing_on_the_device(tmp_path):
+    """The search around it went on with another candidate while a point of the refused template still ran."""
+    plain = Evaluator()
+    run(tmp_path, plain, name="exhaustive", budget=1)
+    every = {(block, items) for block in range(64, 1025, 64) for items in (1, 2, 4, 8)}
+    ran = []
+
+    class Slow(Evaluator):
+        def evaluate(self, built, incumbent, *, brief=False):
+            time.sleep(0.3)
+            ran.append(eval_point(built))
+            return Evaluation(Outcome.TIMED_OUT, failure=Failure("slow")), None
+
+    slow = Slow(broken=every - {plain.evaluated[0], (256, 1)})
+    with pytest.raises(RefusedError, match="no point of the template could be built"):
+        run(tmp_path / "refused", slow, name="exhaustive", seconds=60)
+    assert ran == plain.evaluated[:1]
