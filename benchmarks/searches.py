@@ -244,10 +244,10 @@ def render(record: Mapping[str, Any]) -> str:
         if floors:
             line += f" {row['floor_us']:.1f} ({row['bound']}) | {100 * row['share_of_floor']:.0f} % |"
         lines.append(line)
-    return "\n".join([*lines, "", *_sentences(record["name"], total)])
+    return "\n".join([*lines, "", *_sentences(record["name"], rows, total)])
 
 
-def _sentences(name: str, total: Mapping[str, Any]) -> list[str]:
+def _sentences(name: str, rows: Mapping[str, Row], total: Mapping[str, Any]) -> list[str]:
     said = []
     without_edits = total.get("without_edits", 0)
     if without_edits:
@@ -271,7 +271,8 @@ def _sentences(name: str, total: Mapping[str, Any]) -> list[str]:
         said += [f"- Below it, {kernel}: {why or 'no diagnosis'}" for kernel, why in total["below_share"].items()]
     said.append(
         f"Overhead, all that is neither waiting for compilers, running nor profiling: {100 * total['overhead']:.1f} % of the time, "
-        f"at most {100 * total['overhead_most']:.1f} % of a run (wanted: under {100 * WANTED_OVERHEAD:.0f} %). "
+        f"at most {100 * total['overhead_most']:.1f} % of a run (wanted: under {100 * WANTED_OVERHEAD:.0f} %; "
+        f"{sum(row['overhead'] >= WANTED_OVERHEAD for row in rows.values())} of {len(rows)} runs are not). "
         f"Memory of the command's own process: at most {total['peak_bytes'] / 1e6:.0f} MB (wanted: under {WANTED_BYTES / 1e6:.0f} MB)."
     )
     return [line for sentence in said for line in ((sentence,) if sentence.startswith("- ") else ("", sentence))][1:]

@@ -169,8 +169,8 @@ class Tuner:
             self._write()
 
     def _run(self, budget: Budget, idle: int | None, device: Executor) -> None:
-        # Where time is what ends the search, the next point is chosen while the last one is evaluated, without its time: a choice
-        # takes a fifth of what an evaluation takes. Where evaluations are counted, each has to tell what it can.
+        # Where time is what ends the search, the next point is chosen while the last one is evaluated, without its time: among
+        # thousands of points a choice takes milliseconds. Where evaluations are counted, each has to tell what it can.
         beside = budget.seconds is not None
         while True:
             ended = self._ended(budget, idle)
