@@ -145,9 +145,10 @@ class Line:
         """The rules of the steps, in order."""
         return tuple(_rule(node.proposal) for node in self.way[1:])
 
-    def closes(self, edit: Proposal) -> bool:
-        """Whether the edit's rule is neither on the way nor offered at its end."""
-        return len(self.way) > 1 and _rule(edit) not in self.way[-1].offers and _rule(edit) not in self.rules
+    @property
+    def kept(self) -> frozenset[tuple[str, str]] | None:
+        """The rules that are on the way or offered at its end; None where there is no way, and so nothing is closed off."""
+        return self.way[-1].offers.union(self.rules) if len(self.way) > 1 else None
 
 
 class NotYet(Exception):
@@ -255,16 +256,18 @@ class Tree:
             visits = math.sqrt(node.visits + node.pending)
             below = self._below(node)
             line = self._line(node)
+            kept = line.kept
             edits = self._proposals(node)
             if below and not self._may_widen(node):
-                edits = [edit for edit in edits if line.closes(edit)]
+                edits = [edit for edit in edits if kept is not None and edit.family not in kept]
             edit: Proposal | None = None
             score, best = -math.inf, None
             if edits:
-                score, edit = self._most_urgent(node, edits, line, scale, visits)
+                score, edit = self._most_urgent(node, edits, line, kept, scale, visits)
             for child in below:
                 prior = child.proposal.prior if child.proposal else 1.0
-                value = self._worth(node, child, line) / scale
+                closed = kept is not None and child.proposal is not None and child.proposal.family not in kept
+                value = (self._worth_before(node, child, line) if closed else child.value()) / scale
                 value += EXPLORATION * prior * visits / (1 + child.visits + child.pending)
                 if value > score:
                     score, best = value, child
@@ -288,8 +291,9 @@ class Tree:
         return line
 
     def _most_urgent(
-        self, node: Node, edits: Sequence[Proposal], line: Line, scale: float, visits: float
-    ) -> tuple[float, Proposal]:
+        self, node: Node, edits: Sequence[Proposal], line: Line, kept: frozenset[tuple[str, str]] | None, scale: float,
+        visits: float,
+    ) -> tuple[float, Proposal]:  # fmt: skip
         """The edit of a node to try next, by what is expected of it and its prior, and its score beside the children's."""
 
         near = _near(node)
@@ -299,7 +303,9 @@ class Tree:
             for key in proposal.alike if near else ():
                 gain = max(gain, near.get(key, gain))
             expected = node.gained + gain
-            if line.closes(proposal):  # it costs as many candidates as there are steps to make again after it
+            if (
+                kept is not None and proposal.family not in kept
+            ):  # it costs as many candidates as there are steps to make again after it
                 expected = max(expected, node.best + gain / len(line.way))
             return expected / scale + EXPLORATION * proposal.prior * visits
 
@@ -307,11 +313,11 @@ class Tree:
         edit = rising[self.mixture.pick(rising)]
         return urgency(edit), edit
 
-    def _worth(self, node: Node, child: Node, line: Line) -> float:
-        """A child's value. One that was tried because the best rewrite closes it off has the worth that this rewrite, made after it,
-        would give if gains add up, until that was tried."""
+    def _worth_before(self, node: Node, child: Node, line: Line) -> float:
+        """The value of a child whose rule the best rewrite closes off: the worth that this rewrite, made after it, would give if gains
+        add up, until that was tried."""
         worth = child.value()
-        if child.proposal is None or child.best > child.gained or not line.closes(child.proposal):
+        if child.best > child.gained:
             return worth
         self._proposals(child)
         rewrite = line.rules[0]
