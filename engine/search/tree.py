@@ -34,6 +34,9 @@ from engine.search.reward import Proxies, Reward, failed
 # docs/search.md). KernelOPT (arXiv 2609.30059) explores with 1.4 on rewards as they are; ours are scaled, and priors and experience tell
 # much.
 EXPLORATION = 0.02
+# After so many visits exploration grows with them: what a long search has refined for hundreds of candidates gains little more, and a
+# first step that gained less than another may lead further.
+REFINED = 100.0
 # A node with n visits may have WIDTH * n ** WIDENING children: the first twenty of a hundred visits see the best proposals, and
 # the rest go below what was good.
 WIDTH = 2.0
@@ -62,6 +65,7 @@ def constants() -> dict[str, dict[str, float | str]]:
     """The search's own constants with their reasons, for the result."""
     return {
         "exploration": {"value": EXPLORATION, "reason": "on values scaled to what was gained: priors tell much"},
+        "refined": {"value": REFINED, "reason": "visits after which exploration grows with them"},
         "width": {"value": WIDTH, "reason": "a node with n visits may have width * n ** widening children"},
         "widening": {"value": WIDENING, "reason": "the first twenty of a hundred visits see the most promising edits"},
         "best_share": {
@@ -253,7 +257,7 @@ class Tree:
             # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel. What was gained below a node sets its scale:
             # a per cent is much among refinements of a rewrite, and nothing beside the rewrite.
             scale = max(LEAST_SCALE, node.best - node.gained)
-            visits = math.sqrt(node.visits + node.pending)
+            curious = EXPLORATION * max(1.0, self.root.visits / REFINED) * math.sqrt(node.visits + node.pending)
             below = self._below(node)
             line = self._line(node)
             kept = line.kept
@@ -263,12 +267,12 @@ class Tree:
             edit: Proposal | None = None
             score, best = -math.inf, None
             if edits:
-                score, edit = self._most_urgent(node, edits, line, kept, scale, visits)
+                score, edit = self._most_urgent(node, edits, line, kept, scale, curious)
             for child in below:
                 prior = child.proposal.prior if child.proposal else 1.0
                 closed = kept is not None and child.proposal is not None and child.proposal.family not in kept
                 value = (self._worth_before(node, child, line) if closed else child.value()) / scale
-                value += EXPLORATION * prior * visits / (1 + child.visits + child.pending)
+                value += curious * prior / (1 + child.visits + child.pending)
                 if value > score:
                     score, best = value, child
             if best is not None:
@@ -292,7 +296,7 @@ class Tree:
 
     def _most_urgent(
         self, node: Node, edits: Sequence[Proposal], line: Line, kept: frozenset[tuple[str, str]] | None, scale: float,
-        visits: float,
+        curious: float,
     ) -> tuple[float, Proposal]:  # fmt: skip
         """The edit of a node to try next, by what is expected of it and its prior, and its score beside the children's."""
 
@@ -307,7 +311,7 @@ class Tree:
                 kept is not None and proposal.family not in kept
             ):  # it costs as many candidates as there are steps to make again after it
                 expected = max(expected, node.best + gain / len(line.way))
-            return expected / scale + EXPLORATION * proposal.prior * visits
+            return expected / scale + curious * proposal.prior
 
         rising = sorted(edits, key=urgency)
         edit = rising[self.mixture.pick(rising)]
