@@ -1,0 +1,129 @@
+"""What a search does at the same time: evaluating, building, reading, writing up."""
+
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from engine.search.journal import Journal
+from engine.search.loop import Search
+from engine.search.progress import Budget
+from engine.search.tree import Tree
+
+from .fakes import Factors, FakeEvaluator, program
+from .test_loop import start
+
+
+def test_the_interpreter_changes_threads_often_while_a_search_runs_and_no_longer(tmp_path, monkeypatch):
+    seen = []
+    before = sys.getswitchinterval()
+    search = start(tmp_path, Factors(("1.5",)))
+    monkeypatch.setattr(search, "_on_progress", lambda progress: seen.append(sys.getswitchinterval()))
+    search.run(Budget(candidates=1))
+    assert seen[0] == pytest.approx(0.0005)
+    assert sys.getswitchinterval() == before
+
+
+def test_a_candidate_is_evaluated_while_its_proposals_are_still_looked_for(tmp_path):
+    """They were waited for with the compiler, and passed for its time."""
+    evaluator, known = FakeEvaluator(), threading.Event()
+    original = program()
+    tree = Tree(original, Factors(("1.5",)), 0)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    with ThreadPoolExecutor(1) as executor:
+        search = Search(tree, evaluator, journal, executor, in_flight=1, prefetch=lambda of: known.wait(60))
+        search.start(*evaluator.open(original))
+        search.run(Budget(candidates=1))
+        assert len(evaluator.evaluated) == 1
+        known.set()
+
+
+def test_what_to_try_after_a_candidate_is_read_while_it_is_built(tmp_path):
+    """It was read after that, and where the candidate was the best so far the search waited for it with the device idle."""
+    original, read, met = program(), threading.Event(), []
+
+    class Waiting(FakeEvaluator):
+        def build(self, program):
+            if program.digest != original.digest:
+                met.append(read.wait(10))
+            return super().build(program)
+
+    evaluator = Waiting()
+    tree = Tree(original, Factors(("1.5",)), 0)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    with ThreadPoolExecutor(2) as executor:
+        search = Search(tree, evaluator, journal, executor, in_flight=1, prefetch=lambda of: read.set())
+        search.start(*evaluator.open(original))
+        search.run(Budget(candidates=1))
+    assert met == [True]
+
+
+def test_a_candidate_is_written_up_while_the_next_one_is_evaluated(tmp_path):
+    """The device stood idle while the journal was written and the next edit chosen."""
+    second, met = threading.Event(), []
+
+    class Noting(FakeEvaluator):
+        def evaluate(self, built, incumbent):
+            if self.evaluated:
+                second.set()
+            else:
+                time.sleep(0.2)  # the second candidate is built meanwhile
+            return super().evaluate(built, incumbent)
+
+    search = start(tmp_path, Factors(("1.5", "0.7")), evaluator=Noting())
+    search._on_progress = lambda progress: met.append(second.wait(10) if not met else True)
+    search.run(Budget(candidates=2))
+    assert met == [True, True]
+    assert [e.id for e in search.journal.entries()] == [0, 1, 2]
+
+
+def test_what_was_evaluated_is_in_the_journal_before_anybody_is_told_of_it(tmp_path):
+    search = start(tmp_path, Factors(("1.5", "0.7", "wrong", "broken", "1.1")))
+    short = []
+
+    def told(progress):
+        short.append(progress.evaluated - (len(list(search.journal.entries())) - 1))
+
+    search._on_progress = told
+    search.run(Budget(candidates=30))
+    assert set(short) == {0}
+
+
+def test_waiting_for_proposals_is_told_apart_from_choosing(tmp_path):
+    original, coming = program(), Future()
+    tree = Tree(original, Factors(("1.5",)), 0, coming=lambda of: None if coming.done() else coming)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    evaluator = FakeEvaluator()
+    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=1)
+    search.start(*evaluator.open(original))
+    threading.Timer(0.2, coming.set_result, (None,)).start()
+    search.run(Budget(candidates=1))
+    assert search.progress.stage_s["read"] >= 0.1 > search.progress.stage_s["select"]
+
+
+def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path):
+    """The device stood idle while the proposals of the best so far were looked for."""
+    evaluator, original = FakeEvaluator(), program()
+    coming, asked = {}, []
+
+    def read(of):
+        """Proposals of the first candidate come once all others that were chosen with it have been evaluated."""
+        if of.digest == original.digest:
+            return None
+        asked.append(len(evaluator.evaluated))
+        found = coming.setdefault(of.digest, Future())
+        if len(evaluator.evaluated) >= 3 and not found.done():
+            found.set_result(None)
+        return None if found.done() else found
+
+    tree = Tree(original, Factors(("1.5", "1.2", "1.1")), 0, coming=read)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=3)
+    search.start(*evaluator.open(original))
+    search.run(Budget(candidates=100))
+    assert asked[0] < 3
+    assert search.progress.best_ratio == pytest.approx(1.5 * 1.2 * 1.1)
+    assert search.progress.stopped == "nothing is left to try"
+    assert {n.pending for n in tree.walk()} == {0}
