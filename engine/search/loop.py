@@ -28,6 +28,8 @@ _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCRE
 # Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
 _SWITCH_S = 0.0005
 
+_Builds = dict[Future[Built], tuple[Node, Proposal, Program]]  # candidates that are built, or wait for the device
+
 
 @dataclass(frozen=True)
 class _Running:
@@ -160,7 +162,7 @@ class Search:
             self._write_down()
 
     def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
-        pending: dict[Future[Built], tuple[Node, Proposal, Program]] = {}
+        pending: _Builds = {}
         try:
             while True:
                 if nearly is not None and self._spent(nearly):
@@ -202,9 +204,7 @@ class Search:
                 future.cancel()
                 self.tree.settle(parent)
 
-    def _await(
-        self, pending: Mapping[Future[Built], tuple[Node, Proposal, Program]], budget: Budget
-    ) -> set[Future[Any]]:  # fmt: skip
+    def _await(self, pending: _Builds, budget: Budget) -> set[Future[Any]]:
         """Wait for something to go on with."""
         timeout = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
         running: list[Future[Any]] = [] if self._running is None else [self._running.answer]
@@ -220,7 +220,7 @@ class Search:
             return True
         return budget.candidates is not None and self.progress.evaluated >= budget.candidates
 
-    def _fill(self, pending: dict[Future[Built], tuple[Node, Proposal, Program]], budget: Budget) -> bool:
+    def _fill(self, pending: _Builds, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
         self._coming = []
         with self._timed(BOOK):
@@ -262,7 +262,7 @@ class Search:
             pending[building] = (parent, proposal, program)
         return False
 
-    def _texts(self, pending: Mapping[Future[Built], tuple[Node, Proposal, Program]]) -> Iterator[str]:
+    def _texts(self, pending: _Builds) -> Iterator[str]:
         """The digests of what is built or evaluated."""
         if self._running is not None:
             yield self._running.program.digest
@@ -319,9 +319,10 @@ class Search:
             evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
             self._enter(parent, proposal, program, evaluation, None, None)
             return
-        if built.identity not in self._codes:
-            self._complete()  # which may tell that it is known; what is known need not wait for the device
-        twin = self._codes.get(built.identity)
+        twin = self._codes.get(built.identity)  # what is known need not wait for the device
+        if twin is None and self._running is not None:
+            self._complete()
+            twin = self._codes.get(built.identity)
         if twin is not None:
             self._enter(parent, proposal, program, duplicate(built, twin), built, None)
             return

@@ -189,7 +189,6 @@ class Tuner:
             if trial is None:
                 self._complete()
             elif not self._settled(trial):
-                self._complete()
                 self._evaluate(trial, device)
             if not beside:
                 self._complete()
@@ -309,9 +308,11 @@ class Tuner:
         return False
 
     def _evaluate(self, trial: Trial, device: Executor) -> None:
-        """Have a compiled point evaluated, but for one that turned out to be the same machine code as the last."""
-        if self._settled(trial):
-            return
+        """Have a compiled point evaluated once the device is free, unless what was on it turns out to be the same machine code."""
+        if self._running is not None:
+            self._complete()
+            if self._settled(trial):
+                return
         built = self._pending[trial.point].result()
         champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
         if trial.effort:
