@@ -304,6 +304,10 @@ class SharedFront:
     def original_program(self, program: Program | None) -> None:
         self._inner.original_program = program
 
+    def start(self) -> None:
+        """One of its own threads' worker."""
+        self._threads.submit(self._inner.start)
+
     def prepare(self, program: Program) -> Prepared:
         prepared: Prepared = self._threads.submit(self._inner.prepare, program).result()
         return prepared

@@ -97,6 +97,8 @@ class Binary:
     entries: tuple[str, ...]  # lowered (mangled) names, one per step of the spec
     resources: tuple[Resources, ...]  # one per step
     code_hash: str  # of the instructions and constants of the entries, not of names or line info
+    most_threads: tuple[int | None, ...] = ()  # of a block that each entry was compiled for; None: no bound
+    kept_bytes: int = 0  # of static variables of functions: memory that outlives a launch
     compile_s: float = 0.0
     cached: bool = False
     log: str = ""

@@ -122,6 +122,7 @@ def optimize(
         check_declared(program, spec, spec_path, machine.target)
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
+    executor = ThreadPoolExecutor(machine.jobs, thread_name_prefix="build")
     aside = None if front is None else ThreadPoolExecutor(_ASIDE, thread_name_prefix="ahead")
     source = Proposals(
         Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
@@ -141,10 +142,18 @@ def optimize(
         )
     try:
         foresight.soon(program)
-        return _run(options, machine, evaluator, gate, source, inner, foresight, spec, program, out, on_progress), out
+        machine.compiler.warm()  # beside setting up the device, as all that starts here
+        if front is not None:
+            front.original_program = program
+            for _ in range(machine.jobs):
+                executor.submit(front.start)
+        return _run(
+            options, machine, evaluator, gate, source, inner, foresight, executor, spec, program, out, on_progress
+        ), out
     finally:
-        if aside is not None:
-            aside.shutdown(wait=False, cancel_futures=True)
+        for pool in (executor, aside):
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)  # what is built at the end may take its time
         if front is not None:
             front.close()
         evaluator.close()
@@ -152,7 +161,8 @@ def optimize(
 
 def _run(
     options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, source: Proposals, inner: TunerPart | None,
-    foresight: Foresight, spec: KernelSpec, program: Program, out: Path, on_progress: Callable[[Progress], None],
+    foresight: Foresight, executor: ThreadPoolExecutor, spec: KernelSpec, program: Program, out: Path,
+    on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
@@ -173,25 +183,24 @@ def _run(
         if part is not None:
             held.callback(part.close)
         tree = _tree(options, program, source if inner is None else inner.wrap(source), foresight, insight, part)
-        with ThreadPoolExecutor(machine.jobs, thread_name_prefix="build") as executor:
-            search = Search(
-                tree, evaluator, journal, executor,
-                in_flight=in_flight(machine.jobs, options.budget), prefetch=foresight.read, on_progress=on_progress,
-                feed=part, watch=insight or predicted, inner=inner,
-                on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
-            )  # fmt: skip
-            search.start(built, original)
-            tree.offer(tree.root, options.seeds)
-            if insight is not None:
-                insight.look(built, original)
-            started_s = time.monotonic() - begin
-            search.progress.stage_s["start"] = max(0.0, started_s - sum(original.stage_s.values()))
-            search.spent_s(started_s)
-            interrupted = _search(search, evaluator, source, options.budget, insight)
-            executor.shutdown(wait=False, cancel_futures=True)
-            found = _Found(None, [], [tree.root], [], ())
-            if not interrupted:
-                found = _conclude(search, evaluator, gate, source, options.budget, insight, predicted, part)
+        search = Search(
+            tree, evaluator, journal, executor,
+            in_flight=in_flight(machine.jobs, options.budget), prefetch=foresight.read, on_progress=on_progress,
+            feed=part, watch=insight or predicted, inner=inner,
+            on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
+        )  # fmt: skip
+        search.start(built, original)
+        tree.offer(tree.root, options.seeds)
+        if insight is not None:
+            insight.look(built, original)
+        started_s = time.monotonic() - begin
+        search.progress.stage_s["start"] = max(0.0, started_s - sum(original.stage_s.values()))
+        search.spent_s(started_s)
+        interrupted = _search(search, evaluator, source, options.budget, insight)
+        executor.shutdown(wait=False, cancel_futures=True)
+        found = _Found(None, [], [tree.root], [], ())
+        if not interrupted:
+            found = _conclude(search, evaluator, gate, source, options.budget, insight, predicted, part)
         notes = [
             *options.notes,
             *evaluator.signals.missing,

@@ -69,8 +69,12 @@ class CompileTimeout(CompileError):
 class Compiler(Protocol):
     """Compiles device code for one architecture. Thread-safe."""
 
-    def compile(self, translation: Translation) -> Binary:
+    def compile(self, translation: Translation, owner: object = None) -> Binary:
         """The machine code. Raises CompileError with the first error's `path:line` as `where`."""
+        ...
+
+    def give_up(self, owner: object) -> None:
+        """End what is being compiled for `owner`."""
         ...
 
 

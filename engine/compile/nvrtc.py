@@ -9,14 +9,15 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from engine import sandbox as _sandbox
 from engine.compile.cache import DiskCache
-from engine.compile.compiler import CompileTimeout, Translation, check_arch, clean_log, compile_error, parse_resources
-from engine.compile.cubin import Cubin, CubinError
+from engine.compile.compiler import CompileTimeout, Translation, check_arch, clean_log, compile_error
+from engine.compile.describe import describe
 from engine.compile.nvcc import compile_nvcc, find_nvcc, needs_nvcc, too_hard_for_nvrtc
 from engine.errors import CompileError, MachineError, OptimlError
 from engine.model import Binary, Resources
@@ -26,6 +27,7 @@ _TIMEOUT_S = 30.0  # CUB's heaviest block headers take 3 s
 _MEMORY_BYTES = 6 << 30  # of address space per worker; precompiled headers reserve 1 GiB
 _RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each header set keeps its precompiled state
 _ANSWER_LIMIT = 256 << 20
+_MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "cuda-core")
 
 
@@ -54,6 +56,7 @@ class NvrtcCompiler:
         self._threads = ThreadPoolExecutor(max_workers=self._jobs, thread_name_prefix="compile")
         self._own = threading.local()
         self._workers: set[Worker] = set()
+        self._busy: dict[Worker, object] = {}  # and for whom
         self._lock = threading.Lock()
         self._closed = False
 
@@ -62,20 +65,27 @@ class NvrtcCompiler:
         """Why compiled code is no longer kept on disk, "" while it is."""
         return self._cache.problem
 
-    def compile(self, translation: Translation) -> Binary:
+    def compile(self, translation: Translation, owner: object = None) -> Binary:
         """Machine code for all expressions, with what each uses.
 
         Raises CompileError (`where` is the first error's `path:line`, `log` the cleaned messages), CompileTimeout,
         MachineError when the code needs nvcc and there is none, or when workers cannot start.
         """
-        return self.submit(translation).result()
+        return self.submit(translation, owner).result()
 
-    def submit(self, translation: Translation) -> Future[Binary]:
+    def submit(self, translation: Translation, owner: object = None) -> Future[Binary]:
         """Start compiling and return at once. The future raises what `compile` raises."""
         translation.check()
         if self._closed:
             raise MachineError("the compiler is closed")
-        return self._threads.submit(self._compile, translation)
+        return self._threads.submit(self._compile, translation, owner)
+
+    def give_up(self, owner: object) -> None:
+        """End what is being compiled for `owner`, which wants none of it any more: it raises CompileTimeout."""
+        with self._lock:
+            unwanted = [worker for worker, whose in self._busy.items() if whose is owner]
+        for worker in unwanted:
+            worker.kill()
 
     def warm(self) -> None:
         """Start all workers but one now, beside what else there is to do: the first compile of each takes half a second."""
@@ -101,17 +111,19 @@ class NvrtcCompiler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _compile(self, translation: Translation) -> Binary:
+    def _compile(self, translation: Translation, owner: object) -> Binary:
         begin = time.perf_counter()
         key = self._key(translation)
         kept = self._cache.get(key) if key else None
         if kept is not None:
-            with contextlib.suppress(KeyError, TypeError, ValueError):
+            with contextlib.suppress(*_MALFORMED):
                 return self._binary(kept[0], kept[1], begin, cached=True)
         nvcc = find_nvcc() is not None
-        header, cubin = ({}, b"") if nvcc and needs_nvcc(translation.text) else self._run(translation)
+        header, cubin = ({}, b"") if nvcc and needs_nvcc(translation.text) else self._run(translation, owner)
+        log = str(header.get("log", ""))
+        if "refused" in header:
+            raise CompileError(str(header["refused"])[:500], translation.path, log=log)
         if header.get("ok") is not True:
-            log = str(header.get("log", ""))
             if header and not too_hard_for_nvrtc(log):
                 raise compile_error(log, translation.path)
             if not nvcc:
@@ -119,45 +131,28 @@ class NvrtcCompiler:
                 error.do = "NVRTC does not take this code; with nvcc it may compile: pip install 'optiml[nvcc]'"
                 raise error
             cubin, names, log = compile_nvcc(translation, self.arch, sandbox=self._sandbox)
-            header = {"names": list(names), "log": log}
+            header = {"described": describe(cubin, names, log, translation.path)}
         try:
-            described = self._describe(translation, header, cubin)
-        except CubinError as error:
-            raise CompileError(error.what, translation.path) from None
+            binary = self._binary(header["described"], cubin, begin, cached=False)
+        except _MALFORMED:
+            raise CompileError("the compiler's process answered what is no answer", translation.path) from None
         if key:
-            self._cache.put(key, described, cubin)
-        return self._binary(described, cubin, begin, cached=False)
+            self._cache.put(key, header["described"], cubin)
+        return binary
 
-    def _describe(self, translation: Translation, header: dict[str, Any], cubin: bytes) -> dict[str, Any]:
-        """What the cache keeps beside the cubin."""
-        parsed = Cubin(cubin)
-        log = str(header.get("log", ""))
-        entries = tuple(str(name) for name in header.get("names", ())) or parsed.entries
-        if not entries:
-            raise CompileError("there is no kernel to compile in it", translation.path)
-        used = parse_resources(log)
-        missing = [entry for entry in entries if entry not in used]
-        if missing:
-            raise CompileError(
-                f"the compiler did not say what '{missing[0][:200]}' uses", translation.path, log=clean_log(log)
-            )
-        return {
-            "entries": list(entries),
-            "resources": [vars(used[entry]) for entry in entries],
-            "code_hash": parsed.code_hash(entries),
-            "log": clean_log(log),
-        }
-
-    def _binary(self, described: dict[str, Any], cubin: bytes, begin: float, *, cached: bool) -> Binary:
+    def _binary(self, plain: Mapping[str, Any], cubin: bytes, begin: float, *, cached: bool) -> Binary:
+        """Raises one of `_MALFORMED` where `plain` is not what `describe` gives: it comes from a file or a worker."""
         return Binary(
             cubin=cubin,
             arch=self.arch,
-            entries=tuple(described["entries"]),
-            resources=tuple(Resources(**each) for each in described["resources"]),
-            code_hash=described["code_hash"],
+            entries=tuple(map(str, plain["entries"])),
+            resources=tuple(Resources(*map(int, each)) for each in plain["resources"]),
+            code_hash=str(plain["code_hash"]),
+            most_threads=tuple(None if most is None else int(most) for most in plain["most_threads"]),
+            kept_bytes=int(plain["kept_bytes"]),
             compile_s=time.perf_counter() - begin,
             cached=cached,
-            log=described["log"],
+            log=str(plain["log"]),
         )
 
     def _key(self, translation: Translation) -> str:
@@ -165,12 +160,12 @@ class NvrtcCompiler:
             return ""  # what those folders hold may change without a sign
         nvcc = find_nvcc()
         parts = [
-            1, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            2, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(nvcc) if nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def _run(self, translation: Translation) -> tuple[dict[str, Any], bytes]:
+    def _run(self, translation: Translation, owner: object = None) -> tuple[dict[str, Any], bytes]:
         """One answer of this thread's worker. Raises CompileTimeout when the worker was lost over this text."""
         request = {
             "text": translation.text,
@@ -183,6 +178,8 @@ class NvrtcCompiler:
             "line_info": translation.line_info,
         }
         worker = self._worker(translation.include)
+        with self._lock:
+            self._busy[worker] = owner
         try:
             header, blobs = worker.call(request, timeout_s=self._timeout_s)
         except WorkerLost as lost:
@@ -199,6 +196,9 @@ class NvrtcCompiler:
                     f"the compiler's process cannot start: {said[-300:]}", do="run 'optiml doctor'"
                 ) from None
             raise CompileTimeout("the compiler died over this code", translation.path, log=said) from None
+        finally:
+            with self._lock:
+                del self._busy[worker]
         self._own.answered = True
         if int(header.get("peak_bytes", 0)) > _RECYCLE_BYTES:
             self._drop(worker)

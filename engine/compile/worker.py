@@ -11,6 +11,8 @@ import resource
 from typing import Any, BinaryIO
 
 from engine import wire
+from engine.compile.describe import describe
+from engine.errors import CompileError
 
 _REQUEST_LIMIT = 64 << 20
 _PCH_HEAP_BYTES = 1 << 30  # NVRTC's default heap is too small for a precompiled CUB header
@@ -47,8 +49,12 @@ def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> t
         _, _, said = str(error).partition("compilation log:")
         return {"ok": False, "log": said or str(error)}, b""
     names = {key: value.decode() for key, value in dict(compiled.symbol_mapping).items()}
-    header = {"ok": True, "log": log.getvalue(), "names": [names[e] for e in expressions]}
-    return header, bytes(compiled.code)
+    code, said = bytes(compiled.code), log.getvalue()
+    try:
+        described = describe(code, [names[e] for e in expressions], said, str(request["name"]))
+    except CompileError as error:
+        return {"refused": error.what, "log": said}, b""
+    return {"ok": True, "described": described}, code
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.compile.compiler import Compiler, Translation
-from engine.compile.cubin import Cubin
 from engine.config import Guardrails
 from engine.errors import CompileError, OptimlError, SourceError
 from engine.evaluate.analysis import Analysis, Prepared
@@ -18,9 +17,6 @@ from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Pro
 from engine.rules.model import Target
 from engine.spec.model import KernelSpec, Step
 from engine.verify.defences import ALL, Defences
-from engine.verify.screen import keeps_state
-
-_BOUND_RECORDS = (b"\x04\x05\x0c\x00", b"\x04\x10\x0c\x00")  # how records of `Cubin.most_threads` begin
 
 
 class Front(Protocol):
@@ -70,7 +66,7 @@ class Builder(Analysis):
             raise _not_built(Outcome.SCREENED_OUT, error.what, {"parse": time.perf_counter() - begin}) from None
         parsed = time.perf_counter()
         try:
-            binary = self._compiler.compile(self.translation(prepared.text))
+            binary = self._compiler.compile(self.translation(prepared.text), owner=self)
         except CompileError as error:
             line = error.where.rpartition(":")[2]
             stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
@@ -83,9 +79,13 @@ class Builder(Analysis):
         if reason := _beyond_bound(binary, prepared.launches):
             raise _not_built(Outcome.SCREENED_OUT, reason, stages)
         first = self._original
-        if first is not None and self.defences.device_state and keeps_state(first.cubin, binary.cubin):
+        if first is not None and self.defences.device_state and binary.kept_bytes > first.kept_bytes:
             raise _not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", stages)
         return Built(program, prepared.text, self.expressions, binary, prepared.launches, stages)
+
+    def close(self) -> None:
+        """End what is being built: it comes to nothing."""
+        self._compiler.give_up(self)
 
     def compile(self, text: str, expressions: Sequence[str]) -> Binary:
         """Compile other text than a program's slice with this spec's options. Raises CompileError."""
@@ -111,11 +111,7 @@ def expression(step: Step) -> str:
 
 def _beyond_bound(binary: Binary, launches: Sequence[Sequence[LaunchConfig]]) -> str:
     """Why a launch is refused for what the kernel's code was bound to; "" where it is not."""
-    if not any(record in binary.cubin for record in _BOUND_RECORDS):
-        return ""  # most have none, and reading the file takes a millisecond
-    cubin = Cubin(binary.cubin)
-    for step, entry in enumerate(binary.entries):
-        bound = cubin.most_threads(entry)
+    for step, bound in enumerate(binary.most_threads):
         most = max((case[step].threads for case in launches), default=0)
         if bound is not None and most > bound:
             return f"a block of {most} threads is beyond the kernel's __launch_bounds__ of {bound}"

@@ -389,6 +389,7 @@ class CpuEvaluator:
         return True
 
     def close(self) -> None:
+        self._builder.close()
         pass
 
 

@@ -391,6 +391,7 @@ class GpuEvaluator:
         return judged
 
     def close(self) -> None:
+        self._builder.close()
         self._runner.close()
         if self._second is not None:
             self._second.close()

@@ -48,6 +48,10 @@ class Front(Analysis):
         self._lock = threading.Lock()
         self._closed = False
 
+    def start(self) -> None:
+        """Start the calling thread's worker ahead of its first call. Raises OptimlError once this was closed."""
+        self._worker()
+
     def prepare(self, program: Program) -> Prepared:
         answer, blobs = self._ask("prepare", program)
         launches = tuple(

@@ -225,34 +225,34 @@ class _Run:
             except OptimlError:
                 journal.withdraw()
                 raise
-            with ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build") as executor:
-                tuner = Tuner(
-                    self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
-                    in_flight=self.machine.jobs + 2, journal=journal, on_progress=on_progress,
-                )  # fmt: skip
-                tuner.start(built, original)
-                earlier = (len(tuner.tried), tuner.evaluations)  # of the run that this one goes on with
-                setup_s = time.monotonic() - begin
-                tuner.spent_s(setup_s)
-                interrupted = False
-                interval = sys.getswitchinterval()
-                # Who feeds the device waits for the interpreter several times a point, for so long each, while others read text.
-                sys.setswitchinterval(_SWITCH_S)
-                try:
-                    tuner.run(Budget(self._limit(), options.budget.candidates))
-                    if not tuner.tried and tuner.impossible:
-                        check_left(self.template, self.points, tuner.impossible)
-                except KeyboardInterrupt:
-                    tuner.progress.stopped, interrupted = INTERRUPTED, True
-                except RefusedError:
-                    journal.withdraw()
-                    raise
-                finally:
-                    sys.setswitchinterval(interval)
-                searched_s = time.monotonic() - begin - setup_s
-                executor.shutdown(wait=False, cancel_futures=True)
-                best, refused = (None, []) if interrupted else self._confirmed(tuner)
-                shapes = () if interrupted or not tuner.tried else self._shapes(tuner, original, best)
+            executor = ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build")
+            tuner = Tuner(
+                self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
+                in_flight=self.machine.jobs + 2, journal=journal, on_progress=on_progress,
+            )  # fmt: skip
+            tuner.start(built, original)
+            earlier = (len(tuner.tried), tuner.evaluations)  # of the run that this one goes on with
+            setup_s = time.monotonic() - begin
+            tuner.spent_s(setup_s)
+            interrupted = False
+            interval = sys.getswitchinterval()
+            # Who feeds the device waits for the interpreter several times a point, for so long each, while others read text.
+            sys.setswitchinterval(_SWITCH_S)
+            try:
+                tuner.run(Budget(self._limit(), options.budget.candidates))
+                if not tuner.tried and tuner.impossible:
+                    check_left(self.template, self.points, tuner.impossible)
+            except KeyboardInterrupt:
+                tuner.progress.stopped, interrupted = INTERRUPTED, True
+            except RefusedError:
+                journal.withdraw()
+                raise
+            finally:
+                sys.setswitchinterval(interval)
+                executor.shutdown(wait=False, cancel_futures=True)  # what is built may take its time
+            searched_s = time.monotonic() - begin - setup_s
+            best, refused = (None, []) if interrupted else self._confirmed(tuner)
+            shapes = () if interrupted or not tuner.tried else self._shapes(tuner, original, best)
             result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
             problem: OptimlError | KeyboardInterrupt | None = KeyboardInterrupt() if interrupted else None
             if wanted is not None and result.shapes:

@@ -411,16 +411,3 @@ def _meant(used: set[str], items: Sequence[Item]) -> set[str]:
             found.add(name)
             waiting += made_of.get(name, ())
     return found
-
-
-def keeps_state(original: bytes, candidate: bytes) -> bool:
-    """Whether a candidate's cubin keeps more in static variables of its functions than the original's."""
-    return _state_bytes(candidate) > _state_bytes(original)
-
-
-def _state_bytes(cubin: bytes) -> int:
-    if b"_ZZ" not in cubin:  # no symbol of it has such a name, and reading all of them takes milliseconds
-        return 0
-    from engine.compile.cubin import Cubin
-
-    return Cubin(cubin).local_static_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -78,3 +79,28 @@ def test_the_start_is_overhead_and_a_wait_for_a_turn_is_no_part_of_the_confirmat
 def test_a_short_run_does_not_wait_long_for_its_evidence(seconds: float | None, patience: float) -> None:
     """With several profilers on one machine a run of 9 s waited for 17 more, and one of 20 s could wait for 40."""
     assert engine.optimize._patience_s(Budget(seconds=seconds)) == patience
+
+
+class Heavy(ScriptedEvaluator):
+    """Builds every second candidate for as long as it is not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = threading.Event()
+
+    def build(self, program: Program) -> Built:
+        if int(program.digest[-1], 16) % 2:
+            self._closed.wait(60.0)
+        return super().build(program)
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def test_the_end_does_not_wait_for_what_is_still_built(tmp_path: Path) -> None:
+    """Whole unrolled loops compile for ten seconds and more: a run of 52 s took 68."""
+    wanted = replace(options(kernel(tmp_path), tmp_path / "out"), budget=Budget(seconds=1.0))
+    with scripted(Heavy()) as machine:
+        result, _ = optimize(wanted, machine)
+    assert result.counts["candidates"]
+    assert result.elapsed_s < 20

@@ -110,7 +110,9 @@ class FakeBuilder(Builder):
     """Machine code from the last line of a program: `// code X`."""
 
     def __init__(self, spec: KernelSpec) -> None:
-        super().__init__(spec, Path("/"), cast(Compiler, None), target_for("sm_90"))
+        super().__init__(
+            spec, Path("/"), cast(Compiler, SimpleNamespace(give_up=lambda owner: None)), target_for("sm_90")
+        )
 
     def original(self, program: Program) -> Built:
         return self.candidate(program)

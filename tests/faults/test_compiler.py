@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,13 @@ while True:
     if "garbage_here" in text:
         os.write(1, b"no frame at all" * 100)
         time.sleep(60)
+    if "odd_here" in text:
+        odd = {{"entries": ["k"], "resources": [float("inf")], "code_hash": 1, "most_threads": [], "kept_bytes": 0, "log": ""}}
+        wire.send(sink, {{"ok": True, "described": odd}})
+        continue
+    if "useless_here" in text:
+        wire.send(sink, {{"refused": "the compiler did not say what 'k' uses", "log": ""}})
+        continue
     wire.send(sink, {{"ok": False, "log": "k.cu(7): error: identifier \\"z\\" is undefined"}})
 """
 
@@ -74,6 +83,8 @@ def test_each_costs_one_candidate_and_the_compiler_is_replaced(builder: tuple[Bu
         ("crash_here", "died over this code"),
         ("hang_here", "did not finish within 1 s"),
         ("garbage_here", "the compiler"),
+        ("odd_here", "what is no answer"),
+        ("useless_here", "did not say what 'k' uses"),
     ):
         compiler._timeout_s = 1.0 if name == "hang_here" else 60.0
         evaluation = _built(*builder, name)
@@ -83,3 +94,18 @@ def test_each_costs_one_candidate_and_the_compiler_is_replaced(builder: tuple[Bu
         assert says in evaluation.failure.reason
         assert "/home" not in evaluation.failure.reason
         assert _built(*builder, "nothing").failure == plain.failure
+
+
+def test_who_ends_ends_what_is_compiled_for_him_alone(builder: tuple[Builder, Program]) -> None:
+    compiler = builder[0]._compiler
+    assert isinstance(compiler, NvrtcCompiler)
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(_built, *builder, "hang_here")
+        while not compiler._busy:
+            time.sleep(0.01)
+        compiler.give_up(object())
+        with pytest.raises(TimeoutError):
+            building.result(timeout=0.3)
+        builder[0].close()
+        assert building.result(timeout=30.0).outcome is Outcome.COMPILE_ERROR
+    assert _built(*builder, "nothing").outcome is Outcome.COMPILE_ERROR  # another worker took its place

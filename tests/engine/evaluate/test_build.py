@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from engine.compile.compiler import Translation
-from engine.compile.cubin import Cubin
 from engine.errors import SourceError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import NotBuilt
@@ -55,4 +54,4 @@ def test_the_machine_code_says_how_many_threads_it_takes(machine):
     text = "__global__ void {} k(float* x) {{ x[threadIdx.x] = 1; }}"
     for bound, most in (("", None), ("__launch_bounds__(96, 2)", 96), ("__block_size__((64, 2, 1))", 128)):
         binary = machine.compiler.compile(Translation(text.format(bound), "k.cu", ("k",)))
-        assert Cubin(binary.cubin).most_threads(binary.entries[0]) == most
+        assert binary.most_threads == (most,)
