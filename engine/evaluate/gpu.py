@@ -14,7 +14,7 @@ from typing import Any, cast
 from engine import guardrails
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built, Signals
+from engine.evaluate.model import WIN, Built, Signals
 from engine.evaluate.samples import beside_incumbent, beside_original, floors_us, judge
 from engine.gpu.monitor import disturbance
 from engine.gpu.runner import DeviceFault, GpuRunner, Wide
@@ -228,8 +228,8 @@ class GpuEvaluator:
                 return _refused(evaluation, failure), None
             if incumbent is not None:
                 # Against the incumbent first: most lose there, and the original may be a hundred times slower to run.
-                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", 1.0)
-                if failure or against is None or against <= 1.0:
+                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", WIN)
+                if failure or against is None or against <= WIN:
                     passed("time")
                     return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]

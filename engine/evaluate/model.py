@@ -81,6 +81,9 @@ class Evaluator(Protocol):
     def close(self) -> None: ...
 
 
+# An incumbent is replaced only by what beats it side by side, by more than the noise of a close look. Ours.
+WIN = 1.003
+
 Twin = tuple[int, Evaluation]  # the number of a candidate, and what became of it
 
 

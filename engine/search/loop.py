@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from dataclasses import dataclass
 from typing import Any
 
-from engine.evaluate.model import Built, Evaluator, NotBuilt, Twin, duplicate
+from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
@@ -20,8 +20,6 @@ from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, READ, SELE
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.source.edit import edit_program
 
-# An incumbent is replaced only by what beats it side by side, by more than the noise of a close look. Ours.
-_WIN = 1.003
 # Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
 _ALIKE = 1.01
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
@@ -416,9 +414,9 @@ class Search:
         if self.incumbent is None:
             return True
         if against is not None:
-            return against > _WIN
+            return against > WIN
         held = self.incumbent.evaluation.measurement if self.incumbent.evaluation else None
-        return held is None or measurement.ratio > held.ratio * _WIN
+        return held is None or measurement.ratio > held.ratio * WIN
 
     def _follow(self, node: Node) -> None:
         self.incumbent = node

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import OptimlError, RefusedError
-from engine.evaluate.model import Built, Evaluator, NotBuilt, Twin, duplicate
+from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.predict.targets import Figures, figures_for
 from engine.rules.model import Target
@@ -23,7 +23,6 @@ from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
 from engine.tune.template import Template, program_at
 
-_WIN = 1.003  # a point replaces the best only by more than the noise of a close look; as in the tree search
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
@@ -428,9 +427,9 @@ class Tuner:
         better = value is not None and value > 0 and tried.evaluation.outcome in PASSED
         if better and held is not None and held.value is not None:
             again = held.point == tried.point  # the best itself, timed for longer
-            better = again or (against > _WIN if against is not None else (value or 0.0) > held.value + math.log2(_WIN))
+            better = again or (against > WIN if against is not None else (value or 0.0) > held.value + math.log2(WIN))
         elif better and self._rival is not None and against is not None:
-            better = against > _WIN
+            better = against > WIN
         if better:
             self._incumbent = tried
             if self._rival is not None and against is not None:

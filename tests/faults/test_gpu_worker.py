@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ import engine.evaluate.gpu
 import engine.gpu.runner
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.gpu import GpuEvaluator
+from engine.evaluate.model import WIN
 from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Outcome, Program
 from engine.optimize import optimize
@@ -254,6 +256,28 @@ def test_the_best_of_an_earlier_run_is_timed_here_before_others_are_held_against
     assert against == pytest.approx(1.5, rel=0.01)
     with pytest.raises(MachineError, match="the best of the earlier run no longer holds here"):
         bench.evaluate(bench.build(_program("3.0")), bench.build(_program("timed faults")))
+
+
+@pytest.mark.parametrize(("speed", "efforts"), [("1.9", 1), ("2.0 again", 2), ("2.004", 2), ("2.02", 3)])
+def test_what_cannot_take_the_incumbents_place_gets_no_close_look(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch, speed: str, efforts: int
+) -> None:
+    """Where many are as fast as the best, half of them won by a hair and were timed closely beside a slow original."""
+    best = bench.build(_program("2.0"))
+    bench.evaluate(best, None)
+    asked: list[str] = []
+    time = bench._time
+
+    def noted(keys: Sequence[str], effort: str, bar: float) -> Any:
+        asked.append(effort)
+        return time(keys, effort, bar)
+
+    monkeypatch.setattr(bench, "_time", noted)
+    evaluation, against = bench.evaluate(bench.build(_program(speed)), best)
+    assert evaluation.outcome is Outcome.ACCEPTED
+    assert asked == ["look", "duel", "close"][:efforts]
+    assert against is not None
+    assert (against > WIN) == (efforts == 3)
 
 
 def test_an_original_that_is_wrong_while_timed_proves_nothing(
