@@ -248,8 +248,8 @@ class Search:
                     self._drop(parent, proposal, f"the edit cannot be applied: {error}")
                 continue
             if self._inner is not None and proposal.proposer == TUNER:
-                # Its first point may be known by another way: the others are not. The rule is asked while that is compiled.
-                self._executor.submit(self._inner.ready, proposal)
+                # Its first point may be known by another way: the others are not.
+                self._inner.ready(parent.program, proposal, self._executor)
             elif program.digest in self.tree.digests or program.digest in self._texts(pending):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue

@@ -72,8 +72,8 @@ class InnerSearch(Protocol):
         """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code."""
         ...
 
-    def ready(self, proposal: Proposal) -> None:
-        """The proposal is about to be searched. Called from any thread, ahead of `search`."""
+    def ready(self, program: Program, proposal: Proposal, executor: Executor) -> None:
+        """The proposal will be searched: what can be done ahead on `executor`. Called by who calls `search`."""
         ...
 
     def points_of(self, notes: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +25,7 @@ POINTS = (
 _IDLE = (
     6  # points that lie far from each other: where none of them is new, the compiler does not heed these figures. Ours
 )
+_BEGUN = 8  # points of a template that are built before its turn comes: of those that it tries for certain. Ours
 _FEW_POINTS = 8  # where speeds are predicted: a point costs a second there
 
 
@@ -62,6 +63,7 @@ class TunerPart:
         """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with."""
         self._offers, self._foresee, self._target = offers, foresee, target
         self._evaluator, self._in_flight, self._seed = evaluator, in_flight, seed
+        self._begun: dict[tuple[str, str], Future[Tuner]] = {}  # searches within templates that the tree has chosen
         self._done: dict[str, set[str]] = {}  # templates that a program is the tuned best of, by its digest
 
     def wrap(self, source: Callable[[Program], list[Proposal]]) -> Callable[[Program], list[Proposal]]:
@@ -85,20 +87,12 @@ class TunerPart:
         known: Mapping[tuple[object, ...], Twin],
     ) -> Inner:  # fmt: skip
         """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it."""
-        assert isinstance(proposal, TemplateProposal)
-        assert proposal.template is not None
-        assert proposal.feasible is not None
-        template, points = proposal.template, proposal.feasible
         begin = time.monotonic()
-        limit = min(self._most(points), left.candidates or POINTS)
-        tuner = Tuner(
-            program, template, points, choose(None, Known(points.points, self._seed, limit))[0], self._evaluator,
-            self._target, executor, in_flight=self._in_flight, rival=champion, known=known, on_best=self._foresee,
-        )  # fmt: skip
-        outcome, reason = Outcome.SCREENED_OUT, ""
-        if template.default is not None:
-            tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
+        tuner = self._begun_or_new(program, proposal, executor)
+        tuner.enter(champion, known)
+        template, limit = tuner.template, min(self._most(tuner.feasible), left.candidates or POINTS)
         tuner.book(SELECT, time.monotonic() - begin)
+        outcome, reason = Outcome.SCREENED_OUT, ""
         try:
             tuner.run(Budget(left.seconds, limit), _IDLE)
         except RefusedError as error:
@@ -131,11 +125,36 @@ class TunerPart:
         """How many points of a template are tried."""
         return min(_FEW_POINTS if self._evaluator.signals.mode == "predicted" else POINTS, len(points.points))
 
-    def ready(self, proposal: Proposal) -> None:
-        """Have the rule at hand that writes the proposal's template: it is asked anew in this process, and points would wait for it."""
-        if isinstance(proposal, TemplateProposal) and proposal.template is not None and proposal.feasible is not None:
-            with suppress(OptimlError):  # the points will say so
-                proposal.template.proposal(proposal.feasible.points[0])
+    def ready(self, program: Program, proposal: Proposal, executor: Executor) -> None:
+        """Have the points of the proposal's template built that will be tried first: else the device would wait for them."""
+        if isinstance(proposal, TemplateProposal):
+            self._begun[_key(program, proposal)] = executor.submit(self._begin, program, proposal, executor)
+
+    def _begun_or_new(self, program: Program, proposal: Proposal, executor: Executor) -> Tuner:
+        """The search within a template, begun ahead where it was foreseen."""
+        assert isinstance(proposal, TemplateProposal)
+        begun = self._begun.pop(_key(program, proposal), None)
+        if begun is None or begun.cancel():  # nobody had the time for it
+            return self._begin(program, proposal, executor)
+        return begun.result()
+
+    def _begin(self, program: Program, proposal: TemplateProposal, executor: Executor) -> Tuner:
+        template, points = proposal.template, proposal.feasible
+        assert template is not None
+        assert points is not None
+        with suppress(
+            OptimlError
+        ):  # the rule that writes it is asked anew in this process: once, not by all points at once
+            template.proposal(points.points[0])
+        most = self._most(points)
+        tuner = Tuner(
+            program, template, points, choose(None, Known(points.points, self._seed, most))[0], self._evaluator,
+            self._target, executor, in_flight=self._in_flight, on_best=self._foresee,
+        )  # fmt: skip
+        if template.default is not None:
+            tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
+        tuner.begin(min(most, _BEGUN))
+        return tuner
 
     def taken_over(self, program: Program, template: str) -> None:
         """An earlier part of this run found this program to be the best of that template."""
@@ -145,6 +164,11 @@ class TunerPart:
     def points_of(notes: Sequence[str]) -> int:
         """The number of points that a booked node stands for."""
         return next((int(n.removeprefix(_NOTE)) for n in notes if n.startswith(_NOTE)), 1)
+
+
+def _key(program: Program, proposal: TemplateProposal) -> tuple[str, str]:
+    assert proposal.template is not None
+    return program.digest, proposal.template.name
 
 
 _NOTE = "the best of so many points of its template: "

@@ -70,8 +70,7 @@ class Tuner:
     def __init__(
         self, original: Program, template: Template, feasible: Feasible, strategy: Strategy, evaluator: Evaluator, target: Target,
         executor: Executor, *, in_flight: int, journal: Journal | None = None,
-        on_progress: Callable[[Progress], None] = lambda progress: None, rival: Built | None = None,
-        known: Mapping[tuple[object, ...], Twin] | None = None,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
         on_best: Callable[[Program], None] = lambda program: None,
     ) -> None:  # fmt: skip
         self._original, self.template, self.feasible, self.strategy = original, template, feasible, strategy
@@ -87,16 +86,14 @@ class Tuner:
         self._fastest: tuple[float, Built] | None = None  # of all that passed, the incumbent or not, with its value
         self._on_best = on_best
         self._figures = _figures(target.arch)
-        self._rival = (
-            rival  # what points have to beat before one of them is the best: the incumbent of a search around this one
-        )
+        self._rival: Built | None = None  # the incumbent of a search around this one
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
         self._running: _Running | None = None
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
-        self._known = known or {}  # likewise, to a search around this one
+        self._known: Mapping[tuple[object, ...], Twin] = {}  # likewise, to a search around this one
         self._incumbent: Tried | None = None
         self._original_us = 0.0
         self._next_id = 1
@@ -124,6 +121,14 @@ class Tuner:
                 Entry(0, None, "", "", {}, text, self._original.digest, built.launches, evaluation, {}, 0.0)
             )
         self._begin = time.monotonic()
+
+    def begin(self, count: int) -> None:
+        """Have so many of the points built that will be wanted first."""
+        self._submit(self.strategy.ask(count))
+
+    def enter(self, rival: Built | None, known: Mapping[tuple[object, ...], Twin]) -> None:
+        """Go on as a part of another search, from now on: points have to beat its incumbent, and it knows some of them."""
+        self._rival, self._known, self._begin = rival, known, time.monotonic()
 
     def spent_s(self, seconds: float) -> None:
         """Count time that went before the search against its budget."""

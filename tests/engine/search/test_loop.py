@@ -386,7 +386,7 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
                 proposal=found, program=best, built=built, evaluation=evaluation, against=None, points=4, stage_s={}
             )
 
-        def ready(self, proposal):
+        def ready(self, of, proposal, executor):
             self.foretold.append(proposal)
 
         def points_of(self, notes):
