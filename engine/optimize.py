@@ -35,6 +35,7 @@ from engine.result import (
     write,
 )
 from engine.rules.model import Proposal
+from engine.search.best import best_nodes
 from engine.search.insight import PATIENCE_S, Evidence, Insight
 from engine.search.journal import Journal
 from engine.search.loop import Search
@@ -303,7 +304,7 @@ def _conclude(
 
 def _likely(search: Search, evaluator: Evaluator, source: Proposals) -> Callable[[], list[tuple[Built, Evaluation]]]:
     """The steps to what is the best now, built when they are asked for, on whatever thread."""
-    path = next(iter(search.best_nodes(1)), search.tree.root).path()
+    path = next(iter(best_nodes(search.tree, search.incumbent, 1)), search.tree.root).path()
     return lambda: _looked_at(search, evaluator, steps_that_count(path, source))
 
 
@@ -339,7 +340,7 @@ def _confirmed(
     """The best candidate that holds under a second look, and those that did not."""
     refused: list[Refusal] = []
     least = LEAST[evaluator.signals.mode]
-    for node in search.best_nodes(_CONFIRMED, least):
+    for node in best_nodes(search.tree, search.incumbent, _CONFIRMED, least):
         try:
             built: Built = search.built.get(node.id) or evaluator.build(node.program)
         except NotBuilt as error:  # it was built once; what became of the compiler since must not cost the others

@@ -359,12 +359,13 @@ def test_the_time_of_all_points_of_a_template_is_booked_with_the_search(tmp_path
             text = program("kernel\n// speed 2.0 #0\n")
             built = fake.build(text)
             evaluation, _ = fake.evaluate(built, champion)
+            yield []
             return SimpleNamespace(
                 proposal=proposal, program=text, built=built, evaluation=evaluation, against=None, points=5,
                 stage_s={"verify": 1.5, "time": 2.5},
             )  # fmt: skip
 
-        def ready(self, proposal: Any) -> None:
+        def ready(self, of: Any, proposal: Any, executor: Any) -> None:
             pass
 
         def points_of(self, notes: Any) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from engine.model import CaseTiming
     from engine.tune.result import ShapeBest, TuneResult
-    from engine.tune.tuner import Mark
+    from engine.tune.tried import Mark
 
 # What a plot can hold and still be read, or be small; the tables beside the plots hold more. Ours.
 _STEPS, _CASES, _STAGES, _DOTS = 40, 30, 24, 1500

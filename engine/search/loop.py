@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
@@ -18,40 +17,21 @@ from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
 from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, READ, SELECT, Budget, Progress
 from engine.search.tree import TUNER, Node, NotYet, Tree
+from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
 
-# Speedups this near each other are alike: a look at a candidate is good to about one per cent. Ours.
-_ALIKE = 1.01
 _PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 # Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
 _SWITCH_S = 0.0005
 
+# Templates that are searched at once: while one waits for the compilers the device works for another. Ours.
+_WITHIN = 2
+
 _Builds = dict[Future[Built], tuple[Node, Proposal, Program]]  # candidates that are built, or wait for the device
 
 
-@dataclass(frozen=True)
-class _Running:
-    """A candidate that is on the device."""
-
-    parent: Node
-    proposal: Proposal
-    program: Program
-    built: Built
-    answer: Future[tuple[Evaluation, float | None]]
-
-
-@dataclass(frozen=True)
-class _Booked:
-    """A candidate that is in the tree and not yet in the journal."""
-
-    node: Node
-    entry: Entry
-    built: Built | None = None  # where it is the first with its machine code
-    best: bool = False  # so far
-
-
 class Search:
-    """One run over one kernel. Use `run`, then `best_nodes`."""
+    """One run over one kernel. Use `run`, then `engine.search.best`."""
 
     def __init__(
         self,
@@ -77,8 +57,10 @@ class Search:
         self.built: dict[int, Built] = {}
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
-        self._running: _Running | None = None
-        self._booked: deque[_Booked] = deque()
+        self._running: Running | None = None
+        self._queued: deque[tuple[Node, Proposal]] = deque()  # templates whose turn comes
+        self._within: list[Within] = []
+        self._booked: deque[Booked] = deque()
         self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
         self._earlier_s = 0.0
         self._begin = time.monotonic()
@@ -154,8 +136,15 @@ class Search:
             with _attentive():
                 self._run(budget, nearly, then)
                 self._complete()
+                for within in list(self._within):  # it ends with what it has
+                    self._advance(within, budget)
                 self._write_up()
         finally:
+            for within in self._within:
+                within.steps.close()
+            for parent in [*(within.parent for within in self._within), *(parent for parent, _ in self._queued)]:
+                self.tree.settle(parent)
+            self._within, self._queued = [], deque()
             self._device.shutdown(wait=False)  # an interrupt does not wait for a candidate
             self._write_down()
 
@@ -167,12 +156,10 @@ class Search:
                     nearly = None
                     then()
                 exhausted = self._fill(pending, budget)
-                idle = not pending and self._running is None
+                idle = not pending and self._running is None and not self._within
                 if idle and exhausted and self._feed is not None and not self._spent(budget):
-                    left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
-                    waiting = time.monotonic()
-                    came = self._feed.wait(left)
-                    self._stage("waited for answers", time.monotonic() - waiting)
+                    with self._timed("waited for answers"):
+                        came = self._feed.wait(self._left_s(budget))
                     if came:
                         continue
                     exhausted = not self._spent(budget)
@@ -182,6 +169,7 @@ class Search:
                 done = self._await(pending, budget)
                 if self._running is not None and self._running.answer in done:
                     self._complete()
+                self._go_on_within(pending, budget)
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
@@ -204,14 +192,30 @@ class Search:
 
     def _await(self, pending: _Builds, budget: Budget) -> set[Future[Any]]:
         """Wait for something to go on with."""
-        timeout = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
         running: list[Future[Any]] = [] if self._running is None else [self._running.answer]
         waiting = time.monotonic()
-        done, _ = wait([*running, *pending, *self._coming], timeout=timeout, return_when=FIRST_COMPLETED)
+        wanted = [future for within in self._within for future in within.wanted]
+        done, _ = wait(
+            [*running, *pending, *wanted, *self._coming], timeout=self._left_s(budget), return_when=FIRST_COMPLETED
+        )
         if not running:
             # Where the tree could say nothing, fewer are compiled than might be: that is no time of the compilers.
             self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
         return done
+
+    def _go_on_within(self, pending: _Builds, budget: Budget) -> None:
+        """Let the searches within templates go on that have something to evaluate."""
+        for within in [within for within in self._within if within.ready]:
+            if self._spent(budget):
+                return
+            self._complete()
+            self._write_up()
+            self._advance(within, budget)
+            self._begin_within(budget)
+            self._fill(pending, budget)
+
+    def _left_s(self, budget: Budget) -> float | None:
+        return None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
 
     def _spent(self, budget: Budget) -> bool:
         if budget.seconds is not None and self.elapsed_s >= budget.seconds:
@@ -225,7 +229,7 @@ class Search:
             for node, proposals in self._feed.arrivals() if self._feed is not None else ():
                 self.tree.offer(node, proposals)
             self.observe()
-        running = int(self._running is not None)
+        running = int(self._running is not None) + len(self._within) + len(self._queued)
         while len(pending) + running < self._in_flight:
             if budget.candidates is not None and self.progress.evaluated + len(pending) + running >= budget.candidates:
                 return False
@@ -289,27 +293,17 @@ class Search:
         with self._timed(BOOK):
             self.tree.settle(parent)
             evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
-            self._booked.append(_Booked(*self._book(parent, proposal, parent.program, evaluation, None)))
+            self._booked.append(Booked(*self._book(parent, proposal, parent.program, evaluation, None)))
 
     def _finish(
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
     ) -> None:
         """Have what was built evaluated, or book it where nothing is left to evaluate."""
-        if self._inner is not None and proposal.proposer == TUNER:
+        if proposal.proposer == TUNER:
             self._complete()
             self._write_up()
-            champion = self.built.get(self.incumbent.id) if self.incumbent else None
-            seconds = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
-            candidates = None if budget.candidates is None else budget.candidates - self.progress.evaluated
-            left = Budget(seconds, candidates)
-            found = self._inner.search(parent.program, proposal, champion, left, self._executor, self._codes)
-            evaluation = found.evaluation
-            for stage, spent in found.stage_s.items():
-                # The best point's own time is booked with its node.
-                self._stage(stage, spent - evaluation.stage_s.get(stage, 0.0))
-            if found.built is not None and found.built.identity in self._codes:
-                evaluation = duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
-            self._enter(parent, found.proposal, found.program, evaluation, found.built, found.against)
+            self._queued.append((parent, proposal))
+            self._begin_within(budget)
             return
         try:
             built = future.result()
@@ -324,9 +318,45 @@ class Search:
         if twin is not None:
             self._enter(parent, proposal, program, duplicate(built, twin), built, None)
             return
-        champion = self.built.get(self.incumbent.id) if self.incumbent else None
-        answer = self._device.submit(self.evaluator.evaluate, built, champion)
-        self._running = _Running(parent, proposal, program, built, answer)
+        answer = self._device.submit(self.evaluator.evaluate, built, self._champion)
+        self._running = Running(parent, proposal, program, built, answer)
+
+    @property
+    def _champion(self) -> Built | None:
+        """What candidates are measured against; None: the original."""
+        return self.built.get(self.incumbent.id) if self.incumbent else None
+
+    def _begin_within(self, budget: Budget) -> None:
+        """Begin to search within the templates whose turn has come."""
+        assert self._inner is not None or not self._queued
+        while self._inner is not None and self._queued and len(self._within) < _WITHIN:
+            parent, proposal = self._queued.popleft()
+            champion, candidates = self._champion, budget.candidates
+            left = Budget(self._left_s(budget), None if candidates is None else candidates - self.progress.evaluated)
+            steps = self._inner.search(parent.program, proposal, champion, left, self._executor, self._codes)
+            self._within.append(Within(parent, champion, steps))
+            self._advance(self._within[-1], budget)
+
+    def _advance(self, within: Within, budget: Budget) -> None:
+        """Go on with a search within a template until it waits for builds; to its end where the budget's has come.
+
+        Where evaluations are counted each is chosen with all before it, so nothing is evaluated while it waits.
+        """
+        found = within.advance()
+        while found is None and (budget.candidates is not None or self._spent(budget)):
+            with self._timed("wait"):
+                wait(within.wanted, timeout=self._left_s(budget), return_when=FIRST_COMPLETED)
+            found = within.advance()
+        if found is None:
+            return
+        self._within.remove(within)
+        evaluation = found.evaluation
+        if found.built is not None and found.built.identity in self._codes:
+            evaluation = duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
+        for stage, spent in found.stage_s.items():
+            self._stage(stage, spent - evaluation.stage_s.get(stage, 0.0))  # which is booked with its node
+        against = found.against if within.champion is self._champion else None  # measured beside another
+        self._enter(within.parent, found.proposal, found.program, evaluation, found.built, against)
 
     def _complete(self) -> None:
         """Book the candidate that is on the device when it has been evaluated."""
@@ -353,7 +383,7 @@ class Search:
             if first is not None:
                 self._codes.setdefault(first.identity, (node.id, evaluation))
                 best = self._crown(node, first, against)
-        self._booked.append(_Booked(node, entry, first, best))
+        self._booked.append(Booked(node, entry, first, best))
 
     def _write_up(self) -> None:
         """What is left to do for candidates that are in the tree: nothing that the next evaluation has to wait for."""
@@ -369,7 +399,7 @@ class Search:
                     self._feed.booked(booked.node)
                 self._on_progress(self.progress)
 
-    def _write_down(self) -> Sequence[_Booked]:
+    def _write_down(self) -> Sequence[Booked]:
         """Put into the journal what is in the tree and not there yet, and give that."""
         written = []
         while self._booked:
@@ -448,25 +478,6 @@ class Search:
         finally:
             self._stage(stage, time.monotonic() - begin)
 
-    def best_nodes(self, count: int, least: float = 1.0) -> list[Node]:
-        """The candidates most worth suggesting, of those above a speedup of `least`.
-
-        Among those that are as fast as the best but for noise, the one with the fewest edits comes first: what gains
-        nothing has no place in a patch. The others follow by ratio.
-        """
-        good = [n for n in self.tree.walk() if n.id and _ratio(n) > least]
-        good.sort(key=lambda n: -_ratio(n))
-        if self.incumbent in good:
-            good.remove(self.incumbent)
-            good.insert(0, self.incumbent)
-        if good:
-            alike = [n for n in good if _ratio(n) >= _ratio(good[0]) / _ALIKE]
-            simplest = min(alike, key=lambda n: n.depth)
-            if simplest.depth < good[0].depth:
-                good.remove(simplest)
-                good.insert(0, simplest)
-        return good[:count]
-
     def summary(self) -> Mapping[str, int]:
         """Candidates by outcome."""
         return {outcome.value: n for outcome, n in sorted(self.progress.outcomes.items())}
@@ -486,13 +497,3 @@ def _attentive() -> Iterator[None]:
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:
     """What an edit is known by across processes."""
     return parent.id, *proposal.identity
-
-
-def _ratio(node: Node) -> float:
-    """The speedup of a candidate that passed, 0 of any other."""
-    evaluation = node.evaluation
-    if evaluation is None or evaluation.measurement is None:
-        return 0.0
-    if evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED):
-        return 0.0
-    return evaluation.measurement.ratio

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,8 +68,11 @@ class InnerSearch(Protocol):
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
         known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
-    ) -> Inner:  # fmt: skip
-        """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code."""
+    ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
+        """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code.
+
+        Gives the builds of which one is wanted before it can go on; it leaves the device free then.
+        """
         ...
 
     def ready(self, program: Program, proposal: Proposal, executor: Executor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,8 @@ from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
 from engine.tune.strategy import Known, Trial, choose
 from engine.tune.template import Template, program_at
-from engine.tune.tuner import WRONG, Tried, Tuner
+from engine.tune.tried import WRONG, Tried
+from engine.tune.tuner import Tuner
 
 POINTS = (
     16  # of one template: what a person would try by hand, twice over; the tree goes on with the best of them. Ours
@@ -85,8 +86,11 @@ class TunerPart:
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
         known: Mapping[tuple[object, ...], Twin],
-    ) -> Inner:  # fmt: skip
-        """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it."""
+    ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
+        """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it.
+
+        Gives the builds of which one is wanted before it can go on.
+        """
         begin = time.monotonic()
         tuner = self._begun_or_new(program, proposal, executor)
         tuner.enter(champion, known)
@@ -94,7 +98,7 @@ class TunerPart:
         tuner.book(SELECT, time.monotonic() - begin)
         outcome, reason = Outcome.SCREENED_OUT, ""
         try:
-            tuner.run(Budget(left.seconds, limit), _IDLE)
+            yield from tuner.steps(Budget(left.seconds, limit), _IDLE)
         except RefusedError as error:
             # What does not reproduce the original, or cannot be built, is no template: none of its points is worth a node.
             wrong = any(tried.evaluation.outcome in WRONG for tried in tuner.tried)

@@ -12,7 +12,7 @@ from typing import Any
 from engine.model import Evaluation, Guardrail
 from engine.result import Refusal, write_files
 from engine.tune.space import Excluded
-from engine.tune.tuner import Mark
+from engine.tune.tried import Mark
 
 SCHEMA = "optiml.tune/1"
 

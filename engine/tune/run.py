@@ -42,7 +42,8 @@ from engine.tune.selected import Confirming
 from engine.tune.space import Condition, Point
 from engine.tune.strategy import Known, Strategy, choose
 from engine.tune.template import ConstantTemplate, Template, program_at, tunable
-from engine.tune.tuner import PASSED, Tried, Tuner
+from engine.tune.tried import PASSED, Tried
+from engine.tune.tuner import Tuner
 from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
 
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize

@@ -24,7 +24,7 @@ from engine.tune.reached import holds
 from engine.tune.result import Branch, Dispatch, TuneResult
 from engine.tune.space import Point
 from engine.tune.template import ConstantTemplate, program_at
-from engine.tune.tuner import PASSED
+from engine.tune.tried import PASSED
 
 
 @dataclass(frozen=True)

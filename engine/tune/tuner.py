@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,37 +22,13 @@ from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
 from engine.tune.template import Template, program_at
+from engine.tune.tried import PASSED, WRONG, Mark, Tried, mean_us, value_of
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
-# What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
-WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
-PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One evaluated point. `value` is log2 of its speedup over the original, None where it failed."""
-
-    id: int
-    point: Point
-    evaluation: Evaluation
-    value: float | None
-    effort: int = 0
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How good the best was after so many evaluations on the device (and configurations decided in all)."""
-
-    evaluations: int
-    configurations: int
-    elapsed_s: float
-    ratio: float  # of the best so far, over the original
-    time_us: float  # of the best so far: weighted geometric mean over the timing cases
 
 
 @dataclass(frozen=True)
@@ -89,6 +65,8 @@ class Tuner:
         self._rival: Built | None = None  # the incumbent of a search around this one
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
+        self._asked: dict[Point, float] = {}  # when they were
+        self._build_s = 0.0
         self._running: _Running | None = None
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
@@ -107,7 +85,7 @@ class Tuner:
 
     def start(self, built: Built, evaluation: Evaluation) -> None:
         """Take the original as point of comparison, and what the journal holds as evaluated."""
-        self._original_us = _mean_us(evaluation, original=True)
+        self._original_us = mean_us(evaluation, original=True)
         default = self.template.default
         self._codes[built.identity] = (0, evaluation)
         if default is not None and default in self.feasible.points:
@@ -142,7 +120,7 @@ class Tuner:
         names = self.template.space.names
         point = tuple(int(entry.parameters[n]) for n in names)
         effort = next((int(n.removeprefix(_EFFORT)) for n in entry.evaluation.notes if n.startswith(_EFFORT)), 0)
-        tried = Tried(entry.id, point, entry.evaluation, _value(entry.evaluation), effort)
+        tried = Tried(entry.id, point, entry.evaluation, value_of(entry.evaluation), effort)
         self._note(tried, ran=entry.evaluation.outcome is not Outcome.DUPLICATE)
         if entry.evaluation.code_hash:
             self._codes.setdefault((entry.evaluation.code_hash, entry.launches), (entry.id, entry.evaluation))
@@ -154,15 +132,24 @@ class Tuner:
     def elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._begin
 
-    def run(self, budget: Budget, idle: int | None = None) -> None:
-        """Evaluate points until the budget is spent or none is left, or `idle` were decided and not one of them was new machine code.
+    def run(self, budget: Budget) -> None:
+        """Evaluate points until the budget is spent or none is left. An interrupt leaves everything booked.
 
-        An interrupt leaves everything booked. Raises RefusedError where the template does not reproduce the original at one of the
-        first points.
+        Raises RefusedError where the template does not reproduce the original at one of the first points.
+        """
+        for wanted in self.steps(budget):
+            begin = time.monotonic()
+            wait(wanted, timeout=self._left_s(budget), return_when=FIRST_COMPLETED)
+            self.book("wait", time.monotonic() - begin)
+
+    def steps(self, budget: Budget, idle: int | None = None) -> Iterator[Sequence[Future[Built]]]:
+        """As `run`, for who has something else to do meanwhile: gives the builds of which one is wanted before it can go on.
+
+        The device is free then. It ends as well where `idle` points were decided and not one of them was new machine code.
         """
         device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         try:
-            self._run(budget, idle, device)
+            yield from self._steps(budget, idle, device)
         except OptimlError:
             device.shutdown()  # who goes on without this template has the device to himself
             raise
@@ -172,7 +159,7 @@ class Tuner:
                 future.cancel()
             self._write()
 
-    def _run(self, budget: Budget, idle: int | None, device: Executor) -> None:
+    def _steps(self, budget: Budget, idle: int | None, device: Executor) -> Iterator[Sequence[Future[Built]]]:
         # Where time is what ends the search, the next point is chosen while the last one is evaluated, without its time: among
         # thousands of points a choice takes milliseconds. Where evaluations are counted, each has to tell what it can.
         beside = budget.seconds is not None
@@ -190,11 +177,12 @@ class Tuner:
                 self.progress.stopped = ended
                 return
             trial = self._next(trials, budget) if trials else None
-            if trial is None:
-                self._complete()
-            elif not self._settled(trial):
-                self._evaluate(trial, device)
-            if not beside:
+            if trial is not None:
+                if not self._settled(trial):
+                    self._evaluate(trial, device)
+            elif self._running is None:
+                yield [self._pending[t.point] for t in trials if t.point in self._pending]
+            if trial is None or not beside:
                 self._complete()
             self._write()
 
@@ -234,44 +222,52 @@ class Tuner:
             if running >= self._in_flight:
                 break
             if trial.point not in self._pending:
-                self._pending[trial.point] = self._executor.submit(self._build, trial.point)
+                self._have_built(trial.point)
                 running += 1
+
+    def _have_built(self, point: Point) -> None:
+        self._asked[point] = time.monotonic()
+        self._pending[point] = self._executor.submit(self._build, point)
 
     def _build(self, point: Point) -> Built:
         built = self._evaluator.build(program_at(self._original, self.template, point))
+        self._build_s = time.monotonic() - self._asked[point]
         reason = fits(built.binary.resources, built.launches, self._target)
         if reason:
             raise _Impossible(reason)
         return built
 
     def _next(self, trials: Sequence[Trial], budget: Budget) -> Trial | None:
-        """The trial to evaluate next; None where the budget ended while nothing was compiled."""
+        """The trial to evaluate next; None where none of them is built."""
         for trial in trials:
             if trial.point not in self._pending:
-                self._pending[trial.point] = self._executor.submit(self._build, trial.point)
+                self._have_built(trial.point)
                 break
-        left = None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
         mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
         first = next(iter(mine))
         if self._running is not None:  # till the device is free, waiting costs nothing
             either: list[Future[Any]] = [first, self._running.answer]
-            wait(either, timeout=left, return_when=FIRST_COMPLETED)
-        waiting = time.monotonic()
-        if not first.done() and (patience := self._patience(left)):
+            wait(either, timeout=self._left_s(budget), return_when=FIRST_COMPLETED)
+        if not first.done() and (patience := self._patience(mine[first].point, self._left_s(budget))):
+            begin = time.monotonic()
             wait([first], timeout=patience)
-        if not any(f.done() for f in mine):
-            wait(mine, timeout=left, return_when=FIRST_COMPLETED)
-        self.book("wait", time.monotonic() - waiting)
+            self.book("wait", time.monotonic() - begin)
         return next((t for f, t in mine.items() if f.done()), None)
 
-    def _patience(self, left: float | None) -> float:
+    def _left_s(self, budget: Budget) -> float | None:
+        return None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
+
+    def _patience(self, point: Point, left: float | None) -> float:
         """How long the most wanted point is waited for, in seconds, where so many are left."""
         if self._journal is not None and self._begun < _CHECKED:
             # What compiles fast is no test of the rest. A search around this one has no time for that.
             return min(_COUNTED_PATIENCE_S, math.inf if left is None else left)
         if not self.strategy.patient:
             return 0.0
-        return _COUNTED_PATIENCE_S if left is None else min(_PATIENCE_S, left)
+        if left is None:
+            return _COUNTED_PATIENCE_S
+        takes_s = self._asked[point] + self._build_s - time.monotonic()  # as long as the last that was built
+        return min(_PATIENCE_S, left) if abs(takes_s) < _PATIENCE_S else 0.0
 
     def _look_ahead(self) -> None:
         """Tell the strategy what the compiler said of points that wait, so that it ranks them by that too."""
@@ -340,7 +336,7 @@ class Tuner:
         """Tell the strategy of an evaluated point, and make it the best if it is."""
         if trial.effort:
             evaluation = replace(evaluation, notes=(*evaluation.notes, f"{_EFFORT}{trial.effort}"))
-        tried = Tried(self._next_id, trial.point, evaluation, _value(evaluation), trial.effort)
+        tried = Tried(self._next_id, trial.point, evaluation, value_of(evaluation), trial.effort)
         self._next_id += 1
         if not self._later(trial):
             del self._pending[trial.point]
@@ -475,22 +471,6 @@ class _Impossible(OptimlError):
 
 
 _EFFORT = "timed again, effort "
-
-
-def _value(evaluation: Evaluation) -> float | None:
-    measurement = evaluation.measurement
-    if measurement is None or evaluation.outcome not in (*PASSED, Outcome.DUPLICATE, Outcome.UNSTABLE):
-        return None
-    return math.log2(max(measurement.ratio, 1e-9))
-
-
-def _mean_us(evaluation: Evaluation, *, original: bool) -> float:
-    """The weighted geometric mean of the cases' times in microseconds; 0 where nothing was measured."""
-    cases = evaluation.measurement.cases if evaluation.measurement is not None else ()
-    total = sum(c.weight for c in cases)
-    if not total:
-        return 0.0
-    return math.exp(sum(c.weight * math.log(c.original_us if original else c.candidate_us) for c in cases) / total)
 
 
 def _figures(arch: str) -> Figures | None:

@@ -17,7 +17,7 @@ from engine.report.generation import print_generation
 from engine.result import Refusal
 from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
 from engine.tune.space import Excluded
-from engine.tune.tuner import Mark
+from engine.tune.tried import Mark
 
 EVIL = "\x1b]0;owned\x07\u202e[bold]x[/bold]"
 

@@ -16,6 +16,7 @@ from engine.profile.ncu import Profiler, find_ncu
 from engine.profile.service import ProfileService
 from engine.profile.turns import Turns
 from engine.sandbox import NoSandbox
+from engine.search.best import best_nodes
 from engine.search.insight import ProfilerInsight
 from engine.search.journal import Journal
 from engine.search.loop import Search
@@ -60,7 +61,7 @@ def searched(folder, mode="", unknown=(), every=False):
             search.start(built, evaluation)
             insight.look(built, evaluation)
             search.run(Budget(candidates=10))
-        best = search.best_nodes(1)[0]
+        best = best_nodes(search.tree, search.incumbent, 1)[0]
         path = [(evaluator.build(n.program), n.evaluation) for n in best.path()]
         evidence = insight.trajectory(path)
         search.observe()

@@ -10,6 +10,7 @@ import engine.search.loop
 from engine.errors import MachineError, UsageError
 from engine.model import Outcome
 from engine.rules.model import Proposal
+from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.parts import Observation
@@ -63,7 +64,7 @@ def test_edits_that_gain_nothing_are_left_out_of_the_suggestion(tmp_path):
     search = start(tmp_path, Factors(("2.0", "1.002", "1.001")))
     search.run(Budget(candidates=200))
     assert search.incumbent is not None
-    best = search.best_nodes(1)[0]
+    best = best_nodes(search.tree, search.incumbent, 1)[0]
     assert best.depth == 1
     assert speed(best.program.data.decode()) == 2.0
 
@@ -380,6 +381,7 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
             best = program(of.data.decode() + f"// speed 1.{5 + len(self.searched)} tiled\n")
             built = evaluator.build(best)
             self.taken_over(best, "tile")
+            yield []
             found = Proposal("tuner", "tile", "Tile by 32 (the best of 4 points)", proposal.edits, {"n": 32}, 0.5)
             evaluation = evaluator._evaluation(built)
             return SimpleNamespace(

@@ -11,7 +11,7 @@ from engine.tune.feasible import feasible
 from engine.tune.space import Excluded
 from engine.tune.strategy import NAMES
 from engine.tune.template import tunable
-from engine.tune.tuner import Mark
+from engine.tune.tried import Mark
 
 from .kernels import SAXPY, template
 

@@ -1,0 +1,51 @@
+"""What became of a tuner's points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine.model import Evaluation, Outcome
+from engine.tune.space import Point
+
+# What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
+WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
+PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One evaluated point. `value` is log2 of its speedup over the original, None where it failed."""
+
+    id: int
+    point: Point
+    evaluation: Evaluation
+    value: float | None
+    effort: int = 0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How good the best was after so many evaluations on the device (and configurations decided in all)."""
+
+    evaluations: int
+    configurations: int
+    elapsed_s: float
+    ratio: float  # of the best so far, over the original
+    time_us: float  # of the best so far: weighted geometric mean over the timing cases
+
+
+def value_of(evaluation: Evaluation) -> float | None:
+    measurement = evaluation.measurement
+    if measurement is None or evaluation.outcome not in (*PASSED, Outcome.DUPLICATE, Outcome.UNSTABLE):
+        return None
+    return math.log2(max(measurement.ratio, 1e-9))
+
+
+def mean_us(evaluation: Evaluation, *, original: bool) -> float:
+    """The weighted geometric mean of the cases' times in microseconds; 0 where nothing was measured."""
+    cases = evaluation.measurement.cases if evaluation.measurement is not None else ()
+    total = sum(c.weight for c in cases)
+    if not total:
+        return 0.0
+    return math.exp(sum(c.weight * math.log(c.original_us if original else c.candidate_us) for c in cases) / total)
