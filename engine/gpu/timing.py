@@ -20,6 +20,7 @@ import numpy as np
 from engine.gpu.buffers import CaseBuffers
 from engine.gpu.checks import Checker
 from engine.gpu.device import Call, Loaded
+from engine.gpu.yardsticks import Yardsticks
 from engine.model import LaunchConfig
 from engine.statistics import paired_ratio
 
@@ -75,7 +76,7 @@ class Timer:
         self._extra: dict[int, list[CaseBuffers]] = {}
         self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(4 * BATCH)]
         self._busy_until = 0.0
-        self._known_us: dict[tuple[int, int], list[float]] = {}
+        self._yardsticks = Yardsticks()
         self._recording = cp.cuda.Stream(non_blocking=True)
         self._graphs: dict[tuple[object, ...], Any] = {}
         self._salt = cp.zeros(1, cp.uint64)
@@ -134,12 +135,7 @@ class Timer:
         buffers = self.checker.buffers(index)
         buffers.draw(seed, "declared", widen=False)
         calls = [Call(loaded, launches, buffers.arguments(buffers.main)) for loaded, launches in programs]
-        # The yardstick's own time hardly moves: it is not warmed up anew for every candidate.
-        yardstick = self._known_us.get((index, id(programs[0][0]))) or self._warm_up(calls[0], buffers)[0]
-        self._known_us = {
-            (index, id(programs[0][0])): yardstick,
-            **{k: v for k, v in self._known_us.items() if k[0] != index},
-        }
+        yardstick = self._yardsticks.of(index, programs[0][0], lambda: self._warm_up(calls[0], buffers)[0])
         most_us = min(yardstick) / bar if bar else math.inf
         warm = [yardstick, *(self._warm_up(call, buffers)[0] for call in calls[1:-1])]
         own, hopeless = self._warm_up(calls[-1], buffers, most_us)
