@@ -248,6 +248,10 @@ class SharedInsight:
                 return len(counted) + len(looked), missing
             time.sleep(0.1)
 
+    @property
+    def unusable(self) -> str:
+        return self._inner.unusable
+
     def weigh(self, digest: str, proposals: Any) -> Any:
         self.want(digest)
         return None if self._inner.known(digest) is None else self._inner.weigh(digest, proposals)

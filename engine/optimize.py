@@ -255,11 +255,8 @@ def _search(
     search: Search, evaluator: Evaluator, source: Proposals, budget: Budget, insight: Insight | None
 ) -> bool:  # fmt: skip
     """Search within the budget, less what its end takes; whether it was interrupted."""
-    limit = budget.seconds
-    if limit is not None:
-        reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit))
-        limit -= min(reserve + (_TRAJECTORY_S if insight is not None else 0.0), limit / 2)
-    within = Budget(limit, budget.candidates)
+    profiled = insight is not None and not insight.unusable
+    within = Budget(None if budget.seconds is None else _limit_s(budget.seconds, profiled), budget.candidates)
 
     def foresee() -> None:
         if insight is not None:
@@ -271,6 +268,12 @@ def _search(
         search.progress.stopped = INTERRUPTED
         return True
     return False
+
+
+def _limit_s(seconds: float, profiled: bool) -> float:
+    """When the search ends, of a run that may take so long: it confirms, and may profile, what it found."""
+    reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * seconds))
+    return seconds - min(reserve + (_TRAJECTORY_S if profiled else 0.0), seconds / 2)
 
 
 @dataclass(frozen=True)

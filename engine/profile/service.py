@@ -99,7 +99,7 @@ class ProfileService:
         self._held_by: defaultdict[str, float] = defaultdict(float)  # set of counters
         self.profiled = 0
         self._beginning = False  # a batch is on its way to the GPU, or on it
-        self.unusable = ""  # why no profile can be had, once that is known
+        self.unusable = source.unusable  # why no profile can be had, once that is known
         self._thread = threading.Thread(target=self._serve, name="profiler", daemon=True)
         self._thread.start()
 

@@ -58,6 +58,11 @@ class Evidence:
 class Insight(Protocol):
     """What the search asks of a profiler; every answer may be that there is none."""
 
+    @property
+    def unusable(self) -> str:
+        """Why there will be no counters, once that is known; else ""."""
+        ...
+
     def look(self, built: Built, evaluation: Evaluation) -> None:
         """A program worth building upon: have it diagnosed beside the search."""
         ...
@@ -144,6 +149,10 @@ class ProfilerInsight:
         self._seen: set[int] = set()
         self._passed = 0
 
+    @property
+    def unusable(self) -> str:
+        return self._service.unusable
+
     def look(self, built: Built, evaluation: Evaluation) -> None:
         digest = built.program.digest
         with self._lock:
@@ -205,13 +214,13 @@ class ProfilerInsight:
         return time.monotonic() - begin
 
     def foresee(self, path: Callable[[], Path]) -> None:
-        if not self._service.unusable:
+        if not self.unusable:
             if not self._every:
                 self._service.conclude()
             self._foreseen = self._aside.submit(lambda: self._ask_for(path()))
 
     def prepare(self, path: Path) -> None:
-        if self._service.unusable:
+        if self.unusable:
             return
         if self._foreseen is not None:  # what went wrong with it is met again below, if it matters
             concurrent.futures.wait([self._foreseen], timeout=_FORESEEN_S)
@@ -252,7 +261,7 @@ class ProfilerInsight:
         wanted: list[tuple[Built, Evaluation, Future[Answer]]] = []
         for built, evaluation in programs:
             digest, asked = built.program.digest, self._line_futures.get(built.program.digest)
-            if self._lined is None or self._lines_missing or self._service.unusable:
+            if self._lined is None or self._lines_missing or self.unusable:
                 break
             if digest in self._lines or (asked is not None and not asked.done()):
                 continue
@@ -402,14 +411,14 @@ class ProfilerInsight:
     def close(self) -> tuple[str, ...]:
         self._service.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
-        reasons = [self._service.unusable] if self._service.unusable else list(self._failures)
+        reasons = [self.unusable] if self.unusable else list(self._failures)
         notes = [f"no counters for some programs: {why}" for why in reasons[:2]]
-        if not self._service.unusable and len(self._seen) < self._passed:
+        if not self.unusable and len(self._seen) < self._passed:
             notes.append(
                 f"Nsight Compute counted {len(self._seen)} of {self._passed} programs that passed: its share of the GPU's time, or the "
                 "search's, was spent"
             )
-        if self._lines_missing and not self._service.unusable:
+        if self._lines_missing and not self.unusable:
             notes.append(f"no source lines in the diagnosis: {self._lines_missing}")
         return tuple(notes)
 

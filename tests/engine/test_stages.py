@@ -81,6 +81,15 @@ def test_a_short_run_does_not_wait_long_for_its_evidence(seconds: float | None, 
     assert engine.optimize._patience_s(Budget(seconds=seconds)) == patience
 
 
+@pytest.mark.parametrize(
+    ("seconds", "without", "more"), [(4.0, 2.0, 0.0), (10.0, 8.0, 3.0), (60.0, 52.0, 3.0), (600.0, 592.0, 3.0)]
+)
+def test_a_run_without_a_profiler_keeps_no_time_for_one(seconds: float, without: float, more: float) -> None:
+    """Most drivers let root alone read counters: a run of 10 s gave up three for what could not be had."""
+    assert engine.optimize._limit_s(seconds, False) == without
+    assert engine.optimize._limit_s(seconds, True) == without - more
+
+
 class Heavy(ScriptedEvaluator):
     """Builds every second candidate for as long as it is not closed."""
 
