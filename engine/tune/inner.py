@@ -26,7 +26,6 @@ POINTS = (
 _IDLE = (
     6  # points that lie far from each other: where none of them is new, the compiler does not heed these figures. Ours
 )
-_BEGUN = 8  # points of a template that are built before its turn comes: of those that it tries for certain. Ours
 _FEW_POINTS = 8  # where speeds are predicted: a point costs a second there
 
 
@@ -157,7 +156,7 @@ class TunerPart:
         )  # fmt: skip
         if template.default is not None:
             tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
-        tuner.begin(min(most, _BEGUN))
+        tuner.begin(min(most, self._in_flight // 2))  # not all: others may be waited for sooner
         return tuner
 
     def taken_over(self, program: Program, template: str) -> None:
