@@ -299,7 +299,7 @@ class Search:
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
     ) -> None:
         """Have what was built evaluated, or book it where nothing is left to evaluate."""
-        if proposal.proposer == TUNER:
+        if self._inner is not None and proposal.proposer == TUNER:
             self._complete()
             self._write_up()
             self._queued.append((parent, proposal))
@@ -328,7 +328,6 @@ class Search:
 
     def _begin_within(self, budget: Budget) -> None:
         """Begin to search within the templates whose turn has come."""
-        assert self._inner is not None or not self._queued
         while self._inner is not None and self._queued and len(self._within) < _WITHIN:
             parent, proposal = self._queued.popleft()
             champion, candidates = self._champion, budget.candidates
