@@ -12,11 +12,15 @@ import pytest
 import engine.optimize
 import engine.search.loop
 from benchmarks.searches import overhead
+from engine.evaluate.analysis import Analysis
 from engine.evaluate.model import Built
 from engine.model import Evaluation, Program
 from engine.optimize import optimize
+from engine.predict.targets import target_for
 from engine.profile.turns import WAITED
 from engine.search.progress import Budget
+from engine.spec.model import KernelSpec
+from engine.tune.offers import Offer
 from tests.faults.scripted import ScriptedEvaluator, kernel, options, scripted
 
 
@@ -113,3 +117,42 @@ def test_the_end_does_not_wait_for_what_is_still_built(tmp_path: Path) -> None:
         result, _ = optimize(wanted, machine)
     assert result.counts["candidates"]
     assert result.elapsed_s < 20
+
+
+class Started(Analysis):
+    """A front that notes whose worker was started."""
+
+    def __init__(self, log: list[str], spec: KernelSpec, root: Path, spec_path: str | None = None) -> None:
+        super().__init__(spec, root, target_for("sm_90"), spec_path)
+        self._log = log
+
+    def start(self) -> None:
+        assert self.original_program is not None  # a worker is told of it once, when it starts
+        self._log.append("front")
+        time.sleep(0.2)  # one thread alone would take as long for each
+
+    def offers(self, program: Program) -> list[Offer]:
+        return []
+
+    def close(self) -> None:
+        self._log.append("closed")
+
+
+def test_every_worker_is_started_beside_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen compilers and readers started when the first candidates needed them, each half a second, and the device stood idle."""
+    log: list[str] = []
+
+    class Opening(ScriptedEvaluator):
+        def open(self, original: Program) -> tuple[Built, Evaluation]:
+            while log.count("front") < 2:
+                time.sleep(0.01)
+            log.append("open")
+            return super().open(original)
+
+    with scripted(Opening()) as machine:
+        monkeypatch.setattr(machine.compiler, "warm", lambda: log.append("compilers"))
+        monkeypatch.setattr(machine, "front", lambda *arguments: Started(log, *arguments))
+        result, _ = optimize(options(kernel(tmp_path), tmp_path / "out", candidates=5), machine)
+    assert result.counts["candidates"] == 5
+    assert sorted(log[: log.index("open")]) == ["compilers", "front", "front"]  # it has two jobs
+    assert log[-1] == "closed"
