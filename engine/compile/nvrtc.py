@@ -117,7 +117,7 @@ class NvrtcCompiler:
         kept = self._cache.get(key) if key else None
         if kept is not None:
             with contextlib.suppress(*_MALFORMED):
-                return self._binary(kept[0], kept[1], begin, cached=True)
+                return self._binary(translation, kept[0], kept[1], begin, cached=True)
         nvcc = find_nvcc() is not None
         header, cubin = ({}, b"") if nvcc and needs_nvcc(translation.text) else self._run(translation, owner)
         log = str(header.get("log", ""))
@@ -133,22 +133,29 @@ class NvrtcCompiler:
             cubin, names, log = compile_nvcc(translation, self.arch, sandbox=self._sandbox)
             header = {"described": describe(cubin, names, log, translation.path)}
         try:
-            binary = self._binary(header["described"], cubin, begin, cached=False)
+            binary = self._binary(translation, header["described"], cubin, begin, cached=False)
         except _MALFORMED:
             raise CompileError("the compiler's process answered what is no answer", translation.path) from None
         if key:
             self._cache.put(key, header["described"], cubin)
         return binary
 
-    def _binary(self, plain: Mapping[str, Any], cubin: bytes, begin: float, *, cached: bool) -> Binary:
+    def _binary(
+        self, translation: Translation, plain: Mapping[str, Any], cubin: bytes, begin: float, *, cached: bool
+    ) -> Binary:
         """Raises one of `_MALFORMED` where `plain` is not what `describe` gives: it comes from a file or a worker."""
+        entries = tuple(map(str, plain["entries"]))
+        resources = tuple(Resources(*map(int, each)) for each in plain["resources"])
+        most_threads = tuple(None if most is None else int(most) for most in plain["most_threads"])
+        if {len(resources), len(most_threads), len(translation.expressions) or len(entries)} != {len(entries)}:
+            raise ValueError("not one of each for every entry")
         return Binary(
             cubin=cubin,
             arch=self.arch,
-            entries=tuple(map(str, plain["entries"])),
-            resources=tuple(Resources(*map(int, each)) for each in plain["resources"]),
+            entries=entries,
+            resources=resources,
             code_hash=str(plain["code_hash"]),
-            most_threads=tuple(None if most is None else int(most) for most in plain["most_threads"]),
+            most_threads=most_threads,
             kept_bytes=int(plain["kept_bytes"]),
             compile_s=time.perf_counter() - begin,
             cached=cached,

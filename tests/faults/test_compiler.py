@@ -45,6 +45,10 @@ while True:
         odd = {{"entries": ["k"], "resources": [float("inf")], "code_hash": 1, "most_threads": [], "kept_bytes": 0, "log": ""}}
         wire.send(sink, {{"ok": True, "described": odd}})
         continue
+    if "short_here" in text:
+        short = {{"entries": ["k"], "resources": [[32, 0, 0, 0, 0, 0]], "code_hash": "h", "most_threads": [], "kept_bytes": 0, "log": ""}}
+        wire.send(sink, {{"ok": True, "described": short}})
+        continue
     if "useless_here" in text:
         wire.send(sink, {{"refused": "the compiler did not say what 'k' uses", "log": ""}})
         continue
@@ -84,6 +88,7 @@ def test_each_costs_one_candidate_and_the_compiler_is_replaced(builder: tuple[Bu
         ("hang_here", "did not finish within 1 s"),
         ("garbage_here", "the compiler"),
         ("odd_here", "what is no answer"),
+        ("short_here", "what is no answer"),
         ("useless_here", "did not say what 'k' uses"),
     ):
         compiler._timeout_s = 1.0 if name == "hang_here" else 60.0
