@@ -159,7 +159,7 @@ class Search:
                 idle = not pending and self._running is None and not self._within
                 if idle and exhausted and self._feed is not None and not self._spent(budget):
                     with self._timed("waited for answers"):
-                        came = self._feed.wait(self._left_s(budget))
+                        came = self._feed.wait(budget.left_s(self.elapsed_s))
                     if came:
                         continue
                     exhausted = not self._spent(budget)
@@ -193,11 +193,10 @@ class Search:
     def _await(self, pending: _Builds, budget: Budget) -> set[Future[Any]]:
         """Wait for something to go on with."""
         running: list[Future[Any]] = [] if self._running is None else [self._running.answer]
-        waiting = time.monotonic()
         wanted = [future for within in self._within for future in within.wanted]
-        done, _ = wait(
-            [*running, *pending, *wanted, *self._coming], timeout=self._left_s(budget), return_when=FIRST_COMPLETED
-        )
+        some = [*running, *pending, *wanted, *self._coming]
+        waiting = time.monotonic()
+        done, _ = wait(some, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
         if not running:
             # Where the tree could say nothing, fewer are compiled than might be: that is no time of the compilers.
             self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
@@ -214,13 +213,8 @@ class Search:
             self._begin_within(budget)
             self._fill(pending, budget)
 
-    def _left_s(self, budget: Budget) -> float | None:
-        return None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
-
     def _spent(self, budget: Budget) -> bool:
-        if budget.seconds is not None and self.elapsed_s >= budget.seconds:
-            return True
-        return budget.candidates is not None and self.progress.evaluated >= budget.candidates
+        return budget.spent(self.elapsed_s, self.progress.evaluated)
 
     def _fill(self, pending: _Builds, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
@@ -331,7 +325,9 @@ class Search:
         while self._inner is not None and self._queued and len(self._within) < _WITHIN:
             parent, proposal = self._queued.popleft()
             champion, candidates = self._champion, budget.candidates
-            left = Budget(self._left_s(budget), None if candidates is None else candidates - self.progress.evaluated)
+            left = Budget(
+                budget.left_s(self.elapsed_s), None if candidates is None else candidates - self.progress.evaluated
+            )
             steps = self._inner.search(parent.program, proposal, champion, left, self._executor, self._codes)
             self._within.append(Within(parent, champion, steps))
             self._advance(self._within[-1], budget)
@@ -344,7 +340,7 @@ class Search:
         found = within.advance()
         while found is None and (budget.candidates is not None or self._spent(budget)):
             with self._timed("wait"):
-                wait(within.wanted, timeout=self._left_s(budget), return_when=FIRST_COMPLETED)
+                wait(within.wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
             found = within.advance()
         if found is None:
             return

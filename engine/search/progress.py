@@ -23,6 +23,16 @@ class Budget:
     seconds: float | None = None
     candidates: int | None = None
 
+    def spent(self, elapsed_s: float, candidates: int) -> bool:
+        """Whether a limit is reached by so much."""
+        if self.seconds is not None and elapsed_s >= self.seconds:
+            return True
+        return self.candidates is not None and candidates >= self.candidates
+
+    def left_s(self, elapsed_s: float) -> float | None:
+        """The seconds that are left after so many; None: no limit."""
+        return None if self.seconds is None else max(0.0, self.seconds - elapsed_s)
+
 
 def in_flight(jobs: int, budget: Budget) -> int:
     """How many candidates to build ahead with so many compilers: enough that the GPU never waits, and of a budget of candidates at

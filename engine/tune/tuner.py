@@ -139,7 +139,7 @@ class Tuner:
         """
         for wanted in self.steps(budget):
             begin = time.monotonic()
-            wait(wanted, timeout=self._left_s(budget), return_when=FIRST_COMPLETED)
+            wait(wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
             self.book("wait", time.monotonic() - begin)
 
     def steps(self, budget: Budget, idle: int | None = None) -> Iterator[Sequence[Future[Built]]]:
@@ -198,9 +198,7 @@ class Tuner:
         return self._running is not None and self._running.trial == trial
 
     def _spent(self, budget: Budget) -> bool:
-        if budget.seconds is not None and self.elapsed_s >= budget.seconds:
-            return True
-        return budget.candidates is not None and self._begun >= budget.candidates
+        return budget.spent(self.elapsed_s, self._begun)
 
     @property
     def _begun(self) -> int:
@@ -247,15 +245,12 @@ class Tuner:
         first = next(iter(mine))
         if self._running is not None:  # till the device is free, waiting costs nothing
             either: list[Future[Any]] = [first, self._running.answer]
-            wait(either, timeout=self._left_s(budget), return_when=FIRST_COMPLETED)
-        if not first.done() and (patience := self._patience(mine[first].point, self._left_s(budget))):
+            wait(either, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+        if not first.done() and (patience := self._patience(mine[first].point, budget.left_s(self.elapsed_s))):
             begin = time.monotonic()
             wait([first], timeout=patience)
             self.book("wait", time.monotonic() - begin)
         return next((t for f, t in mine.items() if f.done()), None)
-
-    def _left_s(self, budget: Budget) -> float | None:
-        return None if budget.seconds is None else max(0.0, budget.seconds - self.elapsed_s)
 
     def _patience(self, point: Point, left: float | None) -> float:
         """How long the most wanted point is waited for, in seconds, where so many are left."""
