@@ -152,12 +152,14 @@ def optimize(
             options, machine, evaluator, gate, source, inner, foresight, executor, spec, program, out, on_progress
         ), out
     finally:
-        for pool in (executor, aside):
-            if pool is not None:
-                pool.shutdown(wait=False, cancel_futures=True)  # what is built at the end may take its time
+        pools = [pool for pool in (executor, aside) if pool is not None]
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
         if front is not None:
             front.close()
         evaluator.close()
+        for pool in pools:
+            pool.shutdown()  # what they waited for has ended with these: none goes on beside the next run
 
 
 def _run(

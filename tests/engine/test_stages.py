@@ -117,6 +117,7 @@ def test_the_end_does_not_wait_for_what_is_still_built(tmp_path: Path) -> None:
         result, _ = optimize(wanted, machine)
     assert result.counts["candidates"]
     assert result.elapsed_s < 20
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("build")]  # nor does it go on
 
 
 class Started(Analysis):
