@@ -28,8 +28,8 @@ from benchmarks.examples import commit, machine  # noqa: E402 - the path above m
 from benchmarks.selftest import device as described  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
 from engine.machine import Machine, make_machine  # noqa: E402
-from engine.model import Outcome  # noqa: E402
-from engine.selftest.cases import PASSED, SelfCase, load_cases  # noqa: E402
+from engine.model import PASSED, Outcome  # noqa: E402
+from engine.selftest.cases import SelfCase, load_cases  # noqa: E402
 from engine.selftest.run import Verdict, run_cases  # noqa: E402
 from engine.verify.defences import ALL, Defences  # noqa: E402
 

@@ -28,6 +28,10 @@ class Outcome(StrEnum):
     SCREENED = "screened"  # passed on the CPU; speed predicted, not measured
 
 
+# What a candidate that is right ends with, whatever its speed.
+PASSED = frozenset({Outcome.ACCEPTED, Outcome.SCREENED, Outcome.NO_DIFFERENCE, Outcome.SLOWER})
+
+
 @dataclass(frozen=True)
 class Program:
     """One version of the text: a node of the search tree.

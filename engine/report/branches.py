@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.model import PASSED
 from engine.report.read import Node, Run
 
 # More candidates make a page that nobody unfolds; deeper ones are shown at this depth with their parent named. Ours.
 _MOST, _DEEPEST = 1500, 40
-PASSED = frozenset({"accepted", "screened", "slower", "no_difference"})
 
 
 @dataclass(frozen=True)

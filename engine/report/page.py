@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import MachineError
-from engine.report.branches import PASSED, branches
+from engine.model import PASSED
+from engine.report.branches import branches
 from engine.report.read import Run
 from engine.report.roofline import Roofline, roofline
 from engine.report.sources import listings

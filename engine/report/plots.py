@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.model import PASSED
 from engine.report.read import Run
 from engine.report.roofline import Roofline
 from engine.report.svg import INK, Styles, draw, look
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _STEPS, _CASES, _STAGES, _DOTS = 40, 30, 24, 1500
 _LOG_FROM = 8.0  # largest over smallest speedup from which on an axis is logarithmic
 _FINE = 300.0  # largest over smallest up to which a logarithmic axis names 2 and 5 between the powers of ten
-_PASSED = ("accepted", "screened", "slower", "no_difference")
 _STAGE_LEAST = 0.005  # of all stages' time
 
 
@@ -118,7 +118,7 @@ def _search(run: Run, predicted: bool, styles: Styles) -> Plot | None:
     passed = [
         (n.elapsed_s, n.ratio)
         for n in run.nodes
-        if n.ratio and n.ratio > 0 and n.outcome in _PASSED and n.parent is not None
+        if n.ratio and n.ratio > 0 and n.outcome in PASSED and n.parent is not None
     ]
     if not passed:
         return None

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from typing import Any
 
 from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
-from engine.model import Evaluation, Failure, Outcome, Program
+from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
@@ -20,7 +20,6 @@ from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
 
-_PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 # Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
 _SWITCH_S = 0.0005
 
@@ -384,7 +383,7 @@ class Search:
         """What is left to do for candidates that are in the tree: nothing that the next evaluation has to wait for."""
         for booked in self._write_down():  # all, before anybody is told of one
             built, evaluation = booked.built, booked.entry.evaluation
-            if built is not None and self._watch is not None and evaluation.outcome in _PASSED:
+            if built is not None and self._watch is not None and evaluation.outcome in PASSED:
                 self._watch.passed(booked.node, built)  # which may wait for counters
             with self._timed(BOOK):
                 if built is not None and booked.best:
@@ -457,7 +456,7 @@ class Search:
         progress.evaluated += self._inner.points_of(evaluation.notes) if tuned and self._inner is not None else 1
         progress.elapsed_s = self.elapsed_s
         progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
-        if evaluation.outcome in _PASSED:
+        if evaluation.outcome in PASSED:
             progress.verified += 1
         for stage, seconds in evaluation.stage_s.items():
             self._stage(stage, seconds)

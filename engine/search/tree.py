@@ -307,9 +307,8 @@ class Tree:
             for key in proposal.alike if near else ():
                 gain = max(gain, near.get(key, gain))
             expected = node.gained + gain
-            if (
-                kept is not None and proposal.family not in kept
-            ):  # it costs as many candidates as there are steps to make again after it
+            # Closed off, it costs as many candidates as there are steps to make again after it.
+            if kept is not None and proposal.family not in kept:
                 expected = max(expected, node.best + gain / len(line.way))
             return expected / scale + curious * proposal.prior
 

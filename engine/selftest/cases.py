@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import OptimlError
-from engine.model import Outcome
+from engine.model import PASSED, Outcome
 
 FOLDER = Path(__file__).parent
 Suite = Literal["attacks", "honest"]
-PASSED = frozenset({Outcome.ACCEPTED, Outcome.SCREENED, Outcome.NO_DIFFERENCE, Outcome.SLOWER})
 
 
 @dataclass(frozen=True)

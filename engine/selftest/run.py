@@ -12,8 +12,8 @@ from pathlib import Path
 
 from engine.evaluate.model import Built, Evaluator, NotBuilt
 from engine.machine import Machine
-from engine.model import Evaluation, Failure, Outcome, Program
-from engine.selftest.cases import PASSED, SelfCase, original_text
+from engine.model import PASSED, Evaluation, Failure, Outcome, Program
+from engine.selftest.cases import SelfCase, original_text
 from engine.source.load import load_program
 from engine.spec.find import find_spec
 from engine.verify.defences import ALL, Defences

@@ -19,7 +19,7 @@ from engine.folders import results_folder
 from engine.front.client import LEAST_CORES, Front
 from engine.guardrails import LIMITS
 from engine.machine import Machine
-from engine.model import Evaluation, Outcome, Program
+from engine.model import PASSED, Evaluation, Outcome, Program
 from engine.optimize import LEAST
 from engine.provenance import provenance
 from engine.result import Refusal, check_version, keeps_suggestion
@@ -42,7 +42,7 @@ from engine.tune.selected import Confirming
 from engine.tune.space import Condition, Point
 from engine.tune.strategy import Known, Strategy, choose
 from engine.tune.template import ConstantTemplate, Template, program_at, tunable
-from engine.tune.tried import PASSED, Tried
+from engine.tune.tried import Tried
 from engine.tune.tuner import Tuner
 from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
 

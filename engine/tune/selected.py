@@ -13,7 +13,7 @@ from engine.errors import OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.evaluate.model import Built
 from engine.machine import Machine
-from engine.model import CaseTiming, Evaluation, Guardrail, Program
+from engine.model import PASSED, CaseTiming, Evaluation, Guardrail, Program
 from engine.optimize import LEAST
 from engine.source.parse import parse
 from engine.spec.model import KernelSpec
@@ -24,7 +24,6 @@ from engine.tune.reached import holds
 from engine.tune.result import Branch, Dispatch, TuneResult
 from engine.tune.space import Point
 from engine.tune.template import ConstantTemplate, program_at
-from engine.tune.tried import PASSED
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.model import Evaluation, Outcome
+from engine.model import PASSED, Evaluation, Outcome
 from engine.tune.space import Point
 
 # What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
 WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
-PASSED = (Outcome.ACCEPTED, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.SCREENED)
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Mark:
 
 
 def value_of(evaluation: Evaluation) -> float | None:
+    """log2 of the speedup over the original; None where there is none to go by."""
     measurement = evaluation.measurement
     if measurement is None or evaluation.outcome not in (*PASSED, Outcome.DUPLICATE, Outcome.UNSTABLE):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
-from engine.model import Evaluation, Failure, Outcome, Program
+from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.predict.targets import Figures, figures_for
 from engine.rules.model import Target
 from engine.search.journal import Entry, Journal
@@ -22,7 +22,7 @@ from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
 from engine.tune.template import Template, program_at
-from engine.tune.tried import PASSED, WRONG, Mark, Tried, mean_us, value_of
+from engine.tune.tried import WRONG, Mark, Tried, mean_us, value_of
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from benchmarks.mutate_verifier import CPU, GPU, Row, one, shown, worth
 from engine.machine import Machine, make_machine
-from engine.selftest.cases import PASSED, load_cases, original_text
+from engine.model import PASSED
+from engine.selftest.cases import load_cases, original_text
 from engine.spec.data import Draw, figures, generate
 from engine.spec.find import find_spec
 from engine.verify.defences import ALL, Defences

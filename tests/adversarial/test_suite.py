@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from engine.machine import Machine, make_machine
-from engine.selftest.cases import PASSED, SelfCase, load_cases, original_text, originals
+from engine.model import PASSED
+from engine.selftest.cases import SelfCase, load_cases, original_text, originals
 from engine.selftest.run import Verdict, run_cases
 from engine.verify.defences import ALL
 
