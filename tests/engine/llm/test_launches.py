@@ -353,7 +353,7 @@ def test_placing_an_edit_of_a_chains_launches_is_cheap(scan):
         text = answer(
             (BLOCKS, f"scan_blocks<<<blocks, {threads}>>>"), (ADD, f"add_sums<<<(n + 1023) / 1024, {threads}>>>")
         )
-        begin = time.process_time()
+        begin = time.thread_time()
         edited(text, scan)
-        times.append(time.process_time() - begin)
+        times.append(time.thread_time() - begin)
     assert sorted(times)[len(times) // 4] < 0.02  # others may use the machine meanwhile

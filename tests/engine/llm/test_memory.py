@@ -218,6 +218,6 @@ def test_an_evaluated_node_becomes_a_lesson_about_its_parent():
 def test_recalling_from_a_full_memory_is_cheap(tmp_path):
     memory = Memory(tmp_path / "memory.sqlite")
     memory._insert(replace(GOOD, rule=f"r{i}", idea=f"Idea {i}") for i in range(3000))
-    begin = time.process_time()
+    begin = time.thread_time()
     assert len(told(memory)) == 4
-    assert time.process_time() - begin < 0.5
+    assert time.thread_time() - begin < 0.5
