@@ -177,12 +177,16 @@ class Tuner:
                 self.progress.stopped = ended
                 return
             trial = self._next(trials, budget) if trials else None
+            waits = trial is None
+            while trial is not None and self._settled(trial):
+                # To choose anew after each takes as long as many need on the device, which has nothing to do meanwhile.
+                trials = [other for other in trials if other is not trial]
+                trial = self._there(trials) if beside and not self._ended(budget, idle) else None
             if trial is not None:
-                if not self._settled(trial):
-                    self._evaluate(trial, device)
-            elif self._running is None:
+                self._evaluate(trial, device)
+            elif waits and self._running is None:
                 yield [self._pending[t.point] for t in trials if t.point in self._pending]
-            if trial is None or not beside:
+            if waits or not beside:
                 self._complete()
             self._write()
 
@@ -250,7 +254,11 @@ class Tuner:
             begin = time.monotonic()
             wait([first], timeout=patience)
             self.book("wait", time.monotonic() - begin)
-        return next((t for f, t in mine.items() if f.done()), None)
+        return self._there(trials)
+
+    def _there(self, trials: Sequence[Trial]) -> Trial | None:
+        """The first of these that is built."""
+        return next((t for t in trials if t.point in self._pending and self._pending[t.point].done()), None)
 
     def _patience(self, point: Point, left: float | None) -> float:
         """How long the most wanted point is waited for, in seconds, where so many are left."""

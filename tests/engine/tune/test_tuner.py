@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -360,3 +361,27 @@ def test_a_template_is_left_with_nothing_on_the_device(tmp_path):
     with pytest.raises(RefusedError, match="no point of the template could be built"):
         run(tmp_path / "refused", slow, name="exhaustive", seconds=60)
     assert ran == plain.evaluated[:1]
+
+
+def test_points_that_turn_out_to_be_known_are_booked_together(tmp_path):
+    """A choice was made anew after each, with nothing on the device meanwhile."""
+    asked = []
+
+    class Same(Evaluator):
+        def build(self, program):
+            built = super().build(program)
+            return replace(built, binary=replace(built.binary, code_hash="the same"))
+
+    class Watched(Listed):
+        def __init__(self, strategy):
+            super().__init__("exhaustive", Known(tuple(strategy._left), 0, None))
+
+        def ask(self, count):
+            asked.append(count)
+            time.sleep(0.01)  # what was asked for before is built meanwhile
+            return super().ask(count)
+
+    tuner = run(tmp_path, Same(), name="exhaustive", budget=40, wrap=Watched, seconds=60)
+    known = tuner.progress.outcomes[Outcome.DUPLICATE]
+    assert known > 20
+    assert len(asked) < len(tuner.tried) - known / 2
