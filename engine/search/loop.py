@@ -168,22 +168,11 @@ class Search:
                 done = self._await(pending, budget)
                 if self._running is not None and self._running.answer in done:
                     self._complete()
-                self._go_on_within(pending, budget)
+                self._occupy(pending, budget)
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
-                built = [future for future in pending if future in done]
-                for future in built:
-                    parent, proposal, program = pending.pop(future)
-                    self._finish(future, parent, proposal, program, budget)
-                    if self._spent(budget):
-                        self.progress.stopped = "the budget is spent"
-                        return
-                    if self._running is not None or future is built[-1]:  # else the next one first: the device waits
-                        self._write_up()
-                        self._fill(pending, budget)
-                if not built:
-                    self._write_up()
+                self._write_up()
         finally:
             for future, (parent, _, _) in pending.items():
                 future.cancel()
@@ -201,16 +190,20 @@ class Search:
             self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
         return done
 
-    def _go_on_within(self, pending: _Builds, budget: Budget) -> None:
-        """Let the searches within templates go on that have something to evaluate."""
+    def _occupy(self, pending: _Builds, budget: Budget) -> None:
+        """Give the device what is ready for it; what else is to be done is done beside the candidate that is on it then, if any."""
         for within in [within for within in self._within if within.ready]:
             if self._spent(budget):
                 return
             self._complete()
-            self._write_up()
             self._advance(within, budget)
-            self._begin_within(budget)
-            self._fill(pending, budget)
+        self._begin_within(budget)
+        for future in [future for future in pending if future.done()]:
+            if self._spent(budget):
+                return
+            self._finish(future, *pending.pop(future), budget)
+            if self._running is not None:
+                return
 
     def _spent(self, budget: Budget) -> bool:
         return budget.spent(self.elapsed_s, self.progress.evaluated)
@@ -228,7 +221,9 @@ class Search:
                 return False
             try:
                 with self._timed(SELECT):
-                    chosen = self.tree.select()
+                    chosen = self.tree.select(
+                        elsewhere=budget.candidates is None and len(pending) < self._in_flight // 2
+                    )
             except NotYet as awaited:  # what is built already can be evaluated meanwhile
                 self._coming = [awaited.coming]
                 return False
@@ -293,8 +288,6 @@ class Search:
     ) -> None:
         """Have what was built evaluated, or book it where nothing is left to evaluate."""
         if self._inner is not None and proposal.proposer == TUNER:
-            self._complete()
-            self._write_up()
             self._queued.append((parent, proposal))
             self._begin_within(budget)
             return
@@ -322,6 +315,7 @@ class Search:
     def _begin_within(self, budget: Budget) -> None:
         """Begin to search within the templates whose turn has come."""
         while self._inner is not None and self._queued and len(self._within) < _WITHIN:
+            self._complete()  # the device is theirs as long as they can go on
             parent, proposal = self._queued.popleft()
             champion, candidates = self._champion, budget.candidates
             left = Budget(

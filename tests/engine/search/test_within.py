@@ -139,3 +139,41 @@ def test_what_was_measured_beside_an_earlier_best_does_not_take_the_place_of_a_b
     assert templates.log.index(("begins", "1.3")) < [what for what, _ in templates.log].index("best")
     assert best
     assert all(best)  # at 2.0 times, and then on top of the template's 1.3: never at 1.3 alone
+
+
+def test_the_next_candidate_is_on_the_device_before_more_are_chosen(tmp_path):
+    """It stood idle for that after each stretch of a template, although others were built."""
+    templates = Templates(("1.3",))
+    busy = []
+
+    class Patient(Evaluator):
+        built = 0
+
+        def build(self, of):
+            self.built += 1
+            return super().build(of)
+
+        def evaluate(self, built, incumbent, *, brief=False):
+            until = time.monotonic() + 10
+            while self.built < 5 and time.monotonic() < until:  # the original, the template and the others
+                time.sleep(0.001)
+            time.sleep(0.05)  # what was built is there for whoever looks
+            return super().evaluate(built, incumbent, brief=brief)
+
+    evaluator, original = Patient(templates, after=2), program()
+    tree = Tree(original, lambda of: [*templates.proposals(of), *Factors(("0.7", "0.8", "0.9"))(of)], 0)
+    choose = tree.select
+
+    def select(**how):
+        if templates.log[-1:] == [("ends", "1.3")]:
+            busy.append(search._running is not None)
+        return choose(**how)
+
+    tree.select = select
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    with ThreadPoolExecutor(4) as executor:
+        search = Search(tree, evaluator, journal, executor, in_flight=6, inner=templates)
+        search.start(*evaluator.open(original))
+        search.run(Budget(seconds=60))
+    assert busy
+    assert all(busy)
