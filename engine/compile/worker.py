@@ -15,8 +15,6 @@ from engine.compile.describe import describe
 from engine.errors import CompileError
 
 _REQUEST_LIMIT = 64 << 20
-# Who feeds the device needs a core for a millisecond at a time, and with all compilers at work there is none free.
-_NICE = 10
 _PCH_HEAP_BYTES = 1 << 30  # NVRTC's default heap is too small for a precompiled CUB header
 
 
@@ -64,7 +62,6 @@ def main() -> None:
 
     from engine.compile.cubin import include_folders
 
-    os.nice(_NICE)
     source: BinaryIO = os.fdopen(os.dup(0), "rb")
     sink: BinaryIO = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not break the frames

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -226,19 +225,6 @@ def test_workers_outlive_the_threads_that_ask(compiler: NvrtcCompiler) -> None:
     assert all(worker.alive for worker in compiler._workers)
     compiler.compile(of(PLAIN.replace("2;", "78;")))
     assert before <= {worker.pid for worker in compiler._workers}
-
-
-def test_compilers_leave_the_processor_to_who_feeds_the_device(compiler: NvrtcCompiler) -> None:
-    compiler.compile(of(PLAIN.replace("2;", "79;")))
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
-    family = {worker.pid for worker in compiler._workers}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    levels = [os.getpriority(os.PRIO_PROCESS, pid) for pid in family]
-    assert max(levels) >= os.getpriority(os.PRIO_PROCESS, 0) + 10
 
 
 def test_many_threads_get_their_own_answers(compiler: NvrtcCompiler) -> None:
