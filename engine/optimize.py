@@ -40,7 +40,7 @@ from engine.search.insight import PATIENCE_S, Evidence, Insight
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.predicted import PredictedWatch
-from engine.search.progress import INTERRUPTED, Budget, Progress, in_flight
+from engine.search.progress import INTERRUPTED, SPARE, Budget, Progress, in_flight
 from engine.search.reward import CONSTANTS, Reward
 from engine.search.shorten import steps_that_count
 from engine.search.tree import Node, Strategy, Tree
@@ -139,7 +139,12 @@ def optimize(
         templates = Ahead(here, None if front is None else front.offers, aside)
         foresight = Foresight([source, templates], aside)
         inner = TunerPart(
-            templates, machine.target, evaluator, in_flight=machine.jobs + 2, seed=options.seed, foresee=foresight.soon
+            templates,
+            machine.target,
+            evaluator,
+            in_flight=machine.jobs + SPARE,
+            seed=options.seed,
+            foresee=foresight.soon,
         )
     try:
         foresight.soon(program)

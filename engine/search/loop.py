@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from engine.attentive import attentive
 from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
-from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, READ, SELECT, Budget, Progress
+from engine.search.progress import (
+    BESIDE,
+    BOOK,
+    EDIT,
+    JOURNAL,
+    NOTHING_LEFT,
+    READ,
+    SELECT,
+    SPARE,
+    Budget,
+    Progress,
+)  # fmt: skip
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
-
-# Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. As in tuning. Ours.
-_SWITCH_S = 0.0005
 
 # Templates that are searched at once: while one waits for the compilers the device works for another. Ours.
 _WITHIN = 2
@@ -57,6 +65,7 @@ class Search:
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
         self._running: Running | None = None
+        self._pending: _Builds = {}
         self._queued: deque[tuple[Node, Proposal]] = deque()  # templates whose turn comes
         self._within: list[Within] = []
         self._booked: deque[Booked] = deque()
@@ -132,7 +141,7 @@ class Search:
         """
         self._device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         try:
-            with _attentive():
+            with attentive():
                 self._run(budget, nearly, then)
                 self._complete()
                 for within in list(self._within):  # it ends with what it has
@@ -148,14 +157,13 @@ class Search:
             self._write_down()
 
     def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
-        pending: _Builds = {}
         try:
             while True:
                 if nearly is not None and self._spent(nearly):
                     nearly = None
                     then()
-                exhausted = self._fill(pending, budget)
-                idle = not pending and self._running is None and not self._within
+                exhausted = self._fill(budget)
+                idle = not self._pending and self._running is None and not self._within
                 if idle and exhausted and self._feed is not None and not self._spent(budget):
                     with self._timed("waited for answers"):
                         came = self._feed.wait(budget.left_s(self.elapsed_s))
@@ -165,24 +173,25 @@ class Search:
                 if idle and not self._coming:
                     self.progress.stopped = NOTHING_LEFT if exhausted else "the budget is spent"
                     return
-                done = self._await(pending, budget)
+                done = self._await(budget)
                 if self._running is not None and self._running.answer in done:
                     self._complete()
-                self._occupy(pending, budget)
+                self._occupy(budget)
                 if self._spent(budget):
                     self.progress.stopped = "the budget is spent"
                     return
                 self._write_up()
         finally:
-            for future, (parent, _, _) in pending.items():
+            for future, (parent, _, _) in self._pending.items():
                 future.cancel()
                 self.tree.settle(parent)
+            self._pending = {}
 
-    def _await(self, pending: _Builds, budget: Budget) -> set[Future[Any]]:
+    def _await(self, budget: Budget) -> set[Future[Any]]:
         """Wait for something to go on with."""
         running: list[Future[Any]] = [] if self._running is None else [self._running.answer]
         wanted = [future for within in self._within for future in within.wanted]
-        some = [*running, *pending, *wanted, *self._coming]
+        some = [*running, *self._pending, *wanted, *self._coming]
         waiting = time.monotonic()
         done, _ = wait(some, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
         if not running:
@@ -190,7 +199,7 @@ class Search:
             self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
         return done
 
-    def _occupy(self, pending: _Builds, budget: Budget) -> None:
+    def _occupy(self, budget: Budget) -> None:
         """Give the device what is ready for it; what else is to be done is done beside the candidate that is on it then, if any."""
         for within in [within for within in self._within if within.ready]:
             if self._spent(budget):
@@ -198,17 +207,17 @@ class Search:
             self._complete()
             self._advance(within, budget)
         self._begin_within(budget)
-        for future in [future for future in pending if future.done()]:
+        for future in [future for future in self._pending if future.done()]:
             if self._spent(budget):
                 return
-            self._finish(future, *pending.pop(future), budget)
+            self._finish(future, *self._pending.pop(future), budget)
             if self._running is not None:
                 return
 
     def _spent(self, budget: Budget) -> bool:
         return budget.spent(self.elapsed_s, self.progress.evaluated)
 
-    def _fill(self, pending: _Builds, budget: Budget) -> bool:
+    def _fill(self, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
         self._coming = []
         with self._timed(BOOK):
@@ -216,14 +225,15 @@ class Search:
                 self.tree.offer(node, proposals)
             self.observe()
         running = int(self._running is not None) + len(self._within) + len(self._queued)
-        while len(pending) + running < self._in_flight:
-            if budget.candidates is not None and self.progress.evaluated + len(pending) + running >= budget.candidates:
+        while len(self._pending) + running < self._in_flight:
+            if (
+                budget.candidates is not None
+                and self.progress.evaluated + len(self._pending) + running >= budget.candidates
+            ):
                 return False
             try:
                 with self._timed(SELECT):
-                    chosen = self.tree.select(
-                        elsewhere=budget.candidates is None and len(pending) < self._in_flight // 2
-                    )
+                    chosen = self.tree.select()
             except NotYet as awaited:  # what is built already can be evaluated meanwhile
                 self._coming = [awaited.coming]
                 return False
@@ -242,21 +252,21 @@ class Search:
             if self._inner is not None and proposal.proposer == TUNER:
                 # Its first point may be known by another way: the others are not.
                 self._inner.ready(parent.program, proposal, self._executor)
-            elif program.digest in self.tree.digests or program.digest in self._texts(pending):
+            elif program.digest in self.tree.digests or program.digest in self._texts():
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue
             building: Future[Built] = Future()
             self._executor.submit(self._build, program, building)
             # Beside that: where it turns out the best, the search goes on from it at once.
             self._executor.submit(self._read, program, building)
-            pending[building] = (parent, proposal, program)
+            self._pending[building] = (parent, proposal, program)
         return False
 
-    def _texts(self, pending: _Builds) -> Iterator[str]:
+    def _texts(self) -> Iterator[str]:
         """The digests of what is built or evaluated."""
         if self._running is not None:
             yield self._running.program.digest
-        for _, _, program in pending.values():
+        for _, _, program in self._pending.values():
             yield program.digest
 
     def observe(self) -> None:
@@ -321,7 +331,9 @@ class Search:
             left = Budget(
                 budget.left_s(self.elapsed_s), None if candidates is None else candidates - self.progress.evaluated
             )
-            steps = self._inner.search(parent.program, proposal, champion, left, self._executor, self._codes)
+            steps = self._inner.search(
+                parent.program, proposal, champion, left, self._executor, self._codes, self._compiling
+            )
             self._within.append(Within(parent, champion, steps))
             self._advance(self._within[-1], budget)
 
@@ -332,8 +344,9 @@ class Search:
         """
         found = within.advance()
         while found is None and (budget.candidates is not None or self._spent(budget)):
-            with self._timed("wait"):
-                wait(within.wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+            waiting = time.monotonic()
+            wait(within.wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+            self._stage("wait", time.monotonic() - waiting)
             found = within.advance()
         if found is None:
             return
@@ -460,26 +473,23 @@ class Search:
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        begin = time.monotonic()
+        begin, full = time.monotonic(), (self._compiling() or 0) >= self._in_flight - SPARE
         try:
             yield
         finally:
-            self._stage(stage, time.monotonic() - begin)
+            spent = time.monotonic() - begin
+            self._stage(stage, spent)
+            if full and self._compiling() is not None:
+                self._stage(BESIDE, spent)
+
+    def _compiling(self) -> int | None:
+        """How many builds are awaited; None where the device has something to do, or could have."""
+        awaited = [*self._pending, *(future for within in self._within for future in within.wanted)]
+        return None if self._running is not None or any(future.done() for future in awaited) else len(awaited)
 
     def summary(self) -> Mapping[str, int]:
         """Candidates by outcome."""
         return {outcome.value: n for outcome, n in sorted(self.progress.outcomes.items())}
-
-
-@contextlib.contextmanager
-def _attentive() -> Iterator[None]:
-    """Have the interpreter change threads often within."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:

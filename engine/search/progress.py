@@ -8,12 +8,15 @@ from engine.model import Outcome
 
 # Stages of the search's own work: asking the tree (and a strategy) what to try next, writing its text, booking what came of it.
 SELECT, READ, EDIT, BOOK, JOURNAL = "select", "read", "edit", "book", "journal"
+# What of these was done while every compiler was at work and nothing was ready for the device: it waited for them in any case.
+BESIDE = "beside the compilers"
 # Why a search ended. After an interrupt nothing was confirmed.
 INTERRUPTED = "it was interrupted"
 NOTHING_LEFT = "nothing is left to try"
 # Candidates in flight. With 18 of 100 in flight tree search finds up to 2 doublings less on simulated kernels than with 5
 # (benchmarks/landscapes.py --in-flight 18). Ours.
 _AHEAD_SHARE, _LEAST_AHEAD = 20, 4
+SPARE = 2  # builds that wait for a compiler, so that none of them waits for a build
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Budget:
 def in_flight(jobs: int, budget: Budget) -> int:
     """How many candidates to build ahead with so many compilers: enough that the GPU never waits, and of a budget of candidates at
     most a twentieth, because what is in flight was chosen without what it brings."""
-    most = jobs + 2
+    most = jobs + SPARE
     return most if budget.candidates is None else min(most, max(_LEAST_AHEAD, budget.candidates // _AHEAD_SHARE))
 
 

@@ -178,7 +178,6 @@ class Tree:
     ) -> None:  # fmt: skip
         self._propose, self._strategy, self._weigh = propose, strategy, weigh
         self._coming, self._patient = coming, True
-        self._elsewhere, self._awaited = False, list[NotYet]()
         self.reward = reward or Reward()
         self.mixture = Mixture()
         self.experience = Experience()
@@ -189,11 +188,10 @@ class Tree:
         self.nodes: dict[int, Node] = {0: self.root}
         self.digests: dict[str, Node] = {original.digest: self.root}
 
-    def select(self, *, elsewhere: bool = False) -> tuple[Node, Proposal] | None:
+    def select(self) -> tuple[Node, Proposal] | None:
         """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending.
 
-        Raises NotYet, with nothing marked, where the tree policy cannot tell before it knows a program's proposals; with `elsewhere` it
-        passes such programs over, and raises where it can choose nothing but them.
+        Raises NotYet, with nothing marked, where the tree policy cannot tell before it knows a program's proposals.
         """
         late = self._arrived() if self._strategy != "random" else None
         if late is not None:
@@ -201,11 +199,10 @@ class Tree:
                 step.pending += 1
             return late
         self._patient = self._strategy != "mcts"  # what is drawn at random cannot be drawn again
-        self._elsewhere, self._awaited = elsewhere, []
         try:
             chosen = self._flat() if self._patient else self._puct()
         finally:
-            self._patient, self._elsewhere = True, False
+            self._patient = True
         if chosen is None:
             return None
         node, proposal = chosen
@@ -256,17 +253,16 @@ class Tree:
 
     def _puct(self) -> tuple[Node, Proposal] | None:
         node = self.root
-        over: set[int] = set()  # nodes below which nothing can be chosen now
         while True:
             # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel. What was gained below a node sets its scale:
             # a per cent is much among refinements of a rewrite, and nothing beside the rewrite.
             scale = max(LEAST_SCALE, node.best - node.gained)
             curious = EXPLORATION * max(1.0, self.root.visits / REFINED) * math.sqrt(node.visits + node.pending)
-            below = [child for child in self._below(node) if child.id not in over]
+            below = self._below(node)
             line = self._line(node)
             kept = line.kept
-            edits = self._proposals(node) if self._read(node) else []
-            if edits and below and not self._may_widen(node):
+            edits = self._proposals(node)
+            if below and not self._may_widen(node):
                 edits = [edit for edit in edits if kept is not None and edit.family not in kept]
             edit: Proposal | None = None
             score, best = -math.inf, None
@@ -283,13 +279,10 @@ class Tree:
                 node = best
             elif edit is not None:
                 return node, edit
-            elif node is not self.root:
-                over.add(node.id)
-                node = self.root  # choose again
-            elif self._awaited:
-                raise self._awaited[0]
-            else:
+            elif node is self.root:
                 return None
+            else:
+                node = self.root  # this branch is closed from now on; choose again
 
     def _below(self, node: Node) -> list[Node]:
         """The children of a node at or below which something can still be tried."""
@@ -298,8 +291,8 @@ class Tree:
     def _line(self, node: Node) -> Line:
         """The way from a node to the best program below it."""
         line = _line(node)
-        # Before the program at its end has said what it offers, nothing counts as closed off.
-        return line if self._read(line.way[-1]) else Line((node,))
+        self._proposals(line.way[-1])  # so that it has said what it offers
+        return line
 
     def _most_urgent(
         self, node: Node, edits: Sequence[Proposal], line: Line, kept: frozenset[tuple[str, str]] | None, scale: float,
@@ -327,23 +320,13 @@ class Tree:
         """The value of a child whose rule the best rewrite closes off: the worth that this rewrite, made after it, would give if gains
         add up, until that was tried."""
         worth = child.value()
-        if child.best > child.gained or not self._read(child):
+        if child.best > child.gained:
             return worth
+        self._proposals(child)
         rewrite = line.rules[0]
         if rewrite not in child.offers or any(rewrite == _rule(other.proposal) for other in child.children):
             return worth
         return max(worth, child.gained + node.best - node.gained - BEFORE_LOSS)
-
-    def _read(self, node: Node) -> bool:
-        """Whether a node's proposals are known. Raises NotYet where they are not and it cannot be passed over."""
-        try:
-            self._proposals(node)
-        except NotYet as awaited:
-            self._awaited.append(awaited)
-            if not self._elsewhere:
-                raise
-            return False
-        return True
 
     def _proposals(self, node: Node) -> list[Proposal]:
         if node.untried is None:

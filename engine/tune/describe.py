@@ -9,9 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from engine.errors import OptimlError
 from engine.model import LaunchConfig, Resources
 from engine.predict.occupancy import occupancy
-from engine.predict.targets import Figures
+from engine.predict.targets import Figures, figures_for
+
+
+def figures_of(arch: str) -> Figures | None:
+    """What is known of an architecture; None where that is nothing."""
+    try:
+        return figures_for(arch)
+    except OptimlError:
+        return None
 
 
 def of_launch(launch: LaunchConfig) -> Mapping[str, float]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.attentive import attentive
 from engine.config import Guardrails
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.model import Evaluator
@@ -26,7 +26,7 @@ from engine.result import Refusal, check_version, keeps_suggestion
 from engine.rules import rules
 from engine.rules.model import Target
 from engine.search.journal import Journal
-from engine.search.progress import INTERRUPTED, Budget, Progress
+from engine.search.progress import INTERRUPTED, SPARE, Budget, Progress
 from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
 from engine.spec.find import find_spec
@@ -49,7 +49,6 @@ from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
 _CONFIRMED = 3
 _RUN_OFF = 3  # points that are timed closely for each shape. Ours
-_SWITCH_S = 0.0005
 _TOLD = 200  # characters of a template in the journal's settings; with a digest of what is longer
 _MANY = 200  # points, from which on their texts are read in processes of their own. Ours
 # A shape gets a configuration of its own only where it gains so much over the general one. Ours.
@@ -229,18 +228,16 @@ class _Run:
             executor = ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build")
             tuner = Tuner(
                 self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
-                in_flight=self.machine.jobs + 2, journal=journal, on_progress=on_progress,
+                in_flight=self.machine.jobs + SPARE, journal=journal, on_progress=on_progress,
             )  # fmt: skip
             tuner.start(built, original)
             earlier = (len(tuner.tried), tuner.evaluations)  # of the run that this one goes on with
             setup_s = time.monotonic() - begin
             tuner.spent_s(setup_s)
             interrupted = False
-            interval = sys.getswitchinterval()
-            # Who feeds the device waits for the interpreter several times a point, for so long each, while others read text.
-            sys.setswitchinterval(_SWITCH_S)
             try:
-                tuner.run(Budget(self._limit(), options.budget.candidates))
+                with attentive():
+                    tuner.run(Budget(self._limit(), options.budget.candidates))
                 if not tuner.tried and tuner.impossible:
                     check_left(self.template, self.points, tuner.impossible)
             except KeyboardInterrupt:
@@ -249,7 +246,6 @@ class _Run:
                 journal.withdraw()
                 raise
             finally:
-                sys.setswitchinterval(interval)
                 executor.shutdown(wait=False, cancel_futures=True)  # what is built may take its time
             searched_s = time.monotonic() - begin - setup_s
             best, refused = (None, []) if interrupted else self._confirmed(tuner)

@@ -328,36 +328,6 @@ def test_waiting_for_proposals_changes_nothing_that_is_chosen():
     assert orders[0] == orders[1]
 
 
-def test_what_is_not_known_yet_can_be_passed_over():
-    """The device stood idle while the proposals of the best program were looked for, with others still to be tried."""
-    wanted = Future()
-    tree = Tree(
-        program(),
-        Factors(("1.5", "0.7", "2.0", "0.9")),
-        0,
-        coming=lambda of: wanted if "speed 2.0" in of.data.decode() else None,
-    )
-    first = next(p for p in tree._proposals(tree.root) if "2.0" in p.summary)
-    tree.root.untried.remove(first)
-    best = tree.add(1, tree.root, first, program("kernel\n// speed 2.0 #2\n"), speeds("// speed 2.0"))
-    with pytest.raises(NotYet):
-        tree.select()
-    assert tree.root.pending == 0
-    tried = []
-    for number in range(2, 5):
-        node, proposal = tree.select(elsewhere=True)
-        tree.settle(node)
-        tried.append(proposal.summary)
-        tree.add(number, node, proposal, program(f"{number}\n// wrong"), Evaluation(Outcome.WRONG_RESULT))
-    assert {"2.0" in summary for summary in tried} == {False}
-    with pytest.raises(NotYet) as awaited:
-        tree.select(elsewhere=True)  # nothing else is left
-    assert awaited.value.coming is wanted
-    assert best.untried is None
-    tree._coming = lambda of: None
-    assert tree.select()[0] is best
-
-
 @pytest.mark.parametrize("strategy", ["greedy", "random"])
 def test_what_draws_at_random_does_not_ask_twice(strategy):
     tree = Tree(program(), Factors(("1.5", "2.0")), 0, strategy, coming=lambda of: pytest.fail("asked"))
