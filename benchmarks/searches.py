@@ -20,7 +20,7 @@ from benchmarks import roofline
 from benchmarks.bench import Place, Row, Settings, Table
 from benchmarks.examples import optiml
 from engine.errors import MachineError
-from engine.search.progress import BESIDE, NOTHING_LEFT
+from engine.search.progress import NOTHING_LEFT
 from engine.source.load import repository_root
 
 # What a run may take beyond its budget: setting up, validating and confirming. Ours; a run over it counts as failed.
@@ -40,8 +40,7 @@ WANTED_OVERHEAD = 0.1
 WANTED_BYTES = 500_000_000
 # Stages that stand in the run's one line of time: what they say adds up to at most the run's time. "wait" is for compilers.
 _AT_WORK = (
-    "wait", BESIDE, "verify", "time", "restart", "confirm", "guardrails", "profile", "waited for the profiler", "lost", "screen",
-    "predict",
+    "wait", "verify", "time", "restart", "confirm", "guardrails", "profile", "waited for the profiler", "lost", "screen", "predict",
 )  # fmt: skip
 
 

@@ -16,14 +16,12 @@ from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
 from engine.search.progress import (
-    BESIDE,
     BOOK,
     EDIT,
     JOURNAL,
     NOTHING_LEFT,
     READ,
     SELECT,
-    SPARE,
     Budget,
     Progress,
 )  # fmt: skip
@@ -331,9 +329,7 @@ class Search:
             left = Budget(
                 budget.left_s(self.elapsed_s), None if candidates is None else candidates - self.progress.evaluated
             )
-            steps = self._inner.search(
-                parent.program, proposal, champion, left, self._executor, self._codes, self._compiling
-            )
+            steps = self._inner.search(parent.program, proposal, champion, left, self._executor, self._codes)
             self._within.append(Within(parent, champion, steps))
             self._advance(self._within[-1], budget)
 
@@ -344,9 +340,8 @@ class Search:
         """
         found = within.advance()
         while found is None and (budget.candidates is not None or self._spent(budget)):
-            waiting = time.monotonic()
-            wait(within.wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
-            self._stage("wait", time.monotonic() - waiting)
+            with self._timed("wait"):
+                wait(within.wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
             found = within.advance()
         if found is None:
             return
@@ -473,19 +468,11 @@ class Search:
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        begin, full = time.monotonic(), (self._compiling() or 0) >= self._in_flight - SPARE
+        begin = time.monotonic()
         try:
             yield
         finally:
-            spent = time.monotonic() - begin
-            self._stage(stage, spent)
-            if full and self._compiling() is not None:
-                self._stage(BESIDE, spent)
-
-    def _compiling(self) -> int | None:
-        """How many builds are awaited; None where the device has something to do, or could have."""
-        awaited = [*self._pending, *(future for within in self._within for future in within.wanted)]
-        return None if self._running is not None or any(future.done() for future in awaited) else len(awaited)
+            self._stage(stage, time.monotonic() - begin)
 
     def summary(self) -> Mapping[str, int]:
         """Candidates by outcome."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -67,12 +67,11 @@ class InnerSearch(Protocol):
 
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        known: Mapping[tuple[object, ...], tuple[int, Evaluation]], compiling: Callable[[], int | None],
+        known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
     ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
         """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code.
 
-        `compiling` says how many other builds are awaited, None where one of them is ready for the device. Gives the builds of which
-        one is wanted before it can go on; it leaves the device free then.
+        Gives the builds of which one is wanted before it can go on; it leaves the device free then.
         """
         ...
 

@@ -8,8 +8,6 @@ from engine.model import Outcome
 
 # Stages of the search's own work: asking the tree (and a strategy) what to try next, writing its text, booking what came of it.
 SELECT, READ, EDIT, BOOK, JOURNAL = "select", "read", "edit", "book", "journal"
-# What of these was done while every compiler was at work and nothing was ready for the device: it waited for them in any case.
-BESIDE = "beside the compilers"
 # Why a search ended. After an interrupt nothing was confirmed.
 INTERRUPTED = "it was interrupted"
 NOTHING_LEFT = "nothing is left to try"

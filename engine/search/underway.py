@@ -50,7 +50,6 @@ class Within:
 
     def advance(self) -> Inner | None:
         """Go on with it; what came out where that was its end."""
-        self.wanted = ()
         try:
             self.wanted = next(self.steps)
         except StopIteration as ended:

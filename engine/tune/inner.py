@@ -84,7 +84,7 @@ class TunerPart:
 
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        known: Mapping[tuple[object, ...], Twin], compiling: Callable[[], int | None],
+        known: Mapping[tuple[object, ...], Twin],
     ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
         """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it.
 
@@ -92,7 +92,7 @@ class TunerPart:
         """
         begin = time.monotonic()
         tuner = self._begun_or_new(program, proposal, executor)
-        tuner.enter(champion, known, compiling)
+        tuner.enter(champion, known)
         template, limit = tuner.template, min(self._most(tuner.feasible), left.candidates or POINTS)
         tuner.book(SELECT, time.monotonic() - begin)
         outcome, reason = Outcome.SCREENED_OUT, ""

@@ -15,7 +15,7 @@ from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplica
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Target
 from engine.search.journal import Entry, Journal
-from engine.search.progress import BESIDE, JOURNAL, SELECT, SPARE, Budget, Progress
+from engine.search.progress import JOURNAL, SELECT, Budget, Progress
 from engine.tune.describe import figures_of, of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
@@ -61,7 +61,6 @@ class Tuner:
         self._fastest: tuple[float, Built] | None = None  # of all that passed, the incumbent or not, with its value
         self._on_best = on_best
         self._figures = figures_of(target.arch)
-        self._others: Callable[[], int | None] = lambda: None
         self._rival: Built | None = None  # the incumbent of a search around this one
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
@@ -104,14 +103,9 @@ class Tuner:
         """Have so many of the points built that will be wanted first."""
         self._submit(self.strategy.ask(count))
 
-    def enter(
-        self, rival: Built | None, known: Mapping[tuple[object, ...], Twin], compiling: Callable[[], int | None]
-    ) -> None:  # fmt: skip
-        """Go on as a part of another search, from now on: points have to beat its incumbent, and it knows some of them.
-
-        `compiling` says how many builds are awaited there, None where one is ready for the device.
-        """
-        self._rival, self._known, self._others, self._begin = rival, known, compiling, time.monotonic()
+    def enter(self, rival: Built | None, known: Mapping[tuple[object, ...], Twin]) -> None:
+        """Go on as a part of another search, from now on: points have to beat its incumbent, and it knows some of them."""
+        self._rival, self._known, self._begin = rival, known, time.monotonic()
 
     def spent_s(self, seconds: float) -> None:
         """Count time that went before the search against its budget."""
@@ -193,22 +187,12 @@ class Tuner:
 
     def _choose(self, budget: Budget) -> Sequence[Trial]:
         """What to try next, most wanted first, and have it built."""
-        begin, full = time.monotonic(), self._starved() >= self._in_flight - SPARE
+        begin = time.monotonic()
         self._look_ahead()
         trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
         self._submit(trials)
-        spent = time.monotonic() - begin
-        self.book(SELECT, spent)
-        if full and self._starved():
-            self.book(BESIDE, spent)
+        self.book(SELECT, time.monotonic() - begin)
         return trials
-
-    def _starved(self) -> int:
-        """How many builds are awaited, here and around; 0 where the device has something to do, or could have."""
-        others = self._others() if self._running is None else None
-        if others is None or any(future.done() for future in self._pending.values()):
-            return 0
-        return others + len(self._pending)
 
     def _ended(self, budget: Budget, idle: int | None) -> str:
         """Why no point more is to be tried, as far as is known; else ""."""
@@ -294,7 +278,7 @@ class Tuner:
 
     def _look_ahead(self) -> None:
         """Tell the strategy what the compiler said of points that wait, so that it ranks them by that too."""
-        for point in [p for p, f in self._pending.items() if f.done() and p not in self._seen]:
+        for point in [p for p, f in self._pending.items() if p not in self._seen and f.done()]:
             self._seen.add(point)
             error = self._pending[point].exception()
             if isinstance(error, _Impossible):

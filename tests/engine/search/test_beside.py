@@ -127,36 +127,3 @@ def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path)
     assert search.progress.best_ratio == pytest.approx(1.5 * 1.2 * 1.1)
     assert search.progress.stopped == "nothing is left to try"
     assert {n.pending for n in tree.walk()} == {0}
-
-
-@pytest.mark.parametrize("built", [False, True])
-def test_what_is_chosen_while_all_compilers_are_at_work_takes_no_time_from_the_device(tmp_path, built):
-    """It was counted as the search's own overhead, although nothing could have run meanwhile."""
-    chosen = threading.Event()
-
-    class Slow(FakeEvaluator):
-        def build(self, of):
-            if of.digest != original.digest and not built:
-                chosen.wait(10)
-            return super().build(of)
-
-    evaluator, original = Slow(), program()
-    tree = Tree(original, Factors(("1.5", "1.2", "1.1")), 0)
-    choose, calls = tree.select, []
-
-    def select():
-        time.sleep(0.05)
-        calls.append(None)
-        if len(calls) == 3:
-            chosen.set()
-        return choose()
-
-    tree.select = select
-    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
-    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=3)  # as with one compiler
-    search.start(*evaluator.open(original))
-    search.run(Budget(seconds=60, candidates=3))
-    stages = search.progress.stage_s
-    assert stages["select"] >= 0.15
-    # The first was chosen with no compiler at work yet, the third ends with a build that may be there.
-    assert 0.05 <= stages["beside the compilers"] <= 0.12 if not built else "beside the compilers" not in stages

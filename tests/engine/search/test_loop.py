@@ -375,7 +375,7 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
             template = Proposal("tuner", "tile", "Tune: tile", edit(of, "// speed 1.2 tile").edits, {}, 0.5)
             return [] if (of.digest, "tile") in self.done else [template]
 
-        def search(self, of, proposal, champion, left, executor, known, compiling):
+        def search(self, of, proposal, champion, left, executor, known):
             self.searched.append(of.digest)
             evaluator = FakeEvaluator()
             best = program(of.data.decode() + f"// speed 1.{5 + len(self.searched)} tiled\n")
