@@ -29,6 +29,7 @@ from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
 
+_ON_DEVICE = 2  # candidates that are there at once, where time is what ends the search: one runs, the next need not be waited for. Ours
 # Templates that are searched at once: while one waits for the compilers the device works for another. Ours.
 _WITHIN = 2
 
@@ -62,7 +63,7 @@ class Search:
         self.built: dict[int, Built] = {}
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
-        self._running: Running | None = None
+        self._running: deque[Running] = deque()  # the oldest first
         self._pending: _Builds = {}
         self._queued: deque[tuple[Node, Proposal]] = deque()  # templates whose turn comes
         self._within: list[Within] = []
@@ -141,7 +142,7 @@ class Search:
         try:
             with attentive():
                 self._run(budget, nearly, then)
-                self._complete()
+                self._complete_all()
                 for within in list(self._within):  # it ends with what it has
                     self._advance(within, budget)
                 self._write_up()
@@ -151,7 +152,7 @@ class Search:
             for parent in [*(within.parent for within in self._within), *(parent for parent, _ in self._queued)]:
                 self.tree.settle(parent)
             self._within, self._queued = [], deque()
-            self._device.shutdown(wait=False)  # an interrupt does not wait for a candidate
+            self._device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a candidate
             self._write_down()
 
     def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
@@ -161,7 +162,7 @@ class Search:
                     nearly = None
                     then()
                 exhausted = self._fill(budget)
-                idle = not self._pending and self._running is None and not self._within
+                idle = not (self._pending or self._running or self._within)
                 if idle and exhausted and self._feed is not None and not self._spent(budget):
                     with self._timed("waited for answers"):
                         came = self._feed.wait(budget.left_s(self.elapsed_s))
@@ -172,7 +173,7 @@ class Search:
                     self.progress.stopped = NOTHING_LEFT if exhausted else "the budget is spent"
                     return
                 done = self._await(budget)
-                if self._running is not None and self._running.answer in done:
+                while self._running and self._running[0].answer in done:
                     self._complete()
                 self._occupy(budget)
                 if self._spent(budget):
@@ -187,7 +188,7 @@ class Search:
 
     def _await(self, budget: Budget) -> set[Future[Any]]:
         """Wait for something to go on with."""
-        running: list[Future[Any]] = [] if self._running is None else [self._running.answer]
+        running: list[Future[Any]] = [running.answer for running in self._running]
         wanted = [future for within in self._within for future in within.wanted]
         some = [*running, *self._pending, *wanted, *self._coming]
         waiting = time.monotonic()
@@ -202,14 +203,14 @@ class Search:
         for within in [within for within in self._within if within.ready]:
             if self._spent(budget):
                 return
-            self._complete()
+            self._complete_all()
             self._advance(within, budget)
         self._begin_within(budget)
         for future in [future for future in self._pending if future.done()]:
             if self._spent(budget):
                 return
             self._finish(future, *self._pending.pop(future), budget)
-            if self._running is not None:
+            if len(self._running) == self._most(budget):
                 return
 
     def _spent(self, budget: Budget) -> bool:
@@ -222,7 +223,7 @@ class Search:
             for node, proposals in self._feed.arrivals() if self._feed is not None else ():
                 self.tree.offer(node, proposals)
             self.observe()
-        running = int(self._running is not None) + len(self._within) + len(self._queued)
+        running = len(self._running) + len(self._within) + len(self._queued)
         while len(self._pending) + running < self._in_flight:
             if (
                 budget.candidates is not None
@@ -262,8 +263,8 @@ class Search:
 
     def _texts(self) -> Iterator[str]:
         """The digests of what is built or evaluated."""
-        if self._running is not None:
-            yield self._running.program.digest
+        for running in self._running:
+            yield running.program.digest
         for _, _, program in self._pending.values():
             yield program.digest
 
@@ -306,14 +307,17 @@ class Search:
             self._enter(parent, proposal, program, evaluation, None, None)
             return
         twin = self._codes.get(built.identity)  # what is known need not wait for the device
-        if twin is None and self._running is not None:
+        while twin is None and (
+            len(self._running) >= self._most(budget) or any(r.built.identity == built.identity for r in self._running)
+        ):
             self._complete()
             twin = self._codes.get(built.identity)
         if twin is not None:
             self._enter(parent, proposal, program, duplicate(built, twin), built, None)
             return
-        answer = self._device.submit(self.evaluator.evaluate, built, self._champion)
-        self._running = Running(parent, proposal, program, built, answer)
+        champion = self._champion
+        answer = self._device.submit(self.evaluator.evaluate, built, champion)
+        self._running.append(Running(parent, proposal, program, built, champion, answer))
 
     @property
     def _champion(self) -> Built | None:
@@ -323,7 +327,7 @@ class Search:
     def _begin_within(self, budget: Budget) -> None:
         """Begin to search within the templates whose turn has come."""
         while self._inner is not None and self._queued and len(self._within) < _WITHIN:
-            self._complete()  # the device is theirs as long as they can go on
+            self._complete_all()  # the device is theirs as long as they can go on
             parent, proposal = self._queued.popleft()
             champion, candidates = self._champion, budget.candidates
             left = Budget(
@@ -355,16 +359,27 @@ class Search:
         self._enter(within.parent, found.proposal, found.program, evaluation, found.built, against)
 
     def _complete(self) -> None:
-        """Book the candidate that is on the device when it has been evaluated."""
-        running, self._running = self._running, None
-        if running is None:
-            return
+        """Book the candidate that is on the device, the oldest of several, when it has been evaluated."""
+        running = self._running.popleft()
         try:
             evaluation, against = running.answer.result()
         except BaseException:
             self.tree.settle(running.parent)
             raise
-        self._enter(running.parent, running.proposal, running.program, evaluation, running.built, against)
+        beside = running.champion is self._champion  # else one is the best by now that it was not measured against
+        self._enter(
+            running.parent, running.proposal, running.program, evaluation, running.built, against if beside else None
+        )
+
+    def _complete_all(self) -> None:
+        """Book what is on the device, so that it is free."""
+        while self._running:
+            self._complete()
+
+    @staticmethod
+    def _most(budget: Budget) -> int:
+        """How many candidates may be on the device at once."""
+        return _ON_DEVICE if budget.candidates is None else 1
 
     def _enter(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,

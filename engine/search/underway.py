@@ -22,6 +22,7 @@ class Running:
     proposal: Proposal
     program: Program
     built: Built
+    champion: Built | None  # what it is measured against
     answer: Future[tuple[Evaluation, float | None]]
 
 

@@ -27,15 +27,17 @@ _CHECKED = 3  # points, the first ones evaluated, at which a template has to rep
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
+_ON_DEVICE = 2  # points that are there at once, where time is what ends the search: one runs, and the device need not wait for the next
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
 
 
 @dataclass(frozen=True)
 class _Running:
-    """A point that is on the device."""
+    """A point that is on the device, and what it is measured beside."""
 
     trial: Trial
     built: Built
+    champion: Built | None
     answer: Future[tuple[Evaluation, float | None]]
 
 
@@ -66,7 +68,7 @@ class Tuner:
         self._pending: dict[Point, Future[Built]] = {}
         self._asked: dict[Point, float] = {}  # when they were
         self._build_s = 0.0
-        self._running: _Running | None = None
+        self._running: deque[_Running] = deque()  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
@@ -150,10 +152,10 @@ class Tuner:
         try:
             yield from self._steps(budget, idle, device)
         except OptimlError:
-            device.shutdown()  # who goes on without this template has the device to himself
+            device.shutdown(cancel_futures=True)  # who goes on without this template has the device to himself
             raise
         finally:
-            device.shutdown(wait=False)  # an interrupt does not wait for a point
+            device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a point
             for future in self._pending.values():
                 future.cancel()
             self._write()
@@ -168,7 +170,7 @@ class Tuner:
             if not ended:
                 trials = self._choose(budget)
                 ended = "" if trials else "every point was tried"
-            if ended and self._running is None:
+            if ended and not self._running:
                 self.progress.stopped = ended
                 return
             trial = self._next(trials, budget) if trials else None
@@ -178,8 +180,8 @@ class Tuner:
                 trials = [other for other in trials if other is not trial]
                 trial = self._there(trials) if beside and not self._ended(budget, idle) else None
             if trial is not None:
-                self._evaluate(trial, device)
-            elif waits and self._running is None:
+                self._evaluate(trial, device, _ON_DEVICE if beside else 1)
+            elif waits and not self._running:
                 yield [self._pending[t.point] for t in trials if t.point in self._pending]
             if waits or not beside:
                 self._complete()
@@ -198,12 +200,12 @@ class Tuner:
         """Why no point more is to be tried, as far as is known; else ""."""
         if self._spent(budget):
             return "the budget is spent"
-        if idle is not None and not self.evaluations and self._running is None and self.progress.evaluated >= idle:
+        if idle is not None and not self.evaluations and not self._running and self.progress.evaluated >= idle:
             return "the points compile to nothing new"
         return ""
 
     def _is_running(self, trial: Trial) -> bool:
-        return self._running is not None and self._running.trial == trial
+        return any(running.trial == trial for running in self._running)
 
     def _spent(self, budget: Budget) -> bool:
         return budget.spent(self.elapsed_s, self._begun)
@@ -211,7 +213,7 @@ class Tuner:
     @property
     def _begun(self) -> int:
         """How many points were evaluated or are on the device."""
-        return self.progress.evaluated + (self._running is not None)
+        return self.progress.evaluated + len(self._running)
 
     def _ahead(self, budget: Budget) -> int:
         """How many points to ask for: enough to keep every compiler busy beside what is compiled and waits."""
@@ -251,8 +253,8 @@ class Tuner:
                 break
         mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
         first = next(iter(mine))
-        if self._running is not None:  # till the device is free, waiting costs nothing
-            either: list[Future[Any]] = [first, self._running.answer]
+        if self._running:  # till the device is free, waiting costs nothing
+            either: list[Future[Any]] = [first, self._running[0].answer]
             wait(either, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
         if not first.done() and (patience := self._patience(mine[first].point, budget.left_s(self.elapsed_s))):
             begin = time.monotonic()
@@ -314,27 +316,33 @@ class Tuner:
             return True
         return False
 
-    def _evaluate(self, trial: Trial, device: Executor) -> None:
-        """Have a compiled point evaluated once the device is free, unless what was on it turns out to be the same machine code."""
-        if self._running is not None:
+    def _evaluate(self, trial: Trial, device: Executor, most: int) -> None:
+        """Have a compiled point evaluated, with so many on the device at most, unless one there turns out to be the same machine code."""
+        built = self._pending[trial.point].result()
+        while len(self._running) >= most or any(running.built.identity == built.identity for running in self._running):
             self._complete()
             if self._settled(trial):
                 return
-        built = self._pending[trial.point].result()
-        champion = self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
+        champion = self._champion
         if trial.effort:
             rival = champion if self._incumbent is not None and self._incumbent.point != trial.point else None
             answer = device.submit(self._evaluator.retime, built, rival, trial.effort)
         else:
             answer = device.submit(self._evaluator.evaluate, built, champion, brief=True)
-        self._running = _Running(trial, built, answer)
+        self._running.append(_Running(trial, built, champion, answer))
 
     def _complete(self) -> None:
-        """Book the point that is on the device when it has been evaluated."""
-        running, self._running = self._running, None
-        if running is not None:
+        """Book the point that is on the device, the oldest of several, when it has been evaluated."""
+        if self._running:
+            running = self._running.popleft()
             evaluation, against = running.answer.result()
-            self._book(running.trial, evaluation, running.built, against, ran=True)
+            beside = running.champion is self._champion  # else one is the best by now that it was not measured beside
+            self._book(running.trial, evaluation, running.built, against if beside else None, ran=True)
+
+    @property
+    def _champion(self) -> Built | None:
+        """What points are measured beside; None: the original."""
+        return self.built.get(self._incumbent.point) if self._incumbent is not None else self._rival
 
     def _book(
         self, trial: Trial, evaluation: Evaluation, built: Built | None = None, against: float | None = None, *,
@@ -440,8 +448,10 @@ class Tuner:
             better = against > WIN
         if better:
             self._incumbent = tried
-            if self._rival is not None and against is not None:
-                self.against = (self.against or 1.0) * against  # each best beat the one before it, the first the rival
+            if self._rival is not None and (against is not None or held is not None):
+                # Each best beat the one before it, the first the rival.
+                step = against if against is not None else 2 ** ((value or 0.0) - (held.value or 0.0 if held else 0.0))
+                self.against = (self.against or 1.0) * step
             if built is not None:
                 self.built = {tried.point: built}
             values = self.template.space.named(tried.point)

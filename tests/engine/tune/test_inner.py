@@ -215,3 +215,17 @@ def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writi
         took_s = time.monotonic() - begin
     assert {"select", "edit"} <= set(found.stage_s)
     assert 0.9 * took_s - 0.02 < waited_s + sum(found.stage_s.values()) <= took_s
+
+
+def test_what_was_measured_beside_an_earlier_best_does_not_take_the_place_of_a_better_one():
+    """Two points are on the device at once: the second is measured beside what was the best before the first."""
+    original = program(TEXT)
+    evaluator = Evaluator()
+    reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+    part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0)
+    proposal = next(p for p in part.proposals(original) if p.rule == "constants")
+    rival = evaluator.build(program(TEXT))
+    with ThreadPoolExecutor(2) as executor:
+        found, _ = ended(part.search(original, proposal, rival, Budget(60.0, None), executor, {}))
+    assert values(found.program.data.decode()) == max(evaluator.evaluated, key=lambda point: speed(*point))
+    assert found.against == pytest.approx(speed(*values(found.program.data.decode())) / speed(256, 1), rel=1e-6)
