@@ -31,7 +31,7 @@ from engine.source.edit import edit_program
 
 _ON_DEVICE = 2  # candidates that are there at once, where time is what ends the search: one runs, the next need not be waited for. Ours
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
-# suite these find nothing better, and choosing among them takes twice the time (docs/search.md). Ours.
+# suite these find nothing better, and choosing among them takes longer (docs/search.md). Ours.
 _WITHIN = 1
 
 
