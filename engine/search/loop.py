@@ -15,16 +15,7 @@ from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
-from engine.search.progress import (
-    BOOK,
-    EDIT,
-    JOURNAL,
-    NOTHING_LEFT,
-    READ,
-    SELECT,
-    Budget,
-    Progress,
-)  # fmt: skip
+from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, READ, SELECT, Budget, Progress
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
@@ -33,7 +24,6 @@ _ON_DEVICE = 2  # candidates that are there at once, where time is what ends the
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
 # suite these find nothing better, and choosing among them takes longer (docs/search.md). Ours.
 _WITHIN = 1
-
 
 _Builds = dict[Future[Built], tuple[Node, Proposal, Program]]  # candidates that are built, or wait for the device
 
