@@ -15,12 +15,11 @@ from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
-from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, READ, SELECT, Budget, Progress
+from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, ON_DEVICE, READ, SELECT, Budget, Progress
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
 
-_ON_DEVICE = 2  # candidates that are there at once, where time is what ends the search: one runs, the next need not be waited for. Ours
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
 # suite these find nothing better, and choosing among them takes longer (docs/search.md). Ours.
 _WITHIN = 1
@@ -371,7 +370,7 @@ class Search:
     @staticmethod
     def _most(budget: Budget) -> int:
         """How many candidates may be on the device at once."""
-        return _ON_DEVICE if budget.candidates is None else 1
+        return ON_DEVICE if budget.candidates is None else 1
 
     def _enter(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,

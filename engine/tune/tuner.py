@@ -15,7 +15,7 @@ from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplica
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Target
 from engine.search.journal import Entry, Journal
-from engine.search.progress import JOURNAL, SELECT, Budget, Progress
+from engine.search.progress import JOURNAL, ON_DEVICE, SELECT, Budget, Progress
 from engine.tune.describe import figures_of, of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
@@ -27,7 +27,6 @@ _CHECKED = 3  # points, the first ones evaluated, at which a template has to rep
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
-_ON_DEVICE = 2  # points that are there at once, where time is what ends the search: one runs, and the device need not wait for the next
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
 
 
@@ -180,7 +179,7 @@ class Tuner:
                 trials = [other for other in trials if other is not trial]
                 trial = self._there(trials) if beside and not self._ended(budget, idle) else None
             if trial is not None:
-                self._evaluate(trial, device, _ON_DEVICE if beside else 1)
+                self._evaluate(trial, device, ON_DEVICE if beside else 1)
             elif waits and not self._running:
                 yield [self._pending[t.point] for t in trials if t.point in self._pending]
             if waits or not beside:
