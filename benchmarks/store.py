@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from benchmarks.counters import StoredCounters
 from engine.evaluate.analysis import Prepared
 from engine.evaluate.model import Built, Evaluator, NotBuilt, Signals
+from engine.front.client import Front
 from engine.machine import Machine
 from engine.model import Evaluation, Program
 from engine.rules import RuleFailure
@@ -288,33 +289,27 @@ class SharedInsight:
 
 
 class SharedFront:
-    """The workers that analyse candidates, for all runs of one kernel: what rules and templates offer for a program is asked once.
+    """The workers that analyse candidates, for all runs of one kernel: what rules and templates offer for a program is asked once."""
 
-    A worker belongs to the thread that asks it, and a run's threads end with the run; so these threads are its own.
-    """
-
-    def __init__(self, inner: Any, jobs: int) -> None:
-        self._inner, self._threads = inner, ThreadPoolExecutor(jobs, thread_name_prefix="front")
+    def __init__(self, inner: Front) -> None:
+        self._inner = inner
         self._proposed: dict[str, Future[tuple[list[Proposal], list[RuleFailure]]]] = {}
         self._offered: dict[str, Future[list[Offer]]] = {}
         self._lock = threading.Lock()
 
     @property
     def original_program(self) -> Program | None:
-        found: Program | None = self._inner.original_program
-        return found
+        return self._inner.original_program
 
     @original_program.setter
     def original_program(self, program: Program | None) -> None:
         self._inner.original_program = program
 
-    def start(self) -> None:
-        """One of its own threads' worker."""
-        self._threads.submit(self._inner.start)
+    def warm(self, original: Program) -> None:
+        self._inner.warm(original)
 
     def prepare(self, program: Program) -> Prepared:
-        prepared: Prepared = self._threads.submit(self._inner.prepare, program).result()
-        return prepared
+        return self._inner.prepare(program)
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         found, failures = self._once(self._proposed, self._inner.propose, program)
@@ -325,9 +320,13 @@ class SharedFront:
 
     def _once(self, known: dict[str, Future[T]], ask: Callable[[Program], T], program: Program) -> T:
         with self._lock:
-            future = known.get(program.digest)
-            if future is None:
-                future = known[program.digest] = self._threads.submit(ask, program)
+            there = known.get(program.digest)
+            future = known.setdefault(program.digest, Future())
+        if there is None:
+            try:
+                future.set_result(ask(program))
+            except BaseException as error:  # an interrupt, say: others must not wait for what never comes
+                future.set_exception(error)
         return future.result()
 
     def close(self) -> None:
@@ -336,7 +335,6 @@ class SharedFront:
     def end(self) -> None:
         """End it for good."""
         self._inner.close()
-        self._threads.shutdown(cancel_futures=True)
 
 
 class SharedMachine:
@@ -357,7 +355,7 @@ class SharedMachine:
     def front(self, spec: KernelSpec, root: Path, spec_path: str | None) -> SharedFront | None:
         if self.fronts is None:
             inner = self._machine.front(spec, root, spec_path)
-            self.fronts = SharedFront(inner, self._machine.jobs) if inner is not None else None
+            self.fronts = SharedFront(inner) if inner is not None else None
         return self.fronts
 
     def evaluator(self, spec: KernelSpec, root: Path, spec_path: str | None, **more: Any) -> SharedEvaluator:

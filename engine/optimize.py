@@ -150,9 +150,7 @@ def optimize(
         foresight.soon(program)
         machine.compiler.warm()  # beside setting up the device, as all that starts here
         if front is not None:
-            front.original_program = program
-            for _ in range(machine.jobs):
-                executor.submit(front.start)
+            front.warm(program)
         return _run(
             options, machine, evaluator, gate, source, inner, foresight, executor, spec, program, out, on_progress
         ), out

@@ -13,7 +13,7 @@ from typing import Any
 def provenance(command: tuple[str, ...]) -> dict[str, Any]:
     """Command, date, versions and machine."""
     versions = {"optiml": _version("optiml"), "python": platform.python_version()}
-    for package in ("cuda-core", "nvidia-cuda-nvrtc", "cupy-cuda13x", "numpy", "tree-sitter-cuda"):
+    for package in ("cuda-bindings", "nvidia-cuda-nvrtc", "cupy-cuda13x", "numpy", "tree-sitter-cuda"):
         found = _version(package)
         if found:
             versions[package] = found

@@ -10,11 +10,15 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, cast
 
 from engine import wire
 from engine.errors import MachineError
+
+# Environment of processes that use NumPy for small things: starting its threads, one for each core, takes as long as importing it.
+ONE_THREAD: Mapping[str, str] = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass
@@ -23,6 +27,10 @@ class WorkerLost(MachineError):
 
     kind: Literal["timeout", "died"] = "died"
     stderr: str = ""
+
+
+# A sandbox's processes end with the thread that started them: with one that lives as long as this process they end when they shall.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="start")
 
 
 class Worker:
@@ -38,7 +46,8 @@ class Worker:
         self._limit = limit
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._answers: queue.Queue[tuple[dict[str, Any], list[bytes]] | None] = queue.Queue()
-        self._process = subprocess.Popen(
+        self._process = _starter.submit(
+            subprocess.Popen[bytes],
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -46,7 +55,7 @@ class Worker:
             start_new_session=True,
             cwd="/",
             env=None if environment is None else dict(environment),
-        )
+        ).result()
         threading.Thread(target=self._read, daemon=True).start()
 
     @property

@@ -56,7 +56,7 @@ def _base_closure() -> set[str]:
 
 def test_base_installation_brings_no_heavy_part() -> None:
     closure = _base_closure()
-    assert closure >= {"numpy", "cuda-core", "nvidia-cuda-nvrtc", "tree-sitter-cuda"}
+    assert closure >= {"numpy", "cuda-bindings", "nvidia-cuda-nvrtc", "tree-sitter-cuda"}
     assert not closure & NOT_IN_BASE
 
 

@@ -148,7 +148,7 @@ def _cupy() -> Part:
 def _nvrtc() -> Part:
     from cuda.bindings import nvrtc
 
-    costs, get = "nothing can be compiled", "pip install nvidia-cuda-nvrtc cuda-core"
+    costs, get = "nothing can be compiled", "pip install nvidia-cuda-nvrtc cuda-bindings"
     try:
         error, major, minor = nvrtc.nvrtcVersion()
     except (RuntimeError, OSError) as problem:

@@ -28,7 +28,7 @@ _MEMORY_BYTES = 6 << 30  # of address space per worker; precompiled headers rese
 _RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each header set keeps its precompiled state
 _ANSWER_LIMIT = 256 << 20
 _MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
-_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "cuda-core")
+_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "cuda-bindings")
 
 
 class NvrtcCompiler:
@@ -243,6 +243,6 @@ def nvrtc_version() -> str:
         try:
             found.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            if name == "cuda-core":
-                raise MachineError("the package cuda-core is missing", do="pip install optiml") from None
+            if name == "cuda-bindings":
+                raise MachineError("the package cuda-bindings is missing", do="pip install optiml") from None
     return ", ".join(found)

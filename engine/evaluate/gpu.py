@@ -49,7 +49,7 @@ _FAULTS = {
 
 
 class GpuEvaluator:
-    """The measured path. `make_runner` starts a further worker, for the confirmation in a second process."""
+    """The measured path. `make_runner` makes a worker: the first starts at once, another for the confirmation in a second process."""
 
     def __init__(
         self, spec: KernelSpec, builder: Builder, make_runner: Callable[[], GpuRunner],
@@ -74,6 +74,7 @@ class GpuEvaluator:
                 "compute-sanitizer is not there: memory errors and races are looked for by our checks alone"
             )
         self._versions: dict[str, Any] = {}
+        self._runner.start_ahead()
 
     @property
     def signals(self) -> Signals:
@@ -83,7 +84,6 @@ class GpuEvaluator:
     # ---- the original
 
     def open(self, original: Program) -> tuple[Built, Evaluation]:
-        self._runner.start_ahead()  # the original is compiled meanwhile
         built = self._builder.original(original)
         begin = time.perf_counter()
         wide = self._widened(built)

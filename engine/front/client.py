@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -20,7 +21,7 @@ from engine.tune.feasible import Feasible
 from engine.tune.offers import Again, Offer, Place, offers, rule_template
 from engine.tune.space import Point
 from engine.verify.defences import ALL, Defences
-from engine.worker import Worker, WorkerLost
+from engine.worker import ONE_THREAD, Worker, WorkerLost
 
 # Rules stop by themselves after four seconds of a core for each step; slices take far less.
 _TIMEOUT_S = 60.0
@@ -30,27 +31,38 @@ _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_
 
 
 class Front(Analysis):
-    """Analyses candidates in a worker process of the calling thread's own; `close` ends them all. Thread-safe.
+    """Analyses candidates in worker processes, at most `workers` at once; `close` ends them all. Thread-safe.
 
-    A thread that makes one call alone should ask an `Analysis`: a worker takes half a second to start. A worker that
-    hangs or dies costs the one program it was at.
+    For a single call an `Analysis` is faster: a worker takes half a second to start. A worker that hangs or dies costs the one
+    program it was at.
     """
 
     def __init__(
-        self, spec: KernelSpec, root: Path, target: Target, spec_path: str | None = None, *, defences: Defences = ALL
-    ) -> None:
+        self, spec: KernelSpec, root: Path, target: Target, spec_path: str | None = None, *, workers: int = 1,
+        defences: Defences = ALL,
+    ) -> None:  # fmt: skip
         super().__init__(spec, root, target, spec_path, defences=defences)
-        self._own = threading.local()
+        self.workers = workers
         self._points: dict[
             tuple[Point, ...], Feasible
         ] = {}  # thousands for some templates, the same for most programs of a run
-        self._workers: set[Worker] = set()
-        self._lock = threading.Lock()
+        self._started: set[Worker] = set()
+        self._starting = 0
+        self._idle: list[Worker] = []  # the one that worked last at the end
+        self._changed = threading.Condition()
         self._closed = False
 
-    def start(self) -> None:
-        """Start the calling thread's worker ahead of its first call. Raises OptimlError once this was closed."""
-        self._worker()
+    def warm(self, original: Program) -> None:
+        """Start all workers now, beside what else there is to do."""
+        self.original_program = original
+        for _ in range(self.workers):
+            threading.Thread(target=self._start, daemon=True).start()
+
+    def _start(self) -> None:
+        with contextlib.suppress(OptimlError, OSError):  # whoever asks next will meet the reason
+            worker = self._new()
+            if worker is not None:
+                self._give_back(worker)
 
     def prepare(self, program: Program) -> Prepared:
         answer, blobs = self._ask("prepare", program)
@@ -90,38 +102,80 @@ class Front(Analysis):
         return Offer(rule_template(program, family), shared, _proposal(plain["first"]), plain["prior"], place)
 
     def close(self) -> None:
-        with self._lock:
+        with self._changed:
             self._closed = True
-            workers, self._workers = self._workers, set()
+            workers, self._started, self._idle = self._started, set(), []
+            self._changed.notify_all()
         for worker in workers:
             worker.kill()
 
     def _ask(self, op: str, program: Program) -> tuple[dict[str, Any], list[bytes]]:
-        worker = self._worker()
+        worker = self._take()
         names = list(program.files)
         header = {"op": op, "files": names, "kernel_file": program.kernel_file}
         try:
             answer, blobs = worker.call(header, [program.files[name] for name in names], timeout_s=_TIMEOUT_S)
         except WorkerLost as lost:
-            self._own.worker = None
-            with self._lock:
-                self._workers.discard(worker)
             slow = lost.kind == "timeout"
             raise OptimlError("takes too long to analyse" if slow else "took the process that reads it down") from None
+        finally:
+            self._give_back(worker)
         if "refused" in answer:
             raise OptimlError(str(answer["refused"]))
         return answer, blobs
 
-    def _worker(self) -> Worker:
-        worker: Worker | None = getattr(self._own, "worker", None)
-        if worker is not None and worker.alive:
-            return worker
-        with self._lock:
+    def _take(self) -> Worker:
+        """A worker of the caller's own until it is given back."""
+        while True:
+            with self._changed:
+                while not self._closed and not self._idle and self._full:
+                    self._changed.wait()
+                worker = self._idle.pop() if self._idle else None
+                if worker is not None and not worker.alive:
+                    self._started.discard(worker)
+                    continue
+            worker = worker or self._new()
+            if worker is not None:
+                return worker
+
+    def _give_back(self, worker: Worker) -> None:
+        with self._changed:
+            if not worker.alive:
+                self._started.discard(worker)
+            elif worker in self._started:
+                self._idle.append(worker)
+            self._changed.notify()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._started) + self._starting >= self.workers
+
+    def _new(self) -> Worker | None:
+        """A worker that was just started; None where there are as many as may be. Raises OptimlError once this was closed."""
+        with self._changed:
             if self._closed:
                 raise OptimlError("the search has ended")
+            if self._full:
+                return None
+            self._starting += 1
+        worker: Worker | None = None
+        try:
             environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-            worker = Worker(python_command("engine.front.worker"), environment=environment)
-            self._workers.add(worker)
+            worker = Worker(python_command("engine.front.worker"), environment={**environment, **ONE_THREAD})
+            self._open(worker)
+        finally:
+            with self._changed:
+                self._starting -= 1
+                closed = self._closed
+                if worker is not None and worker.alive and not closed:
+                    self._started.add(worker)
+                self._changed.notify()
+        if closed:
+            worker.kill()
+            raise OptimlError("the search has ended")
+        return worker
+
+    def _open(self, worker: Worker) -> None:
         original = self.original_program
         names = list(original.files) if original is not None else []
         header = {
@@ -136,8 +190,6 @@ class Front(Analysis):
         }
         blobs = [original.files[name] for name in names] if original is not None else []
         worker.call(header, blobs, timeout_s=_TIMEOUT_S)
-        self._own.worker = worker
-        return worker
 
 
 def _proposal(plain: dict[str, Any]) -> Proposal:

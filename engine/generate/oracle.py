@@ -28,7 +28,7 @@ from engine.verify.host import difference
 from engine.verify.plan import Check
 from engine.verify.tolerance import BLIND_ULPS, MAX_ERROR_RATIO, Noise
 from engine.wire import WireError
-from engine.worker import Worker, WorkerLost
+from engine.worker import ONE_THREAD, Worker, WorkerLost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,7 +100,7 @@ class Oracle:
             python_command("engine.generate.worker"),
             gpu=self._gpu,
             device=self._device,
-            environment={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "CUPY_CACHE_DIR": "/tmp/cupy"},
+            environment={**ONE_THREAD, "CUPY_CACHE_DIR": "/tmp/cupy"},
             memory_bytes=None if self._gpu else _MEMORY_BYTES,
             cpu_s=_CPU_S,
             processes=None if self._gpu else _PROCESSES,

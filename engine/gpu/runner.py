@@ -20,7 +20,7 @@ from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.spec.model import KernelSpec
 from engine.verify.defences import ALL, Defences
 from engine.verify.plan import Check
-from engine.worker import Worker, WorkerLost
+from engine.worker import ONE_THREAD, Worker, WorkerLost
 
 _START_S = 60.0  # CUDA's context and CuPy's import, on a busy machine
 _VALIDATE_S = 120.0
@@ -67,10 +67,7 @@ class GpuRunner:
         self.device: Mapping[str, Any] = {}
 
     def start_ahead(self) -> None:
-        """Start the worker if none runs, without waiting for it: `start` does, and starts another where this one has died.
-
-        To be called on a thread that lives on: the sandbox's processes end with the thread that started them.
-        """
+        """Start the worker if none runs, without waiting for it: `start` does, and starts another where this one has died."""
         if self._worker is None:
             self._launch()
 
@@ -109,6 +106,7 @@ class GpuRunner:
             gpu=True,
             device=self._index,
             environment={
+                **ONE_THREAD,
                 "CUPY_CACHE_DIR": str(self._scratch / "cupy"),
                 "CUDA_CACHE_PATH": str(self._scratch / "driver"),
                 "CUDA_VISIBLE_DEVICES": cuda_name(self._index),

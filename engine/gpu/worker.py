@@ -6,8 +6,10 @@ starts another one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 import time
 from typing import Any
 
@@ -164,10 +166,22 @@ def _copy_bandwidth() -> dict[str, Any]:
     return {"bytes_per_s": best}
 
 
+def _begin() -> None:
+    """Have the driver make the context, which takes as long as importing CuPy does, beside that. Errors are CuPy's to tell."""
+    import ctypes
+
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
 def main() -> int:
     """Serve until the input closes. Exit code 0; 70 after an error that broke the context."""
     from engine import wire
 
+    threading.Thread(target=_begin, daemon=True).start()
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printf of a kernel must not reach the frames
     session: _Session | None = None

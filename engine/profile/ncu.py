@@ -120,7 +120,7 @@ class Pending:
 
 
 class Profiler:
-    """Profiles candidates of one spec on one GPU. Not thread-safe, and to be used from one thread that lives long.
+    """Profiles candidates of one spec on one GPU. Not thread-safe.
 
     `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder, `case` what is warmed
     up for (the index that requests will name); `spares` workers wait for the cheap set, one for each other used. Nothing is

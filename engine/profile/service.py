@@ -76,8 +76,7 @@ class _Job:
 class ProfileService:
     """Answers requests with futures that never raise: a profile, or a declared failure.
 
-    `source` is used on the service's own thread, and must have started nothing before (the sandbox's processes end with
-    the thread that started them). `gpu` is the lock that timing holds too (`engine.profile.turns.Turns`, or one as fair): it
+    `source` is used on the service's own thread. `gpu` is the lock that timing holds too (`engine.profile.turns.Turns`, or one as fair): it
     is held while kernels run under the profiler, and not while `ncu` starts or writes. `share` bounds the part of the time
     since the service was made that the GPU is held for requests that are not required (math.inf: no bound). `prepare` names the
     sets to warm up for at once. While one batch's profiler writes its report the next one sets up, unless the report is of what is

@@ -16,7 +16,7 @@ from engine.config import Guardrails
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.model import Evaluator
 from engine.folders import results_folder
-from engine.front.client import LEAST_CORES, Front
+from engine.front.client import Front
 from engine.guardrails import LIMITS
 from engine.machine import Machine
 from engine.model import PASSED, Evaluation, Outcome, Program
@@ -110,7 +110,7 @@ def tune(
     strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
     # Worker processes that read candidates take half a second to start: too long for a short run.
     many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
-    front = Front(spec, root, machine.target, spec_path) if many and machine.jobs >= LEAST_CORES else None
+    front = machine.front(spec, root, spec_path) if many else None
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     try:
@@ -118,6 +118,7 @@ def tune(
             options,
             machine,
             evaluator,
+            front,
             gate,
             spec,
             spec_path,
@@ -192,6 +193,7 @@ class _Run:
     options: TuneOptions
     machine: Machine
     evaluator: Evaluator
+    front: Front | None
     gate: Gate
     spec: KernelSpec
     spec_path: str | None
@@ -221,6 +223,8 @@ class _Run:
         try:
             try:
                 self.machine.compiler.warm()  # beside setting up the device
+                if self.front is not None:
+                    self.front.warm(self.program)
                 built, original = self.evaluator.open(self.program)
             except OptimlError:
                 journal.withdraw()

@@ -28,6 +28,9 @@ class Liar:
         self.gap, self.given_up, self.asked, self.read = gap, given_up, 0, 0
         self.monitor = SimpleNamespace(read=self._read, recent=_snapshot)
 
+    def start_ahead(self) -> None:
+        """It answers from the start."""
+
     def _read(self) -> Snapshot:
         self.read += 1
         return _snapshot()

@@ -279,3 +279,10 @@ def test_an_error_of_the_texts_own_says_where_it_can_be_answered(compiler: Nvrtc
         "src/a.cu:2: #error directive: name a BLOCK; define what it asks for with 'compile' in the kernel's spec"
     )
     assert compiler.compile(of("#ifndef BLOCK\n#error name a BLOCK\n#endif\n" + PLAIN, defines=("BLOCK=64",))).cubin
+
+
+def test_what_is_no_text_is_refused_and_costs_no_worker(compiler: NvrtcCompiler) -> None:
+    with pytest.raises(CompileError) as caught:
+        compiler.compile(of("// \udc80\n" + PLAIN))
+    assert type(caught.value) is CompileError
+    assert "UTF-8" in caught.value.log

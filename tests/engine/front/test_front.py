@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,13 +91,44 @@ def test_a_worker_that_dies_or_hangs_costs_one_program(
 ) -> None:
     program = known[2]
     front.prepare(program)
-    front._own.worker.kill()
+    front._idle[-1].kill()
     front.prepare(program)  # a dead one is replaced before it is asked
     monkeypatch.setattr(client, "_TIMEOUT_S", 0.0)
     with pytest.raises(OptimlError, match="too long to analyse"):
         front.prepare(program)
     monkeypatch.undo()
     assert front.prepare(program).launches
+
+
+def test_many_threads_share_a_few_workers(known: tuple[KernelSpec, str | None, Program]) -> None:
+    spec, spec_path, program = known
+    made = Front(spec, ROOT, TARGET, spec_path, workers=2)
+    try:
+        made.warm(program)
+        with ThreadPoolExecutor(8) as threads:
+            texts = [
+                program.replace({program.kernel_file: program.data.replace(b"largest", b"largest%d" % i)})
+                for i in range(24)
+            ]
+            found = list(threads.map(made.prepare, texts))
+        assert [f"largest{i} " in one.text for i, one in enumerate(found)] == [True] * 24
+        assert len(made._started) == len(made._idle) == 2
+    finally:
+        made.close()
+
+
+def test_whoever_waits_for_a_worker_is_told_of_the_end(known: tuple[KernelSpec, str | None, Program]) -> None:
+    spec, spec_path, program = known
+    made = Front(spec, ROOT, TARGET, spec_path)
+    held = made._take()
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(made.prepare, program)
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.2)
+        made.close()
+        with pytest.raises(OptimlError, match="ended"):
+            waits.result(timeout=10)
+    assert not held.alive
 
 
 def test_what_is_closed_starts_nothing(known: tuple[KernelSpec, str | None, Program]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -101,15 +100,12 @@ def machine_code(site: Site) -> str:
 
 @cache
 def _compile(source: str, expression: str) -> tuple[bytes, str]:
-    import nvidia
-    from cuda.core import Program as Source
-    from cuda.core import ProgramOptions
+    from engine.compile.cubin import include_folders
+    from engine.compile.program import compile_text
 
-    folders = [str(Path(p) / "cu13" / "include") for p in nvidia.__path__]
-    options = ProgramOptions(arch="sm_90", include_path=folders, std="c++17")
-    log = io.StringIO()
-    code = Source(source, "c++", options).compile("cubin", name_expressions=(expression,), logs=log).code
-    return bytes(code), log.getvalue()
+    folders = [f"--include-path={path}" for path in include_folders()]
+    compiled = compile_text(source, "a.cu", [expression], ["-arch=sm_90", "--std=c++17", *folders])
+    return compiled.code, compiled.log
 
 
 SCALE = """

@@ -16,13 +16,14 @@ KERNEL = "__global__ void k(float* x) { x[0] = 1.0f; }\n"
 
 def compiled(text: str, *expressions: str) -> None:
     """Compile through NVRTC for sm_90; what it refuses is the test's failure, with its log."""
-    from cuda.core import Program as Text
-    from cuda.core import ProgramOptions
-
     from engine.compile.cubin import include_folders
+    from engine.compile.program import Refused, compile_text
 
-    options = ProgramOptions(arch="sm_90", std="c++17", include_path=[str(path) for path in include_folders()])
-    assert Text(text, "c++", options).compile("cubin", name_expressions=expressions).code
+    folders = [f"--include-path={path}" for path in include_folders()]
+    try:
+        assert compile_text(text, "a.cu", expressions, ["-arch=sm_90", "--std=c++17", *folders]).code
+    except Refused as error:
+        raise AssertionError(error.log) from None
 
 
 def sliced(source: str, *kernels: str, root: Path | None = None, **others: str) -> DeviceSlice:
@@ -163,14 +164,14 @@ def test_an_error_of_the_kernels_own_is_reported(head: str) -> None:
     """It was dropped: a figure that the author forbids compiled, and was searched."""
     source = head + KERNEL
     line = source[: source.index("#error")].count("\n") + 1
-    with pytest.raises(Exception, match=rf"\({line}\): .*#error"):
+    with pytest.raises(AssertionError, match=rf"\({line}\): .*#error"):
         compiled(sliced(source).text, "k")
 
 
 def test_an_error_in_a_local_header_is_reported(tmp_path: Path) -> None:
     (tmp_path / "h.h").write_text("#pragma once\n#if TILE > 32\n#error too large a tile\n#endif\n")
     source = '#define TILE 64\n#include "h.h"\n' + KERNEL
-    with pytest.raises(Exception, match=r"h\.h\(3\): .*#error"):
+    with pytest.raises(AssertionError, match=r"h\.h\(3\): .*#error"):
         compiled(sliced(source, root=tmp_path).text, "k")
 
 
@@ -203,7 +204,7 @@ def test_headers_are_flattened_where_they_stand(tmp_path: Path) -> None:
     found = sliced(source, root=tmp_path)
     assert found.headers == ("inc/once.cuh", "inc/deep.h")
     assert "host" not in found.text
-    with pytest.raises(Exception, match=r"a\.cu\(4\): error: identifier \"wrong\""):
+    with pytest.raises(AssertionError, match=r"a\.cu\(4\): error: identifier \"wrong\""):
         compiled(found.text, "k")
     compiled(found.text.replace(" + wrong", ""), "k")
 
@@ -211,7 +212,7 @@ def test_headers_are_flattened_where_they_stand(tmp_path: Path) -> None:
 def test_an_error_in_a_header_has_the_headers_line() -> None:
     source = '#include "h.cuh"\n__global__ void k(int* x) { x[0] = f(); }\n'
     text = sliced(source, **{"h.cuh": "#pragma once\n\n__device__ int f() { return wrong; }\n"}).text
-    with pytest.raises(Exception, match=r"h\.cuh\(3\): error: identifier \"wrong\""):
+    with pytest.raises(AssertionError, match=r"h\.cuh\(3\): error: identifier \"wrong\""):
         compiled(text, "k")
 
 
