@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 from engine.commands.options import Parser
+from engine.threads import ONE_THREAD
 
 _VERBS = ("optimize", "generate", "tune", "init", "doctor", "show", "selftest", "memory", "bench", "report")
 
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Exit codes: 0 nothing to say or done, 1 findings or refused, 2 wrong use, 3 internal error, 130 interrupted. Who reads the output
     may go away or have closed it; where it cannot be written for another reason, that is said and the code is 1.
     """
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
     before = sys.stdout
     # None: closed. A file that is opened would else get its number, and what is printed beside it.
     out = _Output(before if before is not None else open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process

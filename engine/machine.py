@@ -6,31 +6,34 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from engine.config import Guardrails
 from engine.errors import MachineError
-from engine.evaluate.build import Builder, Front
-from engine.evaluate.model import Built, Evaluator
 from engine.folders import cache_folder
 from engine.guardrails import LIMITS
-from engine.model import Binary
 from engine.profile.turns import Turns
-from engine.rules.model import Target
 from engine.sandbox import NoSandbox, Sandbox, sandbox
-from engine.spec.model import KernelSpec
 from engine.verify.defences import ALL, Defences
 
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
+    from engine.config import Guardrails
+    from engine.evaluate.build import Builder, Front
+    from engine.evaluate.model import Built, Evaluator
     from engine.front.client import Front as Workers
+    from engine.model import Binary
     from engine.profile.service import Source
+    from engine.rules.model import Target
     from engine.search.insight import Insight
     from engine.search.predicted import PredictedWatch
+    from engine.spec.model import KernelSpec
+    from engine.worker import Worker
 
 _CPU_ARCH = "sm_90"
+_WORKER_CACHE = "worker"  # a folder of the cache
 
 
 @dataclass
@@ -46,6 +49,7 @@ class Machine:
     compiler: NvrtcCompiler
     device: int = 0
     turns: Turns = field(default_factory=Turns)
+    process: Worker | None = None  # a GPU worker that was started ahead, for the first evaluator
     _scratch: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory("optiml"))
 
     @property
@@ -58,6 +62,8 @@ class Machine:
         front: Front | None = None,
     ) -> Builder:  # fmt: skip
         """What makes machine code of programs of one spec, as the evaluator has it."""
+        from engine.evaluate.build import Builder
+
         return Builder(
             spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences,
             limits=limits, front=front,
@@ -79,10 +85,12 @@ class Machine:
         from engine.gpu.sanitize import TOOLS, sanitize
 
         tools = self.tool_kernels()
-        worker_cache = self.cache / "worker"
 
         def make() -> GpuRunner:
-            return GpuRunner(self.box, tools, worker_cache, device=self.device, defences=defences)
+            process, self.process = self.process, None
+            return GpuRunner(
+                self.box, tools, self.cache / _WORKER_CACHE, device=self.device, defences=defences, process=process
+            )
 
         def watched(watcher: Sequence[str], scratch: Path) -> GpuRunner:
             return GpuRunner(self.box, tools, scratch, device=self.device, watcher=watcher)
@@ -175,6 +183,8 @@ class Machine:
         return tuple(said)
 
     def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
         self.compiler.close()
         self._scratch.cleanup()
 
@@ -224,15 +234,15 @@ def make_machine(
     arch: str | None = None,
     jobs: int | None = None,
     unsafe: bool = False,
+    ahead: bool = False,
 ) -> Machine:
     """Look at what is here and set it up.
+
+    With `ahead` a GPU's worker starts at once, for who needs an evaluator as soon as the rest of the program is imported.
 
     `auto` measures on a GPU where there is one (with CuPy), else screens on the CPU and predicts for `arch` (sm_90).
     Raises MachineError where what is asked for is missing.
     """
-    from engine.compile.nvrtc import NvrtcCompiler
-    from engine.predict.targets import target_for
-
     index, found = usable_gpu(device) or (0, None)
     if found is not None and arch is not None and arch.rstrip("a") != found:
         raise MachineError(
@@ -243,8 +253,21 @@ def make_machine(
     box = sandbox(unsafe)
     cache = cache_folder()
     count = jobs or len(os.sched_getaffinity(0))
-    compiler = NvrtcCompiler(chosen, cache=cache / "compile", sandbox=box, jobs=count)
-    return Machine("measured" if found else "predicted", chosen, target_for(chosen), count, box, cache, compiler, index)
+    with ExitStack() as undo:
+        process: Worker | None = None
+        if ahead and found is not None:
+            from engine.gpu.process import gpu_process
+
+            process = gpu_process(box, cache / _WORKER_CACHE, index)
+            undo.callback(process.kill)
+        from engine.compile.nvrtc import NvrtcCompiler
+        from engine.predict.targets import target_for
+
+        compiler = NvrtcCompiler(chosen, cache=cache / "compile", sandbox=box, jobs=count)
+        mode: Literal["measured", "predicted"] = "measured" if found else "predicted"
+        machine = Machine(mode, chosen, target_for(chosen), count, box, cache, compiler, index, process=process)
+        undo.pop_all()
+    return machine
 
 
 def _has_cupy() -> bool:

@@ -17,9 +17,6 @@ from typing import Any, BinaryIO, Literal, cast
 from engine import wire
 from engine.errors import MachineError
 
-# Environment of processes that use NumPy for small things: starting its threads, one for each core, takes as long as importing it.
-ONE_THREAD: Mapping[str, str] = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-
 
 @dataclass
 class WorkerLost(MachineError):

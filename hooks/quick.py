@@ -151,7 +151,7 @@ def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadli
         return found
     from engine.machine import make_machine
 
-    machine = make_machine()
+    machine = make_machine(ahead=True)
     if machine.mode == "predicted" and machine.arch != config.targets[0]:
         machine.close()
         machine = make_machine(device="cpu", arch=config.targets[0])

@@ -92,21 +92,26 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.file.is_file():
         raise UsageError("no such file", where=str(arguments.file), do="check the path")
 
-    from engine.config import load_config
-    from engine.machine import make_machine
-    from engine.optimize import Options, optimize
-    from engine.report.terminal import Live, print_result
-    from engine.source.load import repository_root
-
     proposers = parse_proposers(arguments.proposers)
     check_model_is_asked(arguments, proposers)
     settings = llm_settings(arguments) if "llm" in proposers else None
 
-    config, _ = load_config(repository_root(arguments.file.resolve()))
+    from engine.machine import make_machine
+
     machine = make_machine(
-        device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
+        device=arguments.device,
+        arch=arguments.arch,
+        jobs=arguments.jobs,
+        unsafe=arguments.unsafe_no_sandbox,
+        ahead=True,
     )
-    try:
+    try:  # the device's worker starts beside these imports
+        from engine.config import load_config
+        from engine.optimize import Options, optimize
+        from engine.report.terminal import Live, print_result
+        from engine.source.load import repository_root
+
+        config, _ = load_config(repository_root(arguments.file.resolve()))
         options = Options(
             path=arguments.file.resolve(),
             kernel=arguments.kernel,

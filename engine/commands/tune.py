@@ -12,6 +12,8 @@ from engine.commands.options import add_machine
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
+    from engine.machine import Machine
+    from engine.search.progress import Budget
     from engine.tune.result import TuneResult
 
 _STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
@@ -71,8 +73,23 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"'{text[:60]}' {what}", "--param", "write --param BLOCK=64,128,256")
         parameters[name.strip()] = values
 
-    from engine.config import load_config
     from engine.machine import make_machine
+
+    machine = make_machine(
+        device=arguments.device,
+        arch=arguments.arch,
+        jobs=arguments.jobs,
+        unsafe=arguments.unsafe_no_sandbox,
+        ahead=True,
+    )
+    try:
+        return _tuned(arguments, budget, parameters, machine)
+    finally:
+        machine.close()
+
+
+def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, str], machine: Machine) -> int:
+    from engine.config import load_config
     from engine.report.terminal import Live
     from engine.report.tuning import print_tuning
     from engine.source.load import repository_root
@@ -95,15 +112,11 @@ def run(arguments: argparse.Namespace) -> int:
         targets=config.targets,
         command=("optiml", *sys.argv[1:]),
     )
-    machine = make_machine(
-        device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
-    )
     found: list[TuneResult] = []
     try:
         with Live(budget, quiet=arguments.format == "json") as live:
             tune(options, machine, live.update, found.append)
     finally:
-        machine.close()
         for result in found:  # there is one where no dispatch code could be written, too
             if arguments.format == "json":
                 sys.stdout.write(result.to_json())

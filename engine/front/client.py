@@ -17,11 +17,12 @@ from engine.rules.model import Family, Proposal, Target
 from engine.sandbox import python_command
 from engine.source.model import Edit, Span
 from engine.spec.model import KernelSpec
+from engine.threads import ONE_THREAD
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Again, Offer, Place, offers, rule_template
 from engine.tune.space import Point
 from engine.verify.defences import ALL, Defences
-from engine.worker import ONE_THREAD, Worker, WorkerLost
+from engine.worker import Worker, WorkerLost
 
 # Rules stop by themselves after four seconds of a core for each step; slices take far less.
 _TIMEOUT_S = 60.0

@@ -24,11 +24,12 @@ from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.spec.data import poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Case, KernelSpec
+from engine.threads import ONE_THREAD
 from engine.verify.host import difference
 from engine.verify.plan import Check
 from engine.verify.tolerance import BLIND_ULPS, MAX_ERROR_RATIO, Noise
 from engine.wire import WireError
-from engine.worker import ONE_THREAD, Worker, WorkerLost
+from engine.worker import Worker, WorkerLost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

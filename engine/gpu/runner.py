@@ -14,13 +14,14 @@ import numpy as np
 
 from engine.errors import MachineError
 from engine.evaluate.model import Built
-from engine.gpu.monitor import Monitor, cuda_name
+from engine.gpu.monitor import Monitor
+from engine.gpu.process import gpu_process
 from engine.model import Binary, LaunchConfig
-from engine.sandbox import NoSandbox, Sandbox, python_command
+from engine.sandbox import NoSandbox, Sandbox
 from engine.spec.model import KernelSpec
 from engine.verify.defences import ALL, Defences
 from engine.verify.plan import Check
-from engine.worker import ONE_THREAD, Worker, WorkerLost
+from engine.worker import Worker, WorkerLost
 
 _START_S = 60.0  # CUDA's context and CuPy's import, on a busy machine
 _VALIDATE_S = 120.0
@@ -46,14 +47,16 @@ class Wide:
 class GpuRunner:
     """One worker on one GPU, for one spec at a time. Not thread-safe. `scratch` holds the worker's own compile cache.
 
+    `process` is the first worker, where one was started before (`gpu_process`).
     With a `watcher` (the argv of a tool that the worker runs under) it is there for `run` alone.
     """
 
     def __init__(
         self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, *, device: int = 0, watcher: Sequence[str] = (),
-        defences: Defences = ALL,
+        defences: Defences = ALL, process: Worker | None = None,
     ) -> None:  # fmt: skip
         self._defences = defences
+        self._ahead = process
         self._box, self._tools, self._scratch, self._index = box, tools, scratch, device
         self._watcher = tuple(watcher)
         self._worker: Worker | None = None
@@ -98,21 +101,10 @@ class GpuRunner:
     def _launch(self) -> None:
         self._kept = {}
         self.restarts += 1
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        self._scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
-        command = self._box.command(
-            [*self._watcher, *python_command("engine.gpu.worker")],
-            writable=[self._scratch],
-            gpu=True,
-            device=self._index,
-            environment={
-                **ONE_THREAD,
-                "CUPY_CACHE_DIR": str(self._scratch / "cupy"),
-                "CUDA_CACHE_PATH": str(self._scratch / "driver"),
-                "CUDA_VISIBLE_DEVICES": cuda_name(self._index),
-            },
-        )
-        self._worker = worker = Worker(command)
+        worker, self._ahead = self._ahead, None
+        if worker is None or not worker.alive:
+            worker = gpu_process(self._box, self._scratch, self._index, self._watcher)
+        self._worker = worker
 
         def greet() -> None:
             with contextlib.suppress(WorkerLost):  # whoever waits for the answer is told

@@ -184,6 +184,8 @@ def main() -> int:
     threading.Thread(target=_begin, daemon=True).start()
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printf of a kernel must not reach the frames
+    with contextlib.suppress(Exception):  # what fails is told at the first request
+        import engine.gpu.timing  # noqa: F401
     session: _Session | None = None
     tools: Any = None
     while True:

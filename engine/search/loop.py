@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from engine.attentive import attentive
 from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
@@ -19,6 +18,7 @@ from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, ON_DEVICE,
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
+from engine.threads import attentive
 
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
 # suite these find nothing better, and choosing among them takes longer (docs/search.md). Ours.

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.attentive import attentive
 from engine.config import Guardrails
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.model import Evaluator
@@ -32,6 +31,7 @@ from engine.source.patch import make_patch
 from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
 from engine.suggest import Gate
+from engine.threads import attentive
 from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, possible
 from engine.tune.feasible import Feasible, check_left, feasible

@@ -1,0 +1,33 @@
+"""The process that holds the GPU, started: it makes its context and imports CuPy before it is asked anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.gpu.monitor import cuda_name
+from engine.sandbox import NoSandbox, Sandbox, python_command
+from engine.threads import ONE_THREAD
+from engine.worker import Worker
+
+
+def gpu_process(box: Sandbox | NoSandbox, scratch: Path, device: int = 0, watcher: Sequence[str] = ()) -> Worker:
+    """A GPU worker that nobody has talked to. `scratch` holds its own compile cache, `device` is NVML's index.
+
+    `watcher` is the argv of a tool that it runs under. Raises MachineError.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
+    command = box.command(
+        [*watcher, *python_command("engine.gpu.worker")],
+        writable=[scratch],
+        gpu=True,
+        device=device,
+        environment={
+            **ONE_THREAD,
+            "CUPY_CACHE_DIR": str(scratch / "cupy"),
+            "CUDA_CACHE_PATH": str(scratch / "driver"),
+            "CUDA_VISIBLE_DEVICES": cuda_name(device),
+        },
+    )
+    return Worker(command)
