@@ -182,7 +182,7 @@ class Journal:
             entry.digest, evaluation.code_hash, json.dumps([[(s.grid, s.block, s.shared_bytes) for s in case] for case in entry.launches]),
             evaluation.outcome.value, evaluation.failure.reason if evaluation.failure else "",
             measurement.ratio if measurement else None, measurement.low if measurement else None,
-            measurement.high if measurement else None, json.dumps(dataclasses.asdict(evaluation), sort_keys=True),
+            measurement.high if measurement else None, json.dumps(evaluation, default=vars, sort_keys=True),
             _pack(entry.files), float(entry.elapsed_s), float(entry.prior),
             None if entry.against is None else float(entry.against), time.time(),
         )  # fmt: skip

@@ -40,7 +40,6 @@ _SHORT = 256
 _ALL_EVERY = 4
 _FITS = 4  # settings of these that the gain is a mean over
 _NOISE = (1e-4, 1e-3, 1e-2)
-_SWEEPS = 2  # over all features, at each fit
 _PRIOR = 0.25  # how much likelier long length scales are before anything is measured: a log-normal prior's weight. Ours
 _FIT_EVERY = 3  # at first; later less often, as a point more changes less
 # One choice in three is the best beside the best so far, which a smooth model takes for noise: a local search that goes on all along.
@@ -211,17 +210,17 @@ class Surrogate:
 
         def best_of(tried: Array, noises: Array) -> int:
             keys = [(*row, noise) for row, noise in zip(tried.tolist(), noises.tolist(), strict=True)]
-            if not all(key in seen for key in keys):  # else the last sweep asked for the same
+            if not all(key in seen for key in keys):  # a feature that stays as it is asks for the same again
                 seen.update(zip(keys, _likelihoods(between, targets, tried, noises).tolist(), strict=True))
             found = [seen[key] for key in keys]
             return found.index(max(found))
 
-        for _ in range(_SWEEPS):
-            for k in self._random.sample(range(x.shape[1]), x.shape[1]):
-                tried = np.tile(self._lengths, (len(_LENGTHS), 1))
-                tried[:, k] = _LENGTHS
-                self._lengths = tried[best_of(tried, np.full(len(tried), self._noise))]
-            self._noise = _NOISE[best_of(np.tile(self._lengths, (len(_NOISE), 1)), np.array(_NOISE))]
+        # Once over all features: a fit starts where the last one ended.
+        for k in self._random.sample(range(x.shape[1]), x.shape[1]):
+            tried = np.tile(self._lengths, (len(_LENGTHS), 1))
+            tried[:, k] = _LENGTHS
+            self._lengths = tried[best_of(tried, np.full(len(tried), self._noise))]
+        self._noise = _NOISE[best_of(np.tile(self._lengths, (len(_NOISE), 1)), np.array(_NOISE))]
         kept = sorted(seen.items(), key=lambda item: -item[1])[:_FITS]
         weights = [math.exp(value - kept[0][1]) for _, value in kept]
         self._fits = [
