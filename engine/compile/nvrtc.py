@@ -49,6 +49,7 @@ class NvrtcCompiler:
     ) -> None:
         self.arch = check_arch(arch)
         self.version = nvrtc_version()
+        self._nvcc = find_nvcc()  # once: looking for it costs more than all else that is done here for one text
         self._sandbox, self._timeout_s = sandbox, timeout_s
         self._cache = DiskCache(cache)
         # Each thread owns one worker process, which lives as long as the thread that started it.
@@ -118,7 +119,7 @@ class NvrtcCompiler:
         if kept is not None:
             with contextlib.suppress(*_MALFORMED):
                 return self._binary(translation, kept[0], kept[1], begin, cached=True)
-        nvcc = find_nvcc() is not None
+        nvcc = self._nvcc is not None
         header, cubin = ({}, b"") if nvcc and needs_nvcc(translation.text) else self._run(translation, owner)
         log = str(header.get("log", ""))
         if "refused" in header:
@@ -165,10 +166,9 @@ class NvrtcCompiler:
     def _key(self, translation: Translation) -> str:
         if translation.include:
             return ""  # what those folders hold may change without a sign
-        nvcc = find_nvcc()
         parts = [
             2, self.version, self.arch, translation.text, translation.path, translation.expressions,
-            translation.defines, translation.std, translation.line_info, str(nvcc) if nvcc else "",
+            translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -39,6 +39,7 @@ _RETRIES = 2
 _LIMIT_FACTOR = 10.0
 _LEAST_LIMIT_S = 2.0
 _VALIDATED_S = 120.0
+_READ_AFTER = ("close", "final")  # efforts whose samples are what is said of a candidate
 _REPEATED = 4  # checks run twice for the guardrail of repeatable output
 
 _KINDS = {"wrong_result": Outcome.WRONG_RESULT, "memory_error": Outcome.MEMORY_ERROR}
@@ -288,10 +289,9 @@ class GpuEvaluator:
             failure = next((r["failure"] for r in results if r["failure"]), None)
             if failure:
                 return measurement, failure, None
-            # One that was given up was hardly timed: a reading that is just over will do, and each costs as much as it did.
+            # Of what is only looked at a reading that is just over will do: each costs half as much as the look did.
             monitor = self._runner.monitor
-            given_up = all(r["given_up"] for r in results)
-            reason = disturbance(before, monitor.recent() if given_up else monitor.read())
+            reason = disturbance(before, monitor.read() if effort in _READ_AFTER else monitor.recent())
             behind = max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"

@@ -44,6 +44,7 @@ class Monitor:
         self._nvml: Any = pynvml
         self._last: Snapshot | None = None
         self._read_at = 0.0
+        self._own: dict[int, str] = {}  # processes that this one started, and when each began
         try:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -67,7 +68,6 @@ class Monitor:
         return self.read()
 
     def _read(self) -> Snapshot:
-        own = os.getpid()
         nvml = self._nvml
         try:
             # A process that only holds a context disturbs nobody; one that computes does.
@@ -76,7 +76,7 @@ class Monitor:
             with contextlib.suppress(nvml.NVMLError):
                 for sample in nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen):
                     self._seen = max(self._seen, int(sample.timeStamp))
-                    if sample.smUtil > 0 and not _descends(int(sample.pid), own):
+                    if sample.smUtil > 0 and not self._is_own(int(sample.pid)):
                         others.append(int(sample.pid))
             reasons = 0
             with contextlib.suppress(nvml.NVMLError):
@@ -94,6 +94,16 @@ class Monitor:
             )
         except nvml.NVMLError as error:
             raise MachineError(f"the GPU does not answer: {error}", do="check it with nvidia-smi") from None
+
+    def _is_own(self, pid: int) -> bool:
+        """Whether this process started it. Asked of the same few in every reading, and the way up to this process is long."""
+        began = _began(pid)
+        if began is None or self._own.get(pid) != began:
+            if not _descends(pid, os.getpid()):
+                return False
+            if began is not None:
+                self._own[pid] = began
+        return True
 
     def driver(self) -> str:
         return str(self._nvml.nvmlSystemGetDriverVersion())
@@ -117,6 +127,14 @@ def disturbance(before: Snapshot, after: Snapshot) -> str | None:
     if after.others or before.others:
         return f"another process used the GPU (process {', '.join(map(str, sorted({*before.others, *after.others})))})"
     return None
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks; None where it is gone or cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
 
 
 def _descends(pid: int, ancestor: int) -> bool:

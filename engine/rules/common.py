@@ -305,11 +305,16 @@ def is_plain(written_text: str) -> bool:
 
 def fresh(site: Site, base: str, taken: Sequence[str] = ()) -> str:
     """A name made from `base` that occurs nowhere in the program's kernel file nor in `taken`."""
-    used = set(_SAFE_WORD.findall(site.unit.data.decode("utf-8", "replace"))) | set(taken)
+    used = _words(site.unit.data)
     candidate, count = base, 2
-    while candidate in used:
+    while candidate in used or candidate in taken:
         candidate, count = f"{base}{count}", count + 1
     return candidate
+
+
+@lru_cache(maxsize=64)  # a rule asks for several names in one text, and for the same ones at each point of a template
+def _words(data: bytes) -> frozenset[str]:
+    return frozenset(_SAFE_WORD.findall(data.decode("utf-8", "replace")))
 
 
 def indent_at(site: Site, offset: int) -> str:

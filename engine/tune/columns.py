@@ -23,55 +23,102 @@ class Columns:
 
     def __init__(self, points: Sequence[Point]) -> None:
         self.own = _scaled(tuple(points))
-        self._values: dict[str, Array] = {}
-        self._nearest: dict[str, NDArray[np.intp]] = {}  # by feature: the nearest point that it is known of
-        self._apart: dict[str, Array] = {}  # and the squared distance to it
-        self._new: dict[str, list[int]] = {}
-        self._known: dict[str, int] = {}
+        self._groups: list[_Together] = []
+        self._group_of: dict[str, _Together] = {}
         self._table: tuple[list[str], Array] | None = None
 
     def describe(self, index: int, features: Mapping[str, float]) -> None:
         """What is known of a point; a later word on the same feature counts."""
-        count = len(self.own)
-        for name, value in features.items():
-            if name not in self._values:
-                self._values[name] = np.full(count, np.nan)
-                self._nearest[name] = np.zeros(count, dtype=np.intp)
-                self._apart[name] = np.full(count, np.inf)
-                self._new[name], self._known[name] = [], 0
-            if np.isnan(self._values[name][index]):
-                self._new[name].append(index)
-                self._known[name] += 1
-            self._values[name][index] = value
-        self._table = None
+        new = [name for name in features if name not in self._group_of]
+        if new:
+            self._add(_Together(new, len(self.own)))
+        for group in dict.fromkeys(self._group_of[name] for name in features):
+            inside = [name for name in group.names if name in features]
+            told = group
+            if len(inside) < len(group.names):  # some of what was told together until now
+                self._groups.remove(group)
+                told, rest = group.split(inside)
+                self._add(told)
+                self._add(rest)
+            if told.tell(index, [features[name] for name in told.names]):
+                self._table = None
 
     def table(self) -> tuple[list[str], Array]:
         """Names, and points x columns; a point that a feature is not known of takes that of its nearest."""
         if self._table is None:
-            names, columns = [str(k) for k in range(self.own.shape[1])], [self.own]
-            for name in sorted(self._values):
-                values = self._filled(name)
-                low, span = float(values.min()), float(values.max() - values.min())
-                if span > 0:
-                    names.append(name)
-                    columns.append(((values - low) / span)[:, None])
-            self._table = names, np.hstack(columns)
+            names, parts = [str(k) for k in range(self.own.shape[1])], [self.own]
+            scaled = {name: column for group in self._groups for name, column in group.scaled(self.own)}
+            for name in sorted(scaled):
+                names.append(name)
+                parts.append(scaled[name])
+            self._table = names, np.hstack(parts)
         return self._table
 
-    def _filled(self, name: str) -> Array:
-        values, new = self._values[name], self._new[name]
-        if self._known[name] == len(values):
-            return values
-        for begin in range(0, len(new), _AT_ONCE):
-            part = np.array(new[begin : begin + _AT_ONCE])
-            apart = ((self.own[:, None, :] - self.own[part][None, :, :]) ** 2).sum(axis=2)
+    def _add(self, group: _Together) -> None:
+        self._groups.append(group)
+        self._group_of.update(dict.fromkeys(group.names, group))
+
+
+class _Together:
+    """Features that are told of the same points, so that whose neighbours they are taken from is looked for once."""
+
+    def __init__(self, names: Sequence[str], count: int) -> None:
+        self.names = list(names)
+        self._values = np.full((count, len(self.names)), np.nan)
+        self._nearest = np.zeros(count, dtype=np.intp)  # the nearest point that they are known of
+        self._apart = np.full(count, np.inf)  # and the squared distance to it
+        self._new: list[int] = []
+        self._known = 0
+        self._scaled: list[tuple[str, Array]] | None = None
+
+    def tell(self, index: int, values: Sequence[float]) -> bool:
+        """Whether that says anything new."""
+        held: list[float] = self._values[index].tolist()
+        if held == list(values):
+            return False
+        if held[0] != held[0]:  # not a number: not known yet
+            self._new.append(index)
+            self._known += 1
+        self._values[index] = values
+        self._scaled = None
+        return True
+
+    def split(self, names: Sequence[str]) -> tuple[_Together, _Together]:
+        """These features, and the others."""
+        parts = []
+        for some in (list(names), [name for name in self.names if name not in names]):
+            part = _Together(some, len(self._values))
+            part._values = self._values[:, [self.names.index(name) for name in some]].copy()
+            part._nearest, part._apart = self._nearest.copy(), self._apart.copy()
+            part._new, part._known = list(self._new), self._known
+            parts.append(part)
+        return parts[0], parts[1]
+
+    def scaled(self, own: Array) -> list[tuple[str, Array]]:
+        """The columns that differ from point to point, each from 0 to 1 and points x 1."""
+        if self._scaled is None:
+            filled = self._filled(own)
+            low = filled.min(axis=0)
+            span = filled.max(axis=0) - low
+            differ = np.flatnonzero(span > 0)
+            columns = (filled[:, differ] - low[differ]) / span[differ]
+            self._scaled = [(self.names[k], columns[:, [i]]) for i, k in enumerate(differ.tolist())]
+        return self._scaled
+
+    def _filled(self, own: Array) -> Array:
+        if self._known == len(self._values):
+            return self._values
+        for begin in range(0, len(self._new), _AT_ONCE):
+            part = np.array(self._new[begin : begin + _AT_ONCE])
+            apart = ((own[:, None, :] - own[part][None, :, :]) ** 2).sum(axis=2)
             best = apart.argmin(axis=1)
             apart = apart[np.arange(len(apart)), best]
-            closer = apart < self._apart[name]
-            self._apart[name][closer] = apart[closer]
-            self._nearest[name][closer] = part[best[closer]]
-        new.clear()
-        return values[self._nearest[name]]
+            closer = apart < self._apart
+            self._apart[closer] = apart[closer]
+            self._nearest[closer] = part[best[closer]]
+        self._new.clear()
+        filled: Array = self._values[self._nearest]
+        return filled
 
 
 @lru_cache(maxsize=8)  # a search asks for thousands of the same points again, at one program after another

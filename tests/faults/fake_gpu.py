@@ -125,7 +125,7 @@ class FakeBuilder(Builder):
 
 
 def evaluator(spec: KernelSpec, folder: Path) -> GpuEvaluator:
-    """The real evaluator and runner around the stand-in; `engine.gpu.runner.python_command` must have been replaced."""
+    """The real evaluator and runner around the stand-in; `engine.gpu.process.python_command` must have been replaced."""
 
     def make() -> GpuRunner:
         return GpuRunner(NoSandbox(), b"tools", folder / "scratch")

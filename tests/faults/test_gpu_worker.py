@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import engine.evaluate.gpu
-import engine.gpu.runner
+import engine.gpu.process
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.gpu import GpuEvaluator
 from engine.evaluate.model import WIN
@@ -43,7 +43,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> Iterator[GpuEvaluator]:
-    monkeypatch.setattr(engine.gpu.runner, "python_command", command(tmp_path))
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
     monkeypatch.setattr(engine.evaluate.gpu, "_LEAST_LIMIT_S", 30.0)  # a busy machine is no hanging kernel
     made = evaluator(spec(), tmp_path)
     made.open(_program("1.0"))
@@ -284,7 +284,7 @@ def test_an_original_that_is_wrong_while_timed_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
 ) -> None:
     """There was no measurement to take the floors from, so this was an internal error."""
-    monkeypatch.setattr(engine.gpu.runner, "python_command", command(tmp_path))
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
     made = evaluator(spec(), tmp_path)
     with pytest.raises(RefusedError, match="gives other results while it is timed: 'y' differs") as caught:
         made.open(_program("1.0 unsteady"))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import nvrtc
 from engine.compile.compiler import Translation
 from engine.compile.nvcc import compile_nvcc, find_nvcc, too_hard_for_nvrtc
 from engine.compile.nvrtc import NvrtcCompiler
@@ -54,7 +53,7 @@ def test_the_same_kernel_has_the_same_code_from_both(compiler: NvrtcCompiler, bo
 
 
 def test_without_nvcc_the_error_says_how_to_get_it(compiler: NvrtcCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "find_nvcc", lambda: None)
+    monkeypatch.setattr(compiler, "_nvcc", None)
     with pytest.raises(CompileError) as caught:
         compiler.compile(Translation(WHOLE_CUB + "// no nvcc", "src/a.cu", ("k<1>",)))
     assert "optiml[nvcc]" in str(caught.value)

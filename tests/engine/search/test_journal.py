@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,6 @@ from engine.model import (
     Program,
     Resources,
 )
-from engine.search import journal as module
 from engine.search.journal import Entry, Journal
 
 ORIGINAL = Program({"k.cu": b"text"}, "k.cu")
@@ -93,12 +93,11 @@ def test_a_message_with_half_a_character_is_booked(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_row_of_another_version_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     journal = Journal(path, ORIGINAL, {}, resume=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "dataclasses", SimpleNamespace(asdict=lambda e: {"outcome": "gone"}, astuple=None))
-        journal.book(Entry(0, None, "", "", {}, "", "", (), Evaluation(Outcome.ACCEPTED), {}, 0.0))
+    gone = Evaluation(cast(Outcome, SimpleNamespace(value="gone")))
+    journal.book(Entry(0, None, "", "", {}, "", "", (), gone, {}, 0.0))
     with pytest.raises(MachineError, match="another version") as caught:
         list(journal.entries())
     assert "without --resume" in caught.value.do
