@@ -113,8 +113,7 @@ class Machine:
         from engine.front.client import LEAST_CORES
         from engine.front.client import Front as Workers
 
-        workers = max(2, self.jobs // 2)  # reading a candidate takes a fifth of what compiling it does
-        return Workers(spec, root, self.target, spec_path, workers=workers) if self.jobs >= LEAST_CORES else None
+        return Workers(spec, root, self.target, spec_path, workers=self.jobs) if self.jobs >= LEAST_CORES else None
 
     def tool_kernels(self) -> bytes:
         """The machine code of the worker's own kernels (tools.cu and relations.cu in engine/gpu). Raises CompileError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import threading
@@ -34,8 +33,8 @@ _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_
 class Front(Analysis):
     """Analyses candidates in worker processes, at most `workers` at once; `close` ends them all. Thread-safe.
 
-    For a single call an `Analysis` is faster: a worker takes half a second to start. A worker that hangs or dies costs the one
-    program it was at.
+    Half of them start with `warm`, the others one by one when all are busy. For a single call an `Analysis` is faster: a worker
+    takes a third of a second to start. A worker that hangs or dies costs the one program it was at.
     """
 
     def __init__(
@@ -43,27 +42,22 @@ class Front(Analysis):
         defences: Defences = ALL,
     ) -> None:  # fmt: skip
         super().__init__(spec, root, target, spec_path, defences=defences)
-        self.workers = workers
         self._points: dict[
             tuple[Point, ...], Feasible
         ] = {}  # thousands for some templates, the same for most programs of a run
-        self._started: set[Worker] = set()
-        self._starting = 0
+        self._workers: set[Worker] = set()
+        self._most, self._starting = workers, 0
         self._idle: list[Worker] = []  # the one that worked last at the end
         self._changed = threading.Condition()
+        self._problem = ""  # why the last one did not start
         self._closed = False
 
     def warm(self, original: Program) -> None:
-        """Start all workers now, beside what else there is to do."""
+        """Start workers now, beside what else there is to do."""
         self.original_program = original
-        for _ in range(self.workers):
-            threading.Thread(target=self._start, daemon=True).start()
-
-    def _start(self) -> None:
-        with contextlib.suppress(OptimlError, OSError):  # whoever asks next will meet the reason
-            worker = self._new()
-            if worker is not None:
-                self._give_back(worker)
+        with self._changed:
+            for _ in range((self._most + 1) // 2):
+                self._grow()
 
     def prepare(self, program: Program) -> Prepared:
         answer, blobs = self._ask("prepare", program)
@@ -105,7 +99,7 @@ class Front(Analysis):
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            workers, self._started, self._idle = self._started, set(), []
+            workers, self._workers, self._idle = self._workers, set(), []
             self._changed.notify_all()
         for worker in workers:
             worker.kill()
@@ -126,55 +120,54 @@ class Front(Analysis):
         return answer, blobs
 
     def _take(self) -> Worker:
-        """A worker of the caller's own until it is given back."""
-        while True:
-            with self._changed:
-                while not self._closed and not self._idle and self._full:
-                    self._changed.wait()
-                worker = self._idle.pop() if self._idle else None
-                if worker is not None and not worker.alive:
-                    self._started.discard(worker)
-                    continue
-            worker = worker or self._new()
-            if worker is not None:
-                return worker
+        """A worker of the caller's own until it is given back. Raises OptimlError where none starts, and once this was closed."""
+        with self._changed:
+            while not self._closed:
+                while self._idle:
+                    worker = self._idle.pop()
+                    if worker.alive:
+                        return worker
+                    self._workers.discard(worker)
+                if self._problem and not self._workers and not self._starting:
+                    problem, self._problem = self._problem, ""
+                    raise OptimlError(problem)
+                if not self._starting and len(self._workers) < self._most:
+                    self._grow()
+                self._changed.wait()
+        raise OptimlError("the search has ended")
 
     def _give_back(self, worker: Worker) -> None:
         with self._changed:
             if not worker.alive:
-                self._started.discard(worker)
-            elif worker in self._started:
+                self._workers.discard(worker)
+            elif worker in self._workers:
                 self._idle.append(worker)
             self._changed.notify()
 
-    @property
-    def _full(self) -> bool:
-        return len(self._started) + self._starting >= self.workers
+    def _grow(self) -> None:
+        """Have one more started, with the lock held."""
+        self._starting += 1
+        threading.Thread(target=self._start, daemon=True).start()
 
-    def _new(self) -> Worker | None:
-        """A worker that was just started; None where there are as many as may be. Raises OptimlError once this was closed."""
-        with self._changed:
-            if self._closed:
-                raise OptimlError("the search has ended")
-            if self._full:
-                return None
-            self._starting += 1
-        worker: Worker | None = None
+    def _start(self) -> None:
+        worker, problem = None, ""
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         try:
-            environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
             worker = Worker(python_command("engine.front.worker"), environment={**environment, **ONE_THREAD})
             self._open(worker)
-        finally:
-            with self._changed:
-                self._starting -= 1
-                closed = self._closed
-                if worker is not None and worker.alive and not closed:
-                    self._started.add(worker)
-                self._changed.notify()
-        if closed:
+        except (OptimlError, OSError, RuntimeError) as error:  # the last: the interpreter ends
+            problem = f"a process that reads candidates cannot start: {error}"
+        with self._changed:
+            self._starting -= 1
+            kept = worker is not None and not problem and not self._closed
+            if worker is not None and kept:
+                self._workers.add(worker)
+                self._idle.append(worker)
+            if problem:
+                self._problem, self._most = problem, max(1, len(self._workers))
+            self._changed.notify_all()
+        if worker is not None and not kept:
             worker.kill()
-            raise OptimlError("the search has ended")
-        return worker
 
     def _open(self, worker: Worker) -> None:
         original = self.original_program

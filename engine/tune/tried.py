@@ -1,15 +1,28 @@
-"""What became of a tuner's points."""
+"""What becomes of a tuner's points."""
 
 from __future__ import annotations
 
 import math
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from engine.evaluate.model import Built
 from engine.model import PASSED, Evaluation, Outcome
 from engine.tune.space import Point
+from engine.tune.strategy import Trial
 
 # What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
 WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A point that is on the device, and what it is measured beside."""
+
+    trial: Trial
+    built: Built
+    champion: Built | None
+    answer: Future[tuple[Evaluation, float | None]]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import OptimlError, RefusedError
@@ -21,23 +21,13 @@ from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
 from engine.tune.template import Template, program_at
-from engine.tune.tried import WRONG, Mark, Tried, mean_us, value_of
+from engine.tune.tried import WRONG, Mark, Running, Tried, mean_us, value_of
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
-
-
-@dataclass(frozen=True)
-class _Running:
-    """A point that is on the device, and what it is measured beside."""
-
-    trial: Trial
-    built: Built
-    champion: Built | None
-    answer: Future[tuple[Evaluation, float | None]]
 
 
 class Tuner:
@@ -67,7 +57,7 @@ class Tuner:
         self._pending: dict[Point, Future[Built]] = {}
         self._asked: dict[Point, float] = {}  # when they were
         self._build_s = 0.0
-        self._running: deque[_Running] = deque()  # the oldest first
+        self._running: deque[Running] = deque()  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
@@ -76,6 +66,7 @@ class Tuner:
         self._original_us = 0.0
         self._next_id = 1
         self._earlier_s = 0.0
+        self._chosen: Sequence[Trial] = ()  # what was to be tried next when that was last asked
         self._begin = time.monotonic()
         for point in feasible.points:
             if launches := template.launches(point):
@@ -102,7 +93,8 @@ class Tuner:
 
     def begin(self, count: int) -> None:
         """Have so many of the points built that will be wanted first."""
-        self._submit(self.strategy.ask(count))
+        self._chosen = self.strategy.ask(count)
+        self._submit(self._chosen)
 
     def enter(self, rival: Built | None, known: Mapping[tuple[object, ...], Twin]) -> None:
         """Go on as a part of another search, from now on: points have to beat its incumbent, and it knows some of them."""
@@ -163,7 +155,15 @@ class Tuner:
         # Where time is what ends the search, the next point is chosen while the last one is evaluated, without its time: among
         # thousands of points a choice takes milliseconds. Where evaluations are counted, each has to tell what it can.
         beside = budget.seconds is not None
+
+        def more() -> bool:
+            return beside and not self._ended(budget, idle)
+
         while True:
+            if not self._running and more():  # what the last choice left; the next one is made beside that
+                trial = self._for_device(self._there(self._chosen), self._chosen, more)
+                if trial is not None:
+                    self._evaluate(trial, device, 1)
             ended = self._ended(budget, idle)
             trials: Sequence[Trial] = ()
             if not ended:
@@ -174,10 +174,7 @@ class Tuner:
                 return
             trial = self._next(trials, budget) if trials else None
             waits = trial is None
-            while trial is not None and self._settled(trial):
-                # To choose anew after each takes as long as many need on the device, which has nothing to do meanwhile.
-                trials = [other for other in trials if other is not trial]
-                trial = self._there(trials) if beside and not self._ended(budget, idle) else None
+            trial = self._for_device(trial, trials, more)
             if trial is not None:
                 self._evaluate(trial, device, ON_DEVICE if beside else 1)
             elif waits and not self._running:
@@ -186,12 +183,23 @@ class Tuner:
                 self._complete()
             self._write()
 
+    def _for_device(self, trial: Trial | None, trials: Sequence[Trial], more: Callable[[], bool]) -> Trial | None:
+        """This one or the first of these that the device has to tell of; those before it are booked, as long as there is `more`.
+
+        To choose anew after each takes as long as many need on the device, which has nothing to do meanwhile.
+        """
+        while trial is not None and self._settled(trial):
+            trials = [other for other in trials if other is not trial]
+            trial = self._there(trials) if more() else None
+        return trial
+
     def _choose(self, budget: Budget) -> Sequence[Trial]:
         """What to try next, most wanted first, and have it built."""
         begin = time.monotonic()
         self._look_ahead()
         trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
         self._submit(trials)
+        self._chosen = trials
         self.book(SELECT, time.monotonic() - begin)
         return trials
 
@@ -328,7 +336,7 @@ class Tuner:
             answer = device.submit(self._evaluator.retime, built, rival, trial.effort)
         else:
             answer = device.submit(self._evaluator.evaluate, built, champion, brief=True)
-        self._running.append(_Running(trial, built, champion, answer))
+        self._running.append(Running(trial, built, champion, answer))
 
     def _complete(self) -> None:
         """Book the point that is on the device, the oldest of several, when it has been evaluated."""
