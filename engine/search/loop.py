@@ -14,7 +14,7 @@ from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
-from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, ON_DEVICE, READ, SELECT, Budget, Progress
+from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, ON_DEVICE, READ, SELECT, SPARE, Budget, Progress
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
@@ -182,11 +182,13 @@ class Search:
         running: list[Future[Any]] = [running.answer for running in self._running]
         wanted = [future for within in self._within for future in within.wanted]
         some = [*running, *self._pending, *wanted, *self._coming]
+        building = sum(not future.done() for future in (*self._pending, *wanted))
         waiting = time.monotonic()
         done, _ = wait(some, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
         if not running:
-            # Where the tree could say nothing, fewer are compiled than might be: that is no time of the compilers.
-            self._stage(READ if self._coming else "wait", time.monotonic() - waiting)
+            # Where the tree could say nothing and compilers had nothing to do for that, it is no time of theirs.
+            idle = building < max(1, self._in_flight - SPARE)
+            self._stage(READ if self._coming and idle else "wait", time.monotonic() - waiting)
         return done
 
     def _occupy(self, budget: Budget) -> None:

@@ -103,6 +103,19 @@ def test_waiting_for_proposals_is_told_apart_from_choosing(tmp_path):
     assert search.progress.stage_s["read"] >= 0.1 > search.progress.stage_s["select"]
 
 
+@pytest.mark.parametrize(("builds", "stage"), [(4, "wait"), (3, "wait"), (2, "read")])
+def test_where_every_compiler_works_they_are_what_is_waited_for(tmp_path, builds, stage):
+    """Proposals are waited for as well, but with more of them nothing more would be compiled: two builds of four only stand by."""
+    original, evaluator = program(), FakeEvaluator()
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    search = Search(Tree(original, Factors(("1.5",)), 0), evaluator, journal, ThreadPoolExecutor(1), in_flight=5)
+    search.start(*evaluator.open(original))
+    search._pending = {Future(): None for _ in range(builds)}
+    search._coming = [Future()]
+    search._await(Budget(seconds=0.1))
+    assert list(search.progress.stage_s) == [stage]
+
+
 def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path):
     """The device stood idle while the proposals of the best so far were looked for."""
     evaluator, original = FakeEvaluator(), program()
