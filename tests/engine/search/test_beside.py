@@ -105,7 +105,7 @@ def test_waiting_for_proposals_is_told_apart_from_choosing(tmp_path):
 
 @pytest.mark.parametrize(("builds", "stage"), [(4, "wait"), (3, "wait"), (2, "read")])
 def test_where_every_compiler_works_they_are_what_is_waited_for(tmp_path, builds, stage):
-    """Proposals are waited for as well, but with more of them nothing more would be compiled: two builds of four only stand by."""
+    """Proposals are waited for as well, but nothing would be compiled sooner with more of them: of five in flight two stand by."""
     original, evaluator = program(), FakeEvaluator()
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     search = Search(Tree(original, Factors(("1.5",)), 0), evaluator, journal, ThreadPoolExecutor(1), in_flight=5)
