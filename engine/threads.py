@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 # Who feeds the device waits for the interpreter several times a candidate, for so long each, while others read text. Ours.
-_SWITCH_S = 0.0001
+_SWITCH_S = 0.0005
 # Environment of processes that use NumPy for small things: its linear algebra starts a thread for each core, which takes as long as
 # importing it, and in which nothing of ours gains.
 ONE_THREAD: Mapping[str, str] = {"OPENBLAS_NUM_THREADS": "1"}
