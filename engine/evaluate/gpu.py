@@ -166,7 +166,7 @@ class GpuEvaluator:
         with self._gpu:
             evaluation, against = self._evaluate(built, incumbent, brief=brief)
             if evaluation.outcome is Outcome.MEMORY_ERROR:
-                self._runner.close()  # it may have written anywhere in the worker: the next candidate gets a fresh one
+                self._runner.kill()  # it may have written anywhere in the worker: the next candidate gets a fresh one
             return evaluation, against
 
     def confirm(self, built: Built) -> Evaluation:

@@ -236,6 +236,12 @@ class GpuRunner:
             raise DeviceFault(str(answer["error"]), kind=kind)
         return answer, out
 
+    def kill(self) -> None:
+        """End the worker without waiting for it."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = self._greeting = None
+
     def close(self) -> None:
         """End the worker; one under a watcher gets the time to write its report."""
         if self._worker is not None:

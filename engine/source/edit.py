@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from engine.errors import SourceError
 from engine.model import Program
 from engine.source.model import Edit, Span
-from engine.source.parse import parse
+from engine.source.parse import not_understood, parse
 
 _SOURCES = (".cu", ".cuh")
 
@@ -45,13 +45,13 @@ def edit_program(program: Program, edits: Mapping[str, Iterable[Edit]]) -> Progr
         data = program.files[path]
         listed = list(wanted)
         if path.endswith(_SOURCES):
-            unit = parse(data, path)
+            errors = not_understood(data, path)
             for edit in listed:
-                for error in unit.errors:
+                for error in errors:
                     if touches(edit.span, error):
                         raise SourceError(
                             "no edit is made beside syntax that is not understood",
-                            f"{path}:{unit.line_of(error.start)}",
+                            f"{path}:{parse(data, path).line_of(error.start)}",
                         )
         changed[path] = apply(data, listed)
     return program.replace(changed)

@@ -131,6 +131,13 @@ def parse(data: bytes, path: str = "") -> Unit:
     )
 
 
+@lru_cache(maxsize=512)
+def not_understood(data: bytes, path: str = "") -> tuple[Span, ...]:
+    """The `errors` of a file, where that is all that is asked for: a file without one is not read any further. Raises as `parse`."""
+    _check_text(data, path)
+    return parse(data, path).errors if tree_sitter.Parser(_LANGUAGE).parse(data).root_node.has_error else ()
+
+
 def _check_text(data: bytes, path: str) -> None:
     if len(data) > _MAX_BYTES:
         raise SourceError(f"a file of {len(data)} bytes is over the limit of {_MAX_BYTES}", path)

@@ -1,7 +1,7 @@
 import pytest
 
 from engine.errors import SourceError
-from engine.source.parse import parse
+from engine.source.parse import not_understood, parse
 from tests.spent import spent
 
 SOURCE = b"""\
@@ -122,3 +122,11 @@ def test_ten_thousand_lines_are_quick():
     with spent() as cost:
         assert len(parse(data, "big.cu").kernels) == 2100
     assert cost.seconds < 2
+
+
+@pytest.mark.parametrize(
+    "text", [SOURCE, b"__global__ void k(float* x) { x[0] = ; }\n", b"int f( {\n__global__ void k() {}\n"]
+)
+def test_what_is_not_understood_can_be_asked_alone(text):
+    assert not_understood(text, "k.cu") == parse(text, "k.cu").errors
+    assert bool(not_understood(text, "k.cu")) == (text is not SOURCE)
