@@ -42,6 +42,24 @@ def test_what_is_not_known_of_a_point_is_taken_from_its_nearest():
         assert table[i, 3] * span + low in [pytest.approx(v) for v in nearest]
 
 
+def test_features_that_were_told_together_may_be_told_apart_later():
+    """Each then has nearest points of its own."""
+    columns, single = Columns(POINTS), {name: Columns(POINTS) for name in ("registers", "occupancy")}
+    random = np.random.default_rng(1)
+    for step, index in enumerate(random.permutation(len(POINTS))[:24].tolist()):
+        wanted = [("registers", "occupancy"), ("registers",), ("occupancy",)][0 if step < 8 else 1 + step % 2]
+        told = {name: float(random.integers(0, 9)) for name in wanted}
+        columns.describe(index, told)
+        for name, value in told.items():
+            single[name].describe(index, {name: value})
+        if step % 5 == 0:
+            columns.table()
+    names, table = columns.table()
+    assert names == ["0", "1", "2", "occupancy", "registers"]
+    for name, one in single.items():
+        assert np.array_equal(table[:, names.index(name)], one.table()[1][:, 3])
+
+
 def test_a_figure_that_is_the_same_everywhere_is_no_column():
     columns = Columns(POINTS)
     for index in range(5):
