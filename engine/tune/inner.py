@@ -111,7 +111,7 @@ class TunerPart:
             return Inner(_plain(proposal), program, None, evaluation, None, tried, dict(tuner.progress.stage_s))
         chosen = best[0]
         begin = time.monotonic()
-        made = template.proposal(chosen.point)
+        made = tuner.proposal_of(chosen.point)
         summary = f"{made.summary} (the best of {tried} points)"
         evaluation = replace(chosen.evaluation, notes=(*chosen.evaluation.notes, note(tried)))
         built = tuner.built_of(chosen)

@@ -8,19 +8,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
-from engine.rules.model import Target
+from engine.rules.model import Proposal, Target
 from engine.search.journal import Entry, Journal
 from engine.search.progress import JOURNAL, ON_DEVICE, SELECT, Budget, Progress
+from engine.source.edit import edit_program
 from engine.tune.describe import figures_of, of_code, of_launch
 from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
-from engine.tune.template import Template, program_at
+from engine.tune.template import Template
 from engine.tune.tried import WRONG, Mark, Running, Tried, mean_us, value_of
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
@@ -41,8 +43,7 @@ class Tuner:
     ) -> None:  # fmt: skip
         self._original, self.template, self.feasible, self.strategy = original, template, feasible, strategy
         self._evaluator, self._target, self._executor, self._in_flight = evaluator, target, executor, in_flight
-        self._journal, self._on_progress = journal, on_progress
-        self.progress = Progress()
+        self._journal, self._on_progress, self.progress = journal, on_progress, Progress()
         self.tried: list[Tried] = []
         self.trace: list[Mark] = []
         self.evaluations = 0  # that ran on the device: without duplicates and what did not compile
@@ -56,6 +57,8 @@ class Tuner:
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
         self._asked: dict[Point, float] = {}  # when they were
+        # Written once: for a rule's template that takes as long as reading the program.
+        self.proposal_of: Callable[[Point], Proposal] = cache(template.proposal)
         self._build_s = 0.0
         self._running: deque[Running] = deque()  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
@@ -63,9 +66,8 @@ class Tuner:
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._known: Mapping[tuple[object, ...], Twin] = {}  # likewise, to a search around this one
         self._incumbent: Tried | None = None
-        self._original_us = 0.0
+        self._original_us, self._earlier_s = 0.0, 0.0
         self._next_id = 1
-        self._earlier_s = 0.0
         self._chosen: Sequence[Trial] = ()  # what was to be tried next when that was last asked
         self._begin = time.monotonic()
         for point in feasible.points:
@@ -245,7 +247,7 @@ class Tuner:
         self._pending[point] = self._executor.submit(self._build, point)
 
     def _build(self, point: Point) -> Built:
-        built = self._evaluator.build(program_at(self._original, self.template, point))
+        built = self._evaluator.build(edit_program(self._original, self.proposal_of(point).edits))
         self._build_s = time.monotonic() - self._asked[point]
         reason = fits(built.binary.resources, built.launches, self._target)
         if reason:

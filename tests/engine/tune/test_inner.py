@@ -203,6 +203,31 @@ def test_the_best_point_is_built_once_and_foreseen_whether_or_not_it_beats_the_i
         assert foreseen[-1] == found.program
 
 
+def test_the_best_point_is_written_once():
+    """Once more for its node, on the thread that feeds the device."""
+    original, written = program(TEXT), []
+    reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+    part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0)
+    proposal = next(p for p in part.proposals(original) if p.rule == "constants")
+    template = proposal.template
+
+    class Counted:
+        def proposal(self, point):
+            written.append(point)
+            return template.proposal(point)
+
+        def __getattr__(self, name):
+            return getattr(template, name)
+
+    counted = dataclasses.replace(proposal, template=Counted())
+    with ThreadPoolExecutor(2) as executor:
+        found, _ = ended(part.search(original, counted, None, Budget(None, None), executor, {}))
+    best = tuple(found.proposal.parameters[name] for name in template.space.names)
+    ahead = proposal.feasible.points[0]  # written first, so that not all points ask the rule at once
+    assert written.count(best) == 1 + (best == ahead)
+    assert max(written.count(point) for point in written) <= 2
+
+
 def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writing(monkeypatch):
     """It was in no stage before the first point and after the last."""
     original = program(TEXT)
