@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,15 +13,19 @@ from engine.worker import Worker
 
 
 def gpu_process(box: Sandbox | NoSandbox, scratch: Path, device: int = 0, watcher: Sequence[str] = ()) -> Worker:
-    """A GPU worker that nobody has talked to. `scratch` holds its own compile cache, `device` is NVML's index.
+    """A GPU worker that nobody has talked to. `scratch` holds its own compile cache, where that can be written; `device` is NVML's index.
 
     `watcher` is the argv of a tool that it runs under. Raises MachineError.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
-    scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
+    writable = [scratch]
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
+    except OSError:  # then it compiles its own kernels anew: the sandbox's /tmp goes with it
+        writable, scratch = [], Path("/tmp/worker") if box.safe else Path(tempfile.mkdtemp(prefix="optiml"))
     command = box.command(
         [*watcher, *python_command("engine.gpu.worker")],
-        writable=[scratch],
+        writable=writable,
         gpu=True,
         device=device,
         environment={

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,20 @@ def test_what_takes_the_worker_down_costs_one_candidate(
     assert following.outcome is Outcome.ACCEPTED
     assert following.measurement is not None
     assert following.measurement.ratio == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
+) -> None:
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "scratch").write_text("where the folder should be")
+    bench = evaluator(spec(), tmp_path)
+    try:
+        bench.open(_program("1.0"))
+        assert _evaluated(bench, "2.0").outcome is Outcome.ACCEPTED
+    finally:
+        bench.close()
 
 
 def test_it_may_happen_in_the_confirmation_too(bench: GpuEvaluator) -> None:
