@@ -306,10 +306,8 @@ def is_plain(written_text: str) -> bool:
 def fresh(site: Site, base: str, taken: Sequence[str] = ()) -> str:
     """A name made from `base` that occurs nowhere in the program's kernel file nor in `taken`."""
     used = _words(site.unit.data)
-    candidate, count = base, 2
-    while candidate in used or candidate in taken:
-        candidate, count = f"{base}{count}", count + 1
-    return candidate
+    names = (f"{base}{count}" if count > 1 else base for count in range(1, len(used) + len(taken) + 3))
+    return next(name for name in names if name not in used and name not in taken)
 
 
 @lru_cache(maxsize=64)  # a rule asks for several names in one text, and for the same ones at each point of a template
