@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from engine.commands.options import add_llm, add_machine, add_profile, llm_settings, parse_proposers
+from engine.commands.options import add_llm, add_machine, add_profile, llm_settings, machine_of, parse_proposers
 from engine.errors import UsageError
 
 WAITING = 4  # exit code: questions wait in the batch folder for their answers
@@ -81,7 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
     work = arguments.work or Path(".optiml") / f"generate-{_slug(sentence)}"
 
     from engine.config import load_config
-    from engine.machine import make_machine
     from engine.report.generation import Screen, print_generation
     from engine.search.progress import Budget
     from engine.source.load import repository_root
@@ -89,9 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, _ = load_config(repository_root(Path.cwd() / "any"))
     quiet = arguments.format == "json"
     screen = Screen(budget or Budget(), quiet=quiet)
-    machine = make_machine(
-        device=arguments.device, arch=arguments.arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox
-    )
+    machine = machine_of(arguments)
     try:
         options = GenerateOptions(
             sentence=arguments.sentence.strip(), llm=settings, work=work.resolve(), reference=reference, out=out, budget=budget,

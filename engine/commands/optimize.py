@@ -14,6 +14,7 @@ from engine.commands.options import (
     add_profile,
     check_model_is_asked,
     llm_settings,
+    machine_of,
     parse_proposers,
 )
 from engine.errors import UsageError
@@ -96,15 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_model_is_asked(arguments, proposers)
     settings = llm_settings(arguments) if "llm" in proposers else None
 
-    from engine.machine import make_machine
-
-    machine = make_machine(
-        device=arguments.device,
-        arch=arguments.arch,
-        jobs=arguments.jobs,
-        unsafe=arguments.unsafe_no_sandbox,
-        ahead=True,
-    )
+    machine = machine_of(arguments, ahead=True)
     try:  # the device's worker starts beside these imports
         from engine.config import load_config
         from engine.optimize import Options, optimize

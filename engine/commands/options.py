@@ -10,6 +10,7 @@ from engine.errors import UsageError
 
 if TYPE_CHECKING:
     from engine.llm.session import LlmSettings
+    from engine.machine import Machine
 
 _PROPOSERS = ("rules", "tuner", "llm")
 
@@ -51,6 +52,19 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
         "--unsafe-no-sandbox",
         action="store_true",
         help="run the code without a sandbox where none can be had; only for code you trust",
+    )
+
+
+def machine_of(arguments: argparse.Namespace, *, ahead: bool = False) -> Machine:
+    """The machine that the options of `add_machine` ask for; `ahead` as of `make_machine`. Raises MachineError."""
+    from engine.machine import make_machine
+
+    return make_machine(
+        device=arguments.device,
+        arch=arguments.arch,
+        jobs=arguments.jobs,
+        unsafe=arguments.unsafe_no_sandbox,
+        ahead=ahead,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.commands.optimize import check_machine, parse_budget
-from engine.commands.options import add_machine
+from engine.commands.options import add_machine, machine_of
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,15 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"'{text[:60]}' {what}", "--param", "write --param BLOCK=64,128,256")
         parameters[name.strip()] = values
 
-    from engine.machine import make_machine
-
-    machine = make_machine(
-        device=arguments.device,
-        arch=arguments.arch,
-        jobs=arguments.jobs,
-        unsafe=arguments.unsafe_no_sandbox,
-        ahead=True,
-    )
+    machine = machine_of(arguments, ahead=True)
     try:
         return _tuned(arguments, budget, parameters, machine)
     finally:
