@@ -53,10 +53,10 @@ class Front(Analysis):
         self._closed = False
 
     def warm(self, original: Program) -> None:
-        """Start workers now, beside what else there is to do."""
+        """Start workers now, beside what else there is to do; none where as many are there from an earlier run."""
         self.original_program = original
         with self._changed:
-            for _ in range((self._most + 1) // 2):
+            while len(self._workers) + self._starting < (self._most + 1) // 2:
                 self._grow()
 
     def prepare(self, program: Program) -> Prepared:
@@ -146,8 +146,8 @@ class Front(Analysis):
 
     def _grow(self) -> None:
         """Have one more started, with the lock held."""
-        self._starting += 1
         threading.Thread(target=self._start, daemon=True).start()
+        self._starting += 1  # now that there is a thread for it
 
     def _start(self) -> None:
         worker, problem = None, ""

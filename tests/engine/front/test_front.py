@@ -118,6 +118,18 @@ def test_many_threads_share_a_few_workers(known: tuple[KernelSpec, str | None, P
         made.close()
 
 
+def test_a_further_run_of_a_kernel_starts_no_more(known: tuple[KernelSpec, str | None, Program]) -> None:
+    """Each of an ablation's fifteen runs started as many again."""
+    spec, spec_path, program = known
+    made = Front(spec, ROOT, TARGET, spec_path, workers=4)
+    made.warm(program)
+    with made._changed:
+        assert made._changed.wait_for(lambda: len(made._workers) == 2, timeout=60)
+    made.warm(program)
+    assert (len(made._workers), made._starting) == (2, 0)
+    made.close()
+
+
 def test_whoever_waits_for_a_worker_is_told_of_the_end(known: tuple[KernelSpec, str | None, Program]) -> None:
     spec, spec_path, program = known
     made = Front(spec, ROOT, TARGET, spec_path)
