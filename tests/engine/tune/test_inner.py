@@ -241,8 +241,9 @@ def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writi
             found, waited_s = ended(part.search(original, proposal, None, Budget(None, None), executor, {}))
             took_s = time.monotonic() - begin
         assert {"select", "edit"} <= set(found.stage_s)
-        unbooked.append((took_s - waited_s - sum(found.stage_s.values())) / took_s)
-    assert 0 <= min(unbooked) < 0.2
+        unbooked.append(took_s - waited_s - sum(found.stage_s.values()) - 0.1 * took_s)
+        assert unbooked[-1] >= -0.1 * took_s
+    assert min(unbooked) < 0.02
 
 
 def test_what_was_measured_beside_an_earlier_best_does_not_take_the_place_of_a_better_one():
