@@ -52,7 +52,7 @@ class NvrtcCompiler:
         self._nvcc = find_nvcc()  # once: looking for it costs more than all else that is done here for one text
         self._sandbox, self._timeout_s = sandbox, timeout_s
         self._cache = DiskCache(cache)
-        # Each thread owns one worker process, which lives as long as the thread that started it.
+        # Each thread owns one worker process: no call waits for another's answer.
         self._jobs = max(1, jobs or os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(max_workers=self._jobs, thread_name_prefix="compile")
         self._own = threading.local()
