@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,7 @@ from engine.source.model import Edit, Span
 from engine.spec.model import KernelSpec
 from engine.threads import ONE_THREAD
 from engine.tune.feasible import Feasible
-from engine.tune.offers import Again, Offer, Place, offers, rule_template
-from engine.tune.space import Point
+from engine.tune.offers import Offer, Place, offers, rule_template
 from engine.verify.defences import ALL, Defences
 from engine.worker import Worker, WorkerLost
 
@@ -27,6 +29,7 @@ from engine.worker import Worker, WorkerLost
 _TIMEOUT_S = 60.0
 # With fewer cores there is nothing to gain: the workers would only take them from the compilers.
 LEAST_CORES = 4
+_MOST_PREPARED = 256  # points that were prepared as they were written, and that nobody asked for yet
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 
 
@@ -42,9 +45,9 @@ class Front(Analysis):
         defences: Defences = ALL,
     ) -> None:  # fmt: skip
         super().__init__(spec, root, target, spec_path, defences=defences)
-        self._points: dict[
-            tuple[Point, ...], Feasible
-        ] = {}  # thousands for some templates, the same for most programs of a run
+        # Thousands for some templates, the same for most programs of a run.
+        self._points: dict[tuple[int, bytes], Feasible] = {}
+        self._prepared: dict[str, Prepared | OptimlError] = {}  # by the digest of the program
         self._workers: set[Worker] = set()
         self._most, self._starting = workers, 0
         self._idle: list[Worker] = []  # the one that worked last at the end
@@ -60,12 +63,11 @@ class Front(Analysis):
                 self._grow()
 
     def prepare(self, program: Program) -> Prepared:
-        answer, blobs = self._ask("prepare", program)
-        launches = tuple(
-            tuple(LaunchConfig(tuple(grid), tuple(block), shared) for grid, block, shared in case)
-            for case in answer["launches"]
-        )
-        return Prepared(blobs[0].decode(), launches)
+        with self._changed:
+            known = self._prepared.pop(program.digest, None)
+        if isinstance(known, OptimlError):
+            raise known
+        return known if known is not None else _prepared(*self._ask("prepare", program))
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         answer, _ = self._ask("propose", program)
@@ -75,26 +77,43 @@ class Front(Analysis):
     def offers(self, program: Program) -> list[Offer]:
         """As `engine.tune.offers.offers`; none of a program that cannot be read.
 
-        A rule's template is written out by that rule in this process, when a point is wanted.
+        Points of a rule's template are written by that rule in a worker, and prepared there.
         """
         try:
-            answer, _ = self._ask("offers", program)
+            answer, points = self._ask("offers", program)
         except OptimlError:
             return []
         if answer["declared"]:  # few are, and what they know of launches is asked point by point
             return offers(program, self.spec, self.spec_path, self.target)
-        return [self._offer(program, plain) for plain in answer["offers"]]
+        return [self._offer(program, *each) for each in zip(answer["offers"], points, strict=True)]
 
-    def _offer(self, program: Program, plain: dict[str, Any]) -> Offer:
-        place = Place(*plain["place"])
+    def _offer(self, program: Program, plain: dict[str, Any], points: bytes) -> Offer:
         parameters = {name: tuple(values) for name, values in plain["parameters"].items()}
-        make = Again(program, self.spec, self.target, plain["rule"], place, parameters)
+        make = partial(self._write, program, plain["rule"], plain["place"], parameters)
         family = Family(
             plain["rule"], plain["summary"], parameters, tuple(plain["conditions"]), make, plain["prior"]
         )  # fmt: skip
-        points = tuple(map(tuple, plain["points"]))
-        shared = self._points.setdefault(points, Feasible(points, ()))
-        return Offer(rule_template(program, family), shared, _proposal(plain["first"]), plain["prior"], place)
+        shared = self._points.get((len(parameters), points))
+        if shared is None:
+            shared = self._points[len(parameters), points] = Feasible(_points(points, len(parameters)), ())
+        return Offer(
+            rule_template(program, family), shared, _proposal(plain["first"]), plain["prior"], Place(*plain["place"])
+        )
+
+    def _write(
+        self, program: Program, rule: str, place: tuple[int, int], parameters: Mapping[str, Sequence[int]],
+        values: Mapping[str, int],
+    ) -> Proposal | None:  # fmt: skip
+        answer, blobs = self._ask("write", program, rule=rule, place=place, parameters=parameters, values=dict(values))
+        if answer["proposal"] is None:
+            return None
+        unfit = answer.get("unfit")
+        prepared = OptimlError(str(unfit)) if unfit is not None else _prepared(answer, blobs)
+        with self._changed:
+            self._prepared[answer["digest"]] = prepared
+            if len(self._prepared) > _MOST_PREPARED:
+                del self._prepared[next(iter(self._prepared))]
+        return _proposal(answer["proposal"])
 
     def close(self) -> None:
         with self._changed:
@@ -104,10 +123,10 @@ class Front(Analysis):
         for worker in workers:
             worker.kill()
 
-    def _ask(self, op: str, program: Program) -> tuple[dict[str, Any], list[bytes]]:
+    def _ask(self, op: str, program: Program, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
         worker = self._take()
         names = list(program.files)
-        header = {"op": op, "files": names, "kernel_file": program.kernel_file}
+        header = {"op": op, "files": names, "kernel_file": program.kernel_file, **more}
         try:
             answer, blobs = worker.call(header, [program.files[name] for name in names], timeout_s=_TIMEOUT_S)
         except WorkerLost as lost:
@@ -184,6 +203,19 @@ class Front(Analysis):
         }
         blobs = [original.files[name] for name in names] if original is not None else []
         worker.call(header, blobs, timeout_s=_TIMEOUT_S)
+
+
+def _prepared(answer: Mapping[str, Any], blobs: Sequence[bytes]) -> Prepared:
+    launches = tuple(
+        tuple(LaunchConfig(tuple(grid), tuple(block), shared) for grid, block, shared in case)
+        for case in answer["launches"]
+    )
+    return Prepared(blobs[0].decode(), launches)
+
+
+def _points(plain: bytes, width: int) -> tuple[tuple[int, ...], ...]:
+    values = iter(array("q", plain))
+    return tuple(zip(*[values] * width, strict=True))
 
 
 def _proposal(plain: dict[str, Any]) -> Proposal:

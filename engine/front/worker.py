@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from array import array
 from pathlib import Path
 from typing import Any
+
+_MOST_FAMILIES = 32  # that are kept to write more points of; each holds its program's syntax tree
 
 
 def _program(header: dict[str, Any], blobs: list[bytes]) -> Any:
@@ -32,24 +35,26 @@ def _open(header: dict[str, Any], blobs: list[bytes]) -> Any:
     return analysis
 
 
-def _prepare(analysis: Any, program: Any) -> tuple[dict[str, Any], list[bytes]]:
+def _prepare(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     prepared = analysis.prepare(program)
     launches = [[(s.grid, s.block, s.shared_bytes) for s in case] for case in prepared.launches]
     return {"launches": launches}, [prepared.text.encode()]
 
 
-def _propose(analysis: Any, program: Any) -> tuple[dict[str, Any], list[bytes]]:
+def _propose(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     found, failures = analysis.propose(program)
     failed = [{"rule": f.rule, "error": f.error} for f in failures]
     return {"proposals": [_plain(p) for p in found], "failures": failed}, []
 
 
-def _offers(analysis: Any, program: Any) -> tuple[dict[str, Any], list[bytes]]:
+def _offers(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     from engine.tune.offers import offers
 
     found: Any = offers(program, analysis.spec, analysis.spec_path, analysis.target)
     if any(offer.place is None for offer in found):
         return {"declared": True}, []
+    for offer in found:
+        _keep(program, offer.place, offer.template.family)
     plain = [
         {
             "place": (offer.place.step, offer.place.number),
@@ -58,12 +63,51 @@ def _offers(analysis: Any, program: Any) -> tuple[dict[str, Any], list[bytes]]:
             "parameters": dict(offer.template.family.parameters),
             "conditions": offer.template.family.conditions,
             "prior": offer.prior,
-            "points": offer.points.points,
             "first": _plain(offer.first),
         }
         for offer in found
     ]
-    return {"declared": False, "offers": plain}, []
+    # As bytes: thousands of them, the same for most programs, so that they are hardly ever read.
+    points = [array("q", (v for point in offer.points.points for v in point)).tobytes() for offer in found]
+    return {"declared": False, "offers": plain}, points
+
+
+def _write(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    """A point of a rule's template, and its program prepared: that is what is wanted of it next."""
+    from engine.errors import OptimlError
+    from engine.source.edit import edit_program
+
+    made = _family(analysis, program, header).make(header["values"])
+    if made is None:
+        return {"proposal": None}, []
+    written = edit_program(program, made.edits)
+    answer: dict[str, Any] = {"proposal": _plain(made), "digest": written.digest}
+    try:
+        prepared, text = _prepare(analysis, written, header)
+    except OptimlError as error:
+        return {**answer, "unfit": error.what}, []
+    return {**answer, **prepared}, text
+
+
+_families: dict[tuple[Any, ...], Any] = {}
+
+
+def _family(analysis: Any, program: Any, header: dict[str, Any]) -> Any:
+    from engine.tune.offers import Place, family_at
+
+    place = Place(*header["place"])
+    known = _families.get((program.digest, header["rule"], place))
+    if known is None:
+        parameters = {name: tuple(values) for name, values in header["parameters"].items()}
+        known = family_at(program, analysis.spec, analysis.target, header["rule"], place, parameters)
+        _keep(program, place, known)
+    return known
+
+
+def _keep(program: Any, place: Any, family: Any) -> None:
+    _families[program.digest, family.rule, place] = family
+    if len(_families) > _MOST_FAMILIES:
+        del _families[next(iter(_families))]
 
 
 def _plain(proposal: Any) -> dict[str, Any]:
@@ -96,8 +140,8 @@ def main() -> int:
             if header["op"] == "open":
                 analysis = _open(header, blobs)
             else:
-                work = {"prepare": _prepare, "propose": _propose, "offers": _offers}[header["op"]]
-                answer, out = work(analysis, _program(header, blobs))
+                work = {"prepare": _prepare, "propose": _propose, "offers": _offers, "write": _write}[header["op"]]
+                answer, out = work(analysis, _program(header, blobs), header)
         except OptimlError as error:
             answer = {"refused": error.what}
         except (KeyError, LookupError, RecursionError) as error:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from engine.errors import OptimlError, RefusedError
+from engine.errors import RefusedError
 from engine.evaluate.model import Built, Evaluator, Twin
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.rules.model import Proposal, Target
@@ -145,10 +144,6 @@ class TunerPart:
         template, points = proposal.template, proposal.feasible
         assert template is not None
         assert points is not None
-        with suppress(
-            OptimlError
-        ):  # the rule that writes it is asked anew in this process: once, not by all points at once
-            template.proposal(points.points[0])
         most = self._most(points)
         tuner = Tuner(
             program, template, points, choose(None, Known(points.points, self._seed, most))[0], self._evaluator,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.errors import OptimlError
 from engine.model import Program
@@ -95,35 +94,21 @@ def rule_template(program: Program, family: Family) -> RuleTemplate:
     return RuleTemplate(program, family, Space(parameters, tuple(Condition(text) for text in family.conditions)))
 
 
-@dataclass
-class Again:
-    """The `make` of a family that another process found: the rule is asked again here when the first proposal is wanted.
-
-    Thread-safe. Calling it raises OptimlError where the rule has no such family here.
-    """
-
-    program: Program
-    spec: KernelSpec
-    target: Target
-    rule: str
-    place: Place
-    parameters: Mapping[str, tuple[int, ...]]
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _make: Callable[[Mapping[str, int]], Proposal | None] | None = None
-
-    def __call__(self, values: Mapping[str, int]) -> Proposal | None:
-        with self._lock:
-            if self._make is None:
-                self._make = self._found().make
-        return self._make(values)
-
-    def _found(self) -> Family:
-        try:
-            site = make_site(self.program, self.spec, self.place.step, self.target)
-        except KeyError:
-            raise OptimlError("the kernel is gone") from None
-        here = families(site, only=[self.rule])
-        family = here[self.place.number] if self.place.number < len(here) else None
-        if family is None or family.parameters != self.parameters:
-            raise OptimlError(f"the rule {self.rule} cannot write this template again")
-        return family
+def family_at(
+    program: Program,
+    spec: KernelSpec,
+    target: Target,
+    rule: str,
+    place: Place,
+    parameters: Mapping[str, tuple[int, ...]],
+) -> Family:
+    """The family of proposals that a rule has there, found anew. Raises OptimlError where it has none with these parameters."""
+    try:
+        site = make_site(program, spec, place.step, target)
+    except KeyError:
+        raise OptimlError("the kernel is gone") from None
+    found = families(site, only=[rule])
+    family = found[place.number] if place.number < len(found) else None
+    if family is None or family.parameters != parameters:
+        raise OptimlError(f"the rule {rule} cannot write this template again")
+    return family

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,60 @@ def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[Ker
     assert [
         (o.template.name, o.template.summary, o.template.space, o.points.points, o.first, o.prior) for o in there
     ] == [(o.template.name, o.template.summary, o.template.space, o.points.points, o.first, o.prior) for o in here]
-    for mine, theirs in zip(here, there, strict=True):  # written out in this process when a point is wanted
+    for mine, theirs in zip(here, there, strict=True):
         last = mine.points.points[-1]
         assert theirs.template.proposal(last) == mine.template.proposal(last)
     again = front.offers(program)
     assert all(one.points is other.points for one, other in zip(there, again, strict=True))  # held once
     gone = program.replace({program.kernel_file: b"int main() { return 0; }\n"})
     assert front.offers(gone) == offers(gone, spec, spec_path, TARGET) == []
+
+
+def test_a_point_is_prepared_where_it_is_written(
+    front: Front, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, spec_path, program = known
+    here = Analysis(spec, ROOT, TARGET, spec_path)
+    here.original_program = program
+    offer = front.offers(program)[0]
+    asked: list[str] = []
+    ask = front._ask
+    monkeypatch.setattr(front, "_ask", lambda op, *rest, **more: asked.append(op) or ask(op, *rest, **more))
+    point = offer.points.points[-1]
+    made = edit_program(program, offer.template.proposal(point).edits)
+    assert front.prepare(made) == here.prepare(made)
+    assert asked == ["write"]
+    assert front.prepare(made) == here.prepare(made)  # held until it was asked for
+    assert asked == ["write", "prepare"]
+
+
+def test_what_is_wrong_with_a_point_is_said_when_its_program_is_prepared(
+    front: Front, known: tuple[KernelSpec, str | None, Program]
+) -> None:
+    program = known[2]
+    hostile = program.replace({program.kernel_file: program.data.replace(b"{", b'{ asm("trap;");', 1)})
+    offer = front.offers(hostile)[0]
+    made = edit_program(hostile, offer.template.proposal(offer.points.points[-1]).edits)
+    with pytest.raises(OptimlError, match="assembly"):
+        front.prepare(made)
+
+
+def test_a_point_that_the_rule_cannot_write_is_none(
+    front: Front, known: tuple[KernelSpec, str | None, Program]
+) -> None:
+    program = known[2]
+    offer = front.offers(program)[0]
+    family = offer.template.family
+    names = family.parameters
+    assert family.make(dict.fromkeys(names, 10**6)) is None
+    with pytest.raises(OptimlError, match="cannot write this point"):
+        offer.template.proposal(tuple(10**6 for _ in names))
+    gone = program.replace({program.kernel_file: b"int main() { return 0; }\n"})
+    ask = partial(front._write, rule=family.rule, place=(0, 0), parameters=names, values=dict.fromkeys(names, 1))
+    with pytest.raises(OptimlError, match="the kernel is gone"):
+        ask(gone)
+    with pytest.raises(OptimlError, match="cannot write this template again"):
+        front._write(program, family.rule, (0, 99), names, {})
 
 
 def test_offers_what_a_person_declared(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:

@@ -223,9 +223,8 @@ def test_the_best_point_is_written_once():
     with ThreadPoolExecutor(2) as executor:
         found, _ = ended(part.search(original, counted, None, Budget(None, None), executor, {}))
     best = tuple(found.proposal.parameters[name] for name in template.space.names)
-    ahead = proposal.feasible.points[0]  # written first, so that not all points ask the rule at once
-    assert written.count(best) == 1 + (best == ahead)
-    assert max(written.count(point) for point in written) <= 2
+    assert best in written
+    assert len(set(written)) == len(written)
 
 
 def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writing(monkeypatch):
