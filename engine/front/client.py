@@ -223,4 +223,7 @@ def _proposal(plain: dict[str, Any]) -> Proposal:
         path: tuple(Edit(Span(start, end), text) for start, end, text in edits)
         for path, edits in plain["edits"].items()
     }
-    return Proposal(plain["proposer"], plain["rule"], plain["summary"], edits, plain["parameters"], plain["prior"])
+    return Proposal(
+        plain["proposer"], plain["rule"], plain["summary"], edits, plain["parameters"], plain["prior"],
+        makes=plain.get("makes"),
+    )  # fmt: skip

@@ -44,7 +44,17 @@ def _prepare(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[
 def _propose(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     found, failures = analysis.propose(program)
     failed = [{"rule": f.rule, "error": f.error} for f in failures]
-    return {"proposals": [_plain(p) for p in found], "failures": failed}, []
+    return {"proposals": [{**_plain(p), "makes": _made(program, p)} for p in found], "failures": failed}, []
+
+
+def _made(program: Any, proposal: Any) -> str | None:
+    """The digest of what a proposal gives, so that who chooses knows what was tried; None where it cannot be applied."""
+    from engine.source.edit import edit_program
+
+    try:
+        return str(edit_program(program, proposal.edits).digest)
+    except Exception:  # whoever tries it is told
+        return None
 
 
 def _offers(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:

@@ -59,7 +59,7 @@ class Proposal:
 
     `edits` are by repository-relative path, against the files of the program they were made for. `summary` is one sentence
     in the imperative ("Let one warp work on each row"). `prior` in (0, 1]: how promising before anything is measured. `tries`: how
-    many candidates it takes to see what it brings.
+    many candidates it takes to see what it brings. `makes` is the digest of the program that it gives, where whoever made it knows.
     """
 
     proposer: str  # "rules", "tuner", "llm"
@@ -69,6 +69,7 @@ class Proposal:
     parameters: Mapping[str, int | str] = field(default_factory=dict)
     prior: float = 0.5
     tries: int = 1
+    makes: str | None = field(default=None, compare=False)
 
     @cached_property
     def family(self) -> tuple[str, str]:

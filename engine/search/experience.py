@@ -18,7 +18,6 @@ EDIT_WEIGHT = 1.0  # tries of an edit that its rule counts for
 FAILED_GAIN = -0.2  # what a failure teaches: try others first, but a rule may fail here and work there
 # One lucky or hopeless place must not stand for all; but rewrites that bring five doublings are told from those that bring three.
 MOST_GAIN, LEAST_GAIN = 6.0, -1.0
-_NOTHING = (0.0, 0.0)
 
 
 class Experience:
@@ -38,6 +37,7 @@ class Experience:
         """The gain to expect: the prior's, drawn to what its rule brought, and that to what the same edit brought."""
         expected = proposal.prior * PRIOR_GAIN
         for key, weight in ((proposal.family, RULE_WEIGHT), (proposal.identity, EDIT_WEIGHT)):
-            tries, gains = self._sums.get(key, _NOTHING)
-            expected = (weight * expected + gains) / (weight + tries)
+            known = self._sums.get(key)
+            if known is not None:
+                expected = (weight * expected + known[1]) / (weight + known[0])
         return expected

@@ -49,6 +49,7 @@ class Search:
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
         self._on_incumbent = on_incumbent
+        tree.known = self._known
         self.progress = Progress()
         self.incumbent: Node | None = None
         self.built: dict[int, Built] = {}
@@ -60,6 +61,7 @@ class Search:
         self._within: list[Within] = []
         self._booked: deque[Booked] = deque()
         self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
+        self._awaited_with = 0  # nodes, when it said so
         self._earlier_s = 0.0
         self._begin = time.monotonic()
         self._next_id = 1
@@ -211,11 +213,14 @@ class Search:
 
     def _fill(self, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
-        self._coming = []
         with self._timed(BOOK):
             for node, proposals in self._feed.arrivals() if self._feed is not None else ():
                 self.tree.offer(node, proposals)
+                self._coming = []
             self.observe()
+        if self._coming and not self._coming[0].done() and self._awaited_with == len(self.tree.nodes):
+            return False  # it would say so again
+        self._coming = []
         running = len(self._running) + len(self._within) + len(self._queued)
         while len(self._pending) + running < self._in_flight:
             if (
@@ -227,7 +232,7 @@ class Search:
                 with self._timed(SELECT):
                     chosen = self.tree.select()
             except NotYet as awaited:  # what is built already can be evaluated meanwhile
-                self._coming = [awaited.coming]
+                self._coming, self._awaited_with = [awaited.coming], len(self.tree.nodes)
                 return False
             if chosen is None:
                 return True
@@ -244,7 +249,7 @@ class Search:
             if self._inner is not None and proposal.proposer == TUNER:
                 # Its first point may be known by another way: the others are not.
                 self._inner.ready(parent.program, proposal, self._executor)
-            elif program.digest in self.tree.digests or program.digest in self._texts():
+            elif self._known(program.digest):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
                 continue
             building: Future[Built] = Future()
@@ -254,12 +259,13 @@ class Search:
             self._pending[building] = (parent, proposal, program)
         return False
 
-    def _texts(self) -> Iterator[str]:
-        """The digests of what is built or evaluated."""
-        for running in self._running:
-            yield running.program.digest
-        for _, _, program in self._pending.values():
-            yield program.digest
+    def _known(self, digest: str) -> bool:
+        """Whether the program with this digest is in the tree, or is built or evaluated."""
+        return (
+            digest in self.tree.digests
+            or any(running.program.digest == digest for running in self._running)
+            or any(program.digest == digest for _, _, program in self._pending.values())
+        )
 
     def observe(self) -> None:
         """Book what was counted beside the search, and let it count."""

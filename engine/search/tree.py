@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from engine.model import Evaluation, Outcome, Program
@@ -149,9 +149,9 @@ class Line:
         """The rules of the steps, in order."""
         return tuple(_rule(node.proposal) for node in self.way[1:])
 
-    @property
+    @cached_property
     def kept(self) -> frozenset[tuple[str, str]] | None:
-        """The rules that are on the way or offered at its end; None where there is no way, and so nothing is closed off."""
+        """The rules on the way or offered at its end, when first asked; None where there is no way, and so nothing is closed off."""
         return self.way[-1].offers.union(self.rules) if len(self.way) > 1 else None
 
 
@@ -187,6 +187,9 @@ class Tree:
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
         self.nodes: dict[int, Node] = {0: self.root}
         self.digests: dict[str, Node] = {original.digest: self.root}
+        self.known: Callable[[str], bool] = (
+            self.digests.__contains__
+        )  # whether the program with this digest need not be tried
 
     def select(self) -> tuple[Node, Proposal] | None:
         """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending.
@@ -199,16 +202,22 @@ class Tree:
                 step.pending += 1
             return late
         self._patient = self._strategy != "mcts"  # what is drawn at random cannot be drawn again
+        start = self.root
         try:
-            chosen = self._flat() if self._patient else self._puct()
+            while True:
+                chosen = self._flat() if self._patient else self._puct(start)
+                if chosen is None:
+                    return None
+                node, proposal = chosen
+                untried = self._proposals(node)
+                untried.pop(next(i for i, p in enumerate(untried) if p is proposal))
+                self._reopened(node)
+                if proposal.makes is None or not self.known(proposal.makes):
+                    break
+                # The same text by another way. Above this node nothing has changed.
+                start = node if node.open else self.root
         finally:
             self._patient = True
-        if chosen is None:
-            return None
-        node, proposal = chosen
-        untried = self._proposals(node)
-        untried.pop(next(i for i, p in enumerate(untried) if p is proposal))
-        self._reopened(node)
         for step in node.path():
             step.pending += 1
         return node, proposal
@@ -251,28 +260,28 @@ class Tree:
             if node is None or self._proposals(node):
                 return node
 
-    def _puct(self) -> tuple[Node, Proposal] | None:
-        node = self.root
+    def _puct(self, node: Node) -> tuple[Node, Proposal] | None:
+        """The edit to try next, at this node or below; anywhere where nothing is left there."""
         while True:
             # Rewards are logarithms of speedups, anything from 0.1 to 9 for one kernel. What was gained below a node sets its scale:
             # a per cent is much among refinements of a rewrite, and nothing beside the rewrite.
             scale = max(LEAST_SCALE, node.best - node.gained)
             curious = EXPLORATION * max(1.0, self.root.visits / REFINED) * math.sqrt(node.visits + node.pending)
-            below = self._below(node)
             line = self._line(node)
             kept = line.kept
             edits = self._proposals(node)
-            if below and not self._may_widen(node):
+            below = [child for child in node.children if child.open]
+            if below and not _may_widen(node):
                 edits = [edit for edit in edits if kept is not None and edit.family not in kept]
             edit: Proposal | None = None
             score, best = -math.inf, None
             if edits:
-                score, edit = self._most_urgent(node, edits, line, kept, scale, curious)
+                score, edit = self._most_urgent(node, edits, line, scale, curious)
             for child in below:
-                prior = child.proposal.prior if child.proposal else 1.0
-                closed = kept is not None and child.proposal is not None and child.proposal.family not in kept
+                assert child.proposal is not None
+                closed = kept is not None and child.proposal.family not in kept
                 value = (self._worth_before(node, child, line) if closed else child.value()) / scale
-                value += curious * prior / (1 + child.visits + child.pending)
+                value += curious * child.proposal.prior / (1 + child.visits + child.pending)
                 if value > score:
                     score, best = value, child
             if best is not None:
@@ -284,37 +293,33 @@ class Tree:
             else:
                 node = self.root  # this branch is closed from now on; choose again
 
-    def _below(self, node: Node) -> list[Node]:
-        """The children of a node at or below which something can still be tried."""
-        return [child for child in node.children if child.open]
-
     def _line(self, node: Node) -> Line:
         """The way from a node to the best program below it."""
         line = _line(node)
-        self._proposals(line.way[-1])  # so that it has said what it offers
+        self._asked(line.way[-1])  # so that it has said what it offers
         return line
 
     def _most_urgent(
-        self, node: Node, edits: Sequence[Proposal], line: Line, kept: frozenset[tuple[str, str]] | None, scale: float,
-        curious: float,
+        self, node: Node, edits: Sequence[Proposal], line: Line, scale: float, curious: float
     ) -> tuple[float, Proposal]:  # fmt: skip
         """The edit of a node to try next, by what is expected of it and its prior, and its score beside the children's."""
-
-        near = _near(node)
-
-        def urgency(proposal: Proposal) -> float:
+        near, kept = _near(node), line.kept
+        of_each: dict[str, tuple[float, Proposal]] = {}  # a proposer's most urgent, the last of equals
+        for proposal in edits:
             gain = self.experience.expect(proposal)
-            for key in proposal.alike if near else ():
-                gain = max(gain, near.get(key, gain))
+            if near:
+                for key in proposal.alike:
+                    gain = max(gain, near.get(key, gain))
             expected = node.gained + gain
             # Closed off, it costs as many candidates as there are steps to make again after it.
             if kept is not None and proposal.family not in kept:
                 expected = max(expected, node.best + gain / len(line.way))
-            return expected / scale + curious * proposal.prior
-
-        rising = sorted(edits, key=urgency)
-        edit = rising[self.mixture.pick(rising)]
-        return urgency(edit), edit
+            urgency = expected / scale + curious * proposal.prior
+            held = of_each.get(proposal.proposer)
+            if held is None or urgency >= held[0]:
+                of_each[proposal.proposer] = urgency, proposal
+        rising = sorted(of_each.values(), key=itemgetter(0))
+        return rising[self.mixture.pick([proposal for _, proposal in rising])]
 
     def _worth_before(self, node: Node, child: Node, line: Line) -> float:
         """The value of a child whose rule the best rewrite closes off: the worth that this rewrite, made after it, would give if gains
@@ -322,13 +327,24 @@ class Tree:
         worth = child.value()
         if child.best > child.gained:
             return worth
-        self._proposals(child)
+        self._asked(child)
         rewrite = line.rules[0]
         if rewrite not in child.offers or any(rewrite == _rule(other.proposal) for other in child.children):
             return worth
         return max(worth, child.gained + node.best - node.gained - BEFORE_LOSS)
 
     def _proposals(self, node: Node) -> list[Proposal]:
+        """What is untried at a node, with priors by its diagnosis once there is one."""
+        untried = self._asked(node)
+        if untried and not node.weighed:
+            weighed = self._weigh(node.program.digest, untried[::-1])
+            if weighed is not None:
+                node.untried, node.weighed = weighed[::-1], True
+                return node.untried
+        return untried
+
+    def _asked(self, node: Node) -> list[Proposal]:
+        """What is untried at a node."""
         if node.untried is None:
             if node.evaluation is not None and _closed(node.evaluation.outcome):
                 node.untried = []
@@ -342,10 +358,6 @@ class Tree:
                 node.untried = sorted(_untried(proposals, node.children), key=lambda p: p.prior)
                 node.offers = frozenset(_rule(p) for p in proposals)
             self._reopened(node)
-        if node.untried and not node.weighed:
-            weighed = self._weigh(node.program.digest, node.untried[::-1])
-            if weighed is not None:
-                node.untried, node.weighed = weighed[::-1], True
         return node.untried
 
     def offer(self, node: Node, proposals: Iterable[Proposal]) -> None:
@@ -360,13 +372,10 @@ class Tree:
                     there[at] = proposal  # with another prior
             node.untried = sorted([*there, *late], key=lambda p: p.prior)
             node.offers |= {_rule(p) for p in late}
+            for step in node.path():
+                step.line = None  # what is offered at its end
             self._reopened(node)
             self._late += [(node, proposal) for proposal in sorted(late, key=lambda p: p.prior)]
-
-    def _may_widen(self, node: Node) -> bool:
-        if len(node.children) + node.pending >= WIDTH * (node.visits + node.pending) ** WIDENING:
-            return False
-        return bool(self._proposals(node))
 
     def _reopened(self, node: Node) -> None:
         """What is left to try at a node, or whether a child is open, may have changed: keep `open`, here and above."""
@@ -434,6 +443,10 @@ class Tree:
 
     def walk(self) -> Iterator[Node]:
         yield from self.nodes.values()
+
+
+def _may_widen(node: Node) -> bool:
+    return len(node.children) + node.pending < WIDTH * math.pow(node.visits + node.pending, WIDENING)
 
 
 def _line(node: Node) -> Line:

@@ -75,7 +75,7 @@ class TunerPart:
         return [
             TemplateProposal(
                 "tuner", offer.template.name, f"Tune: {offer.template.summary}", offer.first.edits, offer.first.parameters,
-                offer.prior, self._most(offer.points), offer.template, offer.points,
+                offer.prior, self._most(offer.points), template=offer.template, feasible=offer.points,
             )
             for offer in self._offers(program)
             if offer.template.name not in done

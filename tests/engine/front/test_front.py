@@ -49,6 +49,7 @@ def test_says_what_an_analysis_here_says(front: Front, known: tuple[KernelSpec, 
     proposals, failures = front.propose(program)
     assert proposals
     assert (proposals, failures) == here.propose(program)
+    assert [p.makes for p in proposals] == [edit_program(program, p.edits).digest for p in proposals]
     candidate = edit_program(program, proposals[0].edits)
     assert front.prepare(candidate) == here.prepare(candidate)
 

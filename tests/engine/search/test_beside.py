@@ -12,7 +12,7 @@ from engine.search.loop import Search
 from engine.search.progress import Budget
 from engine.search.tree import Tree
 
-from .fakes import Factors, FakeEvaluator, program
+from .fakes import Factors, FakeEvaluator, edit, program
 from .test_loop import start
 
 
@@ -140,3 +140,23 @@ def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path)
     assert search.progress.best_ratio == pytest.approx(1.5 * 1.2 * 1.1)
     assert search.progress.stopped == "nothing is left to try"
     assert {n.pending for n in tree.walk()} == {0}
+
+
+def test_what_is_waited_for_is_not_asked_again_before_anything_has_changed(tmp_path):
+    """Each time a compiler was done the tree went down to the program that it waits for."""
+    original, coming, asks = program(), Future(), []
+    tree = Tree(original, Factors(("1.5", "1.2")), 0, coming=lambda of: asks.append(of) or coming)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    evaluator = FakeEvaluator()
+    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=3)
+    search.start(*evaluator.open(original))
+    for _ in range(5):
+        assert search._fill(Budget(seconds=1.0)) is False
+        assert search._coming == [coming]
+    assert len(asks) == 1
+    tree.add(1, tree.root, edit(original, "// speed 1.1 #9"), program("new\n"), evaluator.open(original)[1])
+    search._fill(Budget(seconds=1.0))
+    assert len(asks) == 2
+    coming.set_result(None)
+    search._fill(Budget(seconds=1.0))
+    assert len(asks) == 3

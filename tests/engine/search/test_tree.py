@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from engine.model import Evaluation, Failure, Measurement, Outcome
 from engine.rules.model import Proposal
 from engine.search.reward import Proxies, Reward, failed
 from engine.search.tree import WIDENING, WIDTH, Line, NotYet, Tree
+from engine.source.edit import edit_program
 
 from .fakes import Factors, edit, program
 
@@ -332,3 +334,46 @@ def test_waiting_for_proposals_changes_nothing_that_is_chosen():
 def test_what_draws_at_random_does_not_ask_twice(strategy):
     tree = Tree(program(), Factors(("1.5", "2.0")), 0, strategy, coming=lambda of: pytest.fail("asked"))
     assert tree.select() is not None
+
+
+def test_a_text_that_is_known_is_passed_over_where_it_would_have_been_chosen():
+    """Each choice goes down the whole tree; two thirds of them gave programs that were there."""
+
+    class Twice(Factors):
+        """Every edit under two names, and with `told` the program that it gives."""
+
+        told = False
+
+        def __call__(self, of):
+            found = super().__call__(of)
+            found += [replace(one, rule="other", summary=f"Also {one.summary}") for one in found]
+            return [replace(one, makes=edit_program(of, one.edits).digest if self.told else None) for one in found]
+
+    orders, asked = [], []
+    for told in (False, True):
+        source = Twice(("1.5", "0.7", "2.0", "0.9", "1.1"))
+        source.told = told
+        tree, order, asks = Tree(program(), source, 0), [], 0
+        while len(tree.nodes) < 100 and (chosen := tree.select()) is not None:
+            asks += 1
+            node, proposal = chosen
+            tree.settle(node)
+            made = edit_program(node.program, proposal.edits)
+            if made.digest not in tree.digests:
+                order.append((node.id, proposal.summary))
+                tree.add(len(tree.nodes), node, proposal, made, speeds(made.data.decode()))
+        orders.append(order)
+        asked.append(asks)
+        assert all(node.pending == 0 for node in tree.walk())
+    assert orders[0] == orders[1]
+    assert asked[1] == len(orders[1]) < asked[0]
+
+
+def test_a_late_edit_changes_what_the_way_to_the_best_offers():
+    tree = Tree(program(), Factors(("1.5", "1.2")), 0)
+    grow(tree, speeds, 3)
+    best = tree._line(tree.root).way[-1]
+    assert best is not tree.root
+    assert ("rules", "late") not in tree._line(tree.root).kept
+    tree.offer(best, [edit(best.program, "// speed 3 #9", rule="late")])
+    assert ("rules", "late") in tree._line(tree.root).kept
