@@ -19,6 +19,7 @@ _HEAD = struct.Struct("<4sII")
 _MAX_HEADER = 64 << 20
 _MAX_BLOBS = 4096
 MAX_FRAME = 4 << 30
+_ONE_PIECE = 1 << 20  # bytes that are copied to be written at once: each write lets other threads go first
 
 
 @dataclass
@@ -30,11 +31,12 @@ def send(stream: BinaryIO, header: Mapping[str, Any], blobs: Sequence[bytes | by
     """Write one frame and flush. Raises OSError when the other side is gone."""
     text = json.dumps(header, separators=(",", ":")).encode()
     views = [memoryview(blob).cast("B") for blob in blobs]
-    stream.write(_HEAD.pack(_MAGIC, len(text), len(views)))
-    stream.write(b"".join(struct.pack("<Q", view.nbytes) for view in views))
-    stream.write(text)
-    for view in views:
-        stream.write(view)
+    head = _HEAD.pack(_MAGIC, len(text), len(views)) + struct.pack(f"<{len(views)}Q", *(v.nbytes for v in views)) + text
+    parts: list[bytes | memoryview] = [head, *views]
+    if sum(view.nbytes for view in views) <= _ONE_PIECE:
+        parts = [b"".join(parts)]
+    for part in parts:
+        stream.write(part)
     stream.flush()
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
+import socket
+import struct
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Literal, cast
 
 from engine import wire
@@ -28,10 +31,42 @@ class WorkerLost(MachineError):
 
 # A sandbox's processes end with the thread that started them: with one that lives as long as this process they end when they shall.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="start")
+_PIECE = 256 << 10  # bytes: most answers come in one, with their machine code
+_CLOSE_S = 2.0  # how long whoever reads of a killed process may take to see its end
+
+
+class _Answers:
+    """What a process writes, read by whoever waits for it, with the deadline kept by the system.
+
+    Each call that blocks costs a wait for the interpreter where other threads are at work: asking first whether there is something
+    to read would be one more.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket, self._left = end, memoryview(b"")
+        self.deadline = 0.0
+
+    def read(self, count: int) -> memoryview:
+        """At most so many bytes; none at the end. Raises TimeoutError at the deadline, OSError once it is closed."""
+        if not self._left:
+            left_us = int(1e6 * (self.deadline - time.monotonic()))
+            if left_us <= 0:  # to the system that would be no limit
+                raise TimeoutError
+            timeout = struct.pack("ll", *divmod(left_us, 1_000_000))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+            try:
+                self._left = memoryview(self._socket.recv(_PIECE))
+            except BlockingIOError:
+                raise TimeoutError from None
+        part, self._left = self._left[:count], self._left[count:]
+        return part
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Worker:
-    """One child process on a pipe. Not thread-safe: one call at a time.
+    """One child process, asked through a pipe and answering on a socket. Not thread-safe: one call at a time.
 
     `argv` is started in a session of its own, so that killing it takes everything it started along. The child reads
     frames from its standard input and answers each with one frame on its standard output.
@@ -42,18 +77,22 @@ class Worker:
     ):
         self._limit = limit
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._answers: queue.Queue[tuple[dict[str, Any], list[bytes]] | None] = queue.Queue()
-        self._process = _starter.submit(
-            subprocess.Popen[bytes],
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            start_new_session=True,
-            cwd="/",
-            env=None if environment is None else dict(environment),
-        ).result()
-        threading.Thread(target=self._read, daemon=True).start()
+        ours, theirs = socket.socketpair()
+        self._answers = _Answers(ours)
+        with theirs:
+            start = partial(
+                subprocess.Popen[bytes],
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=theirs,
+                stderr=self._stderr,
+                start_new_session=True,
+                cwd="/",
+                env=None if environment is None else dict(environment),
+            )
+            self._process = _starter.submit(start).result()
+        self._reading = threading.Lock()
+        self.ended = False  # by `kill`
 
     @property
     def pid(self) -> int:
@@ -62,13 +101,6 @@ class Worker:
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
-
-    def _read(self) -> None:
-        stream = cast(BinaryIO, self._process.stdout)
-        with contextlib.suppress(wire.WireError, OSError, ValueError):
-            while True:
-                self._answers.put(wire.receive(stream, self._limit))
-        self._answers.put(None)
 
     def call(
         self, header: Mapping[str, Any], blobs: Sequence[bytes] = (), *, timeout_s: float
@@ -86,13 +118,16 @@ class Worker:
 
     def receive(self, *, timeout_s: float) -> tuple[dict[str, Any], list[bytes]]:
         """The next answer. Raises WorkerLost."""
+        self._answers.deadline = time.monotonic() + timeout_s
+        lost: Literal["timeout", "died"] = "died"
         try:
-            answer = self._answers.get(timeout=timeout_s)
-        except queue.Empty:
-            raise self._lost("timeout") from None
-        if answer is None:
-            raise self._lost("died")
-        return answer
+            with self._reading:
+                return wire.receive(cast(BinaryIO, self._answers), self._limit)
+        except TimeoutError:
+            lost = "timeout"
+        except (wire.WireError, OSError, ValueError):
+            pass
+        raise self._lost(lost) from None
 
     def _lost(self, kind: Literal["timeout", "died"]) -> WorkerLost:
         self.kill()
@@ -107,14 +142,18 @@ class Worker:
 
     def kill(self) -> None:
         """End the process and all it started, at once. Safe to call again."""
+        self.ended = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        # Never under whoever reads it: its number may be another file's by then.
+        if self._reading.acquire(timeout=_CLOSE_S):
+            self._answers.close()
+            self._reading.release()
 
     def finish(self, *, timeout_s: float) -> int | None:
         """Close the child's input and wait until it ends by itself: its exit code, None where it had to be killed."""

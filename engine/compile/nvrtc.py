@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from engine.compile.cache import DiskCache
 from engine.compile.compiler import CompileTimeout, Translation, check_arch, clean_log, compile_error
 from engine.compile.describe import describe
 from engine.compile.nvcc import compile_nvcc, find_nvcc, needs_nvcc, too_hard_for_nvrtc
-from engine.errors import CompileError, MachineError, OptimlError
+from engine.crew import Crew
+from engine.errors import CompileError, MachineError
 from engine.model import Binary, Resources
 from engine.worker import Worker, WorkerLost
 
@@ -27,6 +28,7 @@ _TIMEOUT_S = 30.0  # CUB's heaviest block headers take 3 s
 _MEMORY_BYTES = 6 << 30  # of address space per worker; precompiled headers reserve 1 GiB
 _RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each header set keeps its precompiled state
 _ANSWER_LIMIT = 256 << 20
+_WARM = Translation(text="__global__ void warm() {}\n", path="warm.cu", expressions=("warm",))
 _MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "cuda-bindings")
 
@@ -52,11 +54,8 @@ class NvrtcCompiler:
         self._nvcc = find_nvcc()  # once: looking for it costs more than all else that is done here for one text
         self._sandbox, self._timeout_s = sandbox, timeout_s
         self._cache = DiskCache(cache)
-        # Each thread owns one worker process: no call waits for another's answer.
         self._jobs = max(1, jobs or os.cpu_count() or 1)
-        self._threads = ThreadPoolExecutor(max_workers=self._jobs, thread_name_prefix="compile")
-        self._own = threading.local()
-        self._workers: set[Worker] = set()
+        self._crews: dict[tuple[Path, ...], Crew] = {(): self._crew(())}  # by the folders that they may read
         self._busy: dict[Worker, object] = {}  # and for whom
         self._lock = threading.Lock()
         self._closed = False
@@ -72,14 +71,8 @@ class NvrtcCompiler:
         Raises CompileError (`where` is the first error's `path:line`, `log` the cleaned messages), CompileTimeout,
         MachineError when the code needs nvcc and there is none, or when workers cannot start.
         """
-        return self.submit(translation, owner).result()
-
-    def submit(self, translation: Translation, owner: object = None) -> Future[Binary]:
-        """Start compiling and return at once. The future raises what `compile` raises."""
         translation.check()
-        if self._closed:
-            raise MachineError("the compiler is closed")
-        return self._threads.submit(self._compile, translation, owner)
+        return self._compile(translation, owner)
 
     def give_up(self, owner: object) -> None:
         """End what is being compiled for `owner`, which wants none of it any more: it raises CompileTimeout."""
@@ -89,22 +82,16 @@ class NvrtcCompiler:
             worker.kill()
 
     def warm(self) -> None:
-        """Start all workers but one now, beside what else there is to do: the first compile of each takes half a second."""
-        for _ in range(self._jobs - 1):
-            self._threads.submit(self._start)
-
-    def _start(self) -> None:
-        with contextlib.suppress(OptimlError):  # whoever compiles next will meet the reason
-            self._run(Translation(text="__global__ void warm() {}\n", path="warm.cu", expressions=("warm",)))
+        """Start all workers but one now, beside what else there is to do: that takes half a second each."""
+        self._crews[()].warm(self._jobs - 1)
 
     def close(self) -> None:
         """End the workers. What is being compiled raises MachineError."""
         with self._lock:
             self._closed = True
-            workers, self._workers = list(self._workers), set()
-        for worker in workers:
-            worker.kill()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+            crews = list(self._crews.values())
+        for crew in crews:
+            crew.close()
 
     def __enter__(self) -> NvrtcCompiler:
         return self
@@ -173,8 +160,31 @@ class NvrtcCompiler:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def _run(self, translation: Translation, owner: object = None) -> tuple[dict[str, Any], bytes]:
-        """One answer of this thread's worker. Raises CompileTimeout when the worker was lost over this text."""
-        request = {
+        """One answer of a worker. Raises CompileTimeout when it was lost over this text."""
+        request = self._request(translation)
+        with self._crew_for(translation.include).worker() as worker:
+            with self._lock:
+                self._busy[worker] = owner
+            try:
+                header, blobs = worker.call(request, timeout_s=self._timeout_s)
+            except WorkerLost as lost:
+                if self._closed:
+                    raise MachineError("the compiler was closed while it worked") from None
+                if lost.kind == "timeout":
+                    raise CompileTimeout(
+                        f"the compiler did not finish within {self._timeout_s:.0f} s", translation.path
+                    ) from None
+                said = clean_log(lost.stderr)
+                raise CompileTimeout("the compiler died over this code", translation.path, log=said) from None
+            finally:
+                with self._lock:
+                    del self._busy[worker]
+            if int(header.get("peak_bytes", 0)) > _RECYCLE_BYTES:
+                worker.kill()
+        return header, blobs[0] if blobs else b""
+
+    def _request(self, translation: Translation) -> dict[str, Any]:
+        return {
             "text": translation.text,
             "name": translation.path.replace("\0", "_") or "kernel.cu",
             "arch": self.arch,
@@ -184,56 +194,39 @@ class NvrtcCompiler:
             "include": [str(path) for path in translation.include],
             "line_info": translation.line_info,
         }
-        worker = self._worker(translation.include)
-        with self._lock:
-            self._busy[worker] = owner
-        try:
-            header, blobs = worker.call(request, timeout_s=self._timeout_s)
-        except WorkerLost as lost:
-            self._drop(worker)
-            if self._closed:
-                raise MachineError("the compiler was closed while it worked") from None
-            if lost.kind == "timeout":
-                raise CompileTimeout(
-                    f"the compiler did not finish within {self._timeout_s:.0f} s", translation.path
-                ) from None
-            said = clean_log(lost.stderr)
-            if not getattr(self._own, "answered", False):
-                raise MachineError(
-                    f"the compiler's process cannot start: {said[-300:]}", do="run 'optiml doctor'"
-                ) from None
-            raise CompileTimeout("the compiler died over this code", translation.path, log=said) from None
-        finally:
-            with self._lock:
-                del self._busy[worker]
-        self._own.answered = True
-        if int(header.get("peak_bytes", 0)) > _RECYCLE_BYTES:
-            self._drop(worker)
-        return header, blobs[0] if blobs else b""
 
-    def _worker(self, include: tuple[Path, ...]) -> Worker:
-        worker: Worker | None = getattr(self._own, "worker", None)
-        if worker is not None and worker.alive and set(include) <= self._own.include:
-            return worker
-        if worker is not None:
-            self._drop(worker)
-        command = self._sandbox.command(
-            _sandbox.python_command("engine.compile.worker"), readable=include, memory_bytes=_MEMORY_BYTES
-        )
-        worker = Worker(command, limit=_ANSWER_LIMIT)
+    def _crew_for(self, include: tuple[Path, ...]) -> Crew:
         with self._lock:
             if self._closed:
-                worker.kill()
                 raise MachineError("the compiler is closed")
-            self._workers.add(worker)
-        self._own.worker, self._own.include = worker, set(include)
-        return worker
+            if include not in self._crews:
+                self._crews[include] = self._crew(include)
+            return self._crews[include]
 
-    def _drop(self, worker: Worker) -> None:
-        with self._lock:
-            self._workers.discard(worker)
-        self._own.worker = None
-        worker.kill()
+    def _crew(self, include: tuple[Path, ...]) -> Crew:
+        return Crew(
+            partial(self._start, include), self._ready, self._jobs, at_once=self._jobs, ended="the compiler is closed"
+        )
+
+    def _start(self, include: tuple[Path, ...]) -> Worker:
+        argv = _sandbox.python_command("engine.compile.worker")
+        try:
+            return Worker(
+                self._sandbox.command(argv, readable=include, memory_bytes=_MEMORY_BYTES), limit=_ANSWER_LIMIT
+            )
+        except OSError as error:
+            raise _cannot_start(str(error)) from None
+
+    def _ready(self, worker: Worker) -> None:
+        """Its first compile, half a second long."""
+        try:
+            worker.call(self._request(_WARM), timeout_s=self._timeout_s)
+        except WorkerLost as lost:
+            raise _cannot_start(clean_log(lost.stderr)[-300:]) from None
+
+
+def _cannot_start(said: str) -> MachineError:
+    return MachineError(f"the compiler's process cannot start: {said}", do="run 'optiml doctor'")
 
 
 def nvrtc_version() -> str:

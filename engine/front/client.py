@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from engine.crew import Crew
 from engine.errors import OptimlError
 from engine.evaluate.analysis import Analysis, Prepared
 from engine.model import LaunchConfig, Program
@@ -48,22 +49,17 @@ class Front(Analysis):
         # Thousands for some templates, the same for most programs of a run.
         self._points: dict[tuple[int, bytes], Feasible] = {}
         self._prepared: dict[str, Prepared | OptimlError] = {}  # by the digest of the program
-        self._workers: set[Worker] = set()
-        self._most, self._starting = workers, 0
-        self._idle: list[Worker] = []  # the one that worked last at the end
-        self._changed = threading.Condition()
-        self._problem = ""  # why the last one did not start
-        self._closed = False
+        self._lock = threading.Lock()
+        self._most = workers
+        self._crew = Crew(self._start, self._open, workers, at_once=1, ended="the search has ended")
 
     def warm(self, original: Program) -> None:
         """Start workers now, beside what else there is to do; none where as many are there from an earlier run."""
         self.original_program = original
-        with self._changed:
-            while len(self._workers) + self._starting < (self._most + 1) // 2:
-                self._grow()
+        self._crew.warm((self._most + 1) // 2)
 
     def prepare(self, program: Program) -> Prepared:
-        with self._changed:
+        with self._lock:
             known = self._prepared.pop(program.digest, None)
         if isinstance(known, OptimlError):
             raise known
@@ -109,84 +105,31 @@ class Front(Analysis):
             return None
         unfit = answer.get("unfit")
         prepared = OptimlError(str(unfit)) if unfit is not None else _prepared(answer, blobs)
-        with self._changed:
+        with self._lock:
             self._prepared[answer["digest"]] = prepared
             if len(self._prepared) > _MOST_PREPARED:
                 del self._prepared[next(iter(self._prepared))]
         return _proposal(answer["proposal"])
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            workers, self._workers, self._idle = self._workers, set(), []
-            self._changed.notify_all()
-        for worker in workers:
-            worker.kill()
+        self._crew.close()
 
     def _ask(self, op: str, program: Program, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
-        worker = self._take()
         names = list(program.files)
         header = {"op": op, "files": names, "kernel_file": program.kernel_file, **more}
         try:
-            answer, blobs = worker.call(header, [program.files[name] for name in names], timeout_s=_TIMEOUT_S)
+            with self._crew.worker() as worker:
+                answer, blobs = worker.call(header, [program.files[name] for name in names], timeout_s=_TIMEOUT_S)
         except WorkerLost as lost:
             slow = lost.kind == "timeout"
             raise OptimlError("takes too long to analyse" if slow else "took the process that reads it down") from None
-        finally:
-            self._give_back(worker)
         if "refused" in answer:
             raise OptimlError(str(answer["refused"]))
         return answer, blobs
 
-    def _take(self) -> Worker:
-        """A worker of the caller's own until it is given back. Raises OptimlError where none starts, and once this was closed."""
-        with self._changed:
-            while not self._closed:
-                while self._idle:
-                    worker = self._idle.pop()
-                    if worker.alive:
-                        return worker
-                    self._workers.discard(worker)
-                if self._problem and not self._workers and not self._starting:
-                    problem, self._problem = self._problem, ""
-                    raise OptimlError(problem)
-                if not self._starting and len(self._workers) < self._most:
-                    self._grow()
-                self._changed.wait()
-        raise OptimlError("the search has ended")
-
-    def _give_back(self, worker: Worker) -> None:
-        with self._changed:
-            if not worker.alive:
-                self._workers.discard(worker)
-            elif worker in self._workers:
-                self._idle.append(worker)
-            self._changed.notify()
-
-    def _grow(self) -> None:
-        """Have one more started, with the lock held."""
-        threading.Thread(target=self._start, daemon=True).start()
-        self._starting += 1  # now that there is a thread for it
-
-    def _start(self) -> None:
-        worker, problem = None, ""
+    def _start(self) -> Worker:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        try:
-            worker = Worker(python_command("engine.front.worker"), environment={**environment, **ONE_THREAD})
-            self._open(worker)
-        except (OptimlError, OSError, RuntimeError) as error:  # the last: the interpreter ends
-            problem = f"a process that reads candidates cannot start: {error}"
-        with self._changed:
-            self._starting -= 1
-            kept = worker is not None and not problem and not self._closed
-            if worker is not None and kept:
-                self._workers.add(worker)
-                self._idle.append(worker)
-            if problem:
-                self._problem, self._most = problem, max(1, len(self._workers))
-            self._changed.notify_all()
-        if worker is not None and not kept:
-            worker.kill()
+        return Worker(python_command("engine.front.worker"), environment={**environment, **ONE_THREAD})
 
     def _open(self, worker: Worker) -> None:
         original = self.original_program
@@ -202,7 +145,12 @@ class Front(Analysis):
             "kernel_file": original.kernel_file if original is not None else "",
         }
         blobs = [original.files[name] for name in names] if original is not None else []
-        worker.call(header, blobs, timeout_s=_TIMEOUT_S)
+        try:
+            worker.call(header, blobs, timeout_s=_TIMEOUT_S)
+        except WorkerLost as lost:
+            raise OptimlError(
+                f"a process that reads candidates cannot start: {lost.stderr[-300:] or lost.what}"
+            ) from None
 
 
 def _prepared(answer: Mapping[str, Any], blobs: Sequence[bytes]) -> Prepared:

@@ -105,7 +105,14 @@ def tune(
         )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
         raise
     points = feasible(template, machine.target)
-    points = probe(program, template, points, builder, machine.compiler.submit, machine.jobs, options.budget.candidates)
+    threads = ThreadPoolExecutor(machine.jobs, thread_name_prefix="probe")
+    try:
+        points = probe(
+            program, template, points, builder, lambda text: threads.submit(machine.compiler.compile, text), machine.jobs,
+            options.budget.candidates,
+        )  # fmt: skip
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
     listing_s = time.monotonic() - begin
     strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
     # Worker processes that read candidates take half a second to start: too long for a short run.

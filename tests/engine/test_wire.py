@@ -1,6 +1,8 @@
 import io
 import struct
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,6 +18,9 @@ while True:
         header, blobs = wire.receive(sys.stdin.buffer)
     except wire.WireError:
         break
+    if header.get("half"):
+        sys.stdout.buffer.write(b"OML1")
+        sys.stdout.buffer.flush()
     if header.get("sleep"):
         time.sleep(header["sleep"])
     if header.get("die"):
@@ -56,6 +61,37 @@ def test_a_worker_that_dies_is_reported_with_what_it_said(worker):
     assert "out of luck" in lost.value.stderr
     with pytest.raises(WorkerLost):
         worker.call({}, timeout_s=5)
+
+
+def test_an_answer_that_stops_halfway_ends_at_the_deadline(worker):
+    worker.call({}, timeout_s=20)
+    begin = time.monotonic()
+    with pytest.raises(WorkerLost) as lost:
+        worker.call({"half": True, "sleep": 60}, timeout_s=0.3)
+    assert lost.value.kind == "timeout"
+    assert time.monotonic() - begin < 5
+
+
+def test_answers_come_in_the_order_of_their_requests(worker):
+    for number in range(3):
+        worker.send({"number": number}, [b"x" * number])
+    assert [worker.receive(timeout_s=20) for _ in range(3)] == [({"number": n}, [b"x" * n]) for n in range(3)]
+
+
+def test_who_waits_for_an_answer_is_told_that_the_process_was_killed(worker):
+    worker.call({}, timeout_s=20)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(worker.call, {"sleep": 60}, timeout_s=60)
+        while not worker._reading.locked():
+            time.sleep(0.01)
+        begin = time.monotonic()
+        worker.kill()
+        with pytest.raises(WorkerLost) as lost:
+            answer.result()
+    assert time.monotonic() - begin < 5
+    assert lost.value.kind == "died"
+    with pytest.raises(WorkerLost):  # and its pipe's number, another file's by now, is not read
+        worker.receive(timeout_s=5)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -131,8 +132,8 @@ def test_a_second_process_that_dies_while_it_waits_costs_nothing(bench: GpuEvalu
     built = bench.build(_program("2.0"))
     bench.evaluate(built, None)
     ahead = _waiting(bench)
-    while answered and ahead._answers.empty():
-        time.sleep(0.01)
+    while answered and not select.select([ahead._answers._socket], [], [], 0.01)[0]:
+        pass
     os.kill(ahead.pid, signal.SIGKILL)
     while ahead.alive:
         time.sleep(0.01)

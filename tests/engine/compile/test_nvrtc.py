@@ -173,22 +173,23 @@ def test_a_hanging_compile_costs_itself_alone(box: Box) -> None:
         compiler.warm()
         compiler.compile(of(PLAIN))
         compiler._timeout_s = 2.0
-        bad = compiler.submit(of(ENDLESS))
-        while not bad.running():
-            time.sleep(0.01)
-        time.sleep(0.1)  # it has gone to its worker
-        compiler._timeout_s = 60.0
-        good = [compiler.submit(of(PLAIN.replace("2;", f"{i};"))) for i in range(8)]
-        assert len({future.result().code_hash for future in good}) == 8
-        with pytest.raises(CompileTimeout, match="did not finish"):
-            bad.result()
+        with ThreadPoolExecutor(9) as threads:
+            bad = threads.submit(compiler.compile, of(ENDLESS))
+            while not compiler._busy:
+                time.sleep(0.01)
+            time.sleep(0.1)  # it has gone to its worker
+            compiler._timeout_s = 60.0
+            good = [threads.submit(compiler.compile, of(PLAIN.replace("2;", f"{i};"))) for i in range(8)]
+            assert len({future.result().code_hash for future in good}) == 8
+            with pytest.raises(CompileTimeout, match="did not finish"):
+                bad.result()
         compiler.compile(of(PLAIN))
 
 
 def test_a_killed_worker_is_replaced(box: Box) -> None:
     with NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=1) as compiler:
         compiler.compile(of(PLAIN))
-        (worker,) = compiler._workers
+        (worker,) = compiler._crews[()]._workers
         os.killpg(worker.pid, signal.SIGKILL)
         for _ in range(2):  # at most the one compile that met the dead worker may fail
             try:
@@ -202,15 +203,16 @@ def test_a_killed_worker_is_replaced(box: Box) -> None:
 def test_close_does_not_wait_for_a_hanging_compile(box: Box) -> None:
     compiler = NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=1)
     compiler.compile(of(PLAIN))
-    future = compiler.submit(of(ENDLESS))
-    while not future.running():
-        time.sleep(0.01)
-    time.sleep(0.2)
-    begin = time.monotonic()
-    compiler.close()
-    assert time.monotonic() - begin < 20  # and not the 30 s that a compile may take
-    with pytest.raises(MachineError):
-        future.result()
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(compiler.compile, of(ENDLESS))
+        while not compiler._busy:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        begin = time.monotonic()
+        compiler.close()
+        with pytest.raises(MachineError):
+            future.result()
+        assert time.monotonic() - begin < 20  # and not the 30 s that a compile may take
     with pytest.raises(MachineError, match="closed"):
         compiler.compile(of(PLAIN))
 
@@ -220,11 +222,12 @@ def test_workers_outlive_the_threads_that_ask(compiler: NvrtcCompiler) -> None:
     asking = threading.Thread(target=lambda: compiler.compile(of(PLAIN.replace("2;", "77;"))))
     asking.start()
     asking.join()
-    before = {worker.pid for worker in compiler._workers}
+    workers = compiler._crews[()]._workers
+    before = {worker.pid for worker in workers}
     time.sleep(0.2)
-    assert all(worker.alive for worker in compiler._workers)
+    assert all(worker.alive for worker in workers)
     compiler.compile(of(PLAIN.replace("2;", "78;")))
-    assert before <= {worker.pid for worker in compiler._workers}
+    assert before <= {worker.pid for worker in workers}
 
 
 def test_many_threads_get_their_own_answers(compiler: NvrtcCompiler) -> None:

@@ -141,7 +141,7 @@ def test_a_worker_that_dies_or_hangs_costs_one_program(
 ) -> None:
     program = known[2]
     front.prepare(program)
-    front._idle[-1].kill()
+    front._crew._idle[-1].kill()
     front.prepare(program)  # a dead one is replaced before it is asked
     monkeypatch.setattr(client, "_TIMEOUT_S", 0.0)
     with pytest.raises(OptimlError, match="too long to analyse"):
@@ -162,7 +162,7 @@ def test_many_threads_share_a_few_workers(known: tuple[KernelSpec, str | None, P
             ]
             found = list(threads.map(made.prepare, texts))
         assert [f"largest{i} " in one.text for i, one in enumerate(found)] == [True] * 24
-        assert 1 <= len(made._workers) <= 2
+        assert 1 <= len(made._crew._workers) <= 2
     finally:
         made.close()
 
@@ -172,17 +172,18 @@ def test_a_further_run_of_a_kernel_starts_no_more(known: tuple[KernelSpec, str |
     spec, spec_path, program = known
     made = Front(spec, ROOT, TARGET, spec_path, workers=4)
     made.warm(program)
-    with made._changed:
-        assert made._changed.wait_for(lambda: len(made._workers) == 2, timeout=60)
+    crew = made._crew
+    with crew._changed:
+        assert crew._changed.wait_for(lambda: len(crew._workers) == 2, timeout=60)
     made.warm(program)
-    assert (len(made._workers), made._starting) == (2, 0)
+    assert (len(crew._workers), crew._starting) == (2, 0)
     made.close()
 
 
 def test_whoever_waits_for_a_worker_is_told_of_the_end(known: tuple[KernelSpec, str | None, Program]) -> None:
     spec, spec_path, program = known
     made = Front(spec, ROOT, TARGET, spec_path)
-    held = made._take()
+    held = made._crew._take()
     with ThreadPoolExecutor(1) as threads:
         waits = threads.submit(made.prepare, program)
         with pytest.raises(TimeoutError):
