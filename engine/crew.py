@@ -101,8 +101,8 @@ class Crew:
                 self._ready(worker)
         except OptimlError as error:
             problem = error
-        except (OSError, RuntimeError) as error:  # the last: the interpreter ends
-            problem = MachineError(str(error))
+        except Exception as error:  # the system refuses, the interpreter ends: whoever waits must not wait on
+            problem = MachineError(f"{type(error).__name__}: {error}")
         with self._changed:
             self._starting -= 1
             if worker is not None:
