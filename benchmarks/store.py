@@ -22,7 +22,6 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from benchmarks.counters import StoredCounters
-from engine.evaluate.analysis import Prepared
 from engine.evaluate.model import Built, Evaluator, NotBuilt, Signals
 from engine.front.client import Front
 from engine.machine import Machine
@@ -289,7 +288,7 @@ class SharedInsight:
 
 
 class SharedFront:
-    """The workers that analyse candidates, for all runs of one kernel: what rules and templates offer for a program is asked once."""
+    """the workers that read and build candidates, for all runs of one kernel: what rules and templates offer is asked once."""
 
     def __init__(self, inner: Front) -> None:
         self._inner = inner
@@ -308,8 +307,8 @@ class SharedFront:
     def warm(self, original: Program) -> None:
         self._inner.warm(original)
 
-    def prepare(self, program: Program) -> Prepared:
-        return self._inner.prepare(program)
+    def build(self, program: Program) -> Built:
+        return self._inner.build(program)
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         found, failures = self._once(self._proposed, self._inner.propose, program)
@@ -338,7 +337,7 @@ class SharedFront:
 
 
 class SharedMachine:
-    """A `Machine` whose runs of one kernel share evaluations, counters and the workers that analyse candidates."""
+    """A `Machine` whose runs of one kernel share evaluations, counters and the workers that read and build candidates."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self._machine, self._folder = machine, folder

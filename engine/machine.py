@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from engine.worker import Worker
 
 _CPU_ARCH = "sm_90"
-_WORKER_CACHE = "worker"  # a folder of the cache
+_WORKER_CACHE, _COMPILED = "worker", "compile"  # folders of the cache
 
 
 @dataclass
@@ -109,11 +109,16 @@ class Machine:
         )
 
     def front(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Workers | None:
-        """Worker processes that analyse candidates; None where there are too few cores for them. Whoever asks closes them."""
+        """Worker processes that read and build candidates; None where there are too few cores for them. Whoever asks closes them."""
         from engine.front.client import LEAST_CORES
         from engine.front.client import Front as Workers
 
-        return Workers(spec, root, self.target, spec_path, workers=self.jobs) if self.jobs >= LEAST_CORES else None
+        if self.jobs < LEAST_CORES:
+            return None
+        return Workers(
+            spec, root, self.target, spec_path, arch=self.arch, box=self.box, cache=self.cache / _COMPILED, builds=self.jobs,
+            line_info=self.mode == "predicted",
+        )  # fmt: skip
 
     def tool_kernels(self) -> bytes:
         """The machine code of the worker's own kernels (tools.cu and relations.cu in engine/gpu). Raises CompileError."""
@@ -262,7 +267,7 @@ def make_machine(
         from engine.compile.nvrtc import NvrtcCompiler
         from engine.predict.targets import target_for
 
-        compiler = NvrtcCompiler(chosen, cache=cache / "compile", sandbox=box, jobs=count)
+        compiler = NvrtcCompiler(chosen, cache=cache / _COMPILED, sandbox=box, jobs=count)
         mode: Literal["measured", "predicted"] = "measured" if found else "predicted"
         machine = Machine(mode, chosen, target_for(chosen), count, box, cache, compiler, index, process=process)
         undo.pop_all()

@@ -148,7 +148,8 @@ def optimize(
         )
     try:
         foresight.soon(program)
-        machine.compiler.warm()  # beside setting up the device, as all that starts here
+        # Beside setting up the device, as all that starts here. With a front little else is compiled in this process.
+        machine.compiler.warm(None if front is None else 1)
         if front is not None:
             front.warm(program)
         return _run(

@@ -68,14 +68,16 @@ class _Answers:
 class Worker:
     """One child process, asked through a pipe and answering on a socket. Not thread-safe: one call at a time.
 
-    `argv` is started in a session of its own, so that killing it takes everything it started along. The child reads
+    `argv` is started in a session of its own, so that killing it takes everything it started along; with `group` it stays in the
+    caller's, and ends with whoever kills that. The child reads
     frames from its standard input and answers each with one frame on its standard output.
     """
 
     def __init__(
-        self, argv: Sequence[str], *, limit: int = wire.MAX_FRAME, environment: Mapping[str, str] | None = None
-    ):
-        self._limit = limit
+        self, argv: Sequence[str], *, limit: int = wire.MAX_FRAME, environment: Mapping[str, str] | None = None,
+        group: bool = False,
+    ):  # fmt: skip
+        self._limit, self._group = limit, group
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         ours, theirs = socket.socketpair()
         self._answers = _Answers(ours)
@@ -86,7 +88,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=theirs,
                 stderr=self._stderr,
-                start_new_session=True,
+                start_new_session=not group,
                 cwd="/",
                 env=None if environment is None else dict(environment),
             )
@@ -144,7 +146,7 @@ class Worker:
         """End the process and all it started, at once. Safe to call again."""
         self.ended = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            (os.kill if self._group else os.killpg)(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
         if self._process.stdin is not None:

@@ -18,7 +18,6 @@ import pytest
 from benchmarks import store
 from benchmarks.counters import StoredCounters
 from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight, SharedMachine
-from engine.evaluate.analysis import Prepared
 from engine.evaluate.model import Evaluator
 from engine.front.client import Front
 from engine.model import Binary, LaunchConfig, Resources
@@ -309,7 +308,7 @@ def test_the_insight_of_all_runs_has_the_file_before_its_profiler(tmp_path: Path
 def test_a_shared_front_is_asked_like_any_other() -> None:
     """A search by the tuner asked it for templates, and it had none to give."""
     public = {name for name, value in vars(Front).items() if callable(value) and not name.startswith("_")}
-    assert {"prepare", "propose", "offers", "close"} <= public
+    assert {"build", "propose", "offers", "close"} <= public
     for name in public:
         wanted, ours = (inspect.signature(getattr(one, name)).parameters for one in (Front, SharedFront))
         assert list(wanted) == list(ours), name
@@ -329,8 +328,8 @@ def test_what_rules_propose_is_asked_once_for_all_runs() -> None:
             asked.append("offered")
             return ["one"]
 
-        def prepare(self, of: Any) -> Any:
-            return Prepared(of.data.decode(), ())
+        def build(self, of: Any) -> Any:
+            return of.data.decode()
 
         def close(self) -> None:
             asked.append("closed")
@@ -340,7 +339,7 @@ def test_what_rules_propose_is_asked_once_for_all_runs() -> None:
     found = [front.propose(program())[0] for _ in range(3)]
     assert [front.offers(program()) for _ in range(2)] == [["one"], ["one"]]
     front.close()  # a run ends
-    assert front.prepare(program("other\n")).text == "other\n"
+    assert front.build(program("other\n")) == "other\n"
     found[0].clear()  # what one run does with its list is its own affair
     assert [len(one) for one in found] == [0, 1, 1]
     assert asked == ["proposed", "offered"]

@@ -48,11 +48,13 @@ class NvrtcCompiler:
         sandbox: _sandbox.Sandbox | _sandbox.NoSandbox,
         jobs: int | None = None,
         timeout_s: float = _TIMEOUT_S,
+        group: bool = False,
     ) -> None:
+        """`group`: worker processes stay in the caller's process group, for who is killed with it."""
         self.arch = check_arch(arch)
         self.version = nvrtc_version()
         self._nvcc = find_nvcc()  # once: looking for it costs more than all else that is done here for one text
-        self._sandbox, self._timeout_s = sandbox, timeout_s
+        self._sandbox, self._timeout_s, self._group = sandbox, timeout_s, group
         self._cache = DiskCache(cache)
         self._jobs = max(1, jobs or os.cpu_count() or 1)
         self._crews: dict[tuple[Path, ...], Crew] = {(): self._crew(())}  # by the folders that they may read
@@ -81,9 +83,9 @@ class NvrtcCompiler:
         for worker in unwanted:
             worker.kill()
 
-    def warm(self) -> None:
-        """Start all workers but one now, beside what else there is to do: that takes half a second each."""
-        self._crews[()].warm(self._jobs - 1)
+    def warm(self, count: int | None = None) -> None:
+        """Start so many workers now, all but one if not said: that takes half a second each, beside what else there is to do."""
+        self._crews[()].warm(self._jobs - 1 if count is None else count)
 
     def close(self) -> None:
         """End the workers. What is being compiled raises MachineError."""
@@ -212,8 +214,9 @@ class NvrtcCompiler:
         argv = _sandbox.python_command("engine.compile.worker")
         try:
             return Worker(
-                self._sandbox.command(argv, readable=include, memory_bytes=_MEMORY_BYTES), limit=_ANSWER_LIMIT
-            )
+                self._sandbox.command(argv, readable=include, memory_bytes=_MEMORY_BYTES), limit=_ANSWER_LIMIT,
+                group=self._group,
+            )  # fmt: skip
         except OSError as error:
             raise _cannot_start(str(error)) from None
 

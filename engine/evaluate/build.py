@@ -10,7 +10,7 @@ from typing import Protocol
 from engine.compile.compiler import Compiler, Translation
 from engine.config import Guardrails
 from engine.errors import CompileError, OptimlError, SourceError
-from engine.evaluate.analysis import Analysis, Prepared
+from engine.evaluate.analysis import Analysis
 from engine.evaluate.model import Built, NotBuilt
 from engine.guardrails import LIMITS
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program
@@ -20,17 +20,19 @@ from engine.verify.defences import ALL, Defences
 
 
 class Front(Protocol):
-    """Where candidates are analysed, once the original is known."""
+    """Where candidates are built, once the original is known."""
 
     original_program: Program | None
 
-    def prepare(self, program: Program) -> Prepared: ...
+    def build(self, program: Program) -> Built:
+        """As `Builder.candidate`, without what depends on the original's machine code."""
+        ...
 
 
 class Builder(Analysis):
     """Builds programs of one spec for one target. Thread-safe as far as the compiler is.
 
-    With a `front`, candidates are analysed there.
+    With a `front`, candidates are built there.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Builder(Analysis):
         super().__init__(spec, root, target, spec_path, defences=defences)
         self.limits = limits  # of the guardrails
         self._compiler, self._line_info = compiler, line_info
-        self._front: Front = front or self
+        self._front = front
         self._original: Binary | None = None
         self.expressions = tuple(expression(step) for step in spec.steps)
 
@@ -53,34 +55,40 @@ class Builder(Analysis):
         binary = self._compiler.compile(self.translation(text))
         if reason := _beyond_bound(binary, launches):
             raise SourceError(reason, self.spec.file, "launch smaller blocks, or raise the bound")
-        self.original_program = self._front.original_program = program
+        self.original_program = program
+        if self._front is not None:
+            self._front.original_program = program
         self._original = binary
         return Built(program, text, self.expressions, binary, launches, {"compile": time.perf_counter() - begin})
 
     def candidate(self, program: Program) -> Built:
         """Build a candidate. Raises NotBuilt with the outcome."""
+        built = self._front.build(program) if self._front is not None else self._candidate(program)
+        first = self._original
+        if first is not None and self.defences.device_state and built.binary.kept_bytes > first.kept_bytes:
+            raise not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", built.stage_s)
+        return built
+
+    def _candidate(self, program: Program) -> Built:
         begin = time.perf_counter()
         try:
-            prepared = self._front.prepare(program)
+            prepared = self.prepare(program)
         except OptimlError as error:
-            raise _not_built(Outcome.SCREENED_OUT, error.what, {"parse": time.perf_counter() - begin}) from None
+            raise not_built(Outcome.SCREENED_OUT, error.what, {"parse": time.perf_counter() - begin}) from None
         parsed = time.perf_counter()
         try:
             binary = self._compiler.compile(self.translation(prepared.text), owner=self)
         except CompileError as error:
             line = error.where.rpartition(":")[2]
             stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
-            raise _not_built(
+            raise not_built(
                 Outcome.COMPILE_ERROR, error.what, stages, line=int(line) if line.isdigit() else None
             ) from None
         except OptimlError as error:
-            raise _not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
+            raise not_built(Outcome.COMPILE_ERROR, str(error), {"parse": parsed - begin}) from None
         stages = {"parse": parsed - begin, "compile": time.perf_counter() - parsed}
         if reason := _beyond_bound(binary, prepared.launches):
-            raise _not_built(Outcome.SCREENED_OUT, reason, stages)
-        first = self._original
-        if first is not None and self.defences.device_state and binary.kept_bytes > first.kept_bytes:
-            raise _not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", stages)
+            raise not_built(Outcome.SCREENED_OUT, reason, stages)
         return Built(program, prepared.text, self.expressions, binary, prepared.launches, stages)
 
     def close(self) -> None:
@@ -118,6 +126,7 @@ def _beyond_bound(binary: Binary, launches: Sequence[Sequence[LaunchConfig]]) ->
     return ""
 
 
-def _not_built(outcome: Outcome, reason: str, stages: Mapping[str, float], line: int | None = None) -> NotBuilt:
+def not_built(outcome: Outcome, reason: str, stages: Mapping[str, float], line: int | None = None) -> NotBuilt:
+    """A candidate that ended before it could run, with its evaluation."""
     evaluation = Evaluation(outcome, failure=Failure(reason, line=line), stage_s=stages)
     return NotBuilt(reason, evaluation=evaluation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import time
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,11 +14,13 @@ from typing import Any
 
 from engine.crew import Crew
 from engine.errors import OptimlError
-from engine.evaluate.analysis import Analysis, Prepared
-from engine.model import LaunchConfig, Program
+from engine.evaluate.analysis import Analysis
+from engine.evaluate.build import expression, not_built
+from engine.evaluate.model import Built
+from engine.model import Binary, LaunchConfig, Outcome, Program, Resources
 from engine.rules import RuleFailure
 from engine.rules.model import Family, Proposal, Target
-from engine.sandbox import python_command
+from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.source.model import Edit, Span
 from engine.spec.model import KernelSpec
 from engine.threads import ONE_THREAD
@@ -28,42 +31,72 @@ from engine.worker import Worker, WorkerLost
 
 # Rules stop by themselves after four seconds of a core for each step; slices take far less.
 _TIMEOUT_S = 60.0
+_BUILD_TIMEOUT_S = (
+    240.0  # compilers stop by themselves: NVRTC after 30 s, and nvcc, which takes what it refuses, after 120
+)
 # With fewer cores there is nothing to gain: the workers would only take them from the compilers.
 LEAST_CORES = 4
-_MOST_PREPARED = 256  # points that were prepared as they were written, and that nobody asked for yet
+_READERS = 2  # workers beyond those that build
+_MOST_BUILT = 64  # points that were built as they were written, and that nobody asked for yet
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 
 
 class Front(Analysis):
-    """Analyses candidates in worker processes, at most `workers` at once; `close` ends them all. Thread-safe.
+    """Reads and builds candidates in worker processes, each with a compiler of its own; `close` ends them all. Thread-safe.
 
-    Half of them start with `warm`, the others one by one when all are busy. For a single call an `Analysis` is faster: a worker
-    takes a third of a second to start. A worker that hangs or dies costs the one program it was at.
+    So this process, whose threads share one interpreter, has one question and one answer for each. `builds` candidates are built at
+    once. Workers start with `warm` or when all are busy. For a single call an `Analysis` is faster: a worker takes half a second to
+    start. One that hangs or dies costs the one program it was at.
     """
 
     def __init__(
-        self, spec: KernelSpec, root: Path, target: Target, spec_path: str | None = None, *, workers: int = 1,
-        defences: Defences = ALL,
+        self, spec: KernelSpec, root: Path, target: Target, spec_path: str | None = None, *, arch: str, box: Sandbox | NoSandbox,
+        cache: Path | None, builds: int = 1, line_info: bool = False, defences: Defences = ALL,
     ) -> None:  # fmt: skip
+        """`cache` is the folder of compiled code."""
         super().__init__(spec, root, target, spec_path, defences=defences)
+        self._compiling = {
+            "arch": arch,
+            "box": None if isinstance(box, NoSandbox) else {**dataclasses.asdict(box), "bwrap": str(box.bwrap)},
+            "cache": None if cache is None else str(cache),
+            "line_info": line_info,
+        }
+        self._expressions = tuple(expression(step) for step in spec.steps)
         # Thousands for some templates, the same for most programs of a run.
         self._points: dict[tuple[int, bytes], Feasible] = {}
-        self._prepared: dict[str, Prepared | OptimlError] = {}  # by the digest of the program
+        self._built: dict[str, tuple[dict[str, Any], list[bytes]]] = {}  # by the digest of the program
         self._lock = threading.Lock()
-        self._most = workers
-        self._crew = Crew(self._start, self._open, workers, at_once=1, ended="the search has ended")
+        self._builds = builds
+        self._crew = Crew(self._start, self._open, builds + _READERS, at_once=1, ended="the search has ended")
 
     def warm(self, original: Program) -> None:
         """Start workers now, beside what else there is to do; none where as many are there from an earlier run."""
         self.original_program = original
-        self._crew.warm((self._most + 1) // 2)
+        self._crew.warm(self._builds)
 
-    def prepare(self, program: Program) -> Prepared:
+    def build(self, program: Program) -> Built:
+        """As `engine.evaluate.build.Builder.candidate`, without what depends on the original's machine code."""
+        begin = time.perf_counter()
         with self._lock:
-            known = self._prepared.pop(program.digest, None)
-        if isinstance(known, OptimlError):
-            raise known
-        return known if known is not None else _prepared(*self._ask("prepare", program))
+            known = self._built.pop(program.digest, None)
+        try:
+            answer, blobs = known or self._ask("build", program, timeout_s=_BUILD_TIMEOUT_S)
+        except OptimlError as error:
+            raise not_built(Outcome.SCREENED_OUT, error.what, {"parse": time.perf_counter() - begin}) from None
+        failed, stages = answer.get("failed"), answer["stage_s"]
+        if failed is not None:
+            raise not_built(Outcome(failed["outcome"]), failed["reason"], stages, failed["line"])
+        text, cubin = blobs
+        plain = answer["binary"]
+        binary = Binary(
+            **{**plain, "entries": tuple(plain["entries"]), "most_threads": tuple(plain["most_threads"])},
+            cubin=cubin, resources=tuple(Resources(**each) for each in answer["resources"]),
+        )  # fmt: skip
+        launches = tuple(
+            tuple(LaunchConfig(tuple(grid), tuple(block), shared) for grid, block, shared in case)
+            for case in answer["launches"]
+        )
+        return Built(program, text.decode(), self._expressions, binary, launches, stages)
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         answer, _ = self._ask("propose", program)
@@ -73,7 +106,7 @@ class Front(Analysis):
     def offers(self, program: Program) -> list[Offer]:
         """As `engine.tune.offers.offers`; none of a program that cannot be read.
 
-        Points of a rule's template are written by that rule in a worker, and prepared there.
+        Points of a rule's template are written by that rule in a worker, and built there.
         """
         try:
             answer, points = self._ask("offers", program)
@@ -100,26 +133,37 @@ class Front(Analysis):
         self, program: Program, rule: str, place: tuple[int, int], parameters: Mapping[str, Sequence[int]],
         values: Mapping[str, int],
     ) -> Proposal | None:  # fmt: skip
-        answer, blobs = self._ask("write", program, rule=rule, place=place, parameters=parameters, values=dict(values))
-        if answer["proposal"] is None:
+        answer, blobs = self._ask(
+            "write",
+            program,
+            timeout_s=_BUILD_TIMEOUT_S,
+            rule=rule,
+            place=place,
+            parameters=parameters,
+            values=dict(values),
+        )
+        plain = answer.pop("proposal")
+        if plain is None:
             return None
-        unfit = answer.get("unfit")
-        prepared = OptimlError(str(unfit)) if unfit is not None else _prepared(answer, blobs)
         with self._lock:
-            self._prepared[answer["digest"]] = prepared
-            if len(self._prepared) > _MOST_PREPARED:
-                del self._prepared[next(iter(self._prepared))]
-        return _proposal(answer["proposal"])
+            self._built[answer.pop("digest")] = answer, blobs
+            if len(self._built) > _MOST_BUILT:
+                del self._built[next(iter(self._built))]
+        return _proposal(plain)
 
     def close(self) -> None:
         self._crew.close()
 
-    def _ask(self, op: str, program: Program, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
+    def _ask(
+        self, op: str, program: Program, *, timeout_s: float | None = None, **more: Any
+    ) -> tuple[dict[str, Any], list[bytes]]:
         names = list(program.files)
         header = {"op": op, "files": names, "kernel_file": program.kernel_file, **more}
         try:
             with self._crew.worker() as worker:
-                answer, blobs = worker.call(header, [program.files[name] for name in names], timeout_s=_TIMEOUT_S)
+                answer, blobs = worker.call(
+                    header, [program.files[name] for name in names], timeout_s=timeout_s or _TIMEOUT_S
+                )
         except WorkerLost as lost:
             slow = lost.kind == "timeout"
             raise OptimlError("takes too long to analyse" if slow else "took the process that reads it down") from None
@@ -141,24 +185,19 @@ class Front(Analysis):
             "target": dataclasses.asdict(self.target),
             "spec_path": self.spec_path,
             "defences": dataclasses.asdict(self.defences),
+            **self._compiling,
             "files": names,
             "kernel_file": original.kernel_file if original is not None else "",
         }
         blobs = [original.files[name] for name in names] if original is not None else []
         try:
-            worker.call(header, blobs, timeout_s=_TIMEOUT_S)
+            answer, _ = worker.call(header, blobs, timeout_s=_TIMEOUT_S)
         except WorkerLost as lost:
             raise OptimlError(
                 f"a process that reads candidates cannot start: {lost.stderr[-300:] or lost.what}"
             ) from None
-
-
-def _prepared(answer: Mapping[str, Any], blobs: Sequence[bytes]) -> Prepared:
-    launches = tuple(
-        tuple(LaunchConfig(tuple(grid), tuple(block), shared) for grid, block, shared in case)
-        for case in answer["launches"]
-    )
-    return Prepared(blobs[0].decode(), launches)
+        if "refused" in answer:
+            raise OptimlError(f"a process that reads candidates cannot start: {answer['refused']}")
 
 
 def _points(plain: bytes, width: int) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""The front worker: reads programs of one spec, one frame per request, until its input closes."""
+"""The front worker: reads, writes and builds programs of one spec, one frame per request, until its input closes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,63 @@ def _program(header: dict[str, Any], blobs: list[bytes]) -> Any:
 
 
 def _open(header: dict[str, Any], blobs: list[bytes]) -> Any:
-    from engine.evaluate.analysis import Analysis
+    from engine.compile.nvrtc import NvrtcCompiler
+    from engine.sandbox import NoSandbox, Sandbox
+
+    box, cache = header["box"], header["cache"]
+    compiler = NvrtcCompiler(
+        header["arch"],
+        cache=None if cache is None else Path(cache),
+        sandbox=NoSandbox() if box is None else Sandbox(**{**box, "bwrap": Path(box["bwrap"])}),
+        jobs=1,
+        group=True,  # it must end when this process is killed
+    )
+    compiler.warm(1)  # beside what is imported here
+    from engine.evaluate.build import Builder
     from engine.rules.model import Target
     from engine.spec.plain import as_spec
     from engine.verify.defences import Defences
 
-    analysis = Analysis(
+    builder = Builder(
         as_spec(header["spec"]),
         Path(header["root"]),
+        compiler,
         Target(**header["target"]),
         header["spec_path"],
+        line_info=header["line_info"],
         defences=Defences(**header["defences"]),
     )
     if header["files"]:
-        analysis.original_program = _program(header, blobs)
-    return analysis
+        builder.original_program = _program(header, blobs)
+    return builder
 
 
-def _prepare(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    prepared = analysis.prepare(program)
-    launches = [[(s.grid, s.block, s.shared_bytes) for s in case] for case in prepared.launches]
-    return {"launches": launches}, [prepared.text.encode()]
+def _build(builder: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    from engine.evaluate.model import NotBuilt
+
+    try:
+        built = builder.candidate(program)
+    except NotBuilt as error:
+        ended: Any = error.evaluation
+        failed = {"outcome": ended.outcome.value, "reason": ended.failure.reason, "line": ended.failure.line}
+        return {"failed": failed, "stage_s": dict(ended.stage_s)}, []
+    binary = built.binary
+    answer = {
+        "launches": [[(s.grid, s.block, s.shared_bytes) for s in case] for case in built.launches],
+        "stage_s": dict(built.stage_s),
+        "binary": {
+            "arch": binary.arch,
+            "entries": binary.entries,
+            "code_hash": binary.code_hash,
+            "most_threads": binary.most_threads,
+            "kept_bytes": binary.kept_bytes,
+            "compile_s": binary.compile_s,
+            "cached": binary.cached,
+            "log": binary.log,
+        },
+        "resources": [vars(each) for each in binary.resources],
+    }
+    return answer, [built.text.encode(), binary.cubin]
 
 
 def _propose(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
@@ -83,20 +119,15 @@ def _offers(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[s
 
 
 def _write(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    """A point of a rule's template, and its program prepared: that is what is wanted of it next."""
-    from engine.errors import OptimlError
+    """A point of a rule's template, and its program built: that is what is wanted of it next."""
     from engine.source.edit import edit_program
 
     made = _family(analysis, program, header).make(header["values"])
     if made is None:
         return {"proposal": None}, []
     written = edit_program(program, made.edits)
-    answer: dict[str, Any] = {"proposal": _plain(made), "digest": written.digest}
-    try:
-        prepared, text = _prepare(analysis, written, header)
-    except OptimlError as error:
-        return {**answer, "unfit": error.what}, []
-    return {**answer, **prepared}, text
+    answer, blobs = _build(analysis, written, header)
+    return {**answer, "proposal": _plain(made), "digest": written.digest}, blobs
 
 
 _families: dict[tuple[Any, ...], Any] = {}
@@ -150,7 +181,7 @@ def main() -> int:
             if header["op"] == "open":
                 analysis = _open(header, blobs)
             else:
-                work = {"prepare": _prepare, "propose": _propose, "offers": _offers, "write": _write}[header["op"]]
+                work = {"build": _build, "propose": _propose, "offers": _offers, "write": _write}[header["op"]]
                 answer, out = work(analysis, _program(header, blobs), header)
         except OptimlError as error:
             answer = {"refused": error.what}

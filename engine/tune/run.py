@@ -229,7 +229,7 @@ class _Run:
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
         try:
             try:
-                self.machine.compiler.warm()  # beside setting up the device
+                self.machine.compiler.warm(None if self.front is None else 1)  # beside setting up the device
                 if self.front is not None:
                     self.front.warm(self.program)
                 built, original = self.evaluator.open(self.program)

@@ -148,7 +148,7 @@ def test_every_worker_is_started_beside_the_device(tmp_path: Path, monkeypatch: 
             return super().open(original)
 
     with scripted(Opening()) as machine:
-        monkeypatch.setattr(machine.compiler, "warm", lambda: log.append("compilers"))
+        monkeypatch.setattr(machine.compiler, "warm", lambda count: log.append("compilers"))
         monkeypatch.setattr(machine, "front", lambda *arguments: Started(log, *arguments))
         result, _ = optimize(options(kernel(tmp_path), tmp_path / "out", candidates=5), machine)
     assert result.counts["candidates"] == 5

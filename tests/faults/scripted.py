@@ -122,7 +122,7 @@ class ScriptedMachine:
         self._evaluator, self.target, self.cache = evaluator, target_for("sm_90"), profiles
         self.box, self.turns = NoSandbox(), Turns()
 
-        self.compiler = SimpleNamespace(cache_problem="", compile=_refuse, warm=lambda: None)
+        self.compiler = SimpleNamespace(cache_problem="", compile=_refuse, warm=lambda count: None)
 
     def notes(self) -> tuple[str, ...]:
         return Machine.notes(cast(Machine, self))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import OptimlError
-from engine.evaluate.analysis import Analysis
+from engine.evaluate.build import Builder
+from engine.evaluate.model import Built, NotBuilt
 from engine.front import client
 from engine.front.client import Front
-from engine.model import Program
+from engine.model import Outcome, Program
 from engine.predict.targets import target_for
+from engine.sandbox import NoSandbox, Sandbox, sandbox
 from engine.source.edit import edit_program
 from engine.source.load import load_program
 from engine.spec.find import find_spec
@@ -33,25 +38,57 @@ def known() -> tuple[KernelSpec, str | None, Program]:
     return spec, spec_path, load_program(FILE, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
 
 
+def started(
+    known: tuple[KernelSpec, str | None, Program], builds: int = 1, box: Sandbox | NoSandbox | None = None,
+    cache: Path | None = None,
+) -> Front:  # fmt: skip
+    spec, spec_path, _ = known
+    return Front(spec, ROOT, TARGET, spec_path, arch="sm_90", box=box or sandbox(), cache=cache, builds=builds)
+
+
 @pytest.fixture(scope="module")
 def front(known: tuple[KernelSpec, str | None, Program]) -> Iterator[Front]:
-    spec, spec_path, program = known
-    made = Front(spec, ROOT, TARGET, spec_path)
-    made.original_program = program
+    made = started(known)
+    made.original_program = known[2]
     yield made
     made.close()
 
 
-def test_says_what_an_analysis_here_says(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+@pytest.fixture(scope="module")
+def here(known: tuple[KernelSpec, str | None, Program]) -> Iterator[Builder]:
     spec, spec_path, program = known
-    here = Analysis(spec, ROOT, TARGET, spec_path)
-    here.original_program = program
+    with NvrtcCompiler("sm_90", cache=None, sandbox=sandbox(), jobs=1) as compiler:
+        made = Builder(spec, ROOT, compiler, TARGET, spec_path)
+        made.original_program = program
+        yield made
+
+
+def what(built: Built) -> tuple[Any, ...]:
+    """What of a built candidate does not depend on when it was built."""
+    return (
+        built.program,
+        built.text,
+        built.expressions,
+        built.launches,
+        built.identity,
+        built.binary.resources,
+        built.binary.entries,
+    )
+
+
+def test_says_and_builds_what_is_said_and_built_here(
+    front: Front, here: Builder, known: tuple[KernelSpec, str | None, Program]
+) -> None:
+    program = known[2]
     proposals, failures = front.propose(program)
     assert proposals
     assert (proposals, failures) == here.propose(program)
     assert [p.makes for p in proposals] == [edit_program(program, p.edits).digest for p in proposals]
     candidate = edit_program(program, proposals[0].edits)
-    assert front.prepare(candidate) == here.prepare(candidate)
+    built, mine = front.build(candidate), here.candidate(candidate)
+    assert what(built) == what(mine)
+    assert len(built.binary.cubin) == len(mine.binary.cubin)
+    assert set(built.stage_s) == {"parse", "compile"}
 
 
 def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
@@ -71,33 +108,31 @@ def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[Ker
     assert front.offers(gone) == offers(gone, spec, spec_path, TARGET) == []
 
 
-def test_a_point_is_prepared_where_it_is_written(
-    front: Front, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
+def test_a_point_is_built_where_it_is_written(
+    front: Front, here: Builder, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, spec_path, program = known
-    here = Analysis(spec, ROOT, TARGET, spec_path)
-    here.original_program = program
+    program = known[2]
     offer = front.offers(program)[0]
     asked: list[str] = []
     ask = front._ask
     monkeypatch.setattr(front, "_ask", lambda op, *rest, **more: asked.append(op) or ask(op, *rest, **more))
     point = offer.points.points[-1]
     made = edit_program(program, offer.template.proposal(point).edits)
-    assert front.prepare(made) == here.prepare(made)
+    assert what(front.build(made)) == what(here.candidate(made))
     assert asked == ["write"]
-    assert front.prepare(made) == here.prepare(made)  # held until it was asked for
-    assert asked == ["write", "prepare"]
+    assert what(front.build(made)) == what(here.candidate(made))  # held until it was asked for
+    assert asked == ["write", "build"]
 
 
-def test_what_is_wrong_with_a_point_is_said_when_its_program_is_prepared(
+def test_what_is_wrong_with_a_point_is_said_when_its_program_is_built(
     front: Front, known: tuple[KernelSpec, str | None, Program]
 ) -> None:
     program = known[2]
     hostile = program.replace({program.kernel_file: program.data.replace(b"{", b'{ asm("trap;");', 1)})
     offer = front.offers(hostile)[0]
     made = edit_program(hostile, offer.template.proposal(offer.points.points[-1]).edits)
-    with pytest.raises(OptimlError, match="assembly"):
-        front.prepare(made)
+    with pytest.raises(NotBuilt, match="assembly"):
+        front.build(made)
 
 
 def test_a_point_that_the_rule_cannot_write_is_none(
@@ -127,11 +162,28 @@ def test_offers_what_a_person_declared(front: Front, known: tuple[KernelSpec, st
     assert found[0].first.parameters == {"WIDTH": 1}  # 4 is there already, and no candidate
 
 
-def test_a_refusal_comes_back_with_its_reason(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+def test_a_refusal_comes_back_with_its_reason(
+    front: Front, here: Builder, known: tuple[KernelSpec, str | None, Program]
+) -> None:
     program = known[2]
     hostile = program.replace({program.kernel_file: program.data.replace(b"{", b'{ asm("trap;");', 1)})
-    with pytest.raises(OptimlError, match="assembly"):
-        front.prepare(hostile)
+    with pytest.raises(NotBuilt, match="assembly") as refused:
+        front.build(hostile)
+    assert refused.value.evaluation is not None
+    assert refused.value.evaluation.outcome is Outcome.SCREENED_OUT
+    broken = program.replace(
+        {program.kernel_file: program.data.replace(b"float largest", b"float odd = nothing, largest", 1)}
+    )
+    said = []
+    for build in (front.build, here.candidate):
+        with pytest.raises(NotBuilt) as error:
+            build(broken)
+        ended = error.value.evaluation
+        assert ended is not None
+        assert set(ended.stage_s) == {"parse", "compile"}
+        said.append((error.value.what, ended.outcome, ended.failure))
+    assert said[0] == said[1]
+    assert said[0][1] is Outcome.COMPILE_ERROR
     with pytest.raises(OptimlError, match="cannot be analysed"):
         front.propose(program.replace({program.kernel_file: b"int main() { return 0; }\n"}))
 
@@ -140,19 +192,63 @@ def test_a_worker_that_dies_or_hangs_costs_one_program(
     front: Front, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = known[2]
-    front.prepare(program)
+    front.build(program)
     front._crew._idle[-1].kill()
-    front.prepare(program)  # a dead one is replaced before it is asked
-    monkeypatch.setattr(client, "_TIMEOUT_S", 0.0)
-    with pytest.raises(OptimlError, match="too long to analyse"):
-        front.prepare(program)
+    front.build(program)  # a dead one is replaced before it is asked
+    monkeypatch.setattr(client, "_BUILD_TIMEOUT_S", 1e-9)
+    with pytest.raises(NotBuilt, match="too long to analyse") as lost:
+        front.build(program)
+    assert lost.value.evaluation is not None
+    assert lost.value.evaluation.outcome is Outcome.SCREENED_OUT
     monkeypatch.undo()
-    assert front.prepare(program).launches
+    assert front.build(program).launches
+
+
+@pytest.mark.parametrize("box", [sandbox(), NoSandbox()], ids=["sandbox", "none"])
+def test_a_compiler_ends_with_the_worker_that_it_belongs_to(
+    known: tuple[KernelSpec, str | None, Program], box: Sandbox | NoSandbox
+) -> None:
+    """One that hangs over a text must not outlive the search that wanted it."""
+    program = known[2]
+    front = started(known, box=box)
+    front.original_program = program
+    front.build(program)
+    (worker,) = front._crew._workers
+    below = _below(worker.pid)
+    assert below
+    front.close()
+    deadline = time.monotonic() + 10
+    while left := [pid for pid in below if _alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
+def _below(pid: int) -> list[int]:
+    """The process's children and theirs."""
+    children = [int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
+    return [*children, *(below for child in children for below in _below(child))]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_was_compiled_is_kept_between_runs(known: tuple[KernelSpec, str | None, Program], tmp_path: Path) -> None:
+    cached = []
+    for _ in range(2):
+        front = started(known, cache=tmp_path)
+        front.original_program = known[2]
+        cached.append(front.build(known[2]).binary.cached)
+        front.close()
+    assert cached == [False, True]
 
 
 def test_many_threads_share_a_few_workers(known: tuple[KernelSpec, str | None, Program]) -> None:
-    spec, spec_path, program = known
-    made = Front(spec, ROOT, TARGET, spec_path, workers=2)
+    program = known[2]
+    made = started(known, 2)
     try:
         made.warm(program)
         with ThreadPoolExecutor(8) as threads:
@@ -160,17 +256,17 @@ def test_many_threads_share_a_few_workers(known: tuple[KernelSpec, str | None, P
                 program.replace({program.kernel_file: program.data.replace(b"largest", b"largest%d" % i)})
                 for i in range(24)
             ]
-            found = list(threads.map(made.prepare, texts))
+            found = list(threads.map(made.build, texts))
         assert [f"largest{i} " in one.text for i, one in enumerate(found)] == [True] * 24
-        assert 1 <= len(made._crew._workers) <= 2
+        assert 1 <= len(made._crew._workers) <= 2 + client._READERS
     finally:
         made.close()
 
 
 def test_a_further_run_of_a_kernel_starts_no_more(known: tuple[KernelSpec, str | None, Program]) -> None:
     """Each of an ablation's fifteen runs started as many again."""
-    spec, spec_path, program = known
-    made = Front(spec, ROOT, TARGET, spec_path, workers=4)
+    program = known[2]
+    made = started(known, 2)
     made.warm(program)
     crew = made._crew
     with crew._changed:
@@ -181,37 +277,37 @@ def test_a_further_run_of_a_kernel_starts_no_more(known: tuple[KernelSpec, str |
 
 
 def test_whoever_waits_for_a_worker_is_told_of_the_end(known: tuple[KernelSpec, str | None, Program]) -> None:
-    spec, spec_path, program = known
-    made = Front(spec, ROOT, TARGET, spec_path)
-    held = made._crew._take()
+    program = known[2]
+    made = started(known)
+    held = [made._crew._take() for _ in range(1 + client._READERS)]
     with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(made.prepare, program)
+        waits = threads.submit(made.build, program)
         with pytest.raises(TimeoutError):
             waits.result(timeout=0.2)
         made.close()
         with pytest.raises(OptimlError, match="ended"):
             waits.result(timeout=10)
-    assert not held.alive
+    assert not any(worker.alive for worker in held)
 
 
 def test_a_worker_that_cannot_start_is_told_to_who_asks(
     known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, spec_path, program = known
-    made = Front(spec, ROOT, TARGET, spec_path, workers=4)
+    program = known[2]
+    made = started(known, 4)
     monkeypatch.setattr(client, "python_command", lambda module: [sys.executable, "-c", "raise SystemExit(3)"])
     made.warm(program)
     for _ in range(2):
         with pytest.raises(OptimlError, match="cannot start"):
-            made.prepare(program)
+            made.build(program)
     monkeypatch.undo()
-    assert made.prepare(program).launches
+    assert made.build(program).launches
     made.close()
 
 
 def test_what_is_closed_starts_nothing(known: tuple[KernelSpec, str | None, Program]) -> None:
-    spec, spec_path, program = known
-    closed = Front(spec, ROOT, TARGET, spec_path)
+    program = known[2]
+    closed = started(known)
     closed.close()
     with pytest.raises(OptimlError, match="ended"):
-        closed.prepare(program)
+        closed.build(program)
