@@ -42,7 +42,9 @@ def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> t
 def main() -> None:
     from engine.compile.cubin import include_folders
     from engine.compile.program import allow_precompiled_headers
+    from engine.threads import stand_back
 
+    stand_back()
     source: BinaryIO = os.fdopen(os.dup(0), "rb")
     sink: BinaryIO = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not break the frames
