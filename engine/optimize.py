@@ -68,7 +68,9 @@ _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's en
 _AHEAD_S, _AHEAD, _AHEAD_CANDIDATES = 6.0, 0.85, 120
 # Nsight Compute counts nothing; the best candidates in a small share of the time; or every candidate that passed, and the search waits.
 Coverage = Literal["none", "best", "all"]
-_ASIDE = 2  # programs that are read at once beside those that are built: what a search within a template found, before it ends. Ours
+# Programs that are read at once beside those that are built: what the tree waits for, or a search within a template found, before it
+# ends; and candidates, of which the tree may ask next. Ours.
+_ASIDE, _READERS = 2, 4
 _CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
 LEAST = {"measured": 1.02, "predicted": 1.2}
@@ -125,6 +127,7 @@ def optimize(
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
     executor = ThreadPoolExecutor(machine.jobs, thread_name_prefix="build")
     aside = None if front is None else ThreadPoolExecutor(_ASIDE, thread_name_prefix="ahead")
+    readers = executor if front is None else ThreadPoolExecutor(_READERS, thread_name_prefix="read")
     source = Proposals(
         Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
     )
@@ -153,10 +156,22 @@ def optimize(
         if front is not None:
             front.warm(program)
         return _run(
-            options, machine, evaluator, gate, source, inner, foresight, executor, spec, program, out, on_progress
+            options,
+            machine,
+            evaluator,
+            gate,
+            source,
+            inner,
+            foresight,
+            executor,
+            readers,
+            spec,
+            program,
+            out,
+            on_progress,
         ), out
     finally:
-        pools = [pool for pool in (executor, aside) if pool is not None]
+        pools = [pool for pool in (executor, readers, aside) if pool is not None]
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
         if front is not None:
@@ -168,7 +183,7 @@ def optimize(
 
 def _run(
     options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, source: Proposals, inner: TunerPart | None,
-    foresight: Foresight, executor: ThreadPoolExecutor, spec: KernelSpec, program: Program, out: Path,
+    foresight: Foresight, executor: ThreadPoolExecutor, readers: ThreadPoolExecutor, spec: KernelSpec, program: Program, out: Path,
     on_progress: Callable[[Progress], None],
 ) -> OptimizationResult:  # fmt: skip
     begin = time.monotonic()
@@ -192,7 +207,7 @@ def _run(
         tree = _tree(options, program, source if inner is None else inner.wrap(source), foresight, insight, part)
         search = Search(
             tree, evaluator, journal, executor,
-            in_flight=in_flight(machine.jobs, options.budget), prefetch=foresight.read, on_progress=on_progress,
+            in_flight=in_flight(machine.jobs, options.budget), prefetch=foresight.read, readers=readers, on_progress=on_progress,
             feed=part, watch=insight or predicted, inner=inner,
             on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
         )  # fmt: skip

@@ -36,7 +36,7 @@ _BUILD_TIMEOUT_S = (
 )
 # With fewer cores there is nothing to gain: the workers would only take them from the compilers.
 LEAST_CORES = 4
-_READERS = 2  # workers beyond those that build
+_READERS = 6  # workers beyond those that build: as many as are asked at once
 _MOST_BUILT = 64  # points that were built as they were written, and that nobody asked for yet
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 

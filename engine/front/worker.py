@@ -166,9 +166,7 @@ def main() -> int:
     """Serve until the input closes. Exit code 0."""
     from engine import wire
     from engine.errors import OptimlError
-    from engine.threads import stand_back
 
-    stand_back()
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     analysis: Any = None

@@ -11,7 +11,8 @@ from engine.errors import OptimlError, SourceError
 from engine.llm.answer import MOST_LAUNCHES, EditError, Launch, Suggestion
 from engine.llm.model import Fault
 from engine.model import LaunchConfig, Program
-from engine.rules.common import all_cases, merge, visible
+from engine.rules.cases import all_cases, visible
+from engine.rules.common import merge
 from engine.rules.model import Site
 from engine.source.constants import integers, words
 from engine.source.edit import edit_program

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.rules.cases import all_cases, configs_of, visible
 from engine.rules.coarsen import covered, independent, only_bound
 from engine.rules.common import (
     Edits,
-    all_cases,
     body_node,
     called,
     children,
-    configs_of,
     declaration_start,
     fresh,
     in_file,
@@ -29,7 +28,6 @@ from engine.rules.common import (
     render,
     sound,
     text,
-    visible,
     walk,
     written,
 )

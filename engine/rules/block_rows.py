@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.rules.blocks import WARP, is_barrier
+from engine.rules.cases import configs_of, visible
 from engine.rules.common import (
     Edits,
     body_node,
     called,
     children,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -31,11 +31,10 @@ from engine.rules.common import (
     sound,
     strip,
     text,
-    visible,
     walk,
 )
 from engine.rules.model import Proposal, Site
-from engine.rules.scope import Declared, Scope, assigned, manageable
+from engine.rules.scope import Declared, assigned, manageable, scope_of
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class BlockRows:
 
 def _segments(site: Site) -> list[_Segment]:
     """Raises _Refused."""
-    body, scope = body_node(site), Scope(site)
+    body, scope = body_node(site), scope_of(site)
     statements = children(body)
     barriers = [n for n in statements if is_barrier(site, n)]
     everywhere = [n for n in walk(body) if n.type == "call_expression" and "sync" in called(n)]

@@ -9,12 +9,12 @@ from tree_sitter import Node
 
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
+from engine.rules.cases import configs_of, visible
 from engine.rules.common import (
     THREAD_NAMES,
     Edits,
     body_node,
     called,
-    configs_of,
     function_macros,
     launch_edits,
     merge,
@@ -22,7 +22,6 @@ from engine.rules.common import (
     proposal,
     sound,
     text,
-    visible,
     walk,
 )
 from engine.rules.model import Family, Proposal, Site

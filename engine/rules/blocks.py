@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from engine.rules.common import all_cases, names, strip, text, value_in
+from engine.rules.cases import all_cases
+from engine.rules.common import names, strip, text, value_in
 from engine.rules.constants import constant
 from engine.rules.model import Site
 from engine.rules.threads import definition, in_parameters

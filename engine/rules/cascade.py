@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.rules.blocks import compact, is_thread
+from engine.rules.cases import configs_of, visible
 from engine.rules.coarsen import at_most, numbered_results
 from engine.rules.common import (
     THREAD_NAMES,
     Edits,
     body_node,
     children,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -32,7 +32,6 @@ from engine.rules.common import (
     sound,
     strip,
     text,
-    visible,
     walk,
 )
 from engine.rules.model import Proposal, Site

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from engine.model import LaunchConfig
+from engine.rules.cases import configs_of, visible
 from engine.rules.common import (
     Edits,
     body_node,
     children,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -27,7 +27,6 @@ from engine.rules.common import (
     sound,
     strip,
     text,
-    visible,
     walk,
     waves,
 )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, Number, evaluate, evaluate_int
 from engine.errors import OptimlError
-from engine.model import LaunchConfig
+from engine.rules.cases import visible
 from engine.rules.clock import tick
 from engine.rules.functions import MATH_FUNCTIONS
-from engine.rules.model import Proposal, Site
+from engine.rules.model import Proposal, Site, once
 from engine.source.model import Edit, Function, Span
 from engine.source.parse import walk as every
 from engine.spec.model import Case
@@ -268,6 +267,7 @@ def pure(node: Node) -> bool:
     return True
 
 
+@once
 def sound(site: Site) -> bool:
     """Whether the kernel can be edited: nothing in or beside it unknown to the grammar, no `#if` in its body."""
     whole = Span(max(0, site.kernel.span.start - 1), site.kernel.span.end + 1)
@@ -370,11 +370,6 @@ def pointers_distinct(site: Site) -> bool:
     return len(set(arguments)) == len(arguments)
 
 
-def all_cases(site: Site) -> tuple[Case, ...]:
-    """Timing cases first, in the spec's order, then check cases."""
-    return site.spec.time + site.spec.check
-
-
 def scalar_values(site: Site, case: Case) -> dict[str, Number]:
     """The values of the kernel's scalar parameters in one case, as far as they are numbers."""
     values: dict[str, Number] = {}
@@ -393,26 +388,6 @@ def value_in(site: Site, expression: str, case: Case) -> int | None:
     try:
         return evaluate_int(expression, scalar_values(site, case))
     except ArithmeticError_:
-        return None
-
-
-def visible(site: Site) -> bool:
-    """Whether edits may change the launch: every launch is seen, and its figures are known for every timing case."""
-    return bool(site.launches) and len(site.configs) == len(site.spec.time) > 0
-
-
-def configs_of(site: Site, edits: Edits) -> tuple[LaunchConfig, ...] | None:
-    """The launches of all cases (as in `all_cases`) after the edits; None where one cannot be evaluated."""
-    from engine.source.edit import edit_program
-    from engine.source.launch import evaluate as evaluate_launch
-
-    # The host's text alone: a launch that the spec declares is still the one before the edits here.
-    steps = tuple(replace(step, launch=None) for step in site.spec.steps)
-    spec = replace(site.spec, steps=steps)
-    try:
-        program = edit_program(site.program, edits) if edits else site.program
-        return tuple(evaluate_launch(program, spec, site.step, case.sizes) for case in all_cases(site))
-    except OptimlError:
         return None
 
 

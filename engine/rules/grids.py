@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
-from engine.rules.common import all_cases, body_node, is_integer_type, value_in, written
+from engine.rules.cases import all_cases
+from engine.rules.common import body_node, is_integer_type, value_in, written
 from engine.rules.model import Site
 from engine.rules.threads import AXES, Axis
 from engine.spec.model import Case

@@ -27,7 +27,7 @@ from engine.rules.common import (
 from engine.rules.loads import LOOPS, Load, grouped_loads, loadable
 from engine.rules.model import Proposal, Site
 from engine.rules.register_accumulate import changed_names, runs, with_pragma
-from engine.rules.scope import Scope, Use, assigned, inside, manageable
+from engine.rules.scope import Scope, Use, assigned, inside, manageable, scope_of
 from engine.rules.threads import StrideLoop, stride_loop
 from engine.source.model import Edit, Span
 
@@ -48,7 +48,7 @@ class HoistLoads:
             return
         if any("volatile" in text(n) for n in walk(site.kernel.node) if n.type == "type_qualifier"):
             return
-        scope, body = Scope(site), body_node(site)
+        scope, body = scope_of(site), body_node(site)
         uses = scope.uses(body)
         if uses is None or any(_unknown(n) for n in walk(body)):
             return

@@ -37,7 +37,7 @@ from engine.rules.constants import constant
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import tokens
 from engine.rules.register_accumulate import with_pragma
-from engine.rules.scope import Scope, inside, manageable
+from engine.rules.scope import Scope, inside, manageable, scope_of
 from engine.rules.threads import StrideLoop, definition, in_parameters, stride_loop
 from engine.source.model import Edit, Span
 
@@ -80,7 +80,7 @@ class InvariantDivision:
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not sound(site) or not manageable(site):
             return
-        scope = Scope(site)
+        scope = scope_of(site)
         found = [d for n in walk(body_node(site)) if (d := _division(site, scope, n)) is not None]
         if not found:
             return

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from engine.rules.common import configs_of, in_file, proposal, sound, text, visible, walk
+from engine.rules.cases import configs_of, visible
+from engine.rules.common import in_file, proposal, sound, text, walk
 from engine.rules.model import Family, Proposal, Site
 from engine.source.model import Edit, Span
 

@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from engine.rules.cases import all_cases, configs_of
 from engine.rules.common import (
-    all_cases,
     body_node,
     called,
     children,
-    configs_of,
     is_integer_type,
     local_only,
     names,

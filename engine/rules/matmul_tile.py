@@ -8,10 +8,9 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
 
+from engine.rules.cases import all_cases, configs_of, visible
 from engine.rules.common import (
-    all_cases,
     body_node,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -22,7 +21,6 @@ from engine.rules.common import (
     reindent,
     render,
     scalar_values,
-    visible,
     walk,
 )
 from engine.rules.headers import include

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.rules.cases import all_cases, configs_of
 from engine.rules.common import (
     THREAD_NAMES,
-    all_cases,
     body_node,
     children,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -39,7 +38,7 @@ from engine.rules.matmul_staging import Frame, limits
 from engine.rules.matmul_tiled_loop import plain_loop, shared_tiles
 from engine.rules.model import Site
 from engine.rules.polynomial import Polynomial, atom, number
-from engine.rules.scope import Declared, Scope, inside, manageable
+from engine.rules.scope import Declared, inside, manageable, scope_of
 from engine.rules.threads import StrideLoop, stride_loop
 from engine.source.edit import edit_program
 from engine.source.model import Edit, Span
@@ -111,7 +110,7 @@ def _square(site: Site) -> int:
 
 def _own_elements(site: Site) -> bool:
     """Whether each thread touches one element of an array that is written: no barrier orders threads any more."""
-    uses = Scope(site).uses(body_node(site))
+    uses = scope_of(site).uses(body_node(site))
     changed = {u.array for u in uses or () if u.writes}
     places = {(u.array, u.index) for u in uses or () if u.array in changed}
     return uses is not None and len(places) == len(changed) and all(index is not None for _, index in places)
@@ -134,7 +133,7 @@ class _Reader:
     def __init__(self, site: Site, extent: int) -> None:
         self.site = site
         self.root = body_node(site)
-        self.scope = Scope(site)
+        self.scope = scope_of(site)
         self.extent = extent
         before = configs_of(site, {}) or ()
         self.grids = [(c.grid[0], c.grid[1]) for c in before]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from engine.rules.cases import all_cases
 from engine.rules.common import (
-    all_cases,
     body_node,
     called,
     children,

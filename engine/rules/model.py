@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol, runtime_checkable
+from functools import cached_property, wraps
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from engine.model import LaunchConfig, Program
 from engine.source.model import Edit, Kernel, LaunchSite, Unit
@@ -51,6 +51,23 @@ class Site:
         LaunchConfig, ...
     ]  # the evaluated launch of each timing case, in the spec's order; () if not evaluable
     target: Target = Target()
+    memo: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # for `once`
+
+
+T = TypeVar("T")
+
+
+def once(say: Callable[[Site], T]) -> Callable[[Site], T]:
+    """`say`, which two dozen rules ask of a site, worked out for the first of them. For what nobody changes."""
+
+    @wraps(say)
+    def known(site: Site) -> T:
+        if say not in site.memo:
+            site.memo[say] = say(site)
+        found: T = site.memo[say]
+        return found
+
+    return known
 
 
 @dataclass(frozen=True)

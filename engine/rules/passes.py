@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from engine.rules.common import body_node, called, children, names, sound, text, walk, written
 from engine.rules.model import Site
 from engine.rules.reduction import pure_value
-from engine.rules.scope import Declared, Scope, assigned, inside, manageable
+from engine.rules.scope import Declared, Scope, assigned, inside, manageable, scope_of
 from engine.rules.threads import declarators, declared_type
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def passes(site: Site) -> Iterator[Passes]:
     """Every such pair of loops that stand in one block, in order of text."""
     if not sound(site) or not manageable(site):
         return
-    scope = Scope(site)
+    scope = scope_of(site)
     shared = {s.name for s in site.kernel.shared}
     for block in walk(body_node(site)):
         if block.type != "compound_statement":

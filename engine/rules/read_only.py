@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from engine.rules.common import body_node, in_file, pointers_distinct, proposal, sound, text
 from engine.rules.model import Proposal, Site
-from engine.rules.scope import Scope, manageable
+from engine.rules.scope import Scope, manageable, scope_of
 from engine.source.model import Edit, Span
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ReadOnly:
 
 def _loads(site: Site) -> list[Node]:
     """The subscripts that may be hinted; none where an access cannot be told."""
-    scope, body = Scope(site), body_node(site)
+    scope, body = scope_of(site), body_node(site)
     uses = scope.uses(body)
     if uses is None:
         return []

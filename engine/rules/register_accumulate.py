@@ -31,7 +31,7 @@ from engine.rules.common import (
 )
 from engine.rules.model import Proposal, Site
 from engine.rules.reduction import pure_value, tokens
-from engine.rules.scope import Scope, Use, assigned, inside, manageable, type_names
+from engine.rules.scope import Scope, Use, assigned, inside, manageable, scope_of, type_names
 from engine.rules.threads import StrideLoop, stride_loop
 from engine.source.model import Edit, Span
 
@@ -67,7 +67,7 @@ class RegisterAccumulate:
             or any(n.type == "type_qualifier" and text(n) == "volatile" for n in walk(site.kernel.node))
         ):
             return
-        scope = Scope(site)
+        scope = scope_of(site)
         done: list[Node] = []
         for loop in walk(body_node(site)):
             if loop.type not in _LOOPS or any(inside(loop, d) for d in done):

@@ -36,7 +36,7 @@ from engine.rules.common import (
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import size_of, unconditional
 from engine.rules.reduction import tokens
-from engine.rules.scope import Scope, assigned, inside, manageable
+from engine.rules.scope import Scope, assigned, inside, manageable, scope_of
 from engine.rules.threads import StrideLoop, definition, stride_loop
 from engine.source.model import Edit, Span
 
@@ -80,7 +80,7 @@ class RowKeep:
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not sound(site) or not manageable(site) or not site.configs or not pointers_distinct(site):
             return
-        scope = Scope(site)
+        scope = scope_of(site)
         changed = _changed_arrays(site, scope)
         if changed is None:
             return

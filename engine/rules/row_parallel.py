@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.rules.cases import visible
 from engine.rules.combine import Team, function
 from engine.rules.common import (
     children,
@@ -28,7 +29,6 @@ from engine.rules.common import (
     span,
     strip,
     text,
-    visible,
     walk,
 )
 from engine.rules.model import Family, Proposal, Site

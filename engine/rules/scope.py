@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from engine.rules.common import body_node, children, strip, text, walk
 from engine.rules.macros import expansion
-from engine.rules.model import Site
+from engine.rules.model import Site, once
 from engine.rules.polynomial import Polynomial, number, polynomial
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class Scope:
         self.declared: dict[str, list[Declared]] = {}
         self._changed: dict[tuple[int, str], bool] = {}
         self._starts: dict[str, tuple[str, Polynomial | None] | None] = {}
+        self._uses: dict[int, list[Use] | None] = {}
         self._source = site.unit.data, site.unit.path
         self._homes: dict[
             int, tuple[Node, Node]
@@ -225,6 +226,11 @@ class Scope:
 
     def uses(self, node: Node) -> list[Use] | None:
         """Every access below the node; None where one cannot be told (unknown array, a pointer handed on)."""
+        if node.id not in self._uses:
+            self._uses[node.id] = self._found(node)
+        return self._uses[node.id]
+
+    def _found(self, node: Node) -> list[Use] | None:
         found = []
         accounted: set[int] = set()  # where the names stand that an access starts from
         for n in walk(node):
@@ -367,3 +373,9 @@ def type_names(site: Site) -> frozenset[str]:
         if len(words) >= 2 and words[0] in ("typename", "class"):
             found.add(words[1])
     return frozenset(found)
+
+
+@once
+def scope_of(site: Site) -> Scope:
+    """The names of the site's kernel, all that never change replaced by their definition; one for all rules."""
+    return Scope(site)

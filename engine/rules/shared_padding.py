@@ -13,7 +13,7 @@ from engine.rules.common import body_node, in_file, is_plain, proposal, sound, t
 from engine.rules.constants import constant
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import element_size, index_of
-from engine.rules.scope import Scope, manageable, type_names
+from engine.rules.scope import Scope, manageable, scope_of, type_names
 from engine.source.model import Edit, SharedArray, Span
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SharedPadding:
         arrays = [s for s in site.kernel.shared if len(s.extents) >= 2 and not s.dynamic]
         if not arrays or not sound(site) or not manageable(site):
             return
-        scope = Scope(site)
+        scope = scope_of(site)
         found = [(array, *padded) for array in arrays if (padded := _padding(site, scope, array)) is not None]
         used = sum(b for s in site.kernel.shared if (b := _bytes(site, s)) is not None)
         if not found or used + sum(extra for _, _, _, extra in found) > site.target.shared_per_block:

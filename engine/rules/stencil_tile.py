@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from engine.rules.cases import configs_of, visible
 from engine.rules.coarsen import covered
 from engine.rules.common import (
     Edits,
     body_node,
     children,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -28,7 +28,6 @@ from engine.rules.common import (
     reindent,
     render,
     text,
-    visible,
     walk,
 )
 from engine.rules.model import Proposal, Site

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 
 from engine.model import LaunchConfig
 from engine.rules.block_size import free
+from engine.rules.cases import configs_of, visible
 from engine.rules.coarsen import covered
 from engine.rules.common import (
     THREAD_NAMES,
     Edits,
     body_node,
-    configs_of,
     in_file,
     launch_edits,
     merge,
     proposal,
     sound,
     text,
-    visible,
     walk,
 )
 from engine.rules.model import Proposal, Site

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine.arith import ArithmeticError_, evaluate
+from engine.rules.cases import all_cases
 from engine.rules.common import (
     THREAD_NAMES,
-    all_cases,
     body_node,
     children,
     is_integer_type,
@@ -24,7 +24,7 @@ from engine.rules.common import (
     walk,
     written,
 )
-from engine.rules.model import Site
+from engine.rules.model import Site, once
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -134,6 +134,7 @@ def global_axis(expression: Node) -> tuple[Axis, str, int] | None:
     return None
 
 
+@once
 def thread_indices(site: Site) -> tuple[Index, ...]:
     """The global indices that the kernel declares at the top of its body and never changes."""
     found = []
@@ -175,6 +176,7 @@ def bounds_of(condition: Node, indices: tuple[Index, ...], *, negated: bool) -> 
     return found
 
 
+@once
 def thread_map(site: Site) -> ThreadMap | None:
     """The kernel as indices, declarations, guard and work; None where it has another form."""
     indices = thread_indices(site)

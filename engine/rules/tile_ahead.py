@@ -34,7 +34,7 @@ from engine.rules.headers import include
 from engine.rules.model import Proposal, Site
 from engine.rules.packs import element_size
 from engine.rules.reduction import pure_value
-from engine.rules.scope import Scope, assigned, inside, manageable
+from engine.rules.scope import Scope, assigned, inside, manageable, scope_of
 from engine.rules.threads import StrideLoop, declarators, stride_loop
 from engine.source.model import Edit, SharedArray, Span
 
@@ -79,7 +79,7 @@ class TileAhead:
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not sound(site) or not manageable(site) or not site.kernel.shared:
             return
-        scope = Scope(site)
+        scope = scope_of(site)
         for node in walk(body_node(site)):
             found = _tiles(site, scope, node) if node.type == "for_statement" else None
             if found is None or _bytes(site, 2, found.tiles) > site.target.shared_per_block:

@@ -12,8 +12,9 @@ from itertools import product
 
 from engine.errors import OptimlError
 from engine.rules.blocks import WARP
+from engine.rules.cases import visible
 from engine.rules.clock import tick
-from engine.rules.common import body_node, in_file, ours_alone, proposal, sound, text, visible, walk
+from engine.rules.common import body_node, in_file, ours_alone, proposal, sound, text, walk
 from engine.rules.model import Family, Proposal, Site
 from engine.source.constants import value_span, words
 from engine.source.launch import block_constants

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from engine.rules.cases import configs_of, visible
 from engine.rules.coarsen import covered
 from engine.rules.common import (
     body_node,
     children,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -28,7 +28,6 @@ from engine.rules.common import (
     sound,
     strip,
     text,
-    visible,
     walk,
 )
 from engine.rules.grids import Grids

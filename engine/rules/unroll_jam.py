@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from engine.rules.cases import all_cases, configs_of, visible
 from engine.rules.common import (
     Edits,
-    all_cases,
     body_node,
     children,
-    configs_of,
     fresh,
     grouped,
     in_file,
@@ -26,7 +25,6 @@ from engine.rules.common import (
     strip,
     text,
     value_in,
-    visible,
     walk,
     waves,
     written,
@@ -34,7 +32,7 @@ from engine.rules.common import (
 from engine.rules.grids import Grids, whole_numbers
 from engine.rules.jam import Change, Copies, Jam
 from engine.rules.model import Family, Proposal, Site
-from engine.rules.scope import Scope, manageable
+from engine.rules.scope import manageable, scope_of
 from engine.rules.threads import (
     AXES,
     Axis,
@@ -127,7 +125,7 @@ class UnrollJam:
         grids = Grids.of(site)
         if grids is None:
             return
-        mapping, scope = thread_map(site), Scope(site)
+        mapping, scope = thread_map(site), scope_of(site)
         guards = mapping.guards if mapping is not None else ()
         for across in _candidates(site, mapping, grids):
             try:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.rules.cases import all_cases, configs_of, visible
 from engine.rules.coarsen import covered, independent, only_bound
 from engine.rules.common import (
     Edits,
-    all_cases,
     body_node,
     children,
-    configs_of,
     fresh,
     in_file,
     indent_at,
@@ -30,7 +29,6 @@ from engine.rules.common import (
     span,
     text,
     value_in,
-    visible,
     walk,
     waves,
     written,

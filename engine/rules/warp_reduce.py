@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine.rules.blocks import SHUFFLED, WARP, compact, is_barrier, is_block, is_thread
+from engine.rules.cases import configs_of
 from engine.rules.common import (
     body_node,
     called,
     children,
-    configs_of,
     declaration_start,
     fresh,
     in_file,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.rules.blocks import SHUFFLED, WARP, compact, is_barrier, is_block, is_thread
+from engine.rules.cases import configs_of
 from engine.rules.common import (
     body_node,
     children,
-    configs_of,
     declaration_start,
     fresh,
     in_file,

@@ -39,6 +39,7 @@ class Search:
         *,
         in_flight: int,
         prefetch: Callable[[Program], object] = lambda program: None,
+        readers: Executor | None = None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
         on_incumbent: Callable[[Built, Evaluation], None] = lambda built, evaluation: None,
         feed: Feed | None = None,
@@ -48,7 +49,7 @@ class Search:
         self._feed, self._watch, self._inner = feed, watch, inner
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
-        self._on_incumbent = on_incumbent
+        self._on_incumbent, self._readers = on_incumbent, readers or executor
         tree.known = self._known
         self.progress = Progress()
         self.incumbent: Node | None = None
@@ -255,7 +256,7 @@ class Search:
             building: Future[Built] = Future()
             self._executor.submit(self._build, program, building)
             # Beside that: where it turns out the best, the search goes on from it at once.
-            self._executor.submit(self._read, program, building)
+            self._readers.submit(self._read, program, building)
             self._pending[building] = (parent, proposal, program)
         return False
 

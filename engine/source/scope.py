@@ -448,25 +448,28 @@ def expression(text: str) -> Node | None:
 
 def definition_of(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:
     """The span of the value of a file-scope constant or macro, if it is defined exactly once, and of its definition."""
-    found: list[tuple[Span, Span]] = []
-    for node in walk(unit.root):
-        if kind == "macro" and node.type == "preproc_def":
-            named, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-            if named is not None and value is not None and text_of(named) == name:
-                length = len(re.split(r"//|/\*", text_of(value), maxsplit=1)[0].rstrip().encode())
-                found.append((Span(value.start_byte, value.start_byte + length), span_of(node)))
-        if (
-            kind == "constant"
-            and node.type == "declaration"
-            and node.parent is not None
-            and node.parent.type != "compound_statement"
-        ):
-            for declared, value in declarators(node):
-                if declared == name and value is not None:
-                    found.append((span_of(value), span_of(node)))
+    found = _definitions(unit.data, unit.path).get((kind, name), [])
     if len(found) == 1:
         return found[0]
     return None, found[0][1] if found else Span(0, 0)
+
+
+@lru_cache(maxsize=64)
+def _definitions(data: bytes, path: str) -> dict[tuple[str, str], list[tuple[Span, Span]]]:
+    """By kind and name, the spans of the value and of the whole: rules ask for hundreds of names of one file."""
+    found: dict[tuple[str, str], list[tuple[Span, Span]]] = {}
+    for node in walk(parse(data, path).root):
+        if node.type == "preproc_def":
+            named, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+            if named is not None and value is not None:
+                length = len(re.split(r"//|/\*", text_of(value), maxsplit=1)[0].rstrip().encode())
+                spans = Span(value.start_byte, value.start_byte + length), span_of(node)
+                found.setdefault(("macro", text_of(named)), []).append(spans)
+        if node.type == "declaration" and node.parent is not None and node.parent.type != "compound_statement":
+            for declared, value in declarators(node):
+                if value is not None:
+                    found.setdefault(("constant", declared), []).append((span_of(value), span_of(node)))
+    return found
 
 
 def _declared_type(definition: Definition, unit: Unit) -> str:
