@@ -32,7 +32,6 @@ class WorkerLost(MachineError):
 # A sandbox's processes end with the thread that started them: with one that lives as long as this process they end when they shall.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="start")
 _PIECE = 256 << 10  # bytes: most answers come in one, with their machine code
-_CLOSE_S = 2.0  # how long whoever reads of a killed process may take to see its end
 
 
 class _Answers:
@@ -124,7 +123,9 @@ class Worker:
         lost: Literal["timeout", "died"] = "died"
         try:
             with self._reading:
-                return wire.receive(cast(BinaryIO, self._answers), self._limit)
+                answer = wire.receive(cast(BinaryIO, self._answers), self._limit)
+            if not self.ended:
+                return answer
         except TimeoutError:
             lost = "timeout"
         except (wire.WireError, OSError, ValueError):
@@ -152,8 +153,9 @@ class Worker:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        # Never under whoever reads it: its number may be another file's by then.
-        if self._reading.acquire(timeout=_CLOSE_S):
+        # Never under whoever reads it, as its number may be another file's by then: he sees the end, which may take the system seconds,
+        # and closes it.
+        if self._reading.acquire(blocking=False):
             self._answers.close()
             self._reading.release()
 

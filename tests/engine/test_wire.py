@@ -94,6 +94,24 @@ def test_who_waits_for_an_answer_is_told_that_the_process_was_killed(worker):
         worker.receive(timeout_s=5)
 
 
+def test_who_ends_a_process_does_not_wait_for_who_reads_of_it():
+    """The system may take seconds to take down what holds a GPU, and the search stood still meanwhile."""
+    outlives = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(4)\nelse:\n    time.sleep(60)\n"
+    worker = Worker([sys.executable, "-c", outlives])
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(worker.receive, timeout_s=60)
+        while not worker._reading.locked():
+            time.sleep(0.01)
+        time.sleep(0.5)  # for its child to be there
+        begin = time.monotonic()
+        worker.kill()
+        assert time.monotonic() - begin < 1
+        with pytest.raises(WorkerLost) as lost:
+            answer.result()
+    assert lost.value.kind == "died"
+    assert worker._answers._socket.fileno() == -1
+
+
 @pytest.mark.parametrize(
     "frame",
     [
