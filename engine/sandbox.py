@@ -84,8 +84,8 @@ def _counts_processes_by_namespace() -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= (5, 14)
 
 
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The cleared environment: fixed values, the allow list, what the caller adds.
+def _environment(extra: Mapping[str, str], device: int | None) -> dict[str, str]:
+    """The cleared environment: fixed values, the allow list, the one GPU that is seen inside, what the caller adds.
 
     Raises MachineError for a name or value that no environment can hold.
     """
@@ -98,6 +98,8 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
             value = ":".join(entry for entry in value.split(":") if entry.startswith("/"))
         if value and "\0" not in value:
             result[name] = value
+    if device is not None:  # the caller's own value counts among all that he sees
+        result["CUDA_VISIBLE_DEVICES"] = _cuda_name(device)
     for name, value in extra.items():
         if not _NAME.match(name) or "\0" in value:
             raise MachineError(f"an environment variable cannot be set: {name[:80]!r}")
@@ -253,7 +255,7 @@ class Sandbox:
                     raise MachineError("a folder that the sandbox shall show does not exist", path, "check the path")
                 result += [option, path, path]
         result += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(cwd) if cwd else "/tmp", "--clearenv"]
-        for name, value in _environment(environment).items():
+        for name, value in _environment(environment, device if gpu else None).items():
             result += ["--setenv", name, value]
         return [*result, "--", *limits.launcher(), *argv]
 
@@ -281,7 +283,7 @@ class NoSandbox:
     ) -> list[str]:
         """The argv with a cleared environment and the same limits, but every file and the network in reach."""
         limits = _Limits(memory_bytes, cpu_s, None, file_bytes)  # processes would count all of the user's
-        settings = [f"{name}={value}" for name, value in _environment(environment).items()]
+        settings = [f"{name}={value}" for name, value in _environment(environment, device if gpu else None).items()]
         change = ["--chdir", str(cwd)] if cwd else []
         return ["/usr/bin/env", "-i", *change, *settings, *limits.launcher(), *argv]
 
@@ -304,6 +306,18 @@ def _nodes_for(there: Sequence[str], device: int, minor: int | None) -> list[str
     if len(own) > 1:
         own = [name for name in own if name == f"nvidia{device if minor is None else minor}"]
     return own + [name for name in there if name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")]
+
+
+@functools.cache
+def _cuda_name(device: int) -> str:
+    """What CUDA_VISIBLE_DEVICES calls the GPU with this index of NVML: where one alone can be seen CUDA counts anew."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(device)))
+    except Exception:  # as below
+        return str(device)
 
 
 @functools.cache

@@ -109,17 +109,6 @@ class Monitor:
         return str(self._nvml.nvmlSystemGetDriverVersion())
 
 
-def cuda_name(index: int) -> str:
-    """What CUDA_VISIBLE_DEVICES calls the GPU with this index of NVML: in a sandbox with one device node CUDA counts anew."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
-    except pynvml.NVMLError:
-        return str(index)
-
-
 def disturbance(before: Snapshot, after: Snapshot) -> str | None:
     """Why the time between two readings cannot be trusted, or None."""
     if after.throttles or before.throttles:

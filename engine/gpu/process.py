@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.gpu.monitor import cuda_name
 from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.threads import ONE_THREAD
 from engine.worker import Worker
@@ -32,7 +31,6 @@ def gpu_process(box: Sandbox | NoSandbox, scratch: Path, device: int = 0, watche
             **ONE_THREAD,
             "CUPY_CACHE_DIR": str(scratch / "cupy"),
             "CUDA_CACHE_PATH": str(scratch / "driver"),
-            "CUDA_VISIBLE_DEVICES": cuda_name(device),
         },
     )
     return Worker(command)

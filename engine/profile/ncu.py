@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from engine import wire
 from engine.compile.cubin import find_tool
-from engine.gpu.monitor import cuda_name
 from engine.profile import output
 from engine.profile.model import CHEAP, FailureKind, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
 from engine.sandbox import NoSandbox, Sandbox, python_command
@@ -348,10 +347,7 @@ class _Session:
             writable=[self._log.parent, cache],
             gpu=True,
             device=profiler._device,
-            environment={
-                "CUPY_CACHE_DIR": str(cache),
-                "CUDA_VISIBLE_DEVICES": cuda_name(profiler._device),
-            },
+            environment={"CUPY_CACHE_DIR": str(cache)},
             file_bytes=2 << 30,
         )
         try:

@@ -230,6 +230,20 @@ def test_library_path_loses_relative_entries(box: Sandbox, monkeypatch: pytest.M
     assert shell(box, "echo $LD_LIBRARY_PATH").stdout.strip() == "/usr/lib"
 
 
+@pytest.mark.parametrize("safe", [True, False])
+def test_the_gpu_that_is_seen_inside_is_named_so_that_cuda_finds_it(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch, safe: bool
+) -> None:
+    """With CUDA_VISIBLE_DEVICES=1 outside CUDA looked for a second GPU inside, where there is one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setattr(module, "_cuda_name", lambda device: f"GPU-{device}")
+    inside = box if safe else NoSandbox()
+    script = 'printf %s "$CUDA_VISIBLE_DEVICES"'
+    assert shell(inside, script, gpu=True, device=1).stdout == "GPU-1"
+    assert shell(inside, script).stdout == "1"
+    assert shell(inside, script, gpu=True, environment={"CUDA_VISIBLE_DEVICES": "0"}).stdout == "0"
+
+
 def test_unsafe_clears_the_environment_and_says_it_is_unsafe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "s3cret-value")
     box = sandbox(unsafe=True)

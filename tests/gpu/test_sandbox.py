@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from engine.machine import visible_gpu
 from engine.sandbox import Sandbox, available, sandbox
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not available()[0], reason=f"no sandbox here: {available()[1]}")]
@@ -32,15 +33,16 @@ print(json.dumps(found))
 
 def test_the_worker_sees_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTIML_TEST_SECRET", "s3cret")
-    box = sandbox()
+    box, found = sandbox(), visible_gpu()
     assert isinstance(box, Sandbox)
+    assert found is not None
     environment = {"CUPY_CACHE_DIR": "/tmp/cupy", "CUDA_CACHE_PATH": "/tmp/driver"}
     with socket.create_server(("127.0.0.1", 0)) as listening:
         look = [sys.executable, "-I", "-c", _LOOK, str(listening.getsockname()[1])]
-        command = box.command(look, gpu=True, device=0, environment=environment)
+        command = box.command(look, gpu=True, device=found[0], environment=environment)
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["devices"], found["sum"]) == (1, 10.0)
-    assert len([name for name in found["nodes"] if re.fullmatch(r"nvidia\d+", name)]) == 1
-    assert (found["secret"], found["home"], found["network"]) == ("", False, False)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert (seen["devices"], seen["sum"]) == (1, 10.0)
+    assert len([name for name in seen["nodes"] if re.fullmatch(r"nvidia\d+", name)]) == 1
+    assert (seen["secret"], seen["home"], seen["network"]) == ("", False, False)
