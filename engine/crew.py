@@ -29,10 +29,6 @@ class Crew:
         self._changed = threading.Condition()
         self._closed = False
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def warm(self, count: int) -> None:
         """Have so many there soon, those counted that are there or about to be."""
         with self._changed:

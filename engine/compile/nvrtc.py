@@ -74,34 +74,6 @@ class NvrtcCompiler:
         MachineError when the code needs nvcc and there is none, or when workers cannot start.
         """
         translation.check()
-        return self._compile(translation, owner)
-
-    def give_up(self, owner: object) -> None:
-        """End what is being compiled for `owner`, which wants none of it any more: it raises CompileTimeout."""
-        with self._lock:
-            unwanted = [worker for worker, whose in self._busy.items() if whose is owner]
-        for worker in unwanted:
-            worker.kill()
-
-    def warm(self, count: int | None = None) -> None:
-        """Start so many workers now, all but one if not said: that takes half a second each, beside what else there is to do."""
-        self._crews[()].warm(self._jobs - 1 if count is None else count)
-
-    def close(self) -> None:
-        """End the workers. What is being compiled raises MachineError."""
-        with self._lock:
-            self._closed = True
-            crews = list(self._crews.values())
-        for crew in crews:
-            crew.close()
-
-    def __enter__(self) -> NvrtcCompiler:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _compile(self, translation: Translation, owner: object) -> Binary:
         begin = time.perf_counter()
         key = self._key(translation)
         kept = self._cache.get(key) if key else None
@@ -129,6 +101,31 @@ class NvrtcCompiler:
         if key:
             self._cache.put(key, header["described"], cubin)
         return binary
+
+    def give_up(self, owner: object) -> None:
+        """End what is being compiled for `owner`, which wants none of it any more: it raises CompileTimeout."""
+        with self._lock:
+            unwanted = [worker for worker, whose in self._busy.items() if whose is owner]
+        for worker in unwanted:
+            worker.kill()
+
+    def warm(self, count: int | None = None) -> None:
+        """Start so many workers now, all but one if not said: that takes half a second each, beside what else there is to do."""
+        self._crews[()].warm(self._jobs - 1 if count is None else count)
+
+    def close(self) -> None:
+        """End the workers. What is being compiled raises MachineError."""
+        with self._lock:
+            self._closed = True
+            crews = list(self._crews.values())
+        for crew in crews:
+            crew.close()
+
+    def __enter__(self) -> NvrtcCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _binary(
         self, translation: Translation, plain: Mapping[str, Any], cubin: bytes, begin: float, *, cached: bool

@@ -66,7 +66,7 @@ class Front(Analysis):
         self._points: dict[tuple[int, bytes], Feasible] = {}
         self._built: dict[str, tuple[dict[str, Any], list[bytes]]] = {}  # by the digest of the program
         self._lock = threading.Lock()
-        self._builds = builds
+        self._builds, self._opened = builds, 0
         self._crew = Crew(self._start, self._open, builds + _READERS, at_once=1, ended="the search has ended")
 
     def warm(self, original: Program) -> None:
@@ -178,8 +178,12 @@ class Front(Analysis):
     def _open(self, worker: Worker) -> None:
         original = self.original_program
         names = list(original.files) if original is not None else []
+        with self._lock:
+            self._opened += 1
+            compiles = self._opened <= self._builds
         header = {
             "op": "open",
+            "compiles": compiles,  # soon: those that come later are there to read, and start a compiler if they have to build
             "spec": dataclasses.asdict(self.spec),
             "root": str(self.root),
             "target": dataclasses.asdict(self.target),

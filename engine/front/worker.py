@@ -29,7 +29,8 @@ def _open(header: dict[str, Any], blobs: list[bytes]) -> Any:
         jobs=1,
         group=True,  # it must end when this process is killed
     )
-    compiler.warm(1)  # beside what is imported here
+    if header["compiles"]:
+        compiler.warm(1)  # beside what is imported here
     from engine.evaluate.build import Builder
     from engine.rules.model import Target
     from engine.spec.plain import as_spec

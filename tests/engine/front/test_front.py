@@ -311,3 +311,25 @@ def test_what_is_closed_starts_nothing(known: tuple[KernelSpec, str | None, Prog
     closed.close()
     with pytest.raises(OptimlError, match="ended"):
         closed.build(program)
+
+
+def test_workers_that_are_there_to_read_start_no_compiler_before_they_build(
+    known: tuple[KernelSpec, str | None, Program],
+) -> None:
+    program = known[2]
+    front = started(known, 1)
+    front.warm(program)
+    crew = front._crew
+    held = [crew._take() for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while not any(below := [_below(worker.pid) for worker in held]):  # it is started beside the answer
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.5)
+    assert [_below(worker.pid) for worker in held].count([]) == 1
+    reader = held[below.index([])]
+    with crew._changed:
+        crew._idle.append(reader)
+    assert front.build(program).launches
+    assert _below(reader.pid)
+    front.close()
