@@ -68,8 +68,8 @@ class Worker:
     """One child process, asked through a pipe and answering on a socket. Not thread-safe: one call at a time.
 
     `argv` is started in a session of its own, so that killing it takes everything it started along; with `group` it stays in the
-    caller's, and ends with whoever kills that. The child reads
-    frames from its standard input and answers each with one frame on its standard output.
+    caller's, and ends with whoever kills that. The child reads frames from its standard input and answers each with one frame on its
+    standard output.
     """
 
     def __init__(

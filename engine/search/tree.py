@@ -187,9 +187,8 @@ class Tree:
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
         self.nodes: dict[int, Node] = {0: self.root}
         self.digests: dict[str, Node] = {original.digest: self.root}
-        self.known: Callable[[str], bool] = (
-            self.digests.__contains__
-        )  # whether the program with this digest need not be tried
+        # Whether the program with this digest need not be tried.
+        self.known: Callable[[str], bool] = self.digests.__contains__
 
     def select(self) -> tuple[Node, Proposal] | None:
         """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending.
