@@ -156,20 +156,8 @@ def optimize(
         if front is not None:
             front.warm(program)
         return _run(
-            options,
-            machine,
-            evaluator,
-            gate,
-            source,
-            inner,
-            foresight,
-            executor,
-            readers,
-            spec,
-            program,
-            out,
-            on_progress,
-        ), out
+            options, machine, evaluator, gate, source, inner, foresight, executor, readers, spec, program, out, on_progress
+        ), out  # fmt: skip
     finally:
         pools = [pool for pool in (executor, readers, aside) if pool is not None]
         for pool in pools:
