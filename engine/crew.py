@@ -108,7 +108,9 @@ class Crew:
                 self._workers.add(worker)
                 self._idle.append(worker)
             if problem is not None:
-                self._problem, self._most = problem, len(self._workers) or self._most
+                self._most = len(self._workers) or self._most
+            # Of one that did not start while others were there nobody is told: they may all end much later, for reasons of their own.
+            self._problem = None if self._workers else problem
             self._changed.notify_all()
         if worker is not None and not kept:
             worker.kill()

@@ -123,6 +123,27 @@ def test_while_one_works_a_second_that_does_not_start_is_nobodys_problem() -> No
     crew.close()
 
 
+def test_who_asks_is_not_told_of_what_did_not_start_long_ago() -> None:
+    """A second one did not start; when the first had ended, who asked next was told of the second instead of given a third."""
+    refuse = False
+
+    def maybe() -> Worker:
+        if refuse:
+            raise OptimlError("there is no room")
+        return start()
+
+    crew = Crew(maybe, ready, 2, at_once=2, ended="it is over")
+    ask(crew, 1)
+    refuse = True
+    crew.warm(2)
+    with crew._changed:
+        assert crew._changed.wait_for(lambda: not crew._starting, timeout=60)
+    refuse = False
+    crew._idle[-1].kill()
+    assert ask(crew, 2) == 2
+    crew.close()
+
+
 def test_the_end_reaches_those_that_work_wait_and_start(crew: Crew) -> None:
     ask(crew, 0)
     with ThreadPoolExecutor(5) as threads:
