@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine import seccomp
 from engine.errors import MachineError
@@ -308,26 +309,26 @@ def _nodes_for(there: Sequence[str], device: int, minor: int | None) -> list[str
     return own + [name for name in there if name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")]
 
 
-@functools.cache
 def _cuda_name(device: int) -> str:
     """What CUDA_VISIBLE_DEVICES calls the GPU with this index of NVML: where one alone can be seen CUDA counts anew."""
-    try:
-        import pynvml
+    name = _nvml("nvmlDeviceGetUUID", device)
+    return str(device if name is None else name)
 
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(device)))
-    except Exception:  # as below
-        return str(device)
+
+def _minor(device: int) -> int | None:
+    """The number of a GPU's node, which need not be its index; None where the driver does not say."""
+    number = _nvml("nvmlDeviceGetMinorNumber", device)
+    return None if number is None else int(number)
 
 
 @functools.cache
-def _minor(device: int) -> int | None:
-    """The number of a GPU's node, which need not be its index; None where the driver does not say."""
+def _nvml(question: str, device: int) -> Any:
+    """What NVML's function of this name says of a GPU; None where it says nothing."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByIndex(device)))
+        return getattr(pynvml, question)(pynvml.nvmlDeviceGetHandleByIndex(device))
     except Exception:  # whatever is wrong with the driver, it shows when the GPU is used
         return None
 

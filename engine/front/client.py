@@ -31,9 +31,8 @@ from engine.worker import Worker, WorkerLost
 
 # Rules stop by themselves after four seconds of a core for each step; slices take far less.
 _TIMEOUT_S = 60.0
-_BUILD_TIMEOUT_S = (
-    240.0  # compilers stop by themselves: NVRTC after 30 s, and nvcc, which takes what it refuses, after 120
-)
+# So do compilers: NVRTC after 30 s, and nvcc, which takes what it refuses, after 120.
+_BUILD_TIMEOUT_S = 240.0
 # With fewer cores there is nothing to gain: the workers would only take them from the compilers.
 LEAST_CORES = 4
 _READERS = 6  # workers beyond those that build: as many as are asked at once

@@ -59,23 +59,14 @@ def _build(builder: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str
         ended: Any = error.evaluation
         failed = {"outcome": ended.outcome.value, "reason": ended.failure.reason, "line": ended.failure.line}
         return {"failed": failed, "stage_s": dict(ended.stage_s)}, []
-    binary = built.binary
+    binary = vars(built.binary)
     answer = {
         "launches": [[(s.grid, s.block, s.shared_bytes) for s in case] for case in built.launches],
         "stage_s": dict(built.stage_s),
-        "binary": {
-            "arch": binary.arch,
-            "entries": binary.entries,
-            "code_hash": binary.code_hash,
-            "most_threads": binary.most_threads,
-            "kept_bytes": binary.kept_bytes,
-            "compile_s": binary.compile_s,
-            "cached": binary.cached,
-            "log": binary.log,
-        },
-        "resources": [vars(each) for each in binary.resources],
+        "binary": {name: value for name, value in binary.items() if name not in ("cubin", "resources")},
+        "resources": [vars(each) for each in built.binary.resources],
     }
-    return answer, [built.text.encode(), binary.cubin]
+    return answer, [built.text.encode(), built.binary.cubin]
 
 
 def _propose(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:

@@ -15,6 +15,7 @@ from engine.compile.compiler import Translation
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.sandbox import sandbox
 from engine.threads import attentive
+from tests.processes import below
 
 _ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _STANDS_BACK = """
@@ -80,17 +81,10 @@ def test_compilers_stand_back_in_the_sandbox_too() -> None:
     with NvrtcCompiler("sm_90", cache=None, sandbox=sandbox(), jobs=1) as compiler:
         compiler.compile(Translation(text="__global__ void k() {}", path="k.cu", expressions=("k",)))
         (worker,) = compiler._crews[()]._workers
-        python = _deepest(worker.pid)
-        assert python != worker.pid
+        python = below(worker.pid)[-1]
         assert nice(python) == nice(0) + 10
         if grouped():
             assert soon(lambda: nice_of_session(python) == 10)
-
-
-def _deepest(pid: int) -> int:
-    """The process's last descendant: the one that works."""
-    children = [int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
-    return _deepest(children[-1]) if children else pid
 
 
 def test_the_interpreter_changes_threads_often_for_a_while() -> None:

@@ -26,6 +26,7 @@ from engine.source.load import load_program
 from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
 from engine.tune.offers import offers
+from tests.processes import alive, below
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "examples" / "softmax.cu"
@@ -214,26 +215,13 @@ def test_a_compiler_ends_with_the_worker_that_it_belongs_to(
     front.original_program = program
     front.build(program)
     (worker,) = front._crew._workers
-    below = _below(worker.pid)
-    assert below
+    compilers = below(worker.pid)
+    assert compilers
     front.close()
     deadline = time.monotonic() + 10
-    while left := [pid for pid in below if _alive(pid)]:
+    while left := [pid for pid in compilers if alive(pid)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
-
-
-def _below(pid: int) -> list[int]:
-    """The process's children and theirs."""
-    children = [int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
-    return [*children, *(below for child in children for below in _below(child))]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_what_was_compiled_is_kept_between_runs(known: tuple[KernelSpec, str | None, Program], tmp_path: Path) -> None:
@@ -322,14 +310,14 @@ def test_workers_that_are_there_to_read_start_no_compiler_before_they_build(
     crew = front._crew
     held = [crew._take() for _ in range(2)]
     deadline = time.monotonic() + 60
-    while not any(below := [_below(worker.pid) for worker in held]):  # it is started beside the answer
+    while not any(compilers := [below(worker.pid) for worker in held]):  # it is started beside the answer
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(0.5)
-    assert [_below(worker.pid) for worker in held].count([]) == 1
-    reader = held[below.index([])]
+    assert [below(worker.pid) for worker in held].count([]) == 1
+    reader = held[compilers.index([])]
     with crew._changed:
         crew._idle.append(reader)
     assert front.build(program).launches
-    assert _below(reader.pid)
+    assert below(reader.pid)
     front.close()
