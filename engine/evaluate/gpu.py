@@ -234,7 +234,7 @@ class GpuEvaluator:
                     passed("time")
                     return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]
-            measurement, failure, against = self._time(keys, "close", 0.0)
+            measurement, failure, against = self._time(keys, "duel" if brief else "close", 0.0)
             passed("time")
             if failure:
                 return _refused(evaluation, failure), None
@@ -282,16 +282,20 @@ class GpuEvaluator:
         reason: str | None = None
         measurement, against = Measurement((), 0.0, 0.0, 0.0, stable=False), None
         for _ in range(_RETRIES):
-            before = self._runner.monitor.recent()
+            monitor = self._runner.monitor
+            said_of = effort in _READ_AFTER
+            before = monitor.recent() if said_of else None
             cases = range(len(self._spec.check), len(self._spec.check) + len(self._spec.time))
             seed = self._random.randrange(_SEEDS)
-            results = self._runner.time(keys, cases, effort, seed, bar=bar, timeout_s=4 * self._limit_s)
+            results = self._runner.time(
+                keys, cases, effort, seed, bar=bar, timeout_s=4 * self._limit_s, meanwhile=monitor.recent
+            )
             failure = next((r["failure"] for r in results if r["failure"]), None)
             if failure:
                 return measurement, failure, None
-            # Of what is only looked at a reading that is just over will do: each costs half as much as the look did.
-            monitor = self._runner.monitor
-            reason = disturbance(before, monitor.read() if effort in _READ_AFTER else monitor.recent())
+            # Of what is only looked at a reading taken beside it will do: another costs half as much as the look did.
+            after = monitor.read() if said_of else monitor.recent()
+            reason = disturbance(before or after, after)
             behind = max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"

@@ -63,7 +63,8 @@ class Evaluator(Protocol):
     ) -> tuple[Evaluation, float | None]:
         """Verify and time (or screen and predict). With an incumbent, also the speedup over it in the same run.
 
-        `brief`: what does not come near the incumbent is verified with the declared inputs alone, on every check shape.
+        `brief`: what does not come near the incumbent is verified with the declared inputs alone, on every check shape, and what beats
+        it is timed to 0.8 % instead of 0.4 %.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import cupy as cp
 import numpy as np
 
 from engine.gpu.device import POISON_WORDS, Arena, Tools
-from engine.spec.data import Related, buffer_elements, figures, generate, related, scalars
+from engine.spec.data import Draw, Related, buffer_elements, figures, generate, related, scalars, seed_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Argument, Case, KernelSpec
 
@@ -54,6 +55,7 @@ class CaseBuffers:
                 tools,
             )
         self._scalars = scalars(spec, case)
+        self._drawn_from: dict[tuple[str, str], Draw | Related | None] = {}  # by argument and family
 
     def item_bytes(self, name: str) -> int:
         """Bytes of one lane."""
@@ -64,45 +66,61 @@ class CaseBuffers:
 
     def draw(self, seed: int, family: str, *, widen: bool) -> None:
         """Fresh inputs, and if asked their double twins in `wide`. First contents of inouts wait in `pristine` for `reset`."""
-        others = self._draw_all(seed, family, 0)
+        self._draw_these(self._read(), seed, family)
+        if widen:
+            self.widen()
+
+    def draw_rest(self, seed: int) -> None:
+        """What `draw` gives, for the inputs that `redraw` leaves as they are."""
+        self._draw_these([a for a in self._read() if not self._redrawn(a)], seed, "declared")
+
+    def _draw_these(self, arguments: Sequence[Argument], seed: int, family: str) -> None:
+        # CuPy's generators cost half a millisecond each.
+        others = [a for a in arguments if not self._draw_one(a, seed, family, 0)]
         if others:
             rest = replace(self.spec, arguments=tuple(others))
             for name, data in generate(rest, self.case, seed, family, xp=cp).items():
                 self._first(name).view(name, cp.uint8)[...] = data.reshape(-1).view(cp.uint8)
-        if widen:
-            self.widen()
 
-    def redraw(self, seed: int, salt: int) -> bool:
+    def redraw(self, seed: int, salt: int) -> None:
         """Fresh contents of the inputs that kernels of ours draw alone, from the seed and the word that stands at address `salt`.
 
-        What must be sorted keeps its contents: sorting cannot be recorded in a graph. False when there is nothing else: then
-        the inputs are as they were.
+        What must be sorted keeps its contents: sorting cannot be recorded in a graph.
         """
-        others = self._draw_all(seed, "declared", salt)
-        return len(others) < len(self.read_only) + len(self.inout)
+        for argument in self._read():
+            if self._redrawn(argument):
+                self._draw_one(argument, seed, "declared", salt)
 
-    def _draw_all(self, seed: int, family: str, salt: int) -> list[Argument]:
-        """Draw what can be drawn by a kernel of ours (CuPy's generators cost half a millisecond each); returns the rest."""
-        return [a for a in self.buffers if a.role != "out" and not self._draw_one(a, seed, family, salt)]
+    def _read(self) -> list[Argument]:
+        return [a for a in self.buffers if a.role != "out"]
+
+    def _redrawn(self, argument: Argument) -> bool:
+        found = self._from(argument, "declared")
+        return found is not None and not (isinstance(found, Draw) and found.ordered)
+
+    def _from(self, argument: Argument, family: str) -> Draw | Related | None:
+        """What an argument's contents are drawn from, but for the seed; None: by no kernel of ours."""
+        key = argument.name, family
+        if key not in self._drawn_from:
+            found = figures(self.spec, self.case, argument, 0, family)
+            self._drawn_from[key] = found or related(self.spec, self.case, argument, 0, family)
+        return self._drawn_from[key]
 
     def _draw_one(self, argument: Argument, seed: int, family: str, salt: int) -> bool:
+        """Draw an argument's contents by a kernel of ours; False where there is none for it."""
         name = argument.name
-        arena, dtype = self._first(name), self.dtypes[name]
-        found = figures(self.spec, self.case, argument, seed, family)
-        if found is not None:
-            if found.ordered and (salt or dtype.bfloat):  # the bits of a bfloat16 do not order as integers
-                return False
+        arena, dtype, found = self._first(name), self.dtypes[name], self._from(argument, family)
+        if found is None or (isinstance(found, Draw) and found.ordered and dtype.bfloat):
+            return False  # the bits of a bfloat16 do not order as integers
+        found = replace(found, seed=seed_of(self.spec, self.case, argument, family, seed))
+        if isinstance(found, Draw):
             self._tools.draw(tool_kind(dtype), arena.address(name), self.counts[name], found, salt)
             if found.ordered:
                 arena.view(name, dtype.storage).sort()
-            return True
-        relation = related(self.spec, self.case, argument, seed, family)
-        if relation is None:
-            return False
-        if relation.kind == "permutation":
-            self._tools.permute(arena.address(name), self.item_bytes(name), self.counts[name], relation.seed, salt)
-        elif relation.kind == "csr":
-            self._draw_sparse(name, relation, salt)
+        elif found.kind == "permutation":
+            self._tools.permute(arena.address(name), self.item_bytes(name), self.counts[name], found.seed, salt)
+        elif found.kind == "csr":
+            self._draw_sparse(name, found, salt)
         return True
 
     def _draw_sparse(self, name: str, relation: Related, salt: int) -> None:

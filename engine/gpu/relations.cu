@@ -24,7 +24,7 @@ extern "C" __global__ void draw_csr_offsets(void* out, u32 bytes, u64 rows, u64 
     u64 first = 0, count = rows, before = 0, left = entries;
     while (count > 1 && i < rows) {
       u64 half = count / 2, rest = count - half;
-      double u = (double)(mix(mix(seed ^ first) + count * 0x9e3779b97f4a7c15ull) >> 11) * 0x1.0p-53;
+      double u = (double)(mix(mix(seed ^ first) + count * GOLDEN) >> 11) * 0x1.0p-53;
       double share = count > 4 ? (0.9 + 0.2 * u) * (double)half / (double)count : rest > half ? u * u : u;
       u64 full = left / width;  // so many rows hold what is left
       u64 part = (u64)((double)left * share), most = half > full ? left : half * width;
@@ -47,7 +47,7 @@ extern "C" __global__ void draw_csr_columns(void* out, u32 bytes, const void* of
     u64 whole = length ? width / length : 0, over = length ? width % length : 0;
     for (u64 k = threadIdx.x & 31; k < length; k += 32) {
       u64 low = k * whole + k * over / length, high = (k + 1) * whole + (k + 1) * over / length;
-      write_word(out, begin + k, bytes, low + mix(seed + (begin + k) * 0x9e3779b97f4a7c15ull) % (high - low));
+      write_word(out, begin + k, bytes, low + mix(seed + (begin + k) * GOLDEN) % (high - low));
     }
   }
 }
@@ -63,7 +63,7 @@ extern "C" __global__ void draw_permutation(void* out, u32 bytes, u64 n, u64 see
     do {
       u64 left = x >> half, right = x & mask;
       for (u32 round = 1; round <= 8; round++) {
-        u64 mixed = left ^ (mix(seed + right * 0x9e3779b97f4a7c15ull + mix(round)) & mask);
+        u64 mixed = left ^ (mix(seed + right * GOLDEN + mix(round)) & mask);
         left = right;
         right = mixed;
       }

@@ -191,9 +191,13 @@ class GpuRunner:
         return str(answer["strayed"]), found
 
     def time(
-        self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float
-    ) -> list[Mapping[str, Any]]:
-        """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `host_over_events`."""
+        self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> list[Mapping[str, Any]]:  # fmt: skip
+        """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `host_over_events`.
+
+        `meanwhile` is called while the worker is busy with it.
+        """
         header = {
             "op": "time",
             "programs": list(keys),
@@ -202,7 +206,17 @@ class GpuRunner:
             "seed": seed,
             "bar": bar,
         }
-        results: list[Mapping[str, Any]] = self._request(header, timeout_s=timeout_s)["results"]
+
+        def timed(worker: Worker) -> tuple[dict[str, Any], list[bytes]]:
+            worker.send(header)
+            try:
+                meanwhile()
+            except BaseException:
+                worker.kill()  # its answer would be taken for that to the next request
+                raise
+            return worker.receive(timeout_s=timeout_s)
+
+        results: list[Mapping[str, Any]] = self._answer(timed)[0]["results"]
         return results
 
     def _request(self, header: Mapping[str, Any], blobs: Sequence[bytes] = (), *, timeout_s: float) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import numpy as np
 from engine.gpu.buffers import CaseBuffers
 from engine.gpu.checks import Checker
 from engine.gpu.device import Call, Loaded
+from engine.gpu.turns import turns
 from engine.gpu.yardsticks import Yardsticks
 from engine.model import LaunchConfig
 from engine.statistics import paired_ratio
@@ -28,29 +29,28 @@ GRAPH_BELOW_US = 20.0  # a launch this short drowns in the events' own noise (co
 GRAPH_SPAN_US = 200.0  # what one graph launch should last, so that events resolve it to 0.1 %
 MAX_SETS = 32
 MAX_SET_BYTES = 2 << 30
-FLUSH_BYTES = 256 << 20  # over four times the largest L2 (60 MB on an H200)
+FLUSHED = 2  # times the L2: what more pushes out no more of what a kernel reads (benchmarks/cold.py)
 WARM_UP_S = 0.003
 PAUSE_S = 0.02  # a GPU that was busy so short a time ago has not lowered its clocks
-FIRST_ROUNDS = 5
 # Of the bar, the speed below which a candidate is given up after so many cold launches: two tell 30 % apart, four 15 %.
 GIVE_UP = ((2, 0.7), (4, 0.85))
-BATCH = 5
 _SET_SEED = 1  # of the first set's inputs; the salt, new in every round, makes them new
 
 
 @dataclass(frozen=True)
 class Effort:
-    """When to stop: relative half width of the interval, most rounds, seconds per case."""
+    """When to stop: relative half width of the interval, most rounds, seconds per case; asked after every `batch` of rounds."""
 
     half_width: float
     rounds: int
     budget_s: float
+    batch: int = 4
 
 
-LOOK = Effort(half_width=0.02, rounds=10, budget_s=0.1)
+LOOK = Effort(half_width=0.02, rounds=9, budget_s=0.1, batch=3)
 DUEL = Effort(half_width=0.008, rounds=20, budget_s=0.15)  # whether a candidate beats the incumbent at all
 CLOSE = Effort(half_width=0.004, rounds=60, budget_s=0.8)
-FINAL = Effort(half_width=0.002, rounds=150, budget_s=2.0)
+FINAL = Effort(half_width=0.002, rounds=152, budget_s=2.0)
 
 
 @dataclass
@@ -72,14 +72,16 @@ class Timer:
     def __init__(self, checker: Checker) -> None:
         self.checker = checker
         self.stream = checker.stream
-        self._flush = cp.empty(FLUSH_BYTES // 4, cp.uint32)
+        l2 = int(cp.cuda.runtime.getDeviceProperties(cp.cuda.runtime.getDevice())["l2CacheSize"])
+        self._flush = cp.empty(max(1, FLUSHED * l2 // 4), cp.uint32)
         self._extra: dict[int, list[CaseBuffers]] = {}
-        self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(4 * BATCH)]
+        self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(3 * FINAL.batch)]
         self._busy_until = 0.0
         self._yardsticks = Yardsticks()
         self._recording = cp.cuda.Stream(non_blocking=True)
         self._graphs: dict[tuple[object, ...], Any] = {}
         self._salt = cp.zeros(1, cp.uint64)
+        self._drawn: set[int] = set()  # cases whose buffers hold inputs
 
     def _sets(self, index: int, count: int) -> list[CaseBuffers]:
         """The case's buffers and enough more of them, all with the same inputs."""
@@ -120,7 +122,7 @@ class Timer:
 
     def flush(self) -> None:
         """Push everything else out of L2."""
-        self.checker.tools.fill(int(self._flush.data.ptr), FLUSH_BYTES, 0)
+        self.checker.tools.fill(int(self._flush.data.ptr), self._flush.nbytes, 0)
 
     def time(
         self, index: int, programs: Sequence[tuple[Loaded, Sequence[LaunchConfig]]], effort: Effort, seed: int,
@@ -133,15 +135,26 @@ class Timer:
         and whether the candidate was `given_up` before any round.
         """
         buffers = self.checker.buffers(index)
-        buffers.draw(seed, "declared", widen=False)
+        if index in self._drawn and self.checker.defences.timed_inputs:
+            buffers.draw_rest(seed)  # each round draws the others anew
+        else:
+            buffers.draw(seed, "declared", widen=False)
+            self._drawn.add(index)
         calls = [Call(loaded, launches, buffers.arguments(buffers.main)) for loaded, launches in programs]
-        yardstick = self._yardsticks.of(index, programs[0][0], lambda: self._warm_up(calls[0], buffers)[0])
-        most_us = min(yardstick) / bar if bar else math.inf
-        warm = [yardstick, *(self._warm_up(call, buffers)[0] for call in calls[1:-1])]
-        own, hopeless = self._warm_up(calls[-1], buffers, most_us)
+        rested = time.perf_counter() - self._busy_until > PAUSE_S
+        warm = [
+            self._yardsticks.of(index, loaded, lambda call=call: self._warm_up(call, buffers)[0])  # type: ignore[misc]
+            for (loaded, _), call in zip(programs[:-1], calls[:-1], strict=True)
+        ]
+        most_us = min(warm[0]) / bar if bar else math.inf
+        candidate = programs[-1][0]
+        own, hopeless = None if rested else self._yardsticks.kept(index, candidate), False
+        if own is None:
+            own, hopeless = self._warm_up(calls[-1], buffers, most_us)
         if hopeless:
             samples = [*(times[: len(own)] for times in warm), own]
             return {"samples_us": samples, "failure": None, "host_over_events": 1.0, "given_up": True}
+        self._yardsticks.keep(index, candidate, own)
         estimates = [min(times) for times in (*warm, own)]
         graph = min(estimates) < GRAPH_BELOW_US
         spans = [max(1, min(MAX_SETS, round(GRAPH_SPAN_US / max(estimate, 1.0)))) for estimate in estimates]
@@ -185,30 +198,12 @@ class Timer:
         done = 0
         failure: dict[str, Any] | None = None
         worst_gap = 0.0
-        batches = -(-effort.rounds // BATCH)
-        checked_batch = int(order.integers(batches))  # a candidate cannot know which of its timed launches is looked at
+        batches = -(-effort.rounds // effort.batch)
+        checked_batch = int(order.integers(batches))
         for batch in range(batches):
-            rounds = min(BATCH, effort.rounds - done)
+            rounds = min(effort.batch, effort.rounds - done)
             host = time.perf_counter()
-            pending: list[tuple[Contestant, Any, Any]] = []
-            for r in range(rounds):
-                if self.checker.defences.timed_inputs:
-                    self._refresh(index, sets)
-                turn = list(order.permutation(len(contestants)))
-                if r == rounds - 1:
-                    turn.remove(len(contestants) - 1)
-                    turn.append(len(contestants) - 1)
-                for position in turn:
-                    c = contestants[position]
-                    start, stop = self._events[len(pending)]
-                    self._before(index, c, sets, poison=int(order.integers(2)))
-                    start.record(self.stream)
-                    if c.graph is None:
-                        c.launch_each(self.stream)
-                    else:
-                        c.graph.launch(self.stream)
-                    stop.record(self.stream)
-                    pending.append((c, start, stop))
+            pending = self._enqueue(index, contestants, sets, turns(len(contestants), rounds, order), order)
             self.stream.synchronize()
             host_us = (time.perf_counter() - host) * 1e6
             for c, start, stop in pending:
@@ -217,22 +212,45 @@ class Timer:
             span_us = float(cp.cuda.get_elapsed_time(pending[0][1], pending[-1][2])) * 1e3
             worst_gap = max(worst_gap, host_us / max(span_us, 1.0))
             done += rounds
+            interval = paired_ratio(contestants[0].samples_us, candidate.samples_us)
+            lost = interval.high < bar  # so it is not suggested, whatever it left
             last = (
-                done >= effort.rounds
+                lost
+                or interval.half_width < effort.half_width
+                or done >= effort.rounds
                 or time.perf_counter() - begin > effort.budget_s
-                or (done >= FIRST_ROUNDS and self._decided(contestants, effort, bar))
             )
-            if (batch == checked_batch or last) and self.checker.defences.timed_results:
-                # The candidate ran last: its timed launch must have left the right result.
+            if (batch == checked_batch or (last and not lost)) and self.checker.defences.timed_results:
+                # One round more, like those before it: a candidate cannot know which of its launches is looked at. It does not count,
+                # for whoever runs last takes 0.5 % less.
+                self._enqueue(index, contestants, sets, [[0, len(contestants) - 1]], order)
                 failure = self._after(index, candidate, sets, seed)
             if failure or last:
                 break
+        self._busy_until = time.perf_counter()
         return failure, worst_gap
 
-    @staticmethod
-    def _decided(contestants: list[Contestant], effort: Effort, bar: float) -> bool:
-        interval = paired_ratio(contestants[0].samples_us, contestants[-1].samples_us)
-        return interval.half_width < effort.half_width or interval.high < bar
+    def _enqueue(
+        self, index: int, contestants: Sequence[Contestant], sets: list[CaseBuffers], rounds: Sequence[Sequence[int]],
+        order: np.random.Generator,
+    ) -> list[tuple[Contestant, Any, Any]]:  # fmt: skip
+        """Have these rounds run; who ran, with the events around it."""
+        pending: list[tuple[Contestant, Any, Any]] = []
+        for turn in rounds:
+            if self.checker.defences.timed_inputs:
+                self._refresh(index, sets)
+            for position in turn:
+                c = contestants[position]
+                start, stop = self._events[len(pending)]
+                self._before(index, c, sets, poison=int(order.integers(2)))
+                start.record(self.stream)
+                if c.graph is None:
+                    c.launch_each(self.stream)
+                else:
+                    c.graph.launch(self.stream)
+                stop.record(self.stream)
+                pending.append((c, start, stop))
+        return pending
 
     def _refresh(self, index: int, sets: list[CaseBuffers]) -> None:
         """New inputs in every set; where none is drawn by a kernel of ours they stay as they are."""
@@ -273,9 +291,11 @@ class Timer:
                 return {"kind": "memory_error", "case": first.case.name, "reason": reason}
         failure = None
         for number in sorted({len(used) - 1, 0}, reverse=True):
-            first.draw(seed, "declared", widen=False)
             if self.checker.defences.timed_inputs:
+                first.draw_rest(seed)
                 first.redraw(_SET_SEED + number, int(self._salt.data.ptr))
+            else:
+                first.draw(seed, "declared", widen=False)
             self.checker.run_reference(index, 0)
             failure = failure or self.checker.compare([(used[number].main, index, "declared")])
             self.checker.forget_reference(index)

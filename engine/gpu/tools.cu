@@ -5,6 +5,8 @@
 typedef unsigned long long u64;
 typedef unsigned int u32;
 
+#define GOLDEN 0x9e3779b97f4a7c15ull  // splitmix64's increment
+
 // Where results go starts as zeros: what is looked for is the largest of each.
 struct Comparison {
   u64 bad;        // elements outside the tolerance
@@ -35,8 +37,8 @@ extern "C" __global__ void hash_bytes(const unsigned char* data, u64 bytes, u64*
   u64 sum = 0, words = bytes / 4;
   const u32* w = (const u32*)data;
   u64 start = blockIdx.x * (u64)blockDim.x + threadIdx.x, stride = (u64)gridDim.x * blockDim.x;
-  for (u64 i = start; i < words; i += stride) sum += mix(i * 0x9e3779b97f4a7c15ull + w[i]);
-  for (u64 i = words * 4 + start; i < bytes; i += stride) sum += mix(i * 0x9e3779b97f4a7c15ull + 0x1000000000ull + data[i]);
+  for (u64 i = start; i < words; i += stride) sum += mix(i * GOLDEN + w[i]);
+  for (u64 i = words * 4 + start; i < bytes; i += stride) sum += mix(i * GOLDEN + 0x1000000000ull + data[i]);
   for (int o = 16; o; o >>= 1) sum += __shfl_down_sync(~0u, sum, o);
   if ((threadIdx.x & 31) == 0) atomicAdd(out, sum);
 }
@@ -93,50 +95,81 @@ __device__ void widen(const T* in, double* out, u64 n) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) out[i] = as_double(in[i]);
 }
 
+// In which type an element is drawn: arithmetic in doubles would take longer than storing what is narrower.
+template <typename T> struct Drawn { typedef double type; };
+template <> struct Drawn<float> { typedef float type; };
+template <> struct Drawn<__half> { typedef float type; };
+template <> struct Drawn<__nv_bfloat16> { typedef float type; };
+
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair { T first, second; };
+
 __device__ __forceinline__ void put(float* p, double v) { *p = (float)v; }
 __device__ __forceinline__ void put(double* p, double v) { *p = v; }
 __device__ __forceinline__ void put(__half* p, double v) { *p = __double2half(v); }
 __device__ __forceinline__ void put(__nv_bfloat16* p, double v) { *p = __double2bfloat16(v); }
+__device__ __forceinline__ void put(float* p, float v) { *p = v; }
+__device__ __forceinline__ void put(__half* p, float v) { *p = __float2half(v); }
+__device__ __forceinline__ void put(__nv_bfloat16* p, float v) { *p = __float2bfloat16(v); }
 template <typename T>
 __device__ __forceinline__ void put(T* p, double v) { *p = (T)(long long)v; }
 
 enum { NORMAL = 0, UNIFORM = 1, INTEGERS = 2 };
 
-// salt: changes the seed of a launch that was recorded once. One element from its own counter, so any number of threads draws the same. low and high: mean and deviation, or bounds.
+__device__ __forceinline__ float unit(u64 h, float) { return ((u32)(h >> 40) + 0.5f) * 0x1p-24f; }
+__device__ __forceinline__ double unit(u64 h, double) { return (double)(h >> 11) * 0x1.0p-53; }
+
+// salt: changes the seed of a launch that was recorded once. Two elements from a counter of their own, so any number of threads
+// draws the same. low and high: mean and deviation, or bounds.
 template <typename T>
 __device__ void draw(T* out, u64 n, u64 seed, const u64* salt, u32 kind, double low, double high, double scale, double most, u32 special,
                      double tiny, double large) {
+  typedef typename Drawn<T>::type V;
   if (salt) seed = mix(seed ^ *salt);
-  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
-    u64 h = mix(seed + i * 0x9e3779b97f4a7c15ull);
-    double v;
-    if (kind == NORMAL) {
-      float u = ((u32)(h >> 40) + 0.5f) * 0x1p-24f, t = (u32)(h & 0xffffff) * 0x1p-24f;
-      v = low + high * (double)(sqrtf(-2.0f * logf(u)) * cospif(2.0f * t));
-    } else if (kind == UNIFORM) {
-      v = low + (high - low) * ((double)(h >> 11) * 0x1.0p-53);
+  const V from = (V)low, width = (V)(kind == NORMAL ? high : high - low), times = (V)scale, top = (V)most;
+  const u64 pairs = n / 2 + n % 2, stride = (u64)gridDim.x * blockDim.x;
+  for (u64 p = blockIdx.x * (u64)blockDim.x + threadIdx.x; p < pairs; p += stride) {
+    u64 h[2];
+    V v[2];
+    h[0] = mix(seed + p * GOLDEN);
+    if (kind == NORMAL) {  // Box and Muller: two numbers from one radius and one angle
+      float square = fmaxf(-2.0f * __logf(unit(h[0], 0.0f)), 1e-30f), sine, cosine;  // near 1 the fast logarithm can be above 0
+      float radius = square * rsqrtf(square);
+      __sincosf((float)(int)(u32)h[0] * 0x1.921fb6p-30f, &sine, &cosine);
+      v[0] = from + width * (V)(radius * cosine);
+      v[1] = from + width * (V)(radius * sine);
+      h[1] = h[0] ^ GOLDEN;
     } else {
-      v = low + (double)(h % (u64)(high - low));
+      h[1] = mix(h[0] ^ GOLDEN);
+      for (int i = 0; i < 2; ++i)
+        v[i] = kind == UNIFORM ? from + width * unit(h[i], V()) : from + (V)__umul64hi(h[i], (u64)(high - low));
     }
-    v = fmin(v * scale, most);
-    u64 g = special ? mix(h ^ seed) : 1;
-    if ((g & 15) == 0) {
-      u32 which = (g >> 4) & 7;
-      if (kind == NORMAL) {
-        v = which == 0 ? 0.0 : which == 1 ? -0.0 : which == 2 ? tiny : which == 3 ? -tiny : which == 4 ? low + large
-            : which == 5 ? low - large : low + high;
-      } else {
-        v = which & 1 ? low : most;
+    Pair<T> pair;
+    T* both = &pair.first;
+    for (int i = 0; i < 2; ++i) {
+      V one = v[i] * times;
+      one = one < top ? one : top;
+      u64 g = special ? mix(h[i] ^ seed) : 1;
+      if ((g & 15) == 0) {
+        u32 which = (g >> 4) & 7;
+        if (kind == NORMAL) {
+          one = (V)(which == 0 ? 0.0 : which == 1 ? -0.0 : which == 2 ? tiny : which == 3 ? -tiny : which == 4 ? low + large
+                : which == 5 ? low - large : low + high);
+        } else {
+          one = (V)(which & 1 ? low : most);
+        }
       }
+      put(both + i, one);
     }
-    put(out + i, v);
+    if (2 * p + 1 < n) *(Pair<T>*)(out + 2 * p) = pair;
+    else out[2 * p] = pair.first;
   }
 }
 
 // Relative noise of at most half an epsilon of the narrow type on each element.
 extern "C" __global__ void perturb(double* data, u64 n, double epsilon, u64 seed) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
-    double u = (double)(mix(seed + i * 0x9e3779b97f4a7c15ull) >> 11) * 0x1.0p-53 - 0.5;
+    double u = (double)(mix(seed + i * GOLDEN) >> 11) * 0x1.0p-53 - 0.5;
     data[i] *= 1.0 + epsilon * u;
   }
 }

@@ -1,19 +1,32 @@
-"""The times of what candidates are timed beside. Worker only."""
+"""How long the programs that were timed last take. Worker only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+_KEPT = 4  # original, incumbent, candidate, and the candidate before it
+
 
 class Yardsticks:
-    """Cold launches, in µs, of the last yardstick of each case: its time hardly moves, so it is not warmed up anew for each candidate."""
+    """Cold launches, in µs, of the last programs of each case: their times hardly move, so they are not warmed up for each comparison."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[object, list[float]]] = {}
+        self._known: dict[int, list[tuple[object, list[float]]]] = {}
 
     def of(self, case: int, program: object, measure: Callable[[], list[float]]) -> list[float]:
-        """The program's times, measured where it was not the last one of this case."""
-        known = self._known.get(case)
-        if known is None or known[0] is not program:  # the object itself: the address of one that is gone is given anew
-            known = self._known[case] = program, measure()
-        return known[1]
+        """The program's times, measured where they are not kept."""
+        times = self.kept(case, program)
+        if times is None:
+            times = measure()
+        self.keep(case, program, times)
+        return times
+
+    def kept(self, case: int, program: object) -> list[float] | None:
+        """The program's times, if it was one of the last."""
+        # The object itself: the address of one that is gone is given anew.
+        return next((times for known, times in self._known.get(case, ()) if known is program), None)
+
+    def keep(self, case: int, program: object, times: list[float]) -> None:
+        """Remember a program's times, in place of those that were not asked for the longest."""
+        known = [pair for pair in self._known.get(case, ()) if pair[0] is not program]
+        self._known[case] = [*known, (program, times)][-_KEPT:]

@@ -121,7 +121,7 @@ def figures(spec: KernelSpec, case: Case, argument: Argument, seed: int, family:
         return None
     if kind not in ("normal", "uniform", "integers", "sorted"):
         return None
-    own, ordered = _seed(spec, case, argument, family, seed), kind == "sorted"
+    own, ordered = seed_of(spec, case, argument, family, seed), kind == "sorted"
     if kind == "integers" or dtype.kind == "int":
         low, high = _range(spec, case, argument, dtype)
         return Draw("integers", own, math.ceil(low), math.ceil(high), 1.0, math.inf, False, 0.0, 0.0, ordered)
@@ -155,7 +155,7 @@ def related(spec: KernelSpec, case: Case, argument: Argument, seed: int, family:
     kind = argument.fill.kind
     if argument.role not in ("in", "inout") or parse_dtype(argument.type).kind != "int":
         return None
-    own = _seed(spec, case, argument, family, seed)
+    own = seed_of(spec, case, argument, family, seed)
     if kind == "permutation":
         return Related(kind, own)
     pair = [argument, *(a for a in spec.arguments if a.name == argument.fill.of)]
@@ -184,7 +184,7 @@ def generate(spec: KernelSpec, case: Case, seed: int, family: str, xp: Any = np)
             continue
         dtype = parse_dtype(argument.type)
         count = elements[argument.name] * dtype.lanes
-        own = _seed(spec, case, argument, family, seed)
+        own = seed_of(spec, case, argument, family, seed)
         values[argument.name] = _fill(spec, case, argument, dtype, count, own, family, xp)
     _link_csr(spec, case, elements, values, seed, family, xp)
     return values
@@ -206,7 +206,8 @@ def poisoned(spec: KernelSpec, case: Case, seed: int, family: str) -> dict[str, 
     return values
 
 
-def _seed(spec: KernelSpec, case: Case, argument: Argument, family: str, seed: int) -> int:
+def seed_of(spec: KernelSpec, case: Case, argument: Argument, family: str, seed: int) -> int:
+    """The seed of an argument's own contents."""
     key = f"{seed}|{sorted(case.sizes.items())}|{argument.name}|{family}"
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
@@ -323,7 +324,7 @@ def _link_csr(
             raise SpecError(f"'{argument.name}' needs fill.of, the name of its column indices", spec.origin)
         rows, entries = elements[argument.name] - 1, elements[columns]
         width = int(_number(spec.argument(columns).fill.high or "1", argument, spec, case))
-        offsets, picked = _csr(rows, entries, width, np.random.default_rng(_seed(spec, case, argument, family, seed)))
+        offsets, picked = _csr(rows, entries, width, np.random.default_rng(seed_of(spec, case, argument, family, seed)))
         values[argument.name] = _cast(xp.asarray(offsets), parse_dtype(argument.type))
         values[columns] = _cast(xp.asarray(picked), parse_dtype(spec.argument(columns).type))
 

@@ -154,9 +154,9 @@ class Tuner:
             self._write()
 
     def _steps(self, budget: Budget, idle: int | None, device: Executor) -> Iterator[Sequence[Future[Built]]]:
-        # Where time is what ends the search, the next point is chosen while the last one is evaluated, without its time: among
-        # thousands of points a choice takes milliseconds. Where evaluations are counted, each has to tell what it can.
-        beside = budget.seconds is not None
+        # Where time is what ends the search, or nothing that is told changes what comes next, the next point is chosen while the last
+        # one is evaluated: among thousands of points a choice takes milliseconds. Else each evaluation has to tell what it can.
+        beside = budget.seconds is not None or not self.strategy.patient
 
         def more() -> bool:
             return beside and not self._ended(budget, idle)

@@ -3,51 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import engine.gpu
 from engine.spec.data import figures, related
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
-
-FOLDER = Path(engine.gpu.__file__).parent
-SHIM = """\
-#define __device__ static
-#define __global__
-typedef unsigned long long u64;
-typedef unsigned int u32;
-struct Three { u32 x; };
-static Three blockIdx = {0}, threadIdx = {0}, blockDim = {32}, gridDim = {1};
-"""
-LOOP = """
-extern "C" void lane(u32 i) { threadIdx.x = i; }
-"""
+from tests.engine.gpu import host
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no compiler of the host")
-    mix = re.search(r"__device__ u64 mix\(.*?\n}\n", (FOLDER / "tools.cu").read_text(), re.DOTALL)
-    assert mix is not None
-    source = tmp_path_factory.mktemp("relations") / "relations.cpp"
-    source.write_text(SHIM + mix.group() + (FOLDER / "relations.cu").read_text() + LOOP)
-    library = source.with_suffix(".so")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
-    return ctypes.CDLL(str(library))
+    return host.library(tmp_path_factory, host.RELATIONS)
 
 
-def _launch(kernels: ctypes.CDLL, name: str, *arguments: Any) -> None:
-    for lane in range(32):
-        kernels.lane(lane)
-        getattr(kernels, name)(*arguments)
+_launch = host.launch
 
 
 def _sparse(

@@ -18,11 +18,17 @@ def test_a_program_in_the_memory_of_one_that_is_gone_does_not_have_its_time():
     assert known.of(0, again, lambda: [20.0]) == [20.0]
 
 
-def test_a_yardstick_is_measured_once_for_each_case_as_long_as_it_is_the_last():
-    known, first, second = Yardsticks(), Program(), Program()
+def test_a_program_is_measured_once_for_each_case_as_long_as_it_is_one_of_the_last():
+    known, first, others = Yardsticks(), Program(), [Program() for _ in range(8)]
     assert known.of(0, first, lambda: [10.0]) == [10.0]
-    assert known.of(0, first, lambda: [11.0]) == [10.0]
     assert known.of(1, first, lambda: [12.0]) == [12.0]
-    assert known.of(0, second, lambda: [13.0]) == [13.0]
-    assert known.of(0, first, lambda: [14.0]) == [14.0]
-    assert known.of(1, first, lambda: [15.0]) == [12.0]
+    for other in others:  # a yardstick stays, however many are timed beside it
+        assert known.kept(0, other) is None
+        known.keep(0, other, [20.0])
+        assert known.of(0, first, lambda: [11.0]) == [10.0]
+    assert known.kept(0, others[-1]) == [20.0]
+    assert known.kept(0, others[0]) is None
+    for other in others:
+        known.keep(0, other, [21.0])
+    assert known.of(0, first, lambda: [13.0]) == [13.0]
+    assert known.of(1, first, lambda: [14.0]) == [12.0]

@@ -313,20 +313,24 @@ def test_a_template_is_tested_where_chance_says_and_not_where_the_compiler_is_fa
     assert slow.evaluated[:3] == plain.evaluated[:3]
 
 
-@pytest.mark.parametrize("seconds", [None, 60])
-def test_the_next_points_are_chosen_beside_an_evaluation_where_time_is_what_ends_the_search(tmp_path, seconds):
-    """The device stood idle meanwhile, and between two of them. Where evaluations are counted, each is told before the next choice."""
+@pytest.mark.parametrize(("seconds", "learns"), [(None, True), (60, True), (None, False)])
+def test_the_next_points_are_chosen_beside_an_evaluation_unless_it_has_to_tell_what_it_can(tmp_path, seconds, learns):
+    """The device stood idle meanwhile, and between two of them. Where evaluations are counted and one tells what to try next, it
+    is told before the next choice."""
+    beside = seconds is not None or not learns
     asked, told, met = [], [], []
 
     class Noting(Evaluator):
         def evaluate(self, built, incumbent, *, brief=False):
-            until = time.monotonic() + (10 if seconds is not None and len(self.evaluated) < 3 else 0)
+            until = time.monotonic() + (10 if beside and len(self.evaluated) < 3 else 0)
             while len(asked) < len(told) + 3 and time.monotonic() < until:
                 time.sleep(0.001)
             met.append(len(asked) - len(told))
             return super().evaluate(built, incumbent, brief=brief)
 
     class Watched(Listed):
+        patient = learns
+
         def __init__(self, strategy):
             super().__init__("exhaustive", Known(tuple(strategy._left), 0, None))
 
@@ -341,7 +345,7 @@ def test_the_next_points_are_chosen_beside_an_evaluation_where_time_is_what_ends
 
     tuner = run(tmp_path, Noting(), name="exhaustive", budget=6, wrap=Watched, seconds=seconds)
     assert len(tuner.tried) == len({t.point for t in tuner.tried}) == 6
-    assert set(met[:3]) == {1 if seconds is None else 3}  # one there, one waits for it, one is chosen
+    assert set(met[:3]) == {3 if beside else 1}  # one there, one waits for it, one is chosen
 
 
 def test_a_template_is_left_with_nothing_on_the_device(tmp_path):
