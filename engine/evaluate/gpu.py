@@ -182,9 +182,8 @@ class GpuEvaluator:
             try:
                 self._runner.start()
                 self._crown(incumbent)
-                self._runner.load("candidate", built)
                 checks = real_shapes(self._spec, self._random)
-                failure = self._runner.verify("candidate", checks, timeout_s=self._limit_s)["failure"]
+                failure = self._runner.verify("candidate", checks, timeout_s=self._limit_s, built=built)["failure"]
                 stages["verify"] = time.perf_counter() - begin
                 if failure:
                     return _refused(evaluation, failure), None
@@ -208,10 +207,9 @@ class GpuEvaluator:
             self._runner.start()
             passed("restart")
             self._crown(incumbent)
-            self._runner.load("candidate", built)
             checks = plan(self._spec, self._random, self._builder.defences)
             first = tuple(c for c in checks if c.family == "declared") if brief else checks
-            failure = self._runner.verify("candidate", first, timeout_s=self._limit_s)["failure"]
+            failure = self._runner.verify("candidate", first, timeout_s=self._limit_s, built=built)["failure"]
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None

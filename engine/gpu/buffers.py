@@ -70,9 +70,9 @@ class CaseBuffers:
         if widen:
             self.widen()
 
-    def draw_rest(self, seed: int) -> None:
+    def draw_rest(self, seed: int, family: str = "declared") -> None:
         """What `draw` gives, for the inputs that `redraw` leaves as they are."""
-        self._draw_these([a for a in self._read() if not self._redrawn(a)], seed, "declared")
+        self._draw_these([a for a in self._read() if not self._redrawn(a, family)], seed, family)
 
     def _draw_these(self, arguments: Sequence[Argument], seed: int, family: str) -> None:
         # CuPy's generators cost half a millisecond each.
@@ -82,20 +82,20 @@ class CaseBuffers:
             for name, data in generate(rest, self.case, seed, family, xp=cp).items():
                 self._first(name).view(name, cp.uint8)[...] = data.reshape(-1).view(cp.uint8)
 
-    def redraw(self, seed: int, salt: int) -> None:
+    def redraw(self, seed: int, salt: int, family: str = "declared") -> None:
         """Fresh contents of the inputs that kernels of ours draw alone, from the seed and the word that stands at address `salt`.
 
         What must be sorted keeps its contents: sorting cannot be recorded in a graph.
         """
         for argument in self._read():
-            if self._redrawn(argument):
-                self._draw_one(argument, seed, "declared", salt)
+            if self._redrawn(argument, family):
+                self._draw_one(argument, seed, family, salt)
 
     def _read(self) -> list[Argument]:
         return [a for a in self.buffers if a.role != "out"]
 
-    def _redrawn(self, argument: Argument) -> bool:
-        found = self._from(argument, "declared")
+    def _redrawn(self, argument: Argument, family: str) -> bool:
+        found = self._from(argument, family)
         return found is not None and not (isinstance(found, Draw) and found.ordered)
 
     def _from(self, argument: Argument, family: str) -> Draw | Related | None:

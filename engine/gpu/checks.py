@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import cupy as cp
 import numpy as np
 
 from engine.gpu.buffers import CaseBuffers, tool_kind
 from engine.gpu.device import POISON_WORDS, Arena, Call, Loaded, Tools
+from engine.gpu.replay import Replays
 from engine.model import LaunchConfig
 from engine.spec.data import families_for
 from engine.spec.model import Case, KernelSpec
@@ -30,7 +31,10 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True)
 class Run:
-    """One run to check: a prepared candidate, the index of its case, the family and seed of its inputs (odd: the other poison)."""
+    """One run to check: a prepared candidate, the index of its case, the family and seed of its inputs.
+
+    The seed of the first of a wave stands for all of it, and where it is odd outputs are filled with the other poison.
+    """
 
     call: Call
     index: int
@@ -68,6 +72,8 @@ class Checker:
     def __post_init__(self) -> None:
         self.cases: tuple[Case, ...] = (*self.spec.check, *self.spec.time)
         self.stream = cp.cuda.get_current_stream()
+        self.replays = Replays(self.tools.board)
+        self._salt = cp.zeros(1, cp.uint64)
 
     def buffers(self, index: int) -> CaseBuffers:
         """The buffers of a case, allocated once."""
@@ -91,7 +97,7 @@ class Checker:
         buffers = self.buffers(index)
         assert buffers.other is not None
         buffers.reset(buffers.other, poison)
-        self._reference(index)[0](self.stream)
+        self._reference(index)[0](cp.cuda.get_current_stream())
         if index < len(self.spec.check):
             self.run_wide(index)
 
@@ -100,16 +106,15 @@ class Checker:
         wide = self._reference(index)[1]
         if wide is not None:
             self.buffers(index).reset_wide()
-            wide(self.stream)
+            wide(cp.cuda.get_current_stream())
 
-    def forget_reference(self, index: int) -> None:
+    def _forget_references(self, indices: Iterable[int]) -> None:
         """Poison the expected values, so that no later candidate finds them in memory."""
-        buffers = self.buffers(index)
-        assert buffers.other is not None
-        for arena in (buffers.other, buffers.wide):
-            if arena is not None:
-                for name in buffers.written:
-                    self.tools.fill(arena.address(name), arena.sizes[name], POISON_WORDS[0])
+        for buffers in map(self.buffers, indices):
+            for arena in (buffers.other, buffers.wide):
+                if arena is not None:
+                    for name in buffers.written:
+                        self.tools.fill(arena.address(name), arena.sizes[name], POISON_WORDS[0])
 
     # ---- one check
 
@@ -144,32 +149,38 @@ class Checker:
                 return self._failure(
                     "memory_error", run.index, run.family, f"changed the input '{changed}'", argument=changed
                 )
-        for run in wave:
-            self.run_reference(run.index, run.seed & 1)
-        failure = self.compare([(self.buffers(run.index).main, run.index, run.family) for run in wave])
-        for run in wave:
-            self.forget_reference(run.index)
-        return failure
+        return self.compare([(self.buffers(run.index).main, run.index, run.family) for run in wave], wave[0].seed & 1)
 
     def _watched(self, runs: Sequence[Run], *, widen: Sequence[bool]) -> tuple[list[Watch], Words]:
         """Make runs of different cases on fresh inputs, with all that tells whether one strays; what the board says of them.
 
         Nothing is looked at before the last has run: one run must not be able to undo what a look at another has found.
         """
+        for run in runs:
+            self.buffers(run.index).draw_rest(run.seed, run.family)
+        self._salt[...] = runs[0].seed
         self.tools.board.clear()
-        before = []
-        for run, doubles in zip(runs, widen, strict=True):
-            buffers = self.buffers(run.index)
-            buffers.draw(run.seed, run.family, widen=doubles)
-            buffers.reset(buffers.main, run.seed & 1 if self.defences.poison else None)
-            before.append(buffers.hash_inputs())
+        poison = runs[0].seed & 1 if self.defences.poison else None
+        what = tuple((run.index, run.family, doubles) for run, doubles in zip(runs, widen, strict=True))
+        before = self.replays.run(("before", what, poison), lambda: [self._prepare(*one, poison) for one in what])
         for run in runs:
             run.call(self.stream)
-        watches = []
-        for run, hashes in zip(runs, before, strict=True):
-            buffers = self.buffers(run.index)
-            watches.append(Watch(hashes, buffers.hash_inputs(), buffers.main.watch()))
+        after = self.replays.run(("after", what), lambda: [self._look(index) for index, _, _ in what])
+        watches = [Watch(hashes, *found) for hashes, found in zip(before, after, strict=True)]
         return watches, self.tools.board.read()
+
+    def _prepare(self, index: int, family: str, doubles: bool, poison: int | None) -> slice:
+        """Fresh inputs from the salt, poisoned outputs, and the hashes of the inputs."""
+        buffers = self.buffers(index)
+        buffers.redraw(0, int(self._salt.data.ptr), family)
+        if doubles:
+            buffers.widen()
+        buffers.reset(buffers.main, poison)
+        return buffers.hash_inputs()
+
+    def _look(self, index: int) -> tuple[slice, slice | None]:
+        buffers = self.buffers(index)
+        return buffers.hash_inputs(), buffers.main.watch()
 
     def _strayed(self, run: Run, watch: Watch, words: Words) -> tuple[str | None, str | None]:
         """Which guard zone a run touched, which input it changed."""
@@ -180,37 +191,55 @@ class Checker:
         """Real shapes are compared with the original itself, whose error there was measured at validation: it saves a run."""
         return index < len(self.spec.check) and self._widened(name, index)
 
-    def compare(self, wanted: Sequence[tuple[Arena, int, str]]) -> dict[str, Any] | None:
-        """Compare every output in these arenas (each with its case and family) with the reference that was just run."""
-        tolerances = self.tolerances([(index, family) for _, index, family in wanted])
+    def compare(self, wanted: Sequence[tuple[Arena, int, str]], poison: int = 0) -> dict[str, Any] | None:
+        """Compare every output in these arenas (each with its case and family) with the reference, run on the inputs that stand there."""
+        cases = tuple((index, family) for _, index, family in wanted)
         self.tools.board.clear()
-        places = [
+
+        def refer() -> dict[tuple[int, str, str], slice]:
+            for index, _ in cases:
+                self.run_reference(index, poison)
+            return self._errors(cases)
+
+        places = self.replays.run(("reference", cases, poison), refer)
+        tolerances = self._tolerances(cases, places, self.tools.board.read())
+        self.tools.board.clear()
+        compared = [
             (got, index, family, name, self._compare(got, index, name, *tolerances[index, family, name]))
             for got, index, family in wanted
             for name in self.buffers(index).written
         ]
         words = self.tools.board.read()
-        for got, index, family, name, place in places:
+        failure: dict[str, Any] | None = None
+        for got, index, family, name, place in compared:
             record = self.tools.comparison(words[place])
             if record["bad"]:
                 tolerance = tolerances[index, family, name][0]
-                return self._difference(got, index, family, name, int(record["first"]), int(record["bad"]), tolerance)
-        return None
+                failure = self._difference(
+                    got, index, family, name, int(record["first"]), int(record["bad"]), tolerance
+                )
+                break
+        self.replays.run(("forget", cases), lambda: self._forget_references(index for index, _ in cases))
+        return failure
 
     def tolerances(self, wanted: Sequence[tuple[int, str]]) -> dict[tuple[int, str, str], tuple[float, float]]:
         """Absolute and relative tolerance of each output of these cases, from the reference just run on the inputs that stand there."""
-        found: dict[tuple[int, str, str], tuple[float, float]] = {}
-        places: dict[tuple[int, str, str], slice] = {}
         self.tools.board.clear()
-        for index, family in wanted:
-            buffers = self.buffers(index)
-            assert buffers.other is not None
-            for name in buffers.written:
-                if buffers.dtypes[name].kind != "float" and self._declared(name) is None:
-                    found[index, family, name] = (0.0, 0.0)
-                else:
-                    places[index, family, name] = self._compare(buffers.other, index, name, math.inf, 0.0)
-        words = self.tools.board.read()
+        return self._tolerances(wanted, self._errors(wanted), self.tools.board.read())
+
+    def _errors(self, wanted: Sequence[tuple[int, str]]) -> dict[tuple[int, str, str], slice]:
+        """Where the board has the reference's own error, for the outputs whose tolerance depends on it."""
+        return {
+            (index, family, name): self._compare(cast(Arena, self.buffers(index).other), index, name, math.inf, 0.0)
+            for index, family in wanted
+            for name in self.buffers(index).written
+            if self.buffers(index).dtypes[name].kind == "float" or self._declared(name) is not None
+        }
+
+    def _tolerances(
+        self, wanted: Sequence[tuple[int, str]], places: Mapping[tuple[int, str, str], slice], words: Words
+    ) -> dict[tuple[int, str, str], tuple[float, float]]:
+        found = {(index, family, name): (0.0, 0.0) for index, family in wanted for name in self.buffers(index).written}
         for key, place in places.items():
             index, _, name = key
             dtype = self.buffers(index).dtypes[name]
@@ -312,11 +341,12 @@ class Checker:
                         self._controls(index, family, wanted, proven)
                 if small:
                     self._dependence(call, index, family, seed, wanted, proven)
-                self.forget_reference(index)
+                self._forget_references([index])
         for index in range(len(self.spec.check), len(self.cases)):
             # From here on real shapes are compared with the original itself: their doubles are the largest buffers of all.
             self.buffers(index).wide = None
             self._calls.pop(index, None)
+        self.replays.forget()
         for what, argument in sorted(wanted - proven):
             problems.append(
                 {
@@ -363,6 +393,7 @@ class Checker:
                 self.wide = None
                 self._calls.clear()
                 self.noise.clear()
+                self.replays.forget()
                 return self._original_runs(call, index, family, seed)
         return None
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cupy as cp
+import cupyx
 import numpy as np
 from cupy.cuda import driver
 
@@ -74,24 +75,27 @@ class Board:
 
     def __init__(self) -> None:
         self._words = cp.zeros(self._SLOTS, cp.uint64)
-        self._used = 0
+        self._host: np.ndarray[Any, np.dtype[np.uint64]] = cupyx.empty_pinned(self._SLOTS, np.uint64)
+        self.used = 0
 
     def clear(self) -> None:
         """Forget what was taken; every slot taken from here on starts as zero."""
-        self._words.data.memset_async(0, 8 * self._used, cp.cuda.get_current_stream())
-        self._used = 0
+        self._words.data.memset_async(0, 8 * self.used, cp.cuda.get_current_stream())
+        self.used = 0
 
     def take(self, words: int) -> tuple[int, slice]:
         """The device address of so many words, and where `read` has them. Raises RuntimeError when the board is full."""
-        start, self._used = self._used, self._used + words
-        if self._used > self._SLOTS:
+        start, self.used = self.used, self.used + words
+        if self.used > self._SLOTS:
             raise RuntimeError("more results than the board has slots")
-        return int(self._words.data.ptr) + 8 * start, slice(start, self._used)
+        return int(self._words.data.ptr) + 8 * start, slice(start, self.used)
 
     def read(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """Everything taken since `clear`; waits for the device."""
-        words: np.ndarray[Any, np.dtype[np.uint64]] = cp.asnumpy(self._words[: self._used])
-        return words
+        stream = cp.cuda.get_current_stream()
+        self._words.data.copy_to_host_async(self._host.ctypes.data, 8 * self.used, stream)
+        stream.synchronize()
+        return self._host[: self.used].copy()
 
 
 class Tools:

@@ -150,8 +150,7 @@ class GpuRunner:
     def load(self, key: str, built: Built) -> None:
         """Put a candidate's machine code on the device under `key`."""
         self.start()
-        header = {"op": "load", "key": key, "entries": built.binary.entries, "launches": _plain(built.launches)}
-        self._request(header, [built.binary.cubin], timeout_s=20.0)
+        self._request({"op": "load", "load": _load(key, built)}, [built.binary.cubin], timeout_s=20.0)
 
     def keep(self, key: str, built: Built) -> None:
         """As `load`, but only if it is not there already."""
@@ -159,10 +158,19 @@ class GpuRunner:
             self.load(key, built)
             self._kept[key] = built.identity
 
-    def verify(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
-        """Run checks in order until one fails: `failure` (None or data), `checks` run, `seconds`."""
-        plan = [(c.case, c.family, c.seed) for c in checks]
-        return self._request({"op": "verify", "key": key, "plan": plan}, timeout_s=timeout_s)
+    def verify(
+        self, key: str, checks: Sequence[Check], *, timeout_s: float, built: Built | None = None
+    ) -> Mapping[str, Any]:
+        """Run checks in order until one fails: `failure` (None or data), `checks` run, `seconds`.
+
+        With `built`, first put that on the device under `key`, as `load` does.
+        """
+        header: dict[str, Any] = {"op": "verify", "key": key, "plan": [(c.case, c.family, c.seed) for c in checks]}
+        if built is None:
+            return self._request(header, timeout_s=timeout_s)
+        self.start()
+        header["load"] = _load(key, built)
+        return self._request(header, [built.binary.cubin], timeout_s=timeout_s)
 
     def repeats(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
         """Run each check twice: `argument` is the first output that differs to the last bit (with its `case`), or None."""
@@ -264,6 +272,10 @@ class GpuRunner:
             else:
                 self._worker.close(_WATCHER_S if self._watcher else 2.0)
             self._worker = self._greeting = None
+
+
+def _load(key: str, built: Built) -> dict[str, Any]:
+    return {"key": key, "entries": built.binary.entries, "launches": _plain(built.launches)}
 
 
 def _plain(launches: Sequence[Sequence[LaunchConfig]]) -> list[list[tuple[Any, ...]]]:

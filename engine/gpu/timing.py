@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +32,8 @@ MAX_SET_BYTES = 2 << 30
 FLUSHED = 2  # times the L2: what more pushes out no more of what a kernel reads (benchmarks/cold.py)
 WARM_UP_S = 0.003
 PAUSE_S = 0.02  # a GPU that was busy so short a time ago has not lowered its clocks
-# Of the bar, the speed below which a candidate is given up after so many cold launches: two tell 30 % apart, four 15 %.
-GIVE_UP = ((2, 0.7), (4, 0.85))
+# Of the bar, the speed below which a candidate is given up after so many cold launches: two tell 30 % apart, three 15 %.
+GIVE_UP = ((2, 0.7), (3, 0.85))
 _SET_SEED = 1  # of the first set's inputs; the salt, new in every round, makes them new
 
 
@@ -61,9 +61,9 @@ class Contestant:
     graph: Any = None
     samples_us: list[float] = field(default_factory=list)
 
-    def launch_each(self, stream: Any) -> None:
+    def launch_each(self) -> None:
         for call in self.calls:
-            call(stream)
+            call(cp.cuda.get_current_stream())
 
 
 class Timer:
@@ -78,8 +78,6 @@ class Timer:
         self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(3 * FINAL.batch)]
         self._busy_until = 0.0
         self._yardsticks = Yardsticks()
-        self._recording = cp.cuda.Stream(non_blocking=True)
-        self._graphs: dict[tuple[object, ...], Any] = {}
         self._salt = cp.zeros(1, cp.uint64)
         self._drawn: set[int] = set()  # cases whose buffers hold inputs
 
@@ -96,20 +94,20 @@ class Timer:
     def _warm_up(self, call: Call, buffers: CaseBuffers, most_us: float = math.inf) -> tuple[list[float], bool]:
         """Cold single launches in µs, and whether there is no hope: all are above `most_us` by more than so few can be wrong.
 
-        Four launches, of which the last three count, and after a pause as many as warm the clocks up; fewer where there is no hope.
+        Three launches, of which the last two count, and after a pause as many as warm the clocks up; fewer where there is no hope.
         """
         begin = time.perf_counter()
         needed_s = WARM_UP_S if begin - self._busy_until > PAUSE_S else 0.0
         times: list[float] = []
         hopeless = False
-        while not hopeless and (len(times) < 4 or (time.perf_counter() - begin < needed_s and len(times) < 30)):
+        while not hopeless and (len(times) < 3 or (time.perf_counter() - begin < needed_s and len(times) < 30)):
             buffers.reset(buffers.main, 0)
             times.append(self._once(call, 0))
             share = max((share for count, share in GIVE_UP if len(times) >= count), default=0.0)
             warm = time.perf_counter() - begin >= needed_s
-            hopeless = warm and most_us < share * min(times[-3:]) and min(times[-3:]) > GRAPH_BELOW_US
+            hopeless = warm and most_us < share * min(times[-2:]) and min(times[-2:]) > GRAPH_BELOW_US
         self._busy_until = time.perf_counter()
-        return times[-3:], hopeless
+        return times[-2:], hopeless
 
     def _once(self, call: Call, slot: int) -> float:
         start, stop = self._events[slot]
@@ -165,7 +163,7 @@ class Timer:
             others = sets[1:span] if graph else []
             contestant = Contestant([call, *(Call(loaded, launches, s.arguments(s.main)) for s in others)])
             if graph:
-                contestant.graph = self._record(contestant.launch_each)
+                contestant.graph = self.checker.replays.record(contestant.launch_each)
                 contestant.graph.launch(self.stream)
             contestants.append(contestant)
         failure, host_over_events = self._rounds(index, contestants, sets, effort, seed, bar)
@@ -175,19 +173,6 @@ class Timer:
             "host_over_events": host_over_events,
             "given_up": False,
         }
-
-    def _record(self, work: Callable[[Any], None]) -> Any:
-        """What `work` enqueues on the stream it gets, as a CUDA graph."""
-        with self._recording:
-            self._recording.begin_capture()
-            work(self._recording)
-            return self._recording.end_capture()
-
-    def _kept(self, key: tuple[object, ...], work: Callable[[Any], None]) -> Any:
-        """The graph of work that is the same for every candidate: recorded once."""
-        if key not in self._graphs:
-            self._graphs[key] = self._record(work)
-        return self._graphs[key]
 
     def _rounds(
         self, index: int, contestants: list[Contestant], sets: list[CaseBuffers], effort: Effort, seed: int, bar: float
@@ -245,7 +230,7 @@ class Timer:
                 self._before(index, c, sets, poison=int(order.integers(2)))
                 start.record(self.stream)
                 if c.graph is None:
-                    c.launch_each(self.stream)
+                    c.launch_each()
                 else:
                     c.graph.launch(self.stream)
                 stop.record(self.stream)
@@ -257,22 +242,22 @@ class Timer:
         self._salt[...] = secrets.randbits(63)
         address = int(self._salt.data.ptr)
 
-        def redraw(stream: Any) -> None:
+        def redraw() -> None:
             for i, buffers in enumerate(sets):
                 buffers.redraw(_SET_SEED + i, address)
 
-        self._kept(("redraw", index, len(sets)), redraw).launch(self.stream)
+        self.checker.replays.run(("redraw", index, len(sets)), redraw)
 
     def _before(self, index: int, contestant: Contestant, sets: list[CaseBuffers], poison: int) -> None:
         used = sets[: len(contestant.calls)]
         word = poison if self.checker.defences.poison else None
 
-        def reset(stream: Any) -> None:
+        def reset() -> None:
             for buffers in used:
                 buffers.reset(buffers.main, word)
             self.flush()
 
-        self._kept(("reset", index, len(used), word), reset).launch(self.stream)
+        self.checker.replays.run(("reset", index, len(used), word), reset)
 
     def _after(self, index: int, candidate: Contestant, sets: list[CaseBuffers], seed: int) -> dict[str, Any] | None:
         """What is wrong with what the candidate's last timed launches left: guard zones of all, results of the last and the first.
@@ -296,9 +281,7 @@ class Timer:
                 first.redraw(_SET_SEED + number, int(self._salt.data.ptr))
             else:
                 first.draw(seed, "declared", widen=False)
-            self.checker.run_reference(index, 0)
             failure = failure or self.checker.compare([(used[number].main, index, "declared")])
-            self.checker.forget_reference(index)
         if failure:
             failure["reason"] = f"right before timing, but while timed {failure['reason']}"
         return failure

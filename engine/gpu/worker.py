@@ -40,11 +40,10 @@ class _Session:
         self.timer = None if tools.bare else Timer(self.checker)
         self.loaded: dict[str, tuple[Any, Any]] = {"original": (original, self.launches)}
 
-    def load(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
+    def load(self, figures: dict[str, Any], blobs: list[bytes]) -> None:
         from engine.gpu.device import Loaded
 
-        self.loaded[header["key"]] = (Loaded(blobs[0], header["entries"]), _launches(header["launches"]))
-        return {}
+        self.loaded[figures["key"]] = (Loaded(blobs[0], figures["entries"]), _launches(figures["launches"]))
 
     def validate(self) -> dict[str, Any]:
         problems = self.checker.validate()
@@ -198,6 +197,8 @@ def main() -> int:
         out: list[bytes] = []
         try:
             answer: dict[str, Any]
+            if session and "load" in header:
+                session.load(header["load"], blobs)
             match header["op"]:
                 case "hello":
                     from engine.gpu.device import Tools
@@ -211,7 +212,7 @@ def main() -> int:
                     session = _Session(tools, header, blobs)
                     answer = {}
                 case "load" if session:
-                    answer = session.load(header, blobs)
+                    answer = {}
                 case "validate" if session:
                     answer = session.validate()
                 case "verify" if session:

@@ -350,7 +350,7 @@ _ANSWERS = (
     b"<think>hm</think>\n### Another block\n```cuda\n__global__ void scale(const float* x, float* y, int n) { }\n```\n",
 )
 _FRAME = io.BytesIO()
-wire.send(_FRAME, {"op": "load", "key": "candidate"}, [b"abc", b""])
+wire.send(_FRAME, {"op": "load", "load": {"key": "candidate"}}, [b"abc", b""])
 
 
 TARGETS = (
