@@ -52,7 +52,9 @@ def test_the_fixed_sample_lacks_the_patterns_that_give_its_attack_away(tmp_path:
         host, device = [], []
         for case in spec.check:
             host.append(generate(spec, case, seed, "declared")["x"])
-            drawn = figures(spec, case, spec.argument("x"), 0, "declared")  # there a seed is the salt of what was recorded
+            drawn = figures(
+                spec, case, spec.argument("x"), 0, "declared"
+            )  # there a seed is the salt of what was recorded
             assert drawn is not None
             device.append(_device_draw(drawn, seed, host[-1].size))
         for values in (np.concatenate(host), np.concatenate(device)):
