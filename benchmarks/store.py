@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from benchmarks.counters import StoredCounters
-from engine.evaluate.model import Built, Evaluator, NotBuilt, Signals
+from engine.evaluate.model import Built, Evaluator, NotBuilt, Signals, nothing
 from engine.front.client import Front
 from engine.machine import Machine
 from engine.model import Evaluation, Program
@@ -96,10 +96,10 @@ class SharedEvaluator:
     def signals(self) -> Signals:
         return self.inner.signals
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         if self._opened is None:
             begin = time.monotonic()
-            self._opened = self.inner.open(original)
+            self._opened = self.inner.open(original, ready)
             self.measuring_s += time.monotonic() - begin
             device = self.signals.device
             self.store = Store(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from engine import guardrails
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
 from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built, NotBuilt, Signals
+from engine.evaluate.model import Built, NotBuilt, Signals, nothing
 from engine.evaluate.speeds import Speeds
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
 from engine.predict.predictor import Predictor
@@ -88,9 +88,10 @@ class CpuEvaluator:
 
     # ---- the original
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         begin = time.perf_counter()
         built = self._builder.original(original)
+        ready()
         where = self._spec.origin or self._spec.file
         try:
             binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)

@@ -14,7 +14,7 @@ from typing import Any, cast
 from engine import guardrails
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import WIN, Built, Signals
+from engine.evaluate.model import WIN, Built, Signals, nothing
 from engine.evaluate.samples import beside_incumbent, beside_original, floors_us, judge
 from engine.gpu.monitor import disturbance
 from engine.gpu.runner import DeviceFault, GpuRunner, Wide
@@ -84,11 +84,12 @@ class GpuEvaluator:
 
     # ---- the original
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         built = self._builder.original(original)
         begin = time.perf_counter()
         wide = self._widened(built)
         compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
+        ready()
         device = self._runner.start()
         for case in (*self._spec.check, *self._spec.time):
             needed = bytes_needed(self._spec, case)

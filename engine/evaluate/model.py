@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,14 +44,21 @@ class Signals:
     missing: tuple[str, ...] = ()
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 class Evaluator(Protocol):
     """Builds and evaluates candidates of one spec against its original. `build` is thread-safe, the rest is not."""
 
     @property
     def signals(self) -> Signals: ...
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
-        """Build and validate the original. Raises RefusedError when the spec proves nothing, CompileError, SourceError."""
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
+        """Build and validate the original. Raises RefusedError when the spec proves nothing, CompileError, SourceError.
+
+        `ready` is called as soon as candidates can be built, before the original is validated.
+        """
         ...
 
     def build(self, program: Program) -> Built:

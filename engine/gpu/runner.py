@@ -166,11 +166,9 @@ class GpuRunner:
         With `built`, first put that on the device under `key`, as `load` does.
         """
         header: dict[str, Any] = {"op": "verify", "key": key, "plan": [(c.case, c.family, c.seed) for c in checks]}
-        if built is None:
-            return self._request(header, timeout_s=timeout_s)
-        self.start()
-        header["load"] = _load(key, built)
-        return self._request(header, [built.binary.cubin], timeout_s=timeout_s)
+        if built is not None:
+            header["load"] = _load(key, built)
+        return self._request(header, [built.binary.cubin] if built is not None else (), timeout_s=timeout_s)
 
     def repeats(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
         """Run each check twice: `argument` is the first output that differs to the last bit (with its `case`), or None."""

@@ -227,20 +227,26 @@ class _Run:
     ) -> TuneResult:  # fmt: skip
         begin, options = self.begin, self.options
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
+        executor = ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build")
+        ahead = self.machine.jobs + SPARE
+        tuner = Tuner(
+            self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
+            in_flight=ahead, journal=journal, on_progress=on_progress,
+        )  # fmt: skip
+
+        def ready() -> None:
+            if not self.strategy.patient and not options.resume:  # else what is told first changes what is wanted first
+                tuner.begin(min(ahead, options.budget.candidates or ahead))
+
         try:
             try:
                 self.machine.compiler.warm(None if self.front is None else 1)  # beside setting up the device
                 if self.front is not None:
                     self.front.warm(self.program)
-                built, original = self.evaluator.open(self.program)
+                built, original = self.evaluator.open(self.program, ready)
             except OptimlError:
                 journal.withdraw()
                 raise
-            executor = ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build")
-            tuner = Tuner(
-                self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
-                in_flight=self.machine.jobs + SPARE, journal=journal, on_progress=on_progress,
-            )  # fmt: skip
             tuner.start(built, original)
             earlier = (len(tuner.tried), tuner.evaluations)  # of the run that this one goes on with
             setup_s = time.monotonic() - begin
@@ -282,6 +288,7 @@ class _Run:
                 raise problem
             return result
         finally:
+            executor.shutdown(wait=False, cancel_futures=True)
             journal.close()
 
     def _settings(self) -> dict[str, str]:

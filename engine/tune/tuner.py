@@ -83,6 +83,7 @@ class Tuner:
         self._codes[built.identity] = (0, evaluation)
         if default is not None and default in self.feasible.points:
             self.strategy.tell(Trial(default), 0.0)
+            self._chosen = ()  # it may be among what was asked for before
         earlier = list(self._journal.entries()) if self._journal is not None else []
         for entry in earlier:
             self._take_over(entry)
@@ -154,8 +155,8 @@ class Tuner:
             self._write()
 
     def _steps(self, budget: Budget, idle: int | None, device: Executor) -> Iterator[Sequence[Future[Built]]]:
-        # Where time is what ends the search, or nothing that is told changes what comes next, the next point is chosen while the last
-        # one is evaluated: among thousands of points a choice takes milliseconds. Else each evaluation has to tell what it can.
+        # The next point is chosen beside an evaluation, which takes milliseconds among thousands of points, unless evaluations are
+        # counted and each has to tell what it can.
         beside = budget.seconds is not None or not self.strategy.patient
 
         def more() -> bool:
@@ -166,9 +167,8 @@ class Tuner:
                 trial = self._for_device(self._there(self._chosen), self._chosen, more)
                 if trial is not None:
                     self._evaluate(trial, device, 1)
-            ended = self._ended(budget, idle)
             trials: Sequence[Trial] = ()
-            if not ended:
+            if not (ended := self._ended(budget, idle)):
                 trials = self._choose(budget)
                 ended = "" if trials else "every point was tried"
             if ended and not self._running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import engine.optimize
 import engine.search.loop
 from benchmarks.searches import overhead
 from engine.evaluate.analysis import Analysis
-from engine.evaluate.model import Built
+from engine.evaluate.model import Built, nothing
 from engine.model import Evaluation, Program
 from engine.optimize import optimize
 from engine.predict.targets import target_for
@@ -43,9 +44,9 @@ class Slow(ScriptedEvaluator):
         super().__init__()
         self._clock = clock
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         self._clock.passed_h += 5
-        built, evaluation = super().open(original)
+        built, evaluation = super().open(original, ready)
         return built, replace(evaluation, stage_s={"validate": 2 * 3600})
 
     def confirm(self, built: Built) -> Evaluation:
@@ -143,9 +144,9 @@ def test_every_worker_is_started_beside_the_device(tmp_path: Path, monkeypatch: 
     log: list[str] = []
 
     class Opening(ScriptedEvaluator):
-        def open(self, original: Program) -> tuple[Built, Evaluation]:
+        def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
             log.append("open")
-            return super().open(original)
+            return super().open(original, ready)
 
     with scripted(Opening()) as machine:
         monkeypatch.setattr(machine.compiler, "warm", lambda count: log.append("compilers"))

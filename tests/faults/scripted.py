@@ -12,7 +12,7 @@ from unittest import mock
 
 import engine.evaluate.analysis
 from engine.errors import CompileError
-from engine.evaluate.model import Built, NotBuilt, Signals
+from engine.evaluate.model import Built, NotBuilt, Signals, nothing
 from engine.machine import Machine
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
 from engine.optimize import Options
@@ -71,7 +71,7 @@ class ScriptedEvaluator:
     def signals(self) -> Signals:
         return Signals("measured", {"name": "scripted"})
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         return self._built(original), Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0))
 
     def build(self, program: Program) -> Built:

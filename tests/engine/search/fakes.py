@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.evaluate.model import Built, NotBuilt, Signals
+from engine.evaluate.model import Built, NotBuilt, Signals, nothing
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
 from engine.rules.model import Proposal
 from engine.source.model import Edit, Span
@@ -57,7 +58,7 @@ class FakeEvaluator:
     def signals(self) -> Signals:
         return Signals("measured", {"name": "fake"})
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         built = self.build(original)
         return built, self._evaluation(built)
 

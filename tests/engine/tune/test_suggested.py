@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +16,7 @@ from engine.config import Guardrails
 from engine.decode import decode
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built, Signals
+from engine.evaluate.model import Built, Signals, nothing
 from engine.machine import Machine, make_machine
 from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Program
 from engine.report.tuning import print_tuning
@@ -44,7 +45,7 @@ class Evaluator:
     def signals(self) -> Signals:
         return Signals("measured", {"name": "scripted"})
 
-    def open(self, original: Program) -> tuple[Built, Evaluation]:
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         built = self._builder.original(original)
         return built, self.confirm(built)
 
@@ -287,3 +288,38 @@ def test_comments_and_namespaces_are_no_hindrance(tmp_path, machine):
     patch = (out / "dispatch.patch").read_text()
     assert '+// optiml: kernel = "ns::saxpy<64, 1>"\n' in patch
     assert "+        ns::saxpy<256, 4><<<grid, 256>>>(a, x, y, n);\n" in patch
+
+
+@pytest.mark.parametrize(("strategy", "early"), [("exhaustive", True), ("random", True), ("model", False)])
+def test_the_first_points_are_built_beside_the_originals_validation(tmp_path, machine, strategy, early):
+    """The device waited for the first compiled point of every run. What depends on what is told first is asked for after that."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "saxpy.cu").write_text(TEXT)
+    built: list[Program] = []
+
+    class Slow(Evaluator):
+        def open(self, original, ready=nothing):
+            made = super().open(original, ready)
+            ready()
+            until = time.monotonic() + (10.0 if early else 0.5)
+            while len(built) < 2 and time.monotonic() < until:
+                time.sleep(0.01)
+            seen.append(len(built))
+            return made
+
+        def build(self, program):
+            built.append(program)
+            return super().build(program)
+
+    def evaluator(spec, root, spec_path, **named):
+        return Slow(spec, Builder(spec, root, machine.compiler, machine.target, spec_path))
+
+    seen: list[int] = []
+    options = TuneOptions(
+        path=tmp_path / "saxpy.cu", strategy=strategy, budget=Budget(candidates=4), out=tmp_path / "out"
+    )
+    with mock.patch.object(machine, "evaluator", evaluator):
+        result = tune(options, machine)
+    assert (seen[0] >= 2) is early
+    assert result.counts["configurations"] == 3  # the other point is the original
+    assert len({program.digest for program in built}) <= 4

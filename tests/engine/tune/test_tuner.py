@@ -46,7 +46,7 @@ class Evaluator:
     def signals(self):
         return Signals("measured", {"name": "fake"})
 
-    def open(self, original):
+    def open(self, original, ready=lambda: None):
         built = self.build(original)
         return built, self._evaluation(built)
 
