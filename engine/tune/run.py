@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.config import Guardrails
 from engine.errors import OptimlError, RefusedError, UsageError
-from engine.evaluate.model import Evaluator
+from engine.evaluate.model import Built, Evaluator
 from engine.folders import results_folder
 from engine.front.client import Front
 from engine.guardrails import LIMITS
@@ -48,7 +48,9 @@ from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
 
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
 _CONFIRMED = 3
-_RUN_OFF = 3  # points that are timed closely for each shape. Ours
+_RUN_OFF = 3  # points that are timed closely for each shape, and beside the best one. Ours
+_RUN_OFF_S = 1.0
+_ALIKE = math.log2(1.02)  # what a search's own timing may take for equal
 _TOLD = 200  # characters of a template in the journal's settings; with a digest of what is longer
 _MANY = 200  # points, from which on their texts are read in processes of their own. Ours
 # A shape gets a configuration of its own only where it gains so much over the general one. Ours.
@@ -313,10 +315,10 @@ class _Run:
         least = LEAST[self.evaluator.signals.mode]
         refused: list[Refusal] = []
         begin = time.monotonic()
-        for tried in tuner.best(_CONFIRMED):
+        for tried in self._run_off(tuner)[:_CONFIRMED]:
             if 2 ** (tried.value or 0.0) < least:
                 break
-            built = self.evaluator.build(program_at(self.program, self.template, tried.point))
+            built = self._built(tried)
             evaluation = self.evaluator.confirm(built)
             if _holds(evaluation, least):
                 evaluation = self.gate.judge(evaluation, self.program, built)
@@ -326,6 +328,24 @@ class _Run:
             refused.append(Refusal(tried.id, self._said(tried), evaluation))
         tuner.progress.stage_s["confirm"] = time.monotonic() - begin
         return None, refused
+
+    def _run_off(self, tuner: Tuner) -> list[Tried]:
+        """The fastest points, the best first: a search tells those apart by what suffices to go on, and here the best is named."""
+        begin, fastest = time.monotonic(), tuner.best(1 + _RUN_OFF)
+        if self.evaluator.signals.mode != "measured" or len(fastest) < 2:
+            return fastest
+        best, held = fastest[0], self._built(fastest[0])
+        for rival in fastest[1:]:
+            if (rival.value or 0.0) < (best.value or 0.0) - _ALIKE or time.monotonic() - begin > _RUN_OFF_S:
+                break
+            built = self._built(rival)
+            evaluation, against = self.evaluator.retime(built, held, 2)
+            if evaluation.outcome in PASSED and against is not None and against > 1.0:
+                best, held = rival, built
+        return [best, *(t for t in fastest if t is not best)]
+
+    def _built(self, tried: Tried) -> Built:
+        return self.evaluator.build(program_at(self.program, self.template, tried.point))
 
     def _said(self, tried: Tried) -> str:
         return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
@@ -355,8 +375,7 @@ class _Run:
             rivals = sorted(passed, key=lambda t: _case_us(t, index))
             for rival in rivals[:_RUN_OFF] if len(self.spec.time) > 1 else ():
                 if rival.point not in timed:
-                    built = self.evaluator.build(program_at(self.program, self.template, rival.point))
-                    timed[rival.point], _ = self.evaluator.retime(built, champion, 2)
+                    timed[rival.point], _ = self.evaluator.retime(self._built(rival), champion, 2)
                 measured = timed[rival.point].measurement
                 if measured is None or timed[rival.point].outcome not in PASSED:
                     continue
