@@ -29,7 +29,7 @@ GRAPH_BELOW_US = 20.0  # a launch this short drowns in the events' own noise (co
 GRAPH_SPAN_US = 200.0  # what one graph launch should last, so that events resolve it to 0.1 %
 MAX_SETS = 32
 MAX_SET_BYTES = 2 << 30
-FLUSHED = 2  # times the L2: what more pushes out no more of what a kernel reads (benchmarks/cold.py)
+FLUSHED = 2  # times the L2: what more pushes out no more of what a kernel reads (benchmarks/against_itself.py)
 WARM_UP_S = 0.003
 PAUSE_S = 0.02  # a GPU that was busy so short a time ago has not lowered its clocks
 # Of the bar, the speed below which a candidate is given up after so many cold launches: two tell 30 % apart, three 15 %.

@@ -7,10 +7,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from engine.evaluate.model import Built
-from engine.model import PASSED, Evaluation, Outcome
+from engine.model import PASSED, Evaluation, Outcome, Program
+from engine.search.journal import Entry
 from engine.tune.space import Point
 from engine.tune.strategy import Trial
+from engine.tune.template import Template
 
+EFFORT = "timed again, effort "
 # What is not the original's result. A point that takes too long or cannot be launched is only a bad point.
 WRONG = (Outcome.WRONG_RESULT, Outcome.MEMORY_ERROR, Outcome.RACE)
 
@@ -62,3 +65,16 @@ def mean_us(evaluation: Evaluation, *, original: bool) -> float:
     if not total:
         return 0.0
     return math.exp(sum(c.weight * math.log(c.original_us if original else c.candidate_us) for c in cases) / total)
+
+
+def entry_of(tried: Tried, template: Template, original: Program, built: Built | None, elapsed_s: float) -> Entry:
+    """What the journal keeps of an evaluated point."""
+    values = template.space.named(tried.point)
+    files = built.program.files if built is not None else original.files
+    changed = {k: v for k, v in files.items() if original.files.get(k) != v}
+    summary = "Set " + ", ".join(f"{n} = {v}" for n, v in values.items())
+    digest = built.program.digest if built is not None else ""
+    return Entry(
+        tried.id, 0, "tuner", template.name, dict(values), summary, digest, built.launches if built else (),
+        tried.evaluation, changed, elapsed_s,
+    )  # fmt: skip

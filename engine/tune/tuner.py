@@ -23,12 +23,13 @@ from engine.tune.feasible import Feasible, fits
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
 from engine.tune.template import Template
-from engine.tune.tried import WRONG, Mark, Running, Tried, mean_us, value_of
+from engine.tune.tried import EFFORT, WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
+_CHOOSING = 0.05  # of a search's time that choosing may take, where something is left of the last choice. Ours
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
 
 
@@ -69,6 +70,7 @@ class Tuner:
         self._original_us, self._earlier_s = 0.0, 0.0
         self._next_id = 1
         self._chosen: Sequence[Trial] = ()  # what was to be tried next when that was last asked
+        self._choosing_s = 0.0
         self._begin = time.monotonic()
         for point in feasible.points:
             if launches := template.launches(point):
@@ -114,7 +116,7 @@ class Tuner:
             return
         names = self.template.space.names
         point = tuple(int(entry.parameters[n]) for n in names)
-        effort = next((int(n.removeprefix(_EFFORT)) for n in entry.evaluation.notes if n.startswith(_EFFORT)), 0)
+        effort = next((int(n.removeprefix(EFFORT)) for n in entry.evaluation.notes if n.startswith(EFFORT)), 0)
         tried = Tried(entry.id, point, entry.evaluation, value_of(entry.evaluation), effort)
         self._note(tried, ran=entry.evaluation.outcome is not Outcome.DUPLICATE)
         if entry.evaluation.code_hash:
@@ -196,12 +198,20 @@ class Tuner:
         return trial
 
     def _choose(self, budget: Budget) -> Sequence[Trial]:
-        """What to try next, most wanted first, and have it built."""
-        begin = time.monotonic()
+        """What to try next, most wanted first, and have it built.
+
+        Where time ends the search, what is left of the last choice will do as long as choosing has taken more than its share: short
+        evaluations would wait for it, and what they tell changes little.
+        """
+        begin, spent_s = time.monotonic(), time.monotonic() - self._begin
         self._look_ahead()
-        trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
+        trials = [t for t in self._chosen if t.point in self._pending and not self._is_running(t)]
+        dear = budget.seconds is not None and self._choosing_s > _CHOOSING * spent_s
+        if not dear or len(trials) <= self._in_flight // 2:  # else compilers would have nothing to do
+            trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
         self._submit(trials)
         self._chosen = trials
+        self._choosing_s += time.monotonic() - begin
         self.book(SELECT, time.monotonic() - begin)
         return trials
 
@@ -359,7 +369,7 @@ class Tuner:
     ) -> None:  # fmt: skip
         """Tell the strategy of an evaluated point, and make it the best if it is."""
         if trial.effort:
-            evaluation = replace(evaluation, notes=(*evaluation.notes, f"{_EFFORT}{trial.effort}"))
+            evaluation = replace(evaluation, notes=(*evaluation.notes, f"{EFFORT}{trial.effort}"))
         tried = Tried(self._next_id, trial.point, evaluation, value_of(evaluation), trial.effort)
         self._next_id += 1
         if not self._later(trial):
@@ -413,22 +423,11 @@ class Tuner:
             tried, built = self._unwritten[0]
             begin = time.monotonic()
             if self._journal is not None:
-                self._journal.book(self._entry(tried, built))
+                self._journal.book(entry_of(tried, self.template, self._original, built, self.elapsed_s))
             self._unwritten.popleft()
             self.book(JOURNAL, time.monotonic() - begin)
         if written and self.trace:
             self._on_progress(self.progress)
-
-    def _entry(self, tried: Tried, built: Built | None) -> Entry:
-        values = self.template.space.named(tried.point)
-        files = built.program.files if built is not None else self._original.files
-        changed = {k: v for k, v in files.items() if self._original.files.get(k) != v}
-        summary = "Set " + ", ".join(f"{n} = {v}" for n, v in values.items())
-        digest = built.program.digest if built is not None else ""
-        return Entry(
-            tried.id, 0, "tuner", self.template.name, dict(values), summary, digest, built.launches if built else (),
-            tried.evaluation, changed, self.elapsed_s,
-        )  # fmt: skip
 
     def _note(self, tried: Tried, *, ran: bool) -> None:
         """Count an evaluated point and tell the strategy of it."""
@@ -494,6 +493,3 @@ class Tuner:
 
 class _Impossible(OptimlError):
     """What a point's compiled code uses does not fit the target."""
-
-
-_EFFORT = "timed again, effort "
