@@ -29,7 +29,6 @@ _CHECKED = 3  # points, the first ones evaluated, at which a template has to rep
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
 _PATIENCE_S = 0.02  # how long the device waits for the most wanted point before it takes the next
 _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is not: compilers take tenths of a second
-_CHOOSING = 0.05  # of a search's time that choosing may take, where something is left of the last choice. Ours
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
 
 
@@ -70,7 +69,6 @@ class Tuner:
         self._original_us, self._earlier_s = 0.0, 0.0
         self._next_id = 1
         self._chosen: Sequence[Trial] = ()  # what was to be tried next when that was last asked
-        self._choosing_s = 0.0
         self._begin = time.monotonic()
         for point in feasible.points:
             if launches := template.launches(point):
@@ -198,20 +196,12 @@ class Tuner:
         return trial
 
     def _choose(self, budget: Budget) -> Sequence[Trial]:
-        """What to try next, most wanted first, and have it built.
-
-        Where time ends the search, what is left of the last choice will do as long as choosing has taken more than its share: short
-        evaluations would wait for it, and what they tell changes little.
-        """
-        begin, spent_s = time.monotonic(), time.monotonic() - self._begin
+        """What to try next, most wanted first, and have it built."""
+        begin = time.monotonic()
         self._look_ahead()
-        trials = [t for t in self._chosen if t.point in self._pending and not self._is_running(t)]
-        dear = budget.seconds is not None and self._choosing_s > _CHOOSING * spent_s
-        if not dear or len(trials) <= self._in_flight // 2:  # else compilers would have nothing to do
-            trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
+        trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
         self._submit(trials)
         self._chosen = trials
-        self._choosing_s += time.monotonic() - begin
         self.book(SELECT, time.monotonic() - begin)
         return trials
 

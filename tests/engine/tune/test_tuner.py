@@ -389,25 +389,3 @@ def test_points_that_turn_out_to_be_known_are_booked_together(tmp_path):
     known = tuner.progress.outcomes[Outcome.DUPLICATE]
     assert known > 20
     assert len(asked) < len(tuner.tried) - known / 2
-
-
-@pytest.mark.parametrize(("seconds", "most"), [(None, 100), (60, 15)])
-def test_choosing_takes_its_share_where_time_ends_the_search(tmp_path, seconds, most):
-    """A choice took as long as the device needed for a point that is given up, and the device waited for each."""
-    asked = []
-
-    class Dear(Listed):
-        patient = True
-
-        def __init__(self, strategy):
-            super().__init__("exhaustive", Known(tuple(strategy._left), 0, None))
-
-        def ask(self, count):
-            asked.append(count)
-            time.sleep(0.02)
-            return super().ask(count)
-
-    tuner = run(tmp_path, Evaluator(), name="exhaustive", budget=40, wrap=Dear, seconds=seconds)
-    assert len(tuner.tried) == len({t.point for t in tuner.tried}) == 40
-    assert len(asked) <= most
-    assert len(asked) >= (40 if seconds is None else 3)
