@@ -3,7 +3,7 @@
     python benchmarks/against_itself.py [FILE ...] [--runs N]
 
 Each kernel is loaded twice, as original and as candidate, and timed as a suggestion is confirmed: the truth is 1. The figures are of
-this machine and of nothing else. Exit code 0.
+this machine and of nothing else. Exit code 0; 1 where a kernel cannot be measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.statistics import paired_ratio  # noqa: E402 - the path above makes it importable as a script
+from engine.errors import OptimlError  # noqa: E402 - the path above makes it importable as a script
+from engine.statistics import paired_ratio  # noqa: E402
 
 KERNELS = ("tuning/saxpy.cu", "tuning/row_sum.cu", "suite/topk.cu", "suite/spmv.cu")
 _READ_MB = (8, 16, 32, 64, 128)
@@ -91,9 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=int, default=3, help="of each kernel (default: 3)")
     chosen = parser.parse_args(arguments)
-    print("| kernel | speedup over itself | rounds |\n|---|---|---|")
+    print("| kernel | speedup over itself | rounds |\n|---|---|---|", flush=True)
     for path in chosen.files or [ROOT / "benchmarks" / kernel for kernel in KERNELS]:
-        ratios, rounds = beside_itself(path.resolve(), chosen.runs)
+        try:
+            ratios, rounds = beside_itself(path.resolve(), chosen.runs)
+        except OptimlError as error:
+            print(error, file=sys.stderr)
+            return 1
         print(f"| {path.name} | {', '.join(f'{r:.4f}' for r in ratios)} | {', '.join(map(str, rounds))} |", flush=True)
     print(f"\n| read, MB | {' | '.join(f'{f} MB flushed, µs' for f in _FLUSHED_MB)} |")
     print("|---:" * (1 + len(_FLUSHED_MB)) + "|")

@@ -97,7 +97,9 @@ class SharedEvaluator:
         return self.inner.signals
 
     def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
-        if self._opened is None:
+        if self._opened is not None:
+            ready()
+        else:
             begin = time.monotonic()
             self._opened = self.inner.open(original, ready)
             self.measuring_s += time.monotonic() - begin

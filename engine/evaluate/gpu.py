@@ -280,9 +280,8 @@ class GpuEvaluator:
         """
         reason: str | None = None
         measurement, against = Measurement((), 0.0, 0.0, 0.0, stable=False), None
+        monitor, said_of = self._runner.monitor, effort in _READ_AFTER
         for _ in range(_RETRIES):
-            monitor = self._runner.monitor
-            said_of = effort in _READ_AFTER
             before = monitor.recent() if said_of else None
             cases = range(len(self._spec.check), len(self._spec.check) + len(self._spec.time))
             seed = self._random.randrange(_SEEDS)

@@ -84,6 +84,20 @@ def test_what_takes_the_worker_down_costs_one_candidate(
     assert following.measurement.ratio == pytest.approx(2.0, rel=0.01)
 
 
+def test_an_interrupt_beside_a_timing_leaves_no_answer_for_the_next_request(bench: GpuEvaluator) -> None:
+    """NVML is asked while the worker is busy: its answer would have been taken for that to whatever was asked next."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert _evaluated(bench, "2.0").outcome is Outcome.ACCEPTED
+    with pytest.raises(KeyboardInterrupt):
+        bench._runner.time(["original", "candidate"], [0], "look", 1, bar=0.0, timeout_s=5.0, meanwhile=interrupted)
+    following = _evaluated(bench, "3.0")
+    assert following.measurement is not None
+    assert following.measurement.ratio == pytest.approx(3.0, rel=0.01)
+
+
 def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
 ) -> None:
