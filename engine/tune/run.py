@@ -229,18 +229,19 @@ class _Run:
     ) -> TuneResult:  # fmt: skip
         begin, options = self.begin, self.options
         journal = Journal(out / "journal.sqlite", self.program, self._settings(), resume=options.resume)
-        executor = ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build")
-        ahead = self.machine.jobs + SPARE
-        tuner = Tuner(
-            self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
-            in_flight=ahead, journal=journal, on_progress=on_progress,
-        )  # fmt: skip
-
-        def ready() -> None:
-            if not self.strategy.patient and not options.resume:  # else what is told first changes what is wanted first
-                tuner.begin(min(ahead, options.budget.candidates or ahead))
-
+        executor, ahead = ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build"), self.machine.jobs + SPARE
         try:
+            tuner = Tuner(
+                self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
+                in_flight=ahead, journal=journal, on_progress=on_progress,
+            )  # fmt: skip
+
+            def ready() -> None:
+                if (
+                    not self.strategy.patient and not options.resume
+                ):  # else what is told first changes what is wanted first
+                    tuner.begin(min(ahead, options.budget.candidates or ahead))
+
             try:
                 self.machine.compiler.warm(None if self.front is None else 1)  # beside setting up the device
                 if self.front is not None:
@@ -332,11 +333,13 @@ class _Run:
     def _run_off(self, tuner: Tuner) -> list[Tried]:
         """The fastest points, the best first: a search tells those apart by what suffices to go on, and here the best is named."""
         begin, fastest = time.monotonic(), tuner.best(1 + _RUN_OFF)
-        if self.evaluator.signals.mode != "measured" or len(fastest) < 2:
+        least = (fastest[0].value or 0.0) - _ALIKE if fastest else 0.0
+        rivals = [tried for tried in fastest[1:] if (tried.value or 0.0) >= max(least, 0.0)]
+        if self.evaluator.signals.mode != "measured" or not rivals:
             return fastest
         best, held = fastest[0], self._built(fastest[0])
-        for rival in fastest[1:]:
-            if (rival.value or 0.0) < (best.value or 0.0) - _ALIKE or time.monotonic() - begin > _RUN_OFF_S:
+        for rival in rivals:
+            if time.monotonic() - begin > _RUN_OFF_S:
                 break
             built = self._built(rival)
             evaluation, against = self.evaluator.retime(built, held, 2)
