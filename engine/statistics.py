@@ -33,8 +33,7 @@ class Interval:
 
 def paired_ratio(original_us: Sequence[float], candidate_us: Sequence[float], seed: int = 0) -> Interval:
     """The speedup of pairs measured side by side. Both sequences have the same length, at least 2, in microseconds."""
-    logs = np.log(np.asarray(original_us, float)) - np.log(np.asarray(candidate_us, float))
-    return _interval(_median(logs), _medians(logs, seed))
+    return weighted_ratio([(original_us, candidate_us)], [1.0], seed)
 
 
 def weighted_ratio(
@@ -46,18 +45,16 @@ def weighted_ratio(
     resampled = np.zeros(RESAMPLES)
     for place, ((original, candidate), weight) in enumerate(zip(pairs, weights, strict=True)):
         logs = np.log(np.asarray(original, float)) - np.log(np.asarray(candidate, float))
+        if len(logs) < 2:
+            raise ValueError("an interval needs at least two pairs")
         middle += weight / total * _median(logs)
         resampled += weight / total * _medians(logs, seed + place)
-    return _interval(middle, resampled)
-
-
-# What follows gives what NumPy's own `median` and `quantile` do: those take most of a small sample's time to look at their arguments.
-
-
-def _interval(middle: float, resampled: NDArray[np.float64]) -> Interval:
     ordered = np.sort(resampled)
     low, high = (_between(ordered, share * (len(ordered) - 1)) for share in (0.025, 0.975))
     return Interval(math.exp(middle), math.exp(low), math.exp(high))
+
+
+# What follows gives what NumPy's own `median` and `quantile` do: those take most of a small sample's time to look at their arguments.
 
 
 def _between(ordered: NDArray[np.float64], place: float) -> float:
@@ -71,8 +68,6 @@ def _median(logs: NDArray[np.float64]) -> float:
 
 
 def _medians(logs: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    if len(logs) < 2:
-        raise ValueError("an interval needs at least two pairs")
     lower, upper = (len(logs) - 1) // 2, len(logs) // 2
     resampled = np.partition(logs[_draws(len(logs), seed)], sorted({lower, upper}), axis=1)
     medians: NDArray[np.float64] = (resampled[:, lower] + resampled[:, upper]) / 2

@@ -32,6 +32,18 @@ def start() -> Worker:
     return Worker([sys.executable, "-c", _ECHO])
 
 
+class Room:
+    """Starts workers, as long as there is room for them."""
+
+    def __init__(self, *, refused: bool = False) -> None:
+        self.refused = refused
+
+    def start(self) -> Worker:
+        if self.refused:
+            raise OptimlError("there is no room")
+        return start()
+
+
 def ready(worker: Worker) -> None:
     worker.call({}, timeout_s=60)
 
@@ -93,18 +105,12 @@ def test_one_that_died_is_replaced(crew: Crew) -> None:
 
 
 def test_who_asks_is_told_why_none_starts_and_may_ask_again() -> None:
-    refuse = True
-
-    def maybe() -> Worker:
-        if refuse:
-            raise OptimlError("there is no room")
-        return start()
-
-    crew = Crew(maybe, ready, 2, at_once=2, ended="it is over")
+    room = Room(refused=True)
+    crew = Crew(room.start, ready, 2, at_once=2, ended="it is over")
     for _ in range(2):
         with pytest.raises(OptimlError, match="no room"):
             ask(crew, 1)
-    refuse = False
+    room.refused = False
     assert ask(crew, 1) == 1
     crew.close()
 
@@ -125,20 +131,14 @@ def test_while_one_works_a_second_that_does_not_start_is_nobodys_problem() -> No
 
 def test_who_asks_is_not_told_of_what_did_not_start_long_ago() -> None:
     """A second one did not start; when the first had ended, who asked next was told of the second instead of given a third."""
-    refuse = False
-
-    def maybe() -> Worker:
-        if refuse:
-            raise OptimlError("there is no room")
-        return start()
-
-    crew = Crew(maybe, ready, 2, at_once=2, ended="it is over")
+    room = Room()
+    crew = Crew(room.start, ready, 2, at_once=2, ended="it is over")
     ask(crew, 1)
-    refuse = True
+    room.refused = True
     crew.warm(2)
     with crew._changed:
         assert crew._changed.wait_for(lambda: not crew._starting, timeout=60)
-    refuse = False
+    room.refused = False
     crew._idle[-1].kill()
     assert ask(crew, 2) == 2
     crew.close()

@@ -31,3 +31,19 @@ def test_the_weighted_ratio_is_the_geometric_mean():
 def test_one_pair_gives_no_interval():
     with pytest.raises(ValueError, match="two pairs"):
         paired_ratio([1.0], [1.0])
+
+
+def test_no_pair_gives_no_interval():
+    with pytest.raises(ValueError, match="two pairs"):
+        paired_ratio([], [])
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 10, 61])
+def test_medians_and_quantiles_are_numpys(count):
+    rng = np.random.default_rng(count)
+    logs = rng.normal(0, 0.02, count)
+    found = paired_ratio(100 * np.exp(logs), np.full(count, 100.0), seed=7)
+    draws = np.random.default_rng(7).integers(0, count, (400, count))
+    low, high = np.quantile(np.median(logs[draws], axis=1), (0.025, 0.975))
+    expected = np.exp([np.median(logs), low, high])
+    assert [found.ratio, found.low, found.high] == pytest.approx(expected.tolist(), rel=1e-12)
