@@ -147,6 +147,7 @@ def optimize(
             evaluator,
             in_flight=machine.jobs + SPARE,
             seed=options.seed,
+            counted=options.budget.candidates is not None,
             foresee=foresight.soon,
         )
     try:
@@ -452,7 +453,7 @@ def _result(
         original=original,
         diagnosis=evidence[0].diagnosis if evidence else (),
         refused=tuple(refused),
-        counts={"candidates": progress.evaluated, "verified": progress.verified, **search.summary()},
+        counts={"candidates": progress.evaluated, "verified": progress.verified, **progress.by_outcome()},
         budget={"seconds": options.budget.seconds, "candidates": options.budget.candidates},
         seed=options.seed,
         search=options.search,

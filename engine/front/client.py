@@ -22,6 +22,7 @@ from engine.rules import RuleFailure
 from engine.rules.model import Family, Proposal, Target
 from engine.sandbox import NoSandbox, Sandbox, python_command
 from engine.source.model import Edit, Span
+from engine.source.parse import note_errors
 from engine.spec.model import KernelSpec
 from engine.threads import ONE_THREAD
 from engine.tune.feasible import Feasible
@@ -99,6 +100,8 @@ class Front(Analysis):
 
     def propose(self, program: Program) -> tuple[list[Proposal], list[RuleFailure]]:
         answer, _ = self._ask("propose", program)
+        for path, errors in answer["not_understood"].items():
+            note_errors(program.files[path], path, tuple(Span(*error) for error in errors))
         found = [_proposal(plain) for plain in answer["proposals"]]
         return found, [RuleFailure(**failure) for failure in answer["failures"]]
 

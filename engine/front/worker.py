@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from array import array
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,26 @@ def _build(builder: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str
 
 def _propose(analysis: Any, program: Any, header: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     found, failures = analysis.propose(program)
-    failed = [{"rule": f.rule, "error": f.error} for f in failures]
-    return {"proposals": [{**_plain(p), "makes": _made(program, p)} for p in found], "failures": failed}, []
+    return {
+        "proposals": [{**_plain(p), "makes": _made(program, p)} for p in found],
+        "failures": [{"rule": f.rule, "error": f.error} for f in failures],
+        "not_understood": _not_understood(program, {path for p in found for path in p.edits}),
+    }, []
+
+
+def _not_understood(program: Any, paths: set[str]) -> dict[str, list[tuple[int, int]]]:
+    """What the grammar did not understand of the files that proposals edit: who makes the edits asks that of each."""
+    from engine.errors import SourceError
+    from engine.source.edit import SOURCES
+    from engine.source.parse import not_understood
+
+    found = {}
+    for path in paths & set(program.files):
+        if not path.endswith(SOURCES):
+            continue
+        with suppress(SourceError):  # whoever edits it is told
+            found[path] = [(span.start, span.end) for span in not_understood(program.files[path], path)]
+    return found
 
 
 def _made(program: Any, proposal: Any) -> str | None:

@@ -123,9 +123,9 @@ class Journal:
                 if not resume:
                     held.callback(self._settle)
                     self._move("", _EARLIER)  # whatever state it is in
-                self._db = held.enter_context(
-                    contextlib.closing(sqlite3.connect(path, timeout=5, isolation_level=None))
-                )
+                # Who writes it has a thread of its own; calls do not overlap.
+                db = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+                self._db = held.enter_context(contextlib.closing(db))
                 self._open(original, settings, resume=resume)
                 self._held = held.pop_all()
         except BlockingIOError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -15,6 +15,7 @@ from engine.rules.model import Proposal
 from engine.search.journal import Entry, Journal
 from engine.search.parts import Feed, InnerSearch, Watch
 from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, ON_DEVICE, READ, SELECT, SPARE, Budget, Progress
+from engine.search.scribe import Scribe
 from engine.search.tree import TUNER, Node, NotYet, Tree
 from engine.search.underway import Booked, Running, Within
 from engine.source.edit import edit_program
@@ -49,7 +50,7 @@ class Search:
         self._feed, self._watch, self._inner = feed, watch, inner
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
-        self._on_incumbent, self._readers = on_incumbent, readers or executor
+        self._on_incumbent, self._readers, self._scribe = on_incumbent, readers or executor, Scribe(journal)
         tree.known = self._known
         self.progress = Progress()
         self.incumbent: Node | None = None
@@ -60,7 +61,7 @@ class Search:
         self._pending: _Builds = {}
         self._queued: deque[tuple[Node, Proposal]] = deque()  # templates whose turn comes
         self._within: list[Within] = []
-        self._booked: deque[Booked] = deque()
+        self._fresh: deque[Booked] = deque()  # in the tree, and who counts was not told yet
         self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
         self._awaited_with = 0  # nodes, when it said so
         self._earlier_s = 0.0
@@ -133,13 +134,14 @@ class Search:
         is done beside that. `then` is called once, on this thread, when the smaller budget `nearly` is spent.
         """
         self._device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        self._scribe.open()
         try:
             with attentive():
                 self._run(budget, nearly, then)
                 self._complete_all()
                 for within in list(self._within):  # it ends with what it has
                     self._advance(within, budget)
-                self._write_up()
+                self._write_up(all=True)
         finally:
             for within in self._within:
                 within.steps.close()
@@ -147,7 +149,7 @@ class Search:
                 self.tree.settle(parent)
             self._within, self._queued = [], deque()
             self._device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a candidate
-            self._write_down()
+            self._scribe.close()
 
     def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
         try:
@@ -158,6 +160,7 @@ class Search:
                 exhausted = self._fill(budget)
                 idle = not (self._pending or self._running or self._within)
                 if idle and exhausted and self._feed is not None and not self._spent(budget):
+                    self._write_up(all=True)  # it may have something to say of the last ones
                     with self._timed("waited for answers"):
                         came = self._feed.wait(budget.left_s(self.elapsed_s))
                     if came:
@@ -184,7 +187,7 @@ class Search:
         """Wait for something to go on with."""
         running: list[Future[Any]] = [running.answer for running in self._running]
         wanted = [future for within in self._within for future in within.wanted]
-        some = [*running, *self._pending, *wanted, *self._coming]
+        some = [*running, *self._pending, *wanted, *self._coming, *self._scribe.last]
         building = sum(not future.done() for future in (*self._pending, *wanted))
         waiting = time.monotonic()
         done, _ = wait(some, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
@@ -272,7 +275,7 @@ class Search:
         """Book what was counted beside the search, and let it count."""
         for seen in self._watch.arrivals() if self._watch is not None else ():
             self.tree.observe(self.tree.nodes[seen.node], seen.proxies)
-            self.journal.book_profile(seen.node, seen.metrics, seen.counters, seen.proxies)
+            self._scribe.book_profile(seen)
 
     def _build(self, program: Program, building: Future[Built]) -> None:
         if not building.set_running_or_notify_cancel():
@@ -290,7 +293,7 @@ class Search:
         with self._timed(BOOK):
             self.tree.settle(parent)
             evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
-            self._booked.append(Booked(*self._book(parent, proposal, parent.program, evaluation, None)))
+            self._keep(Booked(*self._book(parent, proposal, parent.program, evaluation, None)))
 
     def _finish(
         self, future: Future[Built], parent: Node, proposal: Proposal, program: Program, budget: Budget
@@ -333,7 +336,9 @@ class Search:
             left = Budget(
                 budget.left_s(self.elapsed_s), None if candidates is None else candidates - self.progress.evaluated
             )
-            steps = self._inner.search(parent.program, proposal, champion, left, self._executor, self._codes)
+            steps = self._inner.search(
+                parent.program, proposal, champion, left, self._executor, self._device, self._codes
+            )
             self._within.append(Within(parent, champion, steps))
             self._advance(self._within[-1], budget)
 
@@ -394,30 +399,30 @@ class Search:
             if first is not None:
                 self._codes.setdefault(first.identity, (node.id, evaluation))
                 best = self._crown(node, first, against)
-        self._booked.append(Booked(node, entry, first, best))
+            self._keep(Booked(node, entry, first, best))
 
-    def _write_up(self) -> None:
+    def _keep(self, booked: Booked) -> None:
+        self._scribe.book(booked)
+        self._fresh.append(booked)
+
+    def _write_up(self, *, all: bool = False) -> None:
         """What is left to do for candidates that are in the tree: nothing that the next evaluation has to wait for."""
-        for booked in self._write_down():  # all, before anybody is told of one
+        while self._fresh:
+            booked = self._fresh.popleft()
             built, evaluation = booked.built, booked.entry.evaluation
             if built is not None and self._watch is not None and evaluation.outcome in PASSED:
                 self._watch.passed(booked.node, built)  # which may wait for counters
-            with self._timed(BOOK):
-                if built is not None and booked.best:
+            if built is not None and booked.best:
+                with self._timed(BOOK):
                     self._on_incumbent(built, evaluation)
+        for booked, seconds in self._scribe.written(all=all):
+            self._stage(JOURNAL, seconds)
+            with self._timed(BOOK):
                 # Last: what it asks of the profiler about the node must find it known there.
                 if self._feed is not None:
                     self._feed.booked(booked.node)
-                self._on_progress(self.progress)
-
-    def _write_down(self) -> Sequence[Booked]:
-        """Put into the journal what is in the tree and not there yet, and give that."""
-        written = []
-        while self._booked:
-            with self._timed(JOURNAL):
-                self.journal.book(self._booked[0].entry)
-            written.append(self._booked.popleft())
-        return written
+                if self._scribe.done:  # it counts all that are in the tree
+                    self._on_progress(self.progress)
 
     def _book(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
@@ -488,10 +493,6 @@ class Search:
             yield
         finally:
             self._stage(stage, time.monotonic() - begin)
-
-    def summary(self) -> Mapping[str, int]:
-        """Candidates by outcome."""
-        return {outcome.value: n for outcome, n in sorted(self.progress.outcomes.items())}
 
 
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:

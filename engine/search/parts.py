@@ -67,11 +67,11 @@ class InnerSearch(Protocol):
 
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
+        device: Executor, known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
     ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
         """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code.
 
-        Gives the builds of which one is wanted before it can go on; it leaves the device free then.
+        Gives the builds of which one is wanted before it can go on; it leaves the `device`, which evaluates, free then.
         """
         ...
 

@@ -56,3 +56,7 @@ class Progress:
     outcomes: dict[Outcome, int] = field(default_factory=dict)
     stage_s: dict[str, float] = field(default_factory=dict)
     stopped: str = ""  # why the search ended
+
+    def by_outcome(self) -> dict[str, int]:
+        """Candidates by the outcome's name."""
+        return {outcome.value: n for outcome, n in sorted(self.outcomes.items())}

@@ -9,7 +9,7 @@ from engine.model import Program
 from engine.source.model import Edit, Span
 from engine.source.parse import not_understood, parse
 
-_SOURCES = (".cu", ".cuh")
+SOURCES = (".cu", ".cuh")
 
 
 def apply(data: bytes, edits: Iterable[Edit]) -> bytes:
@@ -44,7 +44,7 @@ def edit_program(program: Program, edits: Mapping[str, Iterable[Edit]]) -> Progr
             raise SourceError("an edit names a file that is not part of the program", path)
         data = program.files[path]
         listed = list(wanted)
-        if path.endswith(_SOURCES):
+        if path.endswith(SOURCES):
             errors = not_understood(data, path)
             for edit in listed:
                 for error in errors:

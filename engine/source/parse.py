@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Literal
@@ -25,6 +26,8 @@ from engine.source.model import (
 _LANGUAGE = tree_sitter.Language(tree_sitter_cuda.language())
 _BOM = b"\xef\xbb\xbf"
 _MAX_BYTES = 16 << 20
+_MOST_ERRORS = 512  # files of which it is kept
+_errors: OrderedDict[tuple[bytes, str], tuple[Span, ...]] = OrderedDict()
 _CALLS = frozenset({"call_expression"})
 _CONTAINERS = frozenset(
     {
@@ -131,11 +134,22 @@ def parse(data: bytes, path: str = "") -> Unit:
     )
 
 
-@lru_cache(maxsize=512)
 def not_understood(data: bytes, path: str = "") -> tuple[Span, ...]:
     """The `errors` of a file, where that is all that is asked for: a file without one is not read any further. Raises as `parse`."""
-    _check_text(data, path)
-    return parse(data, path).errors if tree_sitter.Parser(_LANGUAGE).parse(data).root_node.has_error else ()
+    errors = _errors.get((data, path))
+    if errors is None:
+        _check_text(data, path)
+        read = tree_sitter.Parser(_LANGUAGE).parse(data).root_node
+        errors = parse(data, path).errors if read.has_error else ()
+        note_errors(data, path, errors)
+    return errors
+
+
+def note_errors(data: bytes, path: str, errors: tuple[Span, ...]) -> None:
+    """Take from another process what `not_understood` said there of a file, so that it is not read here as well."""
+    _errors[data, path] = errors
+    if len(_errors) > _MOST_ERRORS:
+        _errors.popitem(last=False)
 
 
 def _check_text(data: bytes, path: str) -> None:

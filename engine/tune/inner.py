@@ -14,7 +14,7 @@ from engine.rules.model import Proposal, Target
 from engine.search.progress import EDIT, SELECT, Budget
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
-from engine.tune.strategy import Known, Trial, choose
+from engine.tune.strategy import EXHAUSTIVE_MOST, Known, Trial, choose
 from engine.tune.template import Template, program_at
 from engine.tune.tried import WRONG, Tried
 from engine.tune.tuner import Tuner
@@ -57,10 +57,13 @@ class TunerPart:
 
     def __init__(
         self, offers: Callable[[Program], Sequence[Offer]], target: Target, evaluator: Evaluator, *, in_flight: int, seed: int,
-        foresee: Callable[[Program], None] = lambda program: None,
+        counted: bool = True, foresee: Callable[[Program], None] = lambda program: None,
     ) -> None:  # fmt: skip
-        """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with."""
-        self._offers, self._foresee, self._target = offers, foresee, target
+        """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with.
+
+        Candidates are `counted` where their number ends the search; else its time does.
+        """
+        self._offers, self._foresee, self._target, self._counted = offers, foresee, target, counted
         self._evaluator, self._in_flight, self._seed = evaluator, in_flight, seed
         self._begun: dict[tuple[str, str], Future[Tuner]] = {}  # searches within templates that the tree has chosen
         self._done: dict[str, set[str]] = {}  # templates that a program is the tuned best of, by its digest
@@ -83,20 +86,21 @@ class TunerPart:
 
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        known: Mapping[tuple[object, ...], Twin],
+        device: Executor, known: Mapping[tuple[object, ...], Twin],
     ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
         """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it.
 
-        Gives the builds of which one is wanted before it can go on.
+        Gives the builds of which one is wanted before it can go on. `device` evaluates one point at a time.
         """
         begin = time.monotonic()
         tuner = self._begun_or_new(program, proposal, executor)
         tuner.enter(champion, known)
-        template, limit = tuner.template, min(self._most(tuner.feasible), left.candidates or POINTS)
+        template, most = tuner.template, self._most(tuner.feasible)
+        limit = min(most, left.candidates or most)
         tuner.book(SELECT, time.monotonic() - begin)
         outcome, reason = Outcome.SCREENED_OUT, ""
         try:
-            yield from tuner.steps(Budget(left.seconds, limit), _IDLE)
+            yield from tuner.steps(Budget(left.seconds, limit), device, _IDLE)
         except RefusedError as error:
             # What does not reproduce the original, or cannot be built, is no template: none of its points is worth a node.
             wrong = any(tried.evaluation.outcome in WRONG for tried in tuner.tried)
@@ -125,7 +129,10 @@ class TunerPart:
 
     def _most(self, points: Feasible) -> int:
         """How many points of a template are tried."""
-        return min(_FEW_POINTS if self._evaluator.signals.mode == "predicted" else POINTS, len(points.points))
+        few, there = self._evaluator.signals.mode == "predicted", len(points.points)
+        if not (self._counted or few) and there <= EXHAUSTIVE_MOST:
+            return there  # to choose among so few takes as long as to try the others
+        return min(_FEW_POINTS if few else POINTS, there)
 
     def ready(self, program: Program, proposal: Proposal, executor: Executor) -> None:
         """Have the points of the proposal's template built that will be tried first: else the device would wait for them."""

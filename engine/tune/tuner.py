@@ -132,24 +132,30 @@ class Tuner:
 
         Raises RefusedError where the template does not reproduce the original at one of the first points.
         """
-        for wanted in self.steps(budget):
-            begin = time.monotonic()
-            wait(wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
-            self.book("wait", time.monotonic() - begin)
+        device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        try:
+            for wanted in self.steps(budget, device):
+                begin = time.monotonic()
+                wait(wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+                self.book("wait", time.monotonic() - begin)
+        finally:
+            device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a point
 
-    def steps(self, budget: Budget, idle: int | None = None) -> Iterator[Sequence[Future[Built]]]:
+    def steps(self, budget: Budget, device: Executor, idle: int | None = None) -> Iterator[Sequence[Future[Built]]]:
         """As `run`, for who has something else to do meanwhile: gives the builds of which one is wanted before it can go on.
 
-        The device is free then. It ends as well where `idle` points were decided and not one of them was new machine code.
+        `device` evaluates one point at a time, and is free then. It ends as well where `idle` points were decided and not one of them
+        was new machine code.
         """
-        device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         try:
             yield from self._steps(budget, idle, device)
         except OptimlError:
-            device.shutdown(cancel_futures=True)  # who goes on without this template has the device to himself
+            # Who goes on without this template has the device to himself.
+            wait([running.answer for running in self._running if not running.answer.cancel()])
             raise
         finally:
-            device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a point
+            for running in self._running:
+                running.answer.cancel()
             for future in self._pending.values():
                 future.cancel()
             self._write()

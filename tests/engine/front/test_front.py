@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tree_sitter
 
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import OptimlError
@@ -75,6 +76,19 @@ def what(built: Built) -> tuple[Any, ...]:
         built.binary.resources,
         built.binary.entries,
     )
+
+
+def test_who_edits_a_program_that_a_worker_has_read_does_not_parse_it(
+    front: Front, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = known[2]
+    program = plain.replace({plain.kernel_file: plain.data + b"// read by a worker\n"})
+    found, _ = front.propose(program)
+    monkeypatch.setattr(tree_sitter, "Parser", lambda language: pytest.fail("it is parsed"))
+    for proposal in found:
+        if proposal.makes is not None:
+            assert edit_program(program, proposal.edits).digest == proposal.makes
+    assert any(proposal.makes for proposal in found)
 
 
 def test_says_and_builds_what_is_said_and_built_here(

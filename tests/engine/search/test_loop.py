@@ -375,7 +375,7 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
             template = Proposal("tuner", "tile", "Tune: tile", edit(of, "// speed 1.2 tile").edits, {}, 0.5)
             return [] if (of.digest, "tile") in self.done else [template]
 
-        def search(self, of, proposal, champion, left, executor, known):
+        def search(self, of, proposal, champion, left, executor, device, known):
             self.searched.append(of.digest)
             evaluator = FakeEvaluator()
             best = program(of.data.decode() + f"// speed 1.{5 + len(self.searched)} tiled\n")
@@ -433,9 +433,7 @@ def test_what_the_search_itself_takes_has_a_stage_each(tmp_path, monkeypatch):
     slow(engine.search.loop, "edit_program", 1.0)
     slow(search.tree, "select", 2.0)
     slow(search.tree, "add", 4.0)
-    slow(search.journal, "book", 8.0)
     search.run(Budget(candidates=1))
     stages = search.progress.stage_s
-    assert {name: stages[name] for name in ("edit", "select", "book", "journal")} == {
-        "edit": 1.0, "select": 2.0, "book": 4.0, "journal": 8.0
-    }  # fmt: skip
+    assert {name: stages[name] for name in ("edit", "select", "book")} == {"edit": 1.0, "select": 2.0, "book": 4.0}
+    assert stages["journal"] > 0  # which runs beside that (test_scribe.py)

@@ -27,7 +27,7 @@ class Templates:
             return []
         return [Proposal("tuner", f"tile {s}", "Tune", edit(of, f"// tuned {s}").edits, {}, 0.9) for s in self.speeds]
 
-    def search(self, of, proposal, champion, left, executor, known):
+    def search(self, of, proposal, champion, left, executor, device, known):
         speed = proposal.rule.split()[1]
         end = None if left.seconds is None else time.monotonic() + left.seconds
         self.active += 1

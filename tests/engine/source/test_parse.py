@@ -1,7 +1,12 @@
-import pytest
+from collections import OrderedDict
 
+import pytest
+import tree_sitter
+
+import engine.source.parse
 from engine.errors import SourceError
-from engine.source.parse import not_understood, parse
+from engine.source.model import Span
+from engine.source.parse import not_understood, note_errors, parse
 from tests.spent import spent
 
 SOURCE = b"""\
@@ -130,3 +135,20 @@ def test_ten_thousand_lines_are_quick():
 def test_what_is_not_understood_can_be_asked_alone(text):
     assert not_understood(text, "k.cu") == parse(text, "k.cu").errors
     assert bool(not_understood(text, "k.cu")) == (text is not SOURCE)
+
+
+def test_what_another_process_did_not_understand_of_a_file_is_not_read_here_again(monkeypatch):
+    """Each program that a search built upon was parsed once more, on the thread that feeds the device."""
+    monkeypatch.setattr(tree_sitter, "Parser", lambda language: pytest.fail("it is read"))
+    for number, errors in enumerate([(), (Span(1, 4),)]):
+        text = b"int of_another_process_%d;\n" % number
+        note_errors(text, "k.cu", errors)
+        assert not_understood(text, "k.cu") == errors
+
+
+def test_of_the_latest_files_alone_it_is_kept_what_was_not_understood(monkeypatch):
+    monkeypatch.setattr(engine.source.parse, "_MOST_ERRORS", 3)
+    monkeypatch.setattr(engine.source.parse, "_errors", OrderedDict())
+    for number in range(5):
+        assert not_understood(b"int kept_%d;\n" % number, "k.cu") == ()
+    assert [text for text, _ in engine.source.parse._errors] == [b"int kept_%d;\n" % n for n in (2, 3, 4)]

@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -187,6 +188,40 @@ def ended(steps):
         waited_s += time.monotonic() - begin
 
 
+@pytest.mark.parametrize(("step", "counted", "tried"), [(128, False, 28), (128, True, POINTS), (64, False, POINTS)])
+def test_where_time_ends_the_search_all_points_of_a_small_template_are_tried(step, counted, tried):
+    """To choose sixteen of so few took longer than to try the others."""
+    original = program(TEXT.replace("step 64", f"step {step}").replace("64..", f"{step}.."))
+    reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
+    part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0, counted=counted)
+    proposal = next(p for p in part.proposals(original) if p.rule == "constants")
+    assert proposal.tries == tried
+    left = Budget(candidates=100) if counted else Budget(seconds=60)
+    with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+        found, _ = ended(part.search(original, proposal, None, left, executor, device, {}))
+    assert found.points == tried
+
+
+def test_all_templates_are_evaluated_on_one_thread(tmp_path):
+    """Each started one of its own."""
+    threads = set()
+
+    class Noting(Evaluator):
+        def evaluate(self, built, incumbent, *, brief=False):
+            threads.add(threading.get_ident())
+            return super().evaluate(built, incumbent, brief=brief)
+
+    def double(program):
+        at = program.data.find(b"ITEMS = 1;")
+        edits = {"k.cu": (Edit(Span(at + 8, at + 9), "2"),)}
+        return [Proposal("rules", "double", "Double ITEMS", edits, prior=0.9)] if at >= 0 else []
+
+    search = start(tmp_path, Noting(), source=double)
+    search.run(Budget(seconds=60))
+    assert len(template_nodes(search)) > 1
+    assert len(threads) == 1
+
+
 def test_the_best_point_is_built_once_and_foreseen_whether_or_not_it_beats_the_incumbent():
     original = program(TEXT)
     evaluator, foreseen = Evaluator(), []
@@ -196,8 +231,8 @@ def test_the_best_point_is_built_once_and_foreseen_whether_or_not_it_beats_the_i
     rival = evaluator.build(program(TEXT.replace("#define BLOCK 256", "#define BLOCK 1024")))
     for champion in (None, dataclasses.replace(rival, text="(1, 1024)")):  # faster than every point
         evaluator.built.clear()
-        with ThreadPoolExecutor(2) as executor:
-            found, _ = ended(part.search(original, proposal, champion, Budget(None, None), executor, {}))
+        with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+            found, _ = ended(part.search(original, proposal, champion, Budget(None, None), executor, device, {}))
         assert found.against == (None if champion is None else 1.0)
         assert evaluator.built.count(values(found.program.data.decode())) == 1
         assert foreseen[-1] == found.program
@@ -220,8 +255,8 @@ def test_the_best_point_is_written_once():
             return getattr(template, name)
 
     counted = dataclasses.replace(proposal, template=Counted())
-    with ThreadPoolExecutor(2) as executor:
-        found, _ = ended(part.search(original, counted, None, Budget(None, None), executor, {}))
+    with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+        found, _ = ended(part.search(original, counted, None, Budget(None, None), executor, device, {}))
     best = tuple(found.proposal.parameters[name] for name in template.space.names)
     assert best in written
     assert len(set(written)) == len(written)
@@ -235,9 +270,9 @@ def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writi
     for _ in range(5):  # others may use the machine meanwhile
         part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0)
         proposal = next(p for p in part.proposals(original) if p.rule == "constants")
-        with ThreadPoolExecutor(2) as executor:
+        with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
             begin = time.monotonic()
-            found, waited_s = ended(part.search(original, proposal, None, Budget(None, None), executor, {}))
+            found, waited_s = ended(part.search(original, proposal, None, Budget(None, None), executor, device, {}))
             took_s = time.monotonic() - begin
         assert {"select", "edit"} <= set(found.stage_s)
         unbooked.append(took_s - waited_s - sum(found.stage_s.values()) - 0.1 * took_s)
@@ -253,7 +288,7 @@ def test_what_was_measured_beside_an_earlier_best_does_not_take_the_place_of_a_b
     part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0)
     proposal = next(p for p in part.proposals(original) if p.rule == "constants")
     rival = evaluator.build(program(TEXT))
-    with ThreadPoolExecutor(2) as executor:
-        found, _ = ended(part.search(original, proposal, rival, Budget(60.0, None), executor, {}))
+    with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+        found, _ = ended(part.search(original, proposal, rival, Budget(60.0, None), executor, device, {}))
     assert values(found.program.data.decode()) == max(evaluator.evaluated, key=lambda point: speed(*point))
     assert found.against == pytest.approx(speed(*values(found.program.data.decode())) / speed(256, 1), rel=1e-6)
