@@ -128,8 +128,12 @@ class Foresight:
         self._waiting: Future[None] | None = None
 
     def coming(self, program: Program) -> Future[Any] | None:
-        """The first thing that there is to wait for before the program is read in every way; None where it is."""
-        return next((coming for way in self._ways if (coming := way.coming(program)) is not None), None)
+        """The first thing that there is to wait for before the program is read in every way; None where it is.
+
+        All of them are asked for at once.
+        """
+        awaited = [way.coming(program) for way in self._ways]
+        return next((coming for coming in awaited if coming is not None), None)
 
     def read(self, program: Program) -> None:
         """Read it now, in this thread."""

@@ -132,3 +132,19 @@ def test_what_cannot_be_read_elsewhere_is_read_here() -> None:
         assert ahead.coming(program("a")) is None  # whoever waits for it does not wait for ever
         assert ahead(program("a")) == "here"
         assert ahead(program("b")) == "here"
+
+
+def test_what_is_waited_for_is_asked_for_in_all_ways_at_once() -> None:
+    """The templates of a program were asked for once its edits were there, and the search waited twice."""
+    both = threading.Barrier(2)
+
+    def slow(p: Program) -> str:
+        both.wait(10)
+        return "said"
+
+    with ThreadPoolExecutor(2) as aside:
+        ways = [Ahead(lambda p: pytest.fail("read here"), slow, aside) for _ in range(2)]
+        coming = Foresight(ways, aside).coming(program("a"))
+        assert coming is not None
+        assert coming.result(10) == "said"
+        assert [way(program("a")) for way in ways] == ["said", "said"]
