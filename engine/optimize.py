@@ -329,7 +329,7 @@ def _closed(search: Search, insight: Insight | None, part: Part | None) -> tuple
     said: tuple[str, ...] = ()
     if insight is not None:
         for stage, seconds in insight.stages().items():
-            search.progress.stage_s[stage] = search.progress.stage_s.get(stage, 0.0) + seconds
+            search.progress.spend(stage, seconds)
         with _booked(search, "profile"):
             said = insight.close()
     if part is not None:

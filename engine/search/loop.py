@@ -194,7 +194,7 @@ class Search:
         if not running:
             # Where the tree could say nothing and compilers had nothing to do for that, it is no time of theirs.
             idle = building < max(1, self._in_flight - SPARE)
-            self._stage(READ if self._coming and idle else "wait", time.monotonic() - waiting)
+            self.progress.spend(READ if self._coming and idle else "wait", time.monotonic() - waiting)
         return done
 
     def _occupy(self, budget: Budget) -> None:
@@ -232,6 +232,8 @@ class Search:
                 and self.progress.evaluated + len(self._pending) + running >= budget.candidates
             ):
                 return False
+            if budget.candidates is None and self._waited_for():
+                return False  # the rest is chosen beside it
             try:
                 with self._timed(SELECT):
                     chosen = self.tree.select()
@@ -262,6 +264,12 @@ class Search:
             self._readers.submit(self._read, program, building)
             self._pending[building] = (parent, proposal, program)
         return False
+
+    def _waited_for(self) -> bool:
+        """Whether the device has nothing to do although something is there for it."""
+        if self._running:
+            return False
+        return any(future.done() for future in self._pending) or any(within.ready for within in self._within)
 
     def _known(self, digest: str) -> bool:
         """Whether the program with this digest is in the tree, or is built or evaluated."""
@@ -359,7 +367,7 @@ class Search:
         if found.built is not None and found.built.identity in self._codes:
             evaluation = duplicate(found.built, self._codes[found.built.identity], evaluation.notes)
         for stage, spent in found.stage_s.items():
-            self._stage(stage, spent - evaluation.stage_s.get(stage, 0.0))  # which is booked with its node
+            self.progress.spend(stage, spent - evaluation.stage_s.get(stage, 0.0))  # which is booked with its node
         against = found.against if within.champion is self._champion else None  # measured beside another
         self._enter(within.parent, found.proposal, found.program, evaluation, found.built, against)
 
@@ -416,7 +424,7 @@ class Search:
                 with self._timed(BOOK):
                     self._on_incumbent(built, evaluation)
         for booked, seconds in self._scribe.written(all=all):
-            self._stage(JOURNAL, seconds)
+            self.progress.spend(JOURNAL, seconds)
             with self._timed(BOOK):
                 # Last: what it asks of the profiler about the node must find it known there.
                 if self._feed is not None:
@@ -471,20 +479,10 @@ class Search:
         self.progress.best_summary = node.proposal.summary if node.proposal else ""
 
     def _count(self, node: Node) -> None:
-        progress = self.progress
-        evaluation = node.evaluation
-        assert evaluation is not None
+        assert node.evaluation is not None
         tuned = self._inner is not None and node.proposal is not None and node.proposal.proposer == TUNER
-        progress.evaluated += self._inner.points_of(evaluation.notes) if tuned and self._inner is not None else 1
-        progress.elapsed_s = self.elapsed_s
-        progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
-        if evaluation.outcome in PASSED:
-            progress.verified += 1
-        for stage, seconds in evaluation.stage_s.items():
-            self._stage(stage, seconds)
-
-    def _stage(self, name: str, seconds: float) -> None:
-        self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
+        stands_for = self._inner.points_of(node.evaluation.notes) if tuned and self._inner is not None else 1
+        self.progress.count(node.evaluation, self.elapsed_s, stands_for)
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -492,7 +490,7 @@ class Search:
         try:
             yield
         finally:
-            self._stage(stage, time.monotonic() - begin)
+            self.progress.spend(stage, time.monotonic() - begin)
 
 
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:

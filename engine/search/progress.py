@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.model import Outcome
+from engine.model import PASSED, Evaluation, Outcome
 
 # Stages of the search's own work: asking the tree (and a strategy) what to try next, writing its text, booking what came of it.
 SELECT, READ, EDIT, BOOK, JOURNAL = "select", "read", "edit", "book", "journal"
@@ -56,6 +56,19 @@ class Progress:
     outcomes: dict[Outcome, int] = field(default_factory=dict)
     stage_s: dict[str, float] = field(default_factory=dict)
     stopped: str = ""  # why the search ended
+
+    def count(self, evaluation: Evaluation, elapsed_s: float, candidates: int = 1) -> None:
+        """Take in an evaluation, which may stand for several candidates, so many seconds after the start."""
+        self.evaluated += candidates
+        self.elapsed_s = elapsed_s
+        self.outcomes[evaluation.outcome] = self.outcomes.get(evaluation.outcome, 0) + 1
+        self.verified += evaluation.outcome in PASSED
+        for stage, seconds in evaluation.stage_s.items():
+            self.spend(stage, seconds)
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """Add time to a stage."""
+        self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
 
     def by_outcome(self) -> dict[str, int]:
         """Candidates by the outcome's name."""

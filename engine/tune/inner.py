@@ -97,7 +97,7 @@ class TunerPart:
         tuner.enter(champion, known)
         template, most = tuner.template, self._most(tuner.feasible)
         limit = min(most, left.candidates or most)
-        tuner.book(SELECT, time.monotonic() - begin)
+        tuner.progress.spend(SELECT, time.monotonic() - begin)
         outcome, reason = Outcome.SCREENED_OUT, ""
         try:
             yield from tuner.steps(Budget(left.seconds, limit), device, _IDLE)
@@ -121,7 +121,7 @@ class TunerPart:
         if built is None:
             built = self._evaluator.build(program_at(program, template, chosen.point))
         self.taken_over(built.program, template.name)
-        tuner.book(EDIT, time.monotonic() - begin)
+        tuner.progress.spend(EDIT, time.monotonic() - begin)
         taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)
         # Without a point that beat the champion side by side the template has none to offer in its place.
         against = None if champion is None else tuner.against or 1.0

@@ -137,7 +137,7 @@ class Tuner:
             for wanted in self.steps(budget, device):
                 begin = time.monotonic()
                 wait(wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
-                self.book("wait", time.monotonic() - begin)
+                self.progress.spend("wait", time.monotonic() - begin)
         finally:
             device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a point
 
@@ -208,7 +208,7 @@ class Tuner:
         trials = [t for t in self.strategy.ask(self._ahead(budget)) if not self._is_running(t)]
         self._submit(trials)
         self._chosen = trials
-        self.book(SELECT, time.monotonic() - begin)
+        self.progress.spend(SELECT, time.monotonic() - begin)
         return trials
 
     def _ended(self, budget: Budget, idle: int | None) -> str:
@@ -274,7 +274,7 @@ class Tuner:
         if not first.done() and (patience := self._patience(mine[first].point, budget.left_s(self.elapsed_s))):
             begin = time.monotonic()
             wait([first], timeout=patience)
-            self.book("wait", time.monotonic() - begin)
+            self.progress.spend("wait", time.monotonic() - begin)
         return self._there(trials)
 
     def _there(self, trials: Sequence[Trial]) -> Trial | None:
@@ -421,24 +421,18 @@ class Tuner:
             if self._journal is not None:
                 self._journal.book(entry_of(tried, self.template, self._original, built, self.elapsed_s))
             self._unwritten.popleft()
-            self.book(JOURNAL, time.monotonic() - begin)
+            self.progress.spend(JOURNAL, time.monotonic() - begin)
         if written and self.trace:
             self._on_progress(self.progress)
 
     def _note(self, tried: Tried, *, ran: bool) -> None:
         """Count an evaluated point and tell the strategy of it."""
         self.tried.append(tried)
-        progress, evaluation = self.progress, tried.evaluation
-        progress.evaluated += 1
-        progress.elapsed_s = self.elapsed_s
-        progress.outcomes[evaluation.outcome] = progress.outcomes.get(evaluation.outcome, 0) + 1
-        progress.verified += evaluation.outcome in PASSED
+        self.progress.count(tried.evaluation, self.elapsed_s)
         self.evaluations += ran
-        for stage, seconds in evaluation.stage_s.items():
-            self.book(stage, seconds)
         begin = time.monotonic()
         self.strategy.tell(Trial(tried.point, tried.effort), tried.value)
-        self.book(SELECT, time.monotonic() - begin)
+        self.progress.spend(SELECT, time.monotonic() - begin)
 
     def _crown(self, tried: Tried, built: Built | None, against: float | None) -> None:
         """Make a point the best if it beat the best side by side."""
@@ -465,10 +459,6 @@ class Tuner:
         self.trace.append(
             Mark(self.evaluations, self.progress.evaluated, self.elapsed_s, ratio, self._original_us / ratio)
         )
-
-    def book(self, name: str, seconds: float) -> None:
-        """Add time to a stage of the result."""
-        self.progress.stage_s[name] = self.progress.stage_s.get(name, 0.0) + seconds
 
     # ---- what came out
 

@@ -160,3 +160,30 @@ def test_what_is_waited_for_is_not_asked_again_before_anything_has_changed(tmp_p
     coming.set_result(None)
     search._fill(Budget(seconds=1.0))
     assert len(asks) == 3
+
+
+@pytest.mark.parametrize(("budget", "chosen"), [(Budget(seconds=60), {1, 2}), (Budget(candidates=6), {6})])
+def test_more_is_chosen_beside_what_is_there_for_the_device(tmp_path, monkeypatch, budget, chosen):
+    """The device had nothing to do until as many were chosen as can be built at once. A number of candidates is not chosen by chance."""
+    original, selected, first = program(), [], []
+
+    class Noting(FakeEvaluator):
+        def evaluate(self, built, incumbent):
+            first.append(len(selected))
+            return super().evaluate(built, incumbent)
+
+    evaluator = Noting()
+    tree = Tree(original, Factors(("1.5", "0.7", "1.1", "0.9", "1.2", "0.8")), 0)
+    journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
+    with ThreadPoolExecutor(2) as executor:
+        search = Search(tree, evaluator, journal, executor, in_flight=6)
+        search.start(*evaluator.open(original))
+        select = tree.select
+
+        def slow():
+            selected.append(time.sleep(0.05))  # the one before is built meanwhile
+            return select()
+
+        monkeypatch.setattr(tree, "select", slow)
+        search.run(budget)
+    assert first[0] in chosen
