@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import threading
 import time
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -62,15 +62,21 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(order=True)
+@dataclass(frozen=True, eq=False)
 class _Job:
-    priority: int
-    worth: float  # the negative of how much it is worth: a heap gives the smallest first
-    number: int
-    request: ProfileRequest = field(compare=False)
-    metrics: MetricSet = field(compare=False)
-    future: Future[Answer] = field(compare=False)
-    since: float = field(compare=False)
+    turn: tuple[int, float, int]  # by priority, then what is worth most, then what was asked first: the least is next
+    request: ProfileRequest
+    metrics: MetricSet
+    future: Future[Answer]
+    since: float
+
+    @property
+    def required(self) -> bool:
+        return self.turn[0] == Priority.REQUIRED
+
+    @property
+    def in_background(self) -> bool:
+        return self.turn[0] == Priority.BACKGROUND
 
 
 class ProfileService:
@@ -88,7 +94,7 @@ class ProfileService:
         prepare: Sequence[MetricSet] = (),
     ) -> None:  # fmt: skip
         self._source, self._gpu, self._share, self._batch, self._prepare = source, gpu, share, batch, tuple(prepare)
-        self._jobs: list[_Job] = []
+        self._jobs: defaultdict[str, list[_Job]] = defaultdict(list)  # by set of counters, the next one first
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._closing = self._concluding = False
@@ -114,8 +120,8 @@ class ProfileService:
                 closed = ProfileFailure(request.key, "closed", _LATE)
                 future.set_result(closed if refused else ProfileFailure(request.key, "no profiler", self.unusable))
                 return future
-            job = _Job(int(priority), -worth, next(self._numbers), request, metrics, future, time.monotonic())
-            heapq.heappush(self._jobs, job)
+            turn = int(priority), -worth, next(self._numbers)
+            insort(self._jobs[metrics.name], _Job(turn, request, metrics, future, time.monotonic()), key=_turn)
             self._changed.notify()
         return future
 
@@ -127,11 +133,13 @@ class ProfileService:
         """The search is about to end: from now on only what is required is begun; what waits besides is answered with a failure."""
         with self._changed:
             self._concluding = True
-            dropped = [job for job in self._jobs if job.priority != Priority.REQUIRED]
-            self._jobs = [job for job in self._jobs if job.priority == Priority.REQUIRED]
-            heapq.heapify(self._jobs)
-        for job in dropped:
-            _answer(job, ProfileFailure(job.request.key, "closed", _LATE))
+            waiting = self._take_all()
+            for job in waiting:
+                if job.required:
+                    self._jobs[job.metrics.name].append(job)
+        for job in waiting:
+            if not job.required:
+                _answer(job, ProfileFailure(job.request.key, "closed", _LATE))
 
     def settle(self, patience_s: float = 3.0) -> None:
         """The search has ended: `conclude`, and let what runs have the GPU first."""
@@ -143,7 +151,7 @@ class ProfileService:
         """Answer what waits with a failure, end the profiler and its thread, by force where it does not end in some seconds."""
         with self._changed:
             self._closing = True
-            waiting, self._jobs = self._jobs, []
+            waiting = self._take_all()
             self._changed.notify()
         for job in waiting:
             _answer(job, ProfileFailure(job.request.key, "closed", _LATE))
@@ -151,6 +159,12 @@ class ProfileService:
         if self._thread.is_alive():
             self._source.interrupt()
             self._thread.join(timeout=_KILLED_S)
+
+    def _take_all(self) -> list[_Job]:
+        """All that waits, with the lock held."""
+        waiting = [job for jobs in self._jobs.values() for job in jobs]
+        self._jobs.clear()
+        return waiting
 
     # ---- the thread
 
@@ -164,7 +178,7 @@ class ProfileService:
                 source.warm_up(metrics)
             running: _Batch | None = None
             while (jobs := self._next(wait=running is None)) is not None:
-                if jobs and running is not None and running.required and jobs[0].priority != Priority.REQUIRED:
+                if jobs and running is not None and running.required and not jobs[0].required:
                     self._finish(source, running)  # somebody waits for it: it waits for nobody
                     running = None
                 begun = self._begin_batch(source, jobs) if jobs else None
@@ -186,30 +200,23 @@ class ProfileService:
     def _give_up(self, why: str) -> None:
         with self._changed:
             self.unusable = why
-            waiting, self._jobs = self._jobs, []
+            waiting = self._take_all()
         for job in waiting:
             _answer(job, ProfileFailure(job.request.key, "no profiler", why))
 
     def _next(self, *, wait: bool) -> list[_Job] | None:
         """The next batch, all of one set of counters; [] where none is due yet, None at the end."""
         with self._changed:
-            while not self._jobs and not self._closing:
+            while not (batches := self._batches()) and not self._closing:
                 if not wait:
                     return []
                 self._changed.wait()
             if self._closing:
                 return None
-            self._jobs = [job for job in self._jobs if not job.future.cancelled()]
-            heapq.heapify(self._jobs)
-            if not self._jobs:
-                return []
-            sets: dict[str, list[_Job]] = {}  # the most urgent first; each has time of its own
-            for job in sorted(self._jobs):
-                sets.setdefault(job.metrics.name, []).append(job)
             alike: list[_Job] = []
             pauses: list[float] = []
-            for jobs in sets.values():
-                alike, pause_s = self._due(jobs[: self._batch])
+            for jobs in batches:  # each set of counters has time of its own
+                alike, pause_s = self._due(jobs)
                 if alike:
                     break
                 pauses.append(pause_s)
@@ -219,24 +226,40 @@ class ProfileService:
                 if wait:
                     self._changed.wait(min(pauses))
                 return []
-            chosen = {job.number for job in alike}
-            self._jobs = [job for job in self._jobs if job.number not in chosen]
-            heapq.heapify(self._jobs)
+            for job in alike:
+                self._jobs[job.metrics.name].remove(job)
             started = [job for job in alike if job.future.set_running_or_notify_cancel()]
             self._beginning = bool(started)
         return started
 
+    def _batches(self) -> list[list[_Job]]:
+        """What would be next of each set of counters, the most urgent first. With the lock held.
+
+        No more is looked at: hundreds wait of which the share has no time for most.
+        """
+        found = []
+        for jobs in self._jobs.values():
+            ready: list[_Job] = []
+            while len(ready) < min(self._batch, len(jobs)):
+                if jobs[len(ready)].future.cancelled():
+                    del jobs[len(ready)]
+                else:
+                    ready.append(jobs[len(ready)])
+            if ready:
+                found.append(ready)
+        return sorted(found, key=lambda ready: ready[0].turn)
+
     def _due(self, alike: list[_Job]) -> tuple[list[_Job], float]:
         """What of a batch may run now; where nothing may, for how long to wait in seconds."""
         first = alike[0]
-        if first.priority == Priority.REQUIRED:  # alone: what comes along would not count against the share
-            return [job for job in alike if job.priority == Priority.REQUIRED], 0.0
-        linger_s = _LINGER_BACKGROUND_S if first.priority == Priority.BACKGROUND else _LINGER_S
+        if first.required:  # alone: what comes along would not count against the share
+            return [job for job in alike if job.required], 0.0
+        linger_s = _LINGER_BACKGROUND_S if first.in_background else _LINGER_S
         waited = time.monotonic() - min(job.since for job in alike)
         if len(alike) < self._batch and waited < linger_s:
             return [], linger_s - waited
         affordable = self._affordable(first.metrics)
-        least = _LEAST if first.priority == Priority.BACKGROUND else 1
+        least = _LEAST if first.in_background else 1
         return ([], _TICK_S) if affordable < min(len(alike), least) else (alike[:affordable], 0.0)
 
     def _affordable(self, metrics: MetricSet) -> int:
@@ -290,7 +313,7 @@ class _Batch:
 
     @property
     def required(self) -> bool:
-        return self.jobs[0].priority == Priority.REQUIRED
+        return self.jobs[0].required
 
 
 class _Watch:
@@ -308,6 +331,10 @@ class _Watch:
     def __exit__(self, *error: object) -> None:
         self.held_s += time.monotonic() - self._since
         self._inner.__exit__(None, None, None)
+
+
+def _turn(job: _Job) -> tuple[int, float, int]:
+    return job.turn
 
 
 def _answer(job: _Job, answer: Answer) -> None:

@@ -15,7 +15,7 @@ NOTHING_LEFT = "nothing is left to try"
 # (benchmarks/landscapes.py --in-flight 18). Ours.
 _AHEAD_SHARE, _LEAST_AHEAD = 20, 4
 # Candidates or points at the device at once, where time is what ends the search: one runs, and the next need not be waited for. Ours.
-ON_DEVICE = 2
+ON_DEVICE = 3
 SPARE = 2  # builds that wait for a compiler, so that none of them waits for a build
 
 

@@ -9,6 +9,7 @@ from engine.profile import service
 from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure, ProfileRequest
 from engine.profile.service import Priority, ProfileService
 from engine.profile.turns import Turns
+from tests.spent import spent
 
 
 def request(key: str) -> ProfileRequest:
@@ -187,6 +188,21 @@ def test_what_is_worth_most_goes_first():
     assert all(f.result(20) for f in futures)
     running.close()
     assert [keys for name, keys in source.batches if name == "cheap"] == [["3.0", "2.0"], ["1.0", "0.5"]]
+
+
+def test_what_the_share_has_no_time_for_costs_those_that_ask_nothing():
+    """All of it was put in order again for each request, with the interpreter that the search needs: an eighth of the search's own time."""
+    gpu = Turns()
+    running = start(Source(gpu), gpu, share=0.0)
+    requests = [request(str(number)) for number in range(3000)]
+    with spent() as cost:
+        futures = []
+        for number, each in enumerate(requests):
+            futures.append(running.submit(each, CHEAP, worth=number % 7))
+            time.sleep(0.0002)  # the profiler's thread sees each
+    running.close()
+    assert all(future.result(0).kind == "closed" for future in futures)
+    assert cost.seconds < 3
 
 
 def test_one_sets_empty_purse_does_not_stop_the_other():
