@@ -96,7 +96,7 @@ def _where(record: Mapping[str, Any], name: str) -> str:
     dates = sorted({row["date"][:10] for row in rows})
     device = record["device"].get("name", "")
     if record.get("gpus_at_once", 1) > 1:
-        device += f", rows on {record['gpus_at_once']} of one machine at once"
+        device += f", rows on up to {record['gpus_at_once']} of one machine at once"
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     at = ", ".join(f"`{commit}`" for commit in commits if commit) or "(not known)"
     command = shlex.join(_plain(record["commands"][-1]))
