@@ -64,7 +64,8 @@ def main() -> int:
     from engine.spec.data import generate, scalars
     from engine.spec.find import find_spec
     from engine.tune.feasible import feasible
-    from engine.tune.run import TuneOptions, make_template
+    from engine.tune.run import TuneOptions
+    from engine.tune.wanted import make_template
 
     path = ROOT / "benchmarks" / "tuning" / f"{kernel}.cu"
     spec, spec_path = find_spec(ROOT, path)

@@ -41,8 +41,8 @@ def measure(place: Place, settings: Settings, kernel: str) -> Row:
     from engine.machine import make_machine
     from engine.search.progress import Budget
     from engine.tune import TuneOptions, tune
-    from engine.tune.run import make_template
     from engine.tune.template import program_at
+    from engine.tune.wanted import make_template
 
     theirs = _theirs(place, kernel, settings.seconds or SECONDS)
     timed = [r for r in theirs["rows"] if r["time_us"] is not None]

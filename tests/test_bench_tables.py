@@ -152,7 +152,7 @@ def test_the_page_shows_each_whole_record_with_its_command(tmp_path: Path) -> No
     assert "`optiml bench suite --seconds 60` at commit `abcdef0123`, 2026-01-02, a GPU." in text
     assert "| fast | 8.00 |" in text
     (tmp_path / "suite.json").write_text(json.dumps({**record, "gpus_at_once": 4}))
-    assert "2026-01-02, a GPU, rows on 4 of one machine at once." in results_page.page(tmp_path)
+    assert "2026-01-02, a GPU, rows on up to 4 of one machine at once." in results_page.page(tmp_path)
     (tmp_path / "controls.json").write_text(json.dumps({**record, "schema": "optiml.bench/9"}))
     with pytest.raises(UsageError, match="another version"):
         results_page.page(tmp_path)

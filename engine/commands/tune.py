@@ -46,6 +46,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--rule", metavar="NAME", help="let this rewrite rule write the template (NAME/2: its second form)"
     )
     parser.add_argument("--dispatch", action="store_true", help="generate code that selects the best values by shape")
+    parser.add_argument(
+        "--constants",
+        action="store_true",
+        help="also write what a rule's template came to with named constants, to be tuned again",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choices (default: 0)")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where results go (default: .optiml/<file>-<kernel>-tune/)"
@@ -97,6 +102,7 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
         where=tuple(arguments.where),
         rule=arguments.rule,
         dispatch=arguments.dispatch,
+        constants=arguments.constants,
         seed=arguments.seed,
         out=arguments.out.resolve() if arguments.out else None,
         resume=arguments.resume,

@@ -63,7 +63,7 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         f"{result.elapsed_s:.0f} s; {result.rates.get('configurations_per_s', 0.0):.1f} configurations a second while "
         f"searching; the search ended because {result.stopped}.", markup=False,
     )  # fmt: skip
-    patches = [p.patch for p in (result.best, result.dispatch) if p is not None and p.patch]
+    patches = [p.patch for p in (result.best, result.dispatch, result.constants) if p is not None and p.patch]
     for patch in patches:
         console.print(f"Patch: {out / patch}", markup=False, soft_wrap=True)
     if patches:

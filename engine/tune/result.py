@@ -15,6 +15,7 @@ from engine.tune.space import Excluded
 from engine.tune.tried import Mark
 
 SCHEMA = "optiml.tune/1"
+CONSTANTS_PATCH = "constants.patch"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,20 @@ class Dispatch:
 
 
 @dataclass(frozen=True)
+class Constants:
+    """The best point of a rule's template with its figures as named constants, which can be tuned again.
+
+    `names` are the constants by the rule's parameter, `fixed` the parameters that stay figures, `checked` points at which the text
+    with constants is the same machine code as what the rule writes.
+    """
+
+    names: Mapping[str, str]
+    fixed: tuple[str, ...]
+    checked: tuple[Mapping[str, int], ...]
+    patch: str
+
+
+@dataclass(frozen=True)
 class TuneResult:
     """One tuning run over one kernel. Times in seconds unless the name says otherwise."""
 
@@ -124,6 +139,7 @@ class TuneResult:
     spec: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    constants: Constants | None = None
     schema: str = SCHEMA
 
     def to_json(self) -> str:
@@ -133,5 +149,5 @@ class TuneResult:
 
 def write(result: TuneResult, folder: Path, patches: Mapping[str, bytes]) -> None:
     """Write result.json and the patches into `folder`; older patches that are not made anew go. Raises MachineError."""
-    found = {name: patches.get(name) for name in ("best.patch", "dispatch.patch")}
+    found = {name: patches.get(name) for name in ("best.patch", "dispatch.patch", CONSTANTS_PATCH)}
     write_files(folder, {**found, "result.json": result.to_json().encode()})

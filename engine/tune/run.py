@@ -22,8 +22,6 @@ from engine.model import PASSED, Evaluation, Outcome, Program
 from engine.optimize import LEAST
 from engine.provenance import provenance
 from engine.result import Refusal, check_version, keeps_suggestion
-from engine.rules import rules
-from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.progress import INTERRUPTED, SPARE, Budget, Progress
 from engine.source.load import load_program, repository_root
@@ -32,19 +30,29 @@ from engine.spec.find import find_spec
 from engine.spec.model import KernelSpec
 from engine.suggest import Gate
 from engine.threads import attentive
-from engine.tune.declare import declared
 from engine.tune.dispatch import NothingToSelect, possible
 from engine.tune.feasible import Feasible, check_left, feasible
-from engine.tune.offers import rule_templates
 from engine.tune.probe import probe
-from engine.tune.result import SCHEMA, General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.result import (
+    CONSTANTS_PATCH,
+    SCHEMA,
+    Constants,
+    General,
+    ShapeBest,
+    SpaceInfo,
+    TemplateInfo,
+    TuneResult,
+    write,
+)
 from engine.tune.selected import Confirming
-from engine.tune.space import Condition, Point
+from engine.tune.space import Point
 from engine.tune.strategy import Known, Strategy, choose
-from engine.tune.template import ConstantTemplate, Template, program_at, tunable
+from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
 from engine.tune.tried import Tried
 from engine.tune.tuner import Tuner
 from engine.tune.verdict import configurations, verdict, verdict_with_dispatch
+from engine.tune.wanted import NoTemplate, make_template
+from engine.tune.written import check, written
 
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
 _CONFIRMED = 3
@@ -62,7 +70,8 @@ class TuneOptions:
     """What a run is asked for. `parameters` (name to values as text) and `where` come beside what the file declares.
 
     `rule` names a rewrite rule that writes the template, "NAME" or "NAME/2" for its second form; without one the file's
-    declarations count, then the rule's form that promises most. `spec` as for `engine.optimize.Options`.
+    declarations count, then the rule's form that promises most. With `constants` the best point of a rule's template is also written
+    with named constants for figures. `spec` as for `engine.optimize.Options`.
     """
 
     path: Path
@@ -73,6 +82,7 @@ class TuneOptions:
     where: tuple[str, ...] = ()
     rule: str | None = None
     dispatch: bool = False
+    constants: bool = False
     seed: int = 0
     out: Path | None = None
     resume: bool = False
@@ -106,6 +116,9 @@ def tune(
             program
         )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
         raise
+    if options.constants and not isinstance(template, RuleTemplate):
+        what = "what is tuned here are named constants already"
+        raise UsageError(what, "--constants", "leave it out, or name a rule with --rule")
     points = feasible(template, machine.target)
     threads = ThreadPoolExecutor(machine.jobs, thread_name_prefix="probe")
     try:
@@ -123,31 +136,15 @@ def tune(
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
     gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
     try:
-        return _Run(
-            options,
-            machine,
-            evaluator,
-            front,
-            gate,
-            spec,
-            spec_path,
-            program,
-            template,
-            points,
-            strategy,
-            reason,
-            notes,
-            begin,
-            listing_s,
-        ).run(on_progress, on_result)
+        run = _Run(
+            options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
+            begin, listing_s,
+        )  # fmt: skip
+        return run.run(on_progress, on_result)
     finally:
         if front is not None:
             front.close()
         evaluator.close()
-
-
-class NoTemplate(UsageError):
-    """Nothing is declared, and the rules write none, or not the one that was asked for."""
 
 
 def output_folder(options: TuneOptions) -> Path:
@@ -155,46 +152,6 @@ def output_folder(options: TuneOptions) -> Path:
     root = repository_root(options.path)
     spec, _ = options.spec or find_spec(root, options.path, options.kernel)
     return options.out or root / ".optiml" / f"{options.path.stem}-{spec.kernel.replace('::', '.')}-tune"
-
-
-def make_template(
-    options: TuneOptions, program: Program, spec: KernelSpec, spec_path: str | None, target: Target
-) -> tuple[Template, tuple[str, ...]]:
-    """The template that is asked for or declared, else the one of the rules that promises most; and notes. Raises UsageError."""
-    if options.rule is None:
-        own = declared(program, spec, spec_path, parameters=options.parameters, where=options.where)
-        if own is not None:
-            tunable(own)
-            return own, ()
-    elif options.parameters:
-        raise UsageError("--rule and --param are both given", do="a rule has parameters of its own: leave --param out")
-    found = rule_templates(program, spec, target)
-    there = ", ".join(dict.fromkeys(t.name for t in found)) or "none"
-    if options.rule is None:
-        if not found:
-            raise NoTemplate(
-                "there is no template: the file declares none, and no rule can write one for this kernel", str(options.path),
-                "declare one with // optiml: tune NAME = 64, 128",
-            )  # fmt: skip
-        others = dict.fromkeys(t.summary for t in found[1:])
-        note = f"the file declares no template; the rule {found[0].name} wrote one"
-        return found[0], (f"{note}; others would be: {'; '.join(others)}" if others else note,)
-    name, _, place = options.rule.partition("/")
-    if name not in [rule.name for rule in rules()]:
-        do = f"those that write a template for this kernel: {there}"
-        raise UsageError(f"there is no rule '{name[:40]}'", "--rule", do)
-    forms = [t for t in found if t.name == name]
-    if not forms:
-        raise NoTemplate(
-            f"the rule '{name[:40]}' writes no template for this kernel", "--rule", f"those that do: {there}"
-        )
-    number = int(place) if place.isdecimal() else 1 if not place else 0
-    if not 1 <= number <= len(forms):
-        raise UsageError(f"the rule '{name}' has {len(forms)} forms here", "--rule", f"write {name}/1")
-    form = forms[number - 1]
-    where = tuple(Condition(text, "--where") for text in options.where)
-    space = dataclasses.replace(form.space, conditions=(*form.space.conditions, *where))
-    return dataclasses.replace(form, space=space), ()
 
 
 @dataclass
@@ -284,6 +241,8 @@ class _Run:
                 result = dataclasses.replace(
                     result, elapsed_s=result.elapsed_s + spent_s, stages={**result.stages, "dispatch": spent_s}
                 )
+            if options.constants and best is not None:
+                result = self._with_constants(result, best[0].point, patches)
             if not (interrupted and options.resume and keeps_suggestion(out)):
                 write(result, out, patches)
                 on_result(result)
@@ -403,6 +362,24 @@ class _Run:
         return dataclasses.replace(
             result, dispatch=dispatch, verdict=verdict_with_dispatch(result.verdict, dispatch, result.mode)
         )
+
+    def _with_constants(self, result: TuneResult, point: Point, patches: dict[str, bytes]) -> TuneResult:
+        """The result with the best point as text with named constants, or with the reason why there is none."""
+        assert isinstance(self.template, RuleTemplate)
+        begin = time.monotonic()
+        try:
+            found = written(self.template, self.spec, self.points.points, point)
+            # As an original: to define constants is more than a candidate may do.
+            builder = self.machine.builder(self.spec, repository_root(self.options.path), self.spec_path)
+            checked = check(found, self.spec, self.spec_path, builder.original)
+        except OptimlError as error:
+            return dataclasses.replace(result, notes=(*result.notes, f"no {CONSTANTS_PATCH}: {error.what}"))
+        patches[CONSTANTS_PATCH] = make_patch(self.program, found.program)
+        spent_s = time.monotonic() - begin
+        return dataclasses.replace(
+            result, constants=Constants(found.names, found.fixed, checked, CONSTANTS_PATCH),
+            elapsed_s=result.elapsed_s + spent_s, stages={**result.stages, "constants": spent_s},
+        )  # fmt: skip
 
     def _result(
         self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],

@@ -22,7 +22,7 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "tune.md").read_text()
     "part",
     [
         result.TuneResult, result.TemplateInfo, result.SpaceInfo, result.General, result.ShapeBest, result.Dispatch,
-        result.Branch, Mark, Excluded,
+        result.Branch, result.Constants, Mark, Excluded,
     ],
 )  # fmt: skip
 def test_every_field_of_the_result_is_documented(part):

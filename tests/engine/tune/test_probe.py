@@ -17,8 +17,8 @@ from engine.source.load import load_program
 from engine.spec.find import find_spec
 from engine.tune import TuneOptions, tune
 from engine.tune.feasible import feasible, fits
+from engine.tune.offers import rule_templates
 from engine.tune.probe import probe, shapes_code
-from engine.tune.run import rule_templates
 
 from .kernels import HELD, template
 from .test_tuner import Evaluator

@@ -15,7 +15,7 @@ from engine.source.load import load_program
 from engine.spec.find import find_spec
 from engine.tune import TuneResult
 from engine.tune.feasible import feasible
-from engine.tune.run import rule_templates
+from engine.tune.offers import rule_templates
 from engine.tune.template import program_at
 from engine.verify.screen import screen
 from tests.runtime import with_runtime
