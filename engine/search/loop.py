@@ -389,10 +389,9 @@ class Search:
         while self._running:
             self._complete()
 
-    @staticmethod
-    def _most(budget: Budget) -> int:
+    def _most(self, budget: Budget) -> int:
         """How many candidates may be on the device at once."""
-        return ON_DEVICE if budget.candidates is None else 1
+        return ON_DEVICE[self.evaluator.signals.mode] if budget.candidates is None else 1
 
     def _enter(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,

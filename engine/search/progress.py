@@ -14,8 +14,9 @@ NOTHING_LEFT = "nothing is left to try"
 # Candidates in flight. With 18 of 100 in flight tree search finds up to 2 doublings less on simulated kernels than with 5
 # (benchmarks/landscapes.py --in-flight 18). Ours.
 _AHEAD_SHARE, _LEAST_AHEAD = 20, 4
-# Candidates or points at the device at once, where time is what ends the search: one runs, and the next need not be waited for. Ours.
-ON_DEVICE = 3
+# Candidates or points at the device at once, where time is what ends the search: one runs, and the next need not be waited for. Where
+# speeds are predicted one takes a second, and those that wait would be begun when the time is over. Ours.
+ON_DEVICE = {"measured": 3, "predicted": 1}
 SPARE = 2  # builds that wait for a compiler, so that none of them waits for a build
 
 

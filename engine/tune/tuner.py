@@ -184,7 +184,7 @@ class Tuner:
             waits = trial is None
             trial = self._for_device(trial, trials, more)
             if trial is not None:
-                self._evaluate(trial, device, ON_DEVICE if beside else 1)
+                self._evaluate(trial, device, ON_DEVICE[self._evaluator.signals.mode] if beside else 1)
             elif waits and not self._running:
                 yield [self._pending[t.point] for t in trials if t.point in self._pending]
             if waits or not beside:

@@ -288,7 +288,8 @@ def _assembled(
             lines.append(f"// optiml: where {_renamed(condition, {**now, **names})}")
     edits.append(Edit(Span(place, place), "\n".join(lines) + "\n"))
     # Where the figures were not fitted they have yet to show that they are right.
-    unseen = [p for p in points if p not in set(samples)]
+    seen = set(samples)
+    unseen = [p for p in points if p not in seen]
     held = [(p, texts.program(p)) for p in _spread(unseen or samples, at)]
     shown = tuple(({names[space.names[k]]: p[k] for k in free}, made) for p, made in held if made is not None)
     fixed = tuple(name for k, name in enumerate(space.names) if k not in free)

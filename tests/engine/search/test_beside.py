@@ -7,9 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from engine.evaluate.model import Signals
 from engine.search.journal import Journal
 from engine.search.loop import Search
-from engine.search.progress import Budget
+from engine.search.progress import ON_DEVICE, Budget
 from engine.search.tree import Tree
 
 from .fakes import Factors, FakeEvaluator, edit, program
@@ -187,3 +188,24 @@ def test_more_is_chosen_beside_what_is_there_for_the_device(tmp_path, monkeypatc
         monkeypatch.setattr(tree, "select", slow)
         search.run(budget)
     assert first[0] in chosen
+
+
+@pytest.mark.parametrize(("mode", "budget", "most"), [
+    ("measured", Budget(seconds=60), ON_DEVICE["measured"]), ("measured", Budget(candidates=6), 1),
+    ("predicted", Budget(seconds=60), 1),
+])  # fmt: skip
+def test_so_many_candidates_are_at_the_device_at_once(tmp_path, mode, budget, most):
+    """Where one takes a second, those that waited there were evaluated when the time was over."""
+    search, there = None, []
+
+    class Noting(FakeEvaluator):
+        signals = Signals(mode, {"name": "fake"})
+
+        def evaluate(self, built, incumbent):
+            time.sleep(0.05)
+            there.append(search._device._work_queue.qsize() + 1)
+            return super().evaluate(built, incumbent)
+
+    search = start(tmp_path, Factors(("1.5", "0.7", "1.1", "0.9", "1.2", "0.8")), evaluator=Noting(), in_flight=6)
+    search.run(budget)
+    assert max(there) == most
