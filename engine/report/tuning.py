@@ -63,6 +63,9 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         f"{result.elapsed_s:.0f} s; {result.rates.get('configurations_per_s', 0.0):.1f} configurations a second while "
         f"searching; the search ended because {result.stopped}.", markup=False,
     )  # fmt: skip
+    if result.constants is not None:
+        names = ", ".join(f"{name} as {constant}" for name, constant in result.constants.names.items())
+        console.print(f"To be tuned again: {result.constants.patch} has {names}.", markup=False)
     patches = [p.patch for p in (result.best, result.dispatch, result.constants) if p is not None and p.patch]
     for patch in patches:
         console.print(f"Patch: {out / patch}", markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from engine.model import Failure, Guardrail, Measurement, Outcome
 from engine.report.page import render_tuning
 from engine.report.tuning import print_tuning
 from engine.result import Refusal
-from engine.tune.result import Branch, Dispatch, TuneResult, write
+from engine.tune.result import Branch, Constants, Dispatch, TuneResult, write
 from tests.engine.commands.test_show import tuned
 from tests.engine.report.make import evil
 from tests.engine.report.test_page import harmless
@@ -64,6 +64,24 @@ def test_a_tuning_run_has_its_page(run: TuneResult, tmp_path: Path, capsys: pyte
         assert part in text, part
     assert "redicted" not in text
     assert "passwd" not in text
+
+
+def test_named_constants_are_told(run: TuneResult, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "To be tuned again" not in harmless(render_tuning(run, {})).text
+    constants = Constants(
+        {"bm": "GEMM_BM", "<b>": "GEMM_BN"}, ("bk",), ({"GEMM_BM": 64}, {"GEMM_BM": 32}), "constants.patch"
+    )
+    named = dataclasses.replace(run, constants=constants)
+    text = harmless(render_tuning(named, {})).text
+    assert (
+        "To be tuned again: constants.patch has bm as GEMM_BM, <b> as GEMM_BN; bk as in the best. It is the rule's"
+        in text
+    )
+    assert "machine code at 2 points" in text
+    print_tuning(named, Path("out"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "To be tuned again: constants.patch has bm as GEMM_BM, <b> as GEMM_BN." in said
+    assert "Patch: out/constants.patch" in said
 
 
 def test_dispatch_code_alone_has_its_guardrails(run: TuneResult, capsys: pytest.CaptureFixture[str]) -> None:
