@@ -230,19 +230,15 @@ class _Run:
             result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
             problem: OptimlError | KeyboardInterrupt | None = KeyboardInterrupt() if interrupted else None
             if wanted is not None and result.shapes:
-                begin = time.monotonic()
-                try:
-                    result = self._with_dispatch(result, wanted, patches)
-                except (OptimlError, KeyboardInterrupt) as error:  # whatever it is, what was found before it stays
-                    problem = error
-                    why = error.what if isinstance(error, OptimlError) else "interrupted"
-                    result = dataclasses.replace(result, notes=(*result.notes, f"no dispatch code: {why}"))
-                spent_s = time.monotonic() - begin
-                result = dataclasses.replace(
-                    result, elapsed_s=result.elapsed_s + spent_s, stages={**result.stages, "dispatch": spent_s}
+                result, problem = _beside(
+                    result, "dispatch", "dispatch code", lambda found: self._with_dispatch(found, wanted, patches)
                 )
-            if options.constants and best is not None:
-                result = self._with_constants(result, best[0].point, patches)
+            if options.constants and best is not None and problem is None:
+                point = best[0].point
+                result, ended = _beside(
+                    result, "constants", CONSTANTS_PATCH, lambda found: self._with_constants(found, point, patches)
+                )
+                problem = ended if isinstance(ended, KeyboardInterrupt) else None  # nothing that was asked for is wrong
             if not (interrupted and options.resume and keeps_suggestion(out)):
                 write(result, out, patches)
                 on_result(result)
@@ -364,22 +360,14 @@ class _Run:
         )
 
     def _with_constants(self, result: TuneResult, point: Point, patches: dict[str, bytes]) -> TuneResult:
-        """The result with the best point as text with named constants, or with the reason why there is none."""
+        """The result with the best point as text with named constants, and its patch. Raises as `written` and `check`."""
         assert isinstance(self.template, RuleTemplate)
-        begin = time.monotonic()
-        try:
-            found = written(self.template, self.spec, self.points.points, point)
-            # As an original: to define constants is more than a candidate may do.
-            builder = self.machine.builder(self.spec, repository_root(self.options.path), self.spec_path)
-            checked = check(found, self.spec, self.spec_path, builder.original)
-        except OptimlError as error:
-            return dataclasses.replace(result, notes=(*result.notes, f"no {CONSTANTS_PATCH}: {error.what}"))
+        found = written(self.template, self.spec, self.points.points, point)
+        # As an original: to define constants is more than a candidate may do.
+        builder = self.machine.builder(self.spec, repository_root(self.options.path), self.spec_path)
+        checked = check(found, self.spec, self.spec_path, builder.original)
         patches[CONSTANTS_PATCH] = make_patch(self.program, found.program)
-        spent_s = time.monotonic() - begin
-        return dataclasses.replace(
-            result, constants=Constants(found.names, found.fixed, checked, CONSTANTS_PATCH),
-            elapsed_s=result.elapsed_s + spent_s, stages={**result.stages, "constants": spent_s},
-        )  # fmt: skip
+        return dataclasses.replace(result, constants=Constants(found.names, found.fixed, checked, CONSTANTS_PATCH))
 
     def _result(
         self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],
@@ -456,6 +444,23 @@ class _Run:
             provenance=provenance(options.command),
         )
         return result, patches
+
+
+def _beside(
+    result: TuneResult, stage: str, what: str, make: Callable[[TuneResult], TuneResult]
+) -> tuple[TuneResult, OptimlError | KeyboardInterrupt | None]:
+    """The result with what `make` adds to it. Whatever ends that, what was found before stays, and the result says why."""
+    begin = time.monotonic()
+    problem: OptimlError | KeyboardInterrupt | None = None
+    try:
+        result = make(result)
+    except (OptimlError, KeyboardInterrupt) as error:
+        problem = error
+        why = error.what if isinstance(error, OptimlError) else "interrupted"
+        result = dataclasses.replace(result, notes=(*result.notes, f"no {what}: {why}"))
+    spent_s = time.monotonic() - begin
+    stages = {**result.stages, stage: spent_s}
+    return dataclasses.replace(result, elapsed_s=result.elapsed_s + spent_s, stages=stages), problem
 
 
 def _holds(evaluation: Evaluation, least: float) -> bool:

@@ -227,6 +227,28 @@ def test_the_command_writes_a_patch_that_can_be_tuned_again(tmp_path, monkeypatc
     assert not (work / "out" / "constants.patch").exists()
 
 
+@pytest.mark.parametrize(
+    ("raised", "says", "code"),
+    [(RefusedError("it changes more"), "it changes more", 0), (KeyboardInterrupt(), "interrupted", 130)],
+)
+def test_without_named_constants_what_was_found_stays(tmp_path, monkeypatch, capsys, raised, says, code):
+    def refuses(*arguments):
+        raise raised
+
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
+    monkeypatch.setattr("engine.tune.run.written", refuses)
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / "softmax.cu"
+    file.write_text((ROOT / "examples" / "softmax.cu").read_text())
+    arguments = ["tune", str(file), "--device", "cpu", "--budget", "1", "--rule", "row_parallel", "--constants"]
+    assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == code
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["constants"] is None
+    assert f"no constants.patch: {says}" in result["notes"]
+    assert (tmp_path / "out" / result["best"]["patch"]).is_file()
+    assert not (tmp_path / "out" / "constants.patch").exists()
+
+
 def test_constants_of_what_are_constants_already_are_refused(tmp_path, capsys):
     (tmp_path / ".git").mkdir()
     (tmp_path / "k.cu").write_text(SAXPY)
