@@ -1,4 +1,4 @@
-"""How many of the templates that rules write have a form with named constants (`optiml tune --constants`).
+"""How many of the templates that rules write have a form with named constants (`--constants` of `optiml tune`).
 
     python benchmarks/named_constants.py [--check]
 

@@ -74,6 +74,11 @@ class _Branch:
     scopes: int
 
 
+def pieces_of(text: str) -> list[str]:
+    """The text cut into tokens, spaces and comments, within directives as well: put together they are the text."""
+    return [match[0] for match in _TOKEN.finditer(text)]
+
+
 def tokens_of(text: str) -> list[Token]:
     """All tokens but spaces and comments. A directive with its continued lines is one token."""
     found: list[Token] = []

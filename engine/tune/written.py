@@ -12,6 +12,7 @@ from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import Built
 from engine.model import Program
 from engine.source.edit import edit_program
+from engine.source.items import pieces_of
 from engine.source.model import Edit, Span
 from engine.source.parse import parse
 from engine.spec.model import KernelSpec
@@ -19,12 +20,9 @@ from engine.tune.declare import declared
 from engine.tune.space import Condition, Point
 from engine.tune.template import RuleTemplate, program_at, tunable
 
-_TOKEN = re.compile(
-    rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.])*|\s+|.""",
-    re.DOTALL,
-)
-_NUMBER = re.compile(rb"(\d+)([uUlL]*)")
+_NUMBER = re.compile(r"(\d+)([uUlL]*)", re.ASCII)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b")
+_BYTES = "surrogateescape"  # what is no UTF-8 in a file is left as it is
 _MOST_SAMPLES = 48  # points whose texts are compared; writing one takes some milliseconds
 _MOST_CHECKED = 6  # points that are compiled, each in both forms
 _MOST_FACTORS = 7  # parameters of a product or quotient
@@ -99,7 +97,7 @@ class _Texts:
     def __init__(self, template: RuleTemplate) -> None:
         self.template = template
         self._known: dict[Point, Program | None] = {}
-        self._tokens: dict[tuple[Point, str], list[bytes]] = {}
+        self._tokens: dict[tuple[Point, str], list[str]] = {}
 
     def program(self, point: Point) -> Program | None:
         if point not in self._known:
@@ -109,11 +107,11 @@ class _Texts:
                 self._known[point] = None
         return self._known[point]
 
-    def tokens(self, point: Point, path: str) -> list[bytes]:
+    def tokens(self, point: Point, path: str) -> list[str]:
         program = self.program(point)
         assert program is not None
         if (point, path) not in self._tokens:
-            self._tokens[point, path] = _TOKEN.findall(program.files[path])
+            self._tokens[point, path] = pieces_of(program.files[path].decode(errors=_BYTES))
         return self._tokens[point, path]
 
 
@@ -152,7 +150,7 @@ def _figures(texts: _Texts, samples: Sequence[Point]) -> dict[Place, list[int]] 
             if all(token == column[0] for token in column):
                 continue
             read = [_NUMBER.fullmatch(token) for token in column]
-            if any(match is None or (match[1].startswith(b"0") and len(match[1]) > 1) for match in read):
+            if any(match is None or (match[1].startswith("0") and len(match[1]) > 1) for match in read):
                 return None
             if len({match[2] for match in read if match}) > 1:
                 return None
@@ -270,10 +268,10 @@ def _assembled(
     for number, token in enumerate(tokens):
         if (path, number) in figures:
             earliest = min(earliest, begin)
-            alone = b"".join(tokens[max(0, number - 1) : number + 2 : 2]) in (b"()", b"[]")
+            alone = "".join(tokens[max(0, number - 1) : number + 2 : 2]) in ("()", "[]")
             text = _in_place(figures[path, number], token, names, alone=alone)
             edits.append(Edit(Span(begin, begin + len(token)), text))
-        begin += len(token)
+        begin += len(token.encode(errors=_BYTES))
     place = _before(program, path, spec, earliest)
     lines = []
     for k in free:
@@ -296,10 +294,10 @@ def _assembled(
     return Written(edit_program(program, {path: edits}), names, fixed, shown)
 
 
-def _in_place(expression: str, token: bytes, names: Mapping[str, str], *, alone: bool) -> str:
+def _in_place(expression: str, token: str, names: Mapping[str, str], *, alone: bool) -> str:
     """What stands where a figure stood, in brackets unless it stands there `alone`."""
     match = _NUMBER.fullmatch(token)
-    suffix = match[2].decode() if match else ""
+    suffix = match[2] if match else ""
     text = _WORD.sub(lambda word: names[word[0]], expression)
     if suffix:
         text = f"{text} * 1{suffix}" if text in names.values() else f"({text}) * 1{suffix}"

@@ -5,6 +5,7 @@ import tree_sitter
 
 import engine.source.parse
 from engine.errors import SourceError
+from engine.source.items import pieces_of
 from engine.source.model import Span
 from engine.source.parse import not_understood, note_errors, parse
 from tests.spent import spent
@@ -152,3 +153,11 @@ def test_of_the_latest_files_alone_it_is_kept_what_was_not_understood(monkeypatc
     for number in range(5):
         assert not_understood(b"int kept_%d;\n" % number, "k.cu") == ()
     assert [text for text, _ in engine.source.parse._errors] == [b"int kept_%d;\n" % n for n in (2, 3, 4)]
+
+
+def test_pieces_are_the_whole_text_within_directives_as_well() -> None:
+    text = '#pragma unroll 4 // é "x"\nint a[16u] = {1\'000}; /* 5 */ auto s = R"(7 // )";\r\n#define N \\\n 8\n'
+    found = pieces_of(text)
+    assert "".join(found) == text
+    assert {"4", "16u", "1'000", "8", "/* 5 */", 'R"(7 // )"', '// é "x"'} <= set(found)
+    assert "7" not in found
