@@ -17,6 +17,7 @@ from engine.evaluate.build import Builder
 from engine.evaluate.model import WIN, Built, Signals, nothing
 from engine.evaluate.samples import beside_incumbent, beside_original, floors_us, judge
 from engine.gpu.monitor import disturbance
+from engine.gpu.pace import HOST_OVER_EVENTS
 from engine.gpu.runner import DeviceFault, GpuRunner, Wide
 from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
@@ -32,7 +33,6 @@ _SEEDS = 1 << 40
 # incumbent both are fast and the look is good to half a per cent.
 _NEAR = 0.97
 _NEAR_INCUMBENT = 0.995
-_HOST_OVER_EVENTS = 2.0  # a batch that took the host twice what the events say was disturbed
 _RETRIES = 2
 # A candidate gets this many times what the original takes for the same checks, but not less than two seconds: a kernel a
 # hundred times slower is of no interest, and one that never ends must not cost more.
@@ -294,7 +294,7 @@ class GpuEvaluator:
             # Of what is only looked at a reading taken beside it will do: another costs half as much as the look did.
             after = monitor.read() if said_of else monitor.recent()
             reason = disturbance(before or after, after)
-            behind = max(r["host_over_events"] for r in results) > _HOST_OVER_EVENTS
+            behind = max(r["host_over_events"] for r in results) > HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"
             if keys[0] == "incumbent":

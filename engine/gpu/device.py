@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cupy as cp
-import cupyx
 import numpy as np
 from cupy.cuda import driver
 
@@ -75,7 +74,9 @@ class Board:
 
     def __init__(self) -> None:
         self._words = cp.zeros(self._SLOTS, cp.uint64)
-        self._host: np.ndarray[Any, np.dtype[np.uint64]] = cupyx.empty_pinned(self._SLOTS, np.uint64)
+        # As cupyx.empty_pinned makes it: importing cupyx brings SciPy, which takes longer than all else a worker starts with.
+        pinned = cp.cuda.alloc_pinned_memory(8 * self._SLOTS)
+        self._host: np.ndarray[Any, np.dtype[np.uint64]] = np.ndarray(self._SLOTS, np.uint64, pinned)
         self.used = 0
 
     def clear(self) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from engine.machine import Machine, make_machine
 from engine.model import Evaluation, Outcome, Program
 from engine.source.load import load_program
 from engine.spec.find import find_spec
+from tests.processes import below
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
@@ -96,6 +100,39 @@ def test_a_better_block_is_accepted_with_its_interval_and_confirmed(bench):
     confirmed = bench.evaluator.confirm(built)
     assert confirmed.outcome is Outcome.ACCEPTED
     assert confirmed.measurement.ratio == pytest.approx(evaluation.measurement.ratio, rel=0.05)
+
+
+def test_a_worker_that_is_held_up_now_and_then_is_believed(machine, tmp_path):
+    """A busy host's pauses: each spoils a batch of launches, and no comparison of a second is without one."""
+    text = SCALE.replace("time = [{ n = 33554432 }]", "time = [{ n = 65536 }]")
+    bench = Bench(machine, tmp_path, text)
+    try:
+        worker = below(bench.evaluator._runner._worker.pid)[-1]
+        over = threading.Event()
+
+        def hold_up() -> None:
+            while not over.wait(0.05):
+                os.kill(worker, signal.SIGSTOP)
+                time.sleep(0.01)
+                os.kill(worker, signal.SIGCONT)
+
+        beside = threading.Thread(target=hold_up)
+        beside.start()
+        try:
+            found = [bench.evaluator._time(["original", "original"], "final", 0.0)[0] for _ in range(5)]
+        finally:
+            over.set()
+            beside.join()
+        assert [m.notes for m in found if not m.stable] == []
+        assert all(0.98 < m.ratio < 1.02 for m in found)
+    finally:
+        bench.evaluator.close()
+
+
+def test_a_worker_starts_without_what_takes_longest_to_import():
+    pytest.importorskip("scipy")
+    code = "import sys, cupy; had = set(sys.modules); import engine.gpu.timing; sys.exit(int('scipy' in set(sys.modules) - had))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
