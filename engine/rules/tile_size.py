@@ -27,7 +27,8 @@ _STEPS = 128  # of the clock for one launch: what evaluating it costs, in nodes 
 _LARGEST = 1024
 _COMMON = 4  # numbers up to here stand in any kernel for something else. Ours
 _PRIOR = 0.38
-_LIMITS = "the constants keep their order, and the launch stays within the target's limits"
+_BELOW, _BY = re.compile(r"\w+\s*<\s*(\w+)"), re.compile(r"\w+\s*\+=\s*(\w+)")
+_LIMITS = "the constants keep their order, steps divide what they step through, and the launch stays within the target's limits"
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,13 @@ def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
 
 
 def _impossible(site: Site, constants: Sequence[_Constant], values: Mapping[str, int]) -> bool:
-    """Whether the choice is the present one, or puts a smaller constant above a larger one (rows of threads above rows of their tile),
-    or its launch or shared memory is beyond what the target allows."""
+    """Whether the choice is the present one, puts a smaller constant above a larger one (rows of threads above rows of their tile),
+    leaves threads beyond the end of what they step through, or is beyond what the target allows of its launch or shared memory."""
     if all(values[c.name] == c.value for c in constants):
         return True
     if any(a.value < b.value and values[a.name] > values[b.name] for a in constants for b in constants):
+        return True
+    if any(values[bound] % values[step] for bound, step in _strides(site, constants)):
         return True
     used = shared_bytes(site.unit, site.kernel, values)
     if used is not None and used > site.target.shared_per_block:
@@ -149,3 +152,14 @@ def _impossible(site: Site, constants: Sequence[_Constant], values: Mapping[str,
         return True
     most = min(site.target.max_threads_per_block, bound_at(site.unit, site.kernel, values) or _LARGEST)
     return not all(WARP <= launch.threads <= most and launch.block[2] <= 64 and launch.blocks for launch in launches)
+
+
+def _strides(site: Site, constants: Sequence[_Constant]) -> set[tuple[str, str]]:
+    """(bound, step) of each loop that all threads begin at the same number and step through in pieces that fit."""
+    values = {c.name: c.value for c in constants}
+    found = set()
+    for loop in site.kernel.loops:
+        bound, step = _BELOW.fullmatch(loop.condition), _BY.fullmatch(loop.step)
+        if bound and step and loop.start.isdecimal() and {bound[1], step[1]} <= values.keys():
+            found.add((bound[1], step[1]))
+    return {(bound, step) for bound, step in found if values[bound] % values[step] == 0}

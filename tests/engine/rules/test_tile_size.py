@@ -81,6 +81,19 @@ def test_all_constants_together_are_a_template_within_the_limits_of_the_target()
     assert (16, 16) in found
 
 
+def test_threads_do_not_step_over_the_end_of_the_tile() -> None:
+    """Rows of threads beyond the tile write what is not theirs: on a GPU each such point costs seconds, for the context is lost."""
+    square = site(TURN.replace("LINES = 8", "LINES = 32"))
+    assert {p.summary for p in propose(square, "tile_size")} == {"Set LINES = 16"}  # and no TILE = 16
+    assert all(tile % lines == 0 for lines, tile in points(square))
+    own = (
+        TURN.replace("int j = 0; j", "int j = threadIdx.y; j")
+        .replace("threadIdx.y + j", "j")
+        .replace("r + j", "r + j - (int)threadIdx.y")
+    )
+    assert (32, 16) in points(site(own.replace("LINES = 8", "LINES = 32")))  # where each thread knows its own end
+
+
 def test_bounds_on_threads_hold() -> None:
     bound = TURN.replace("__global__ void k", "__global__ void __launch_bounds__(256) k")
     assert {p.summary for p in propose(site(bound), "tile_size")} == {"Set LINES = 4", "Set TILE = 16"}
