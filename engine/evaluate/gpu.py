@@ -199,8 +199,8 @@ class GpuEvaluator:
                 return replace(evaluation, outcome=_FAULTS[fault.kind], failure=Failure(_sentence(fault))), None
 
     def _evaluate(self, built: Built, incumbent: Built | None, *, brief: bool) -> tuple[Evaluation, float | None]:
-        """Verify on check shapes, look at the speed beside the incumbent; what comes near it is verified on the real shapes
-        too and timed closely beside incumbent and original."""
+        """Verify on check shapes, look at the speed beside the incumbent; what beats it is verified on the real shapes too and timed
+        closely beside incumbent and original."""
         stages = dict(built.stage_s)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         passed = _Laps(stages)
@@ -221,17 +221,17 @@ class GpuEvaluator:
                 return _refused(evaluation, failure), None
             if (measurement.ratio < _NEAR) if against is None else (against < _NEAR_INCUMBENT):
                 return self._judge(evaluation, measurement), against
+            if incumbent is not None:
+                # Against the incumbent first: most lose there, and the original may be a hundred times slower to run.
+                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", WIN)
+                passed("time")
+                if failure or against is None or against <= WIN:
+                    return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             rest = (*(c for c in checks if c not in first), *real_shapes(self._spec, self._random))
             failure = self._runner.verify("candidate", rest, timeout_s=self._limit_s)["failure"]
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None
-            if incumbent is not None:
-                # Against the incumbent first: most lose there, and the original may be a hundred times slower to run.
-                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", WIN)
-                if failure or against is None or against <= WIN:
-                    passed("time")
-                    return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]
             measurement, failure, against = self._time(keys, "duel" if brief else "close", 0.0)
             passed("time")

@@ -15,7 +15,7 @@ from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome
 from engine.spec.data import buffer_elements
 from engine.spec.dtypes import parse_dtype
 from engine.spec.model import KernelSpec
-from engine.statistics import paired_ratio, weighted_ratio
+from engine.statistics import Interval, paired_ratio, weighted_ratio
 
 # Faster than the bytes allow, with this margin for the roof's own noise, is not believed.
 _FLOOR_MARGIN = 0.9
@@ -28,10 +28,11 @@ def beside_original(spec: KernelSpec, results: Sequence[Mapping[str, Any]]) -> t
     """
     weights = [case.weight for case in spec.time]
     cases: list[CaseTiming] = []
-    pairs, rivals = [], []
+    pairs, rivals, each = [], [], []
     for case, result in zip(spec.time, results, strict=True):
         original, *between, candidate = result["samples_us"]
         i = paired_ratio(original, candidate)
+        each.append(i)
         cases.append(
             CaseTiming(
                 case.name, case.weight, _median(original), _median(candidate), i.ratio, i.low, i.high, len(candidate),
@@ -39,7 +40,7 @@ def beside_original(spec: KernelSpec, results: Sequence[Mapping[str, Any]]) -> t
         )  # fmt: skip
         pairs.append((original, candidate))
         rivals += [(incumbent, candidate) for incumbent in between]
-    total = weighted_ratio(pairs, weights)
+    total = _together(each, pairs, weights)
     against = weighted_ratio(rivals, weights).ratio if rivals else None
     return Measurement(tuple(cases), total.ratio, total.low, total.high), against
 
@@ -53,15 +54,15 @@ def beside_incumbent(
     """
     cases: list[CaseTiming] = []
     pairs = [(r["samples_us"][0], r["samples_us"][-1]) for r in results]
-    for case, known, (rival, candidate) in zip(spec.time, held.cases, pairs, strict=True):
-        i = paired_ratio(rival, candidate)
+    each = [paired_ratio(rival, candidate) for rival, candidate in pairs]
+    for case, known, (_, candidate), i in zip(spec.time, held.cases, pairs, each, strict=True):
         cases.append(
             CaseTiming(
                 case.name, case.weight, known.original_us, _median(candidate), known.ratio * i.ratio,
                 known.low * i.low, known.high * i.high, len(candidate),
             )
         )  # fmt: skip
-    total = weighted_ratio(pairs, [case.weight for case in spec.time])
+    total = _together(each, pairs, [case.weight for case in spec.time])
     measurement = Measurement(tuple(cases), held.ratio * total.ratio, held.low * total.low, held.high * total.high)
     return measurement, total.ratio
 
@@ -105,6 +106,13 @@ def judge(evaluation: Evaluation, measurement: Measurement, floors: Sequence[flo
             return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(gate.detail))
         return replace(evaluation, outcome=Outcome.ACCEPTED)
     return replace(evaluation, outcome=Outcome.SLOWER if measurement.high < 1.0 else Outcome.NO_DIFFERENCE)
+
+
+def _together(
+    each: Sequence[Interval], pairs: Sequence[tuple[Sequence[float], Sequence[float]]], weights: Sequence[float]
+) -> Interval:
+    """The speedup over all cases; of one it is known already."""
+    return each[0] if len(each) == 1 else weighted_ratio(pairs, weights)
 
 
 def _median(values: Sequence[float]) -> float:

@@ -24,6 +24,7 @@ from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Outcome, Program
 from engine.optimize import optimize
 from engine.profile.turns import WAITED, Turns
+from engine.verify.plan import Check
 from engine.worker import Worker
 from tests.engine.profile.fake_ncu import spec
 
@@ -288,26 +289,36 @@ def test_the_best_of_an_earlier_run_is_timed_here_before_others_are_held_against
         bench.evaluate(bench.build(_program("3.0")), bench.build(_program("timed faults")))
 
 
-@pytest.mark.parametrize(("speed", "efforts"), [("1.9", 1), ("2.0 again", 2), ("2.004", 2), ("2.02", 3)])
+@pytest.mark.parametrize(("speed", "steps"), [("1.9", 2), ("2.0 again", 3), ("2.004", 3), ("2.02", 5)])
 def test_what_cannot_take_the_incumbents_place_gets_no_close_look(
-    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch, speed: str, efforts: int
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch, speed: str, steps: int
 ) -> None:
-    """Where many are as fast as the best, half of them won by a hair and were timed closely beside a slow original."""
+    """Where many are as fast as the best, half of them won by a hair and were timed closely beside a slow original, and each
+    that came near was verified on the real shapes, which takes longer than all else."""
     best = bench.build(_program("2.0"))
     bench.evaluate(best, None)
     asked: list[str] = []
-    time = bench._time
+    time, verify = bench._time, bench._runner.verify
 
     def noted(keys: Sequence[str], effort: str, bar: float) -> Any:
         asked.append(effort)
         return time(keys, effort, bar)
 
+    def verified(key: str, checks: Sequence[Check], **named: Any) -> Any:
+        real = {c.case for c in checks} & set(range(len(spec().check), len(spec().check) + len(spec().time)))
+        asked.append("real shapes" if real else "check shapes")
+        return verify(key, checks, **named)
+
     monkeypatch.setattr(bench, "_time", noted)
-    evaluation, against = bench.evaluate(bench.build(_program(speed)), best)
+    monkeypatch.setattr(bench._runner, "verify", verified)
+    evaluation, against = bench.evaluate(bench.build(_program(speed)), best, brief=True)
     assert evaluation.outcome is Outcome.ACCEPTED
-    assert asked == ["look", "duel", "close"][:efforts]
+    assert asked == ["check shapes", "look", "duel", "real shapes", "duel"][:steps]
     assert against is not None
-    assert (against > WIN) == (efforts == 3)
+    assert (against > WIN) == (steps == 5)
+    asked.clear()
+    bench.evaluate(bench.build(_program(f"{speed} ")), best)
+    assert asked == ["check shapes", "look", "duel", "real shapes", "close"][:steps]
 
 
 def test_an_original_that_is_wrong_while_timed_proves_nothing(
