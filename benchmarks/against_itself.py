@@ -42,10 +42,8 @@ def beside_itself(path: Path, runs: int) -> tuple[list[float], list[int]]:
         built, _ = evaluator.open(program)
         runner = evaluator._runner
         runner.load("candidate", built)
-        keys, cases = ["original", "candidate"], [len(spec.check)]
-        found = [
-            runner.time(keys, cases, "final", 1 + run, bar=0.0, timeout_s=60.0)[0]["samples_us"] for run in range(runs)
-        ]
+        timings = [evaluator._timing(["original", "candidate"], "final") for _ in range(runs)]
+        found = [runner.time(timing, timeout_s=60.0)[0]["samples_us"] for timing in timings]
         evaluator.close()
     finally:
         machine.close()

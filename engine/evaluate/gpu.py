@@ -18,7 +18,7 @@ from engine.evaluate.model import WIN, Built, Signals, nothing
 from engine.evaluate.samples import beside_incumbent, beside_original, floors_us, judge
 from engine.gpu.monitor import disturbance
 from engine.gpu.pace import HOST_OVER_EVENTS
-from engine.gpu.runner import DeviceFault, GpuRunner, Wide
+from engine.gpu.runner import DeviceFault, GpuRunner, Timing, Wide
 from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
 from engine.profile.turns import WAITED
@@ -121,7 +121,7 @@ class GpuEvaluator:
         self._runner.verify("original", real_shapes(self._spec, self._random), timeout_s=_VALIDATED_S)
         self._runner.verify("original", plan(self._spec, self._random, self._builder.defences), timeout_s=_VALIDATED_S)
         self._limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * (time.perf_counter() - verifying))
-        measurement, failure, _ = self._time(["original", "original"], "look", 0.0)
+        measurement, failure, _ = self._time(self._timing(["original", "original"], "look"))
         if failure:
             raise RefusedError(
                 f"the kernel '{self._spec.kernel}' gives other results while it is timed: {failure['reason']}",
@@ -183,15 +183,14 @@ class GpuEvaluator:
             try:
                 self._runner.start()
                 self._crown(incumbent)
+                yardstick = "original" if incumbent is None else "incumbent"
                 checks = real_shapes(self._spec, self._random)
-                failure = self._runner.verify("candidate", checks, timeout_s=self._limit_s, built=built)["failure"]
+                timing = self._timing([yardstick, "candidate"], "duel" if effort == 1 else "close")
+                failure = self._verified(checks, timing, built)
                 stages["verify"] = time.perf_counter() - begin
                 if failure:
                     return _refused(evaluation, failure), None
-                yardstick = "original" if incumbent is None else "incumbent"
-                measurement, failure, against = self._time(
-                    [yardstick, "candidate"], "duel" if effort == 1 else "close", 0.0
-                )
+                measurement, failure, against = self._time(timing)
                 stages["time"] = time.perf_counter() - begin - stages["verify"]
                 return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             except DeviceFault as fault:
@@ -210,12 +209,12 @@ class GpuEvaluator:
             self._crown(incumbent)
             checks = plan(self._spec, self._random, self._builder.defences)
             first = tuple(c for c in checks if c.family == "declared") if brief else checks
-            failure = self._runner.verify("candidate", first, timeout_s=self._limit_s, built=built)["failure"]
+            look = self._timing(["original" if incumbent is None else "incumbent", "candidate"], "look", 1.0)
+            failure = self._verified(first, look, built)
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None
-            yardstick = "original" if incumbent is None else "incumbent"
-            measurement, failure, against = self._time([yardstick, "candidate"], "look", 1.0)
+            measurement, failure, against = self._time(look)
             passed("time")
             if failure:
                 return _refused(evaluation, failure), None
@@ -223,17 +222,18 @@ class GpuEvaluator:
                 return self._judge(evaluation, measurement), against
             if incumbent is not None:
                 # Against the incumbent first: most lose there, and the original may be a hundred times slower to run.
-                measurement, failure, against = self._time(["incumbent", "candidate"], "duel", WIN)
+                measurement, failure, against = self._time(self._timing(["incumbent", "candidate"], "duel", WIN))
                 passed("time")
                 if failure or against is None or against <= WIN:
                     return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             rest = (*(c for c in checks if c not in first), *real_shapes(self._spec, self._random))
-            failure = self._runner.verify("candidate", rest, timeout_s=self._limit_s)["failure"]
+            keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]
+            close = self._timing(keys, "duel" if brief else "close")
+            failure = self._verified(rest, close)
             passed("verify")
             if failure:
                 return _refused(evaluation, failure), None
-            keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]
-            measurement, failure, against = self._time(keys, "duel" if brief else "close", 0.0)
+            measurement, failure, against = self._time(close)
             passed("time")
             if failure:
                 return _refused(evaluation, failure), None
@@ -248,6 +248,11 @@ class GpuEvaluator:
             passed("lost")
             return replace(evaluation, outcome=_FAULTS[fault.kind], failure=Failure(_sentence(fault))), None
 
+    def _verified(self, checks: Sequence[Check], then: Timing, built: Built | None = None) -> Mapping[str, Any] | None:
+        """The first failure among these checks of the candidate, whose timing begins where there is none."""
+        answer = self._runner.verify("candidate", checks, timeout_s=self._limit_s, built=built, then=then)
+        return cast("Mapping[str, Any] | None", answer["failure"])
+
     def _crown(self, incumbent: Built | None) -> None:
         """Have the incumbent on the device, and its measurement at hand: it is what candidates are looked at beside."""
         if incumbent is None:
@@ -258,7 +263,7 @@ class GpuEvaluator:
             what = ""
             try:
                 self._runner.load("candidate", incumbent)
-                measurement, failure, _ = self._time(["original", "candidate"], "look", 0.0)
+                measurement, failure, _ = self._time(self._timing(["original", "candidate"], "look"))
                 what = failure["reason"] if failure else ""
             except DeviceFault as fault:
                 what = _sentence(fault)
@@ -271,23 +276,22 @@ class GpuEvaluator:
     def _judge(self, evaluation: Evaluation, measurement: Measurement) -> Evaluation:
         return judge(evaluation, measurement, self._floors, self._builder.limits)
 
-    def _time(
-        self, keys: Sequence[str], effort: str, bar: float
-    ) -> tuple[Measurement, Mapping[str, Any] | None, float | None]:
-        """Measure the last of `keys` beside the others; taken again when something disturbed it.
+    def _timing(self, keys: Sequence[str], effort: str, bar: float = 0.0) -> Timing:
+        """All timing cases, with a seed of its own."""
+        cases = range(len(self._spec.check), len(self._spec.check) + len(self._spec.time))
+        return Timing(tuple(keys), tuple(cases), effort, self._random.randrange(_SEEDS), bar)
+
+    def _time(self, timing: Timing) -> tuple[Measurement, Mapping[str, Any] | None, float | None]:
+        """Measure the last of the programs beside the others; taken again when something disturbed it.
 
         Returns the speedup over the original, what the check after timing found, and the speedup over the incumbent.
         """
         reason: str | None = None
         measurement, against = Measurement((), 0.0, 0.0, 0.0, stable=False), None
-        monitor, said_of = self._runner.monitor, effort in _READ_AFTER
+        monitor, said_of = self._runner.monitor, timing.effort in _READ_AFTER
         for _ in range(_RETRIES):
             before = monitor.recent() if said_of else None
-            cases = range(len(self._spec.check), len(self._spec.check) + len(self._spec.time))
-            seed = self._random.randrange(_SEEDS)
-            results = self._runner.time(
-                keys, cases, effort, seed, bar=bar, timeout_s=4 * self._limit_s, meanwhile=monitor.recent
-            )
+            results = self._runner.time(timing, timeout_s=4 * self._limit_s, meanwhile=monitor.recent)
             failure = next((r["failure"] for r in results if r["failure"]), None)
             if failure:
                 return measurement, failure, None
@@ -297,13 +301,14 @@ class GpuEvaluator:
             behind = max(r["host_over_events"] for r in results) > HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"
-            if keys[0] == "incumbent":
+            if timing.keys[0] == "incumbent":
                 assert self._held is not None
                 measurement, against = beside_incumbent(self._spec, results, self._held)
             else:
                 measurement, against = beside_original(self._spec, results)
             if reason is None:
                 return measurement, None, against
+            timing = replace(timing, seed=self._random.randrange(_SEEDS))
         return replace(measurement, stable=False, notes=(reason or "",)), None, against
 
     # ---- the suggestion
@@ -334,7 +339,7 @@ class GpuEvaluator:
             if failure:
                 return _refused(evaluation, failure)
             with self._turn(lap):
-                measurement, failure, _ = self._time(["original", "candidate"], "final", 0.0)
+                measurement, failure, _ = self._time(self._timing(["original", "candidate"], "final"))
                 lap("time")
             if defences.checks_after_timing and not failure:
                 with self._turn(lap):

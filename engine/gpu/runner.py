@@ -44,6 +44,27 @@ class Wide:
     launches: tuple[tuple[LaunchConfig, ...], ...]
 
 
+@dataclass(frozen=True)
+class Timing:
+    """Time the programs `keys` in turn on these cases; the last one is given up below the speedup `bar` over the first."""
+
+    keys: tuple[str, ...]
+    cases: tuple[int, ...]
+    effort: str
+    seed: int
+    bar: float
+
+    def request(self) -> dict[str, Any]:
+        return {
+            "op": "time",
+            "programs": self.keys,
+            "cases": self.cases,
+            "effort": self.effort,
+            "seed": self.seed,
+            "bar": self.bar,
+        }
+
+
 class GpuRunner:
     """One worker on one GPU, for one spec at a time. Not thread-safe. `scratch` holds the worker's own compile cache.
 
@@ -65,6 +86,7 @@ class GpuRunner:
         )
         self._session: tuple[dict[str, Any], list[bytes]] | None = None
         self._kept: dict[str, tuple[object, ...]] = {}
+        self._sent: Timing | None = None  # what the worker was asked for beside the checks before it
         self.restarts = -1
         self.monitor = Monitor(device)
         self.device: Mapping[str, Any] = {}
@@ -76,6 +98,8 @@ class GpuRunner:
 
     def start(self) -> Mapping[str, Any]:
         """Start the worker if none runs, wait until it answers; returns what the device says of itself. Raises MachineError."""
+        if self._sent is not None:
+            self.kill()  # its next answer would be to what nobody fetched
         if self._greeting is None and self._worker_lives():
             return self.device
         ahead = self._greeting is not None
@@ -99,7 +123,7 @@ class GpuRunner:
         return self._worker is not None and self._worker.alive
 
     def _launch(self) -> None:
-        self._kept = {}
+        self._kept, self._sent = {}, None
         self.restarts += 1
         worker, self._ahead = self._ahead, None
         if worker is None or not worker.alive:
@@ -159,16 +183,40 @@ class GpuRunner:
             self._kept[key] = built.identity
 
     def verify(
-        self, key: str, checks: Sequence[Check], *, timeout_s: float, built: Built | None = None
-    ) -> Mapping[str, Any]:
+        self, key: str, checks: Sequence[Check], *, timeout_s: float, built: Built | None = None, then: Timing | None = None
+    ) -> Mapping[str, Any]:  # fmt: skip
         """Run checks in order until one fails: `failure` (None or data), `checks` run, `seconds`.
 
-        With `built`, first put that on the device under `key`, as `load` does.
+        With `built`, first put that on the device under `key`, as `load` does. With `then` the worker begins that timing as soon as no
+        check has failed, without being asked again; `time` has its results.
         """
         header: dict[str, Any] = {"op": "verify", "key": key, "plan": [(c.case, c.family, c.seed) for c in checks]}
         if built is not None:
             header["load"] = _load(key, built)
-        return self._request(header, [built.binary.cubin] if built is not None else (), timeout_s=timeout_s)
+        blobs = [built.binary.cubin] if built is not None else []
+        if then is None:
+            return self._request(header, blobs, timeout_s=timeout_s)
+
+        def both(worker: Worker) -> tuple[dict[str, Any], list[bytes]]:
+            worker.send(header, blobs)
+            worker.send({**then.request(), "if_right": True})
+            return worker.receive(timeout_s=timeout_s)
+
+        self._sent = then
+        try:
+            answer = self._answer(both)[0]
+        except DeviceFault:
+            self._skipped()
+            raise
+        if answer["failure"]:
+            self._skipped()
+        return answer
+
+    def _skipped(self) -> None:
+        """Fetch what the worker, if it is still there, says instead of timing what has failed."""
+        self._sent = None
+        if self._worker is not None:
+            self._answer(lambda worker: worker.receive(timeout_s=_START_S))
 
     def repeats(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
         """Run each check twice: `argument` is the first output that differs to the last bit (with its `case`), or None."""
@@ -197,24 +245,17 @@ class GpuRunner:
         return str(answer["strayed"]), found
 
     def time(
-        self, keys: Sequence[str], cases: Sequence[int], effort: str, seed: int, *, bar: float, timeout_s: float,
-        meanwhile: Callable[[], object] = lambda: None,
+        self, timing: Timing, *, timeout_s: float, meanwhile: Callable[[], object] = lambda: None
     ) -> list[Mapping[str, Any]]:  # fmt: skip
         """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `host_over_events`.
 
         `meanwhile` is called while the worker is busy with it.
         """
-        header = {
-            "op": "time",
-            "programs": list(keys),
-            "cases": list(cases),
-            "effort": effort,
-            "seed": seed,
-            "bar": bar,
-        }
 
         def timed(worker: Worker) -> tuple[dict[str, Any], list[bytes]]:
-            worker.send(header)
+            if self._sent != timing:
+                worker.send(timing.request())
+            self._sent = None
             try:
                 meanwhile()
             except BaseException:

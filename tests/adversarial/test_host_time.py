@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +11,7 @@ import pytest
 from engine.evaluate.build import Builder
 from engine.evaluate.gpu import GpuEvaluator
 from engine.gpu.monitor import Snapshot
-from engine.gpu.runner import GpuRunner
+from engine.gpu.runner import GpuRunner, Timing
 from engine.spec.model import Case, KernelSpec
 from engine.verify.defences import ALL, Defences
 
@@ -35,7 +34,7 @@ class Liar:
         self.read += 1
         return _snapshot()
 
-    def time(self, keys: Sequence[str], cases: Sequence[int], *rest: Any, **named: Any) -> list[dict[str, Any]]:
+    def time(self, timing: Timing, **named: Any) -> list[dict[str, Any]]:
         self.asked += 1
         answer = {"failure": None, "host_over_events": self.gap, "given_up": False}
         return [{"samples_us": [[10.0] * 8, [5.0] * 8], **answer}]
@@ -51,7 +50,7 @@ def _timed(runner: Liar, defences: Defences = ALL, effort: str = "close") -> boo
     spec = KernelSpec("k.cu", (), (), (Case("small", {"n": 3}),), (Case("real", {"n": 9}),))
     builder = cast(Builder, SimpleNamespace(defences=defences))
     evaluator = GpuEvaluator(spec, builder, lambda: cast(GpuRunner, runner), lambda built, checks: ())
-    measurement, failure, _ = evaluator._time(["original", "candidate"], effort, 0.0)
+    measurement, failure, _ = evaluator._time(evaluator._timing(["original", "candidate"], effort))
     assert failure is None
     assert measurement.ratio == pytest.approx(2.0)
     return measurement.stable

@@ -1,7 +1,7 @@
 """A stand-in for the GPU: a worker process that speaks the real worker's frames, and an NVML that answers or does not.
 
-What the worker does with a program stands in its machine code: b"kills", b"hangs", b"oom", b"faults", or a speed; with b"timed" before it,
-or b"unsteady" behind, while it is timed.
+What the worker does with a program stands in its machine code: b"kills", b"hangs", b"oom", b"faults", b"wrong", or a speed; with b"timed"
+before it, or b"unsteady" behind, while it is timed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, {root!r})
 from engine import wire
 
 source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-loaded = {{}}
+loaded, right = {{}}, True
 while True:
     try:
         header, blobs = wire.receive(source)
@@ -37,7 +37,9 @@ while True:
     op, answer = header["op"], {{}}
     if "load" in header:
         loaded[header["load"]["key"]] = blobs[0]
-    if op == "hello":
+    if header.get("if_right") and not right:
+        answer = {{"skipped": True}}
+    elif op == "hello":
         answer = {{"name": "stand-in", "arch": "sm_90", "free_bytes": 1 << 40, "l2_bytes": 1 << 20}}
     elif op == "bandwidth":
         answer = {{"bytes_per_s": 1e12}}
@@ -55,6 +57,9 @@ while True:
             answer = {{"error": "out of memory", "error_kind": "out_of_memory"}}
         elif what == b"faults":
             answer = {{"error": "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", "error_kind": "device"}}
+        elif what == b"wrong":
+            wrong = {{"kind": "wrong_result", "case": "c", "reason": "'y' differs"}}
+            answer = {{"failure": wrong, "checks": 1, "argument": None}}
         else:
             answer = {{"failure": None, "checks": len(header["plan"]), "argument": None}}
     elif op == "time":
@@ -71,6 +76,7 @@ while True:
         wrong = {{"kind": "wrong_result", "case": "c", "reason": "'y' differs"}} if b"unsteady" in loaded[header["programs"][-1]] else None
         results = [{{"samples_us": samples, "failure": wrong, "host_over_events": 1.0, "given_up": False}} for _ in header["cases"]]
         answer = {{"results": results[:1] if wrong else results}}
+    right = "error" not in answer and not answer.get("failure")
     wire.send(sink, {{**answer, "seconds": 0.0}})
     if answer.get("error_kind") == "device":
         os._exit(70)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 import sys
@@ -20,11 +21,12 @@ import engine.gpu.process
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.gpu import GpuEvaluator
 from engine.evaluate.model import WIN
+from engine.gpu.runner import Timing
 from engine.gpu.sanitize import Sanitized
 from engine.model import Evaluation, Outcome, Program
 from engine.optimize import optimize
 from engine.profile.turns import WAITED, Turns
-from engine.verify.plan import Check
+from engine.verify.plan import Check, real_shapes
 from engine.worker import Worker
 from tests.engine.profile.fake_ncu import spec
 
@@ -65,9 +67,10 @@ def _evaluated(bench: GpuEvaluator, code: str) -> Evaluation:
         ("hangs", Outcome.TIMED_OUT, "did not finish in time"),
         ("oom", Outcome.CRASHED, "not enough device memory"),
         ("faults", Outcome.MEMORY_ERROR, "illegal memory access"),
+        ("wrong", Outcome.WRONG_RESULT, "'y' differs"),
     ],
 )
-def test_what_takes_the_worker_down_costs_one_candidate(
+def test_what_fails_or_takes_the_worker_down_costs_one_candidate(
     bench: GpuEvaluator, code: str, outcome: Outcome, says: str
 ) -> None:
     usual_s = bench._limit_s
@@ -93,7 +96,17 @@ def test_an_interrupt_beside_a_timing_leaves_no_answer_for_the_next_request(benc
 
     assert _evaluated(bench, "2.0").outcome is Outcome.ACCEPTED
     with pytest.raises(KeyboardInterrupt):
-        bench._runner.time(["original", "candidate"], [0], "look", 1, bar=0.0, timeout_s=5.0, meanwhile=interrupted)
+        bench._runner.time(bench._timing(["original", "candidate"], "look"), timeout_s=5.0, meanwhile=interrupted)
+    following = _evaluated(bench, "3.0")
+    assert following.measurement is not None
+    assert following.measurement.ratio == pytest.approx(3.0, rel=0.01)
+
+
+def test_a_timing_that_nobody_fetches_leaves_no_answer_for_the_next_request(bench: GpuEvaluator) -> None:
+    """It begins beside the answer of the checks before it."""
+    checks = real_shapes(spec(), random.Random(0))
+    timing = bench._timing(["original", "candidate"], "look")
+    bench._runner.verify("candidate", checks, timeout_s=5.0, built=bench.build(_program("2.0")), then=timing)
     following = _evaluated(bench, "3.0")
     assert following.measurement is not None
     assert following.measurement.ratio == pytest.approx(3.0, rel=0.01)
@@ -300,9 +313,9 @@ def test_what_cannot_take_the_incumbents_place_gets_no_close_look(
     asked: list[str] = []
     time, verify = bench._time, bench._runner.verify
 
-    def noted(keys: Sequence[str], effort: str, bar: float) -> Any:
-        asked.append(effort)
-        return time(keys, effort, bar)
+    def noted(timing: Timing) -> Any:
+        asked.append(timing.effort)
+        return time(timing)
 
     def verified(key: str, checks: Sequence[Check], **named: Any) -> Any:
         real = {c.case for c in checks} & set(range(len(spec().check), len(spec().check) + len(spec().time)))

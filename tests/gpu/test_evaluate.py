@@ -119,7 +119,8 @@ def test_a_worker_that_is_held_up_now_and_then_is_believed(machine, tmp_path):
         beside = threading.Thread(target=hold_up)
         beside.start()
         try:
-            found = [bench.evaluator._time(["original", "original"], "final", 0.0)[0] for _ in range(5)]
+            timings = [bench.evaluator._timing(["original", "original"], "final") for _ in range(5)]
+            found = [bench.evaluator._time(timing)[0] for timing in timings]
         finally:
             over.set()
             beside.join()
