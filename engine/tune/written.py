@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
+from engine.arith import evaluate
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.model import Built
 from engine.model import Program
@@ -22,6 +23,9 @@ from engine.tune.template import RuleTemplate, program_at, tunable
 
 _NUMBER = re.compile(r"(\d+)([uUlL]*)", re.ASCII)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b")
+_PLAIN = re.compile(
+    r"(?<!\w)\([\d\s+*-]+\)|(?<!\w)\(\s*\d+\s*/\s*[1-9]\d*\s*\)", re.ASCII
+)  # not the arguments of a function
 _BYTES = "surrogateescape"  # what is no UTF-8 in a file is left as it is
 _MOST_SAMPLES = 48  # points whose texts are compared; writing one takes some milliseconds
 _MOST_CHECKED = 6  # points that are compiled, each in both forms
@@ -283,7 +287,7 @@ def _assembled(
     now = {name: str(at[k]) for k, name in enumerate(space.names) if k not in free}
     for condition in space.conditions:
         if condition.names & names.keys():
-            lines.append(f"// optiml: where {_renamed(condition, {**now, **names})}")
+            lines.append(f"// optiml: where {_shortened(_renamed(condition, {**now, **names}))}")
     edits.append(Edit(Span(place, place), "\n".join(lines) + "\n"))
     # Where the figures were not fitted they have yet to show that they are right.
     seen = set(samples)
@@ -306,6 +310,18 @@ def _in_place(expression: str, token: str, names: Mapping[str, str], *, alone: b
 
 def _renamed(condition: Condition, names: Mapping[str, str]) -> str:
     return _WORD.sub(lambda word: names.get(word[0], word[0]), condition.text)
+
+
+def _shortened(condition: str) -> str:
+    """With what is in brackets and made of numbers alone worked out, and nothing asked for twice."""
+    before = ""
+    while condition != before:
+        before = condition
+        condition = _PLAIN.sub(lambda found: str(evaluate(found[0], {})), condition)
+    parts = [part.strip() for part in condition.split("&&")]
+    if any(part.count("(") != part.count(")") or "|" in part or "?" in part for part in parts):
+        return condition
+    return " && ".join(dict.fromkeys(parts))
 
 
 def _named(program: Program, spec: KernelSpec, parameters: Sequence[str]) -> dict[str, str]:

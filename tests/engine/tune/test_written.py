@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine import cli
+from engine.arith import evaluate
 from engine.errors import RefusedError
 from engine.machine import make_machine
 from engine.model import Program
@@ -18,7 +19,7 @@ from engine.spec.find import find_spec
 from engine.tune.declare import declared
 from engine.tune.feasible import feasible
 from engine.tune.offers import rule_template, rule_templates
-from engine.tune.written import _fitted, _terms, check, written
+from engine.tune.written import _fitted, _shortened, _terms, check, written
 from tests.runtime import with_runtime
 
 from .kernels import SAXPY
@@ -95,6 +96,21 @@ def test_conditions_come_along_with_fixed_parameters_as_figures(machine):
     for line in lines:
         assert any(name in line for name in found.names.values())
         assert not any(name in line.replace("optiml", "").split() for name in found.fixed)
+
+
+@pytest.mark.parametrize(
+    ("condition", "shortened"),
+    [
+        ("128 * A % ((128 / 16) * (128 / 4)) == 0 && 128 * A % ((128 / 16) * (128 / 4)) == 0", "128 * A % 256 == 0"),
+        ("2 * A * (128 + 128 + 8) * 4 <= 49152", "2 * A * 264 * 4 <= 49152"),
+        ("min(128, 4) * A <= (7 / 2) && A > (3 - 8)", "min(128, 4) * A <= 3 && A > -5"),
+        ("A % 2 == 0 && (A > 4 || A < 2) && A % 2 == 0", "A % 2 == 0 && (A > 4 || A < 2) && A % 2 == 0"),
+        ("A * (8 / 4 / 2) > 1", "A * (8 / 4 / 2) > 1"),
+    ],
+)
+def test_conditions_are_written_without_what_is_known(condition, shortened):
+    assert _shortened(condition) == shortened
+    assert all(evaluate(condition, {"A": a}) == evaluate(shortened, {"A": a}) for a in range(1, 300))
 
 
 def test_a_rule_that_changes_more_than_figures_is_refused(machine):
