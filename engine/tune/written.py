@@ -26,6 +26,7 @@ _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b")
 _PLAIN = re.compile(
     r"(?<!\w)\([\d\s+*-]+\)|(?<!\w)\(\s*\d+\s*/\s*[1-9]\d*\s*\)", re.ASCII
 )  # not the arguments of a function
+_CHOICE = re.compile(r"\s*(\d+)\s*\?([^?:]*):([^?:]*)", re.ASCII)
 _BYTES = "surrogateescape"  # what is no UTF-8 in a file is left as it is
 _MOST_SAMPLES = 48  # points whose texts are compared; writing one takes some milliseconds
 _MOST_CHECKED = 6  # points that are compiled, each in both forms
@@ -287,7 +288,8 @@ def _assembled(
     now = {name: str(at[k]) for k, name in enumerate(space.names) if k not in free}
     for condition in space.conditions:
         if condition.names & names.keys():
-            lines.append(f"// optiml: where {_shortened(_renamed(condition, {**now, **names}))}")
+            asked = _shortened(_renamed(condition, {**now, **names}))
+            lines += [f"// optiml: where {asked}"] if asked else []
     edits.append(Edit(Span(place, place), "\n".join(lines) + "\n"))
     # Where the figures were not fitted they have yet to show that they are right.
     seen = set(samples)
@@ -313,15 +315,20 @@ def _renamed(condition: Condition, names: Mapping[str, str]) -> str:
 
 
 def _shortened(condition: str) -> str:
-    """With what is in brackets and made of numbers alone worked out, and nothing asked for twice."""
+    """What is left to ask where numbers alone are worked out: in brackets, as the condition of a choice, and among what must hold
+    together. "" where it holds in any case.
+    """
     before = ""
     while condition != before:
         before = condition
         condition = _PLAIN.sub(lambda found: str(evaluate(found[0], {})), condition)
+    choice = _CHOICE.fullmatch(condition)
+    if choice:
+        return _shortened(choice[2] if int(choice[1]) else choice[3])
     parts = [part.strip() for part in condition.split("&&")]
     if any(part.count("(") != part.count(")") or "|" in part or "?" in part for part in parts):
         return condition
-    return " && ".join(dict.fromkeys(parts))
+    return " && ".join(p for p in dict.fromkeys(parts) if _WORD.search(p) or not evaluate(p, {}))
 
 
 def _named(program: Program, spec: KernelSpec, parameters: Sequence[str]) -> dict[str, str]:
