@@ -276,10 +276,10 @@ class GpuEvaluator:
     def _judge(self, evaluation: Evaluation, measurement: Measurement) -> Evaluation:
         return judge(evaluation, measurement, self._floors, self._builder.limits)
 
-    def _timing(self, keys: Sequence[str], effort: str, bar: float = 0.0) -> Timing:
+    def _timing(self, programs: Sequence[str], effort: str, bar: float = 0.0) -> Timing:
         """All timing cases, with a seed of its own."""
         cases = range(len(self._spec.check), len(self._spec.check) + len(self._spec.time))
-        return Timing(tuple(keys), tuple(cases), effort, self._random.randrange(_SEEDS), bar)
+        return Timing(tuple(programs), tuple(cases), effort, self._random.randrange(_SEEDS), bar)
 
     def _time(self, timing: Timing) -> tuple[Measurement, Mapping[str, Any] | None, float | None]:
         """Measure the last of the programs beside the others; taken again when something disturbed it.
@@ -301,7 +301,7 @@ class GpuEvaluator:
             behind = max(r["host_over_events"] for r in results) > HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
                 reason = "the host was too busy to keep the GPU fed"
-            if timing.keys[0] == "incumbent":
+            if timing.programs[0] == "incumbent":
                 assert self._held is not None
                 measurement, against = beside_incumbent(self._spec, results, self._held)
             else:

@@ -46,23 +46,16 @@ class Wide:
 
 @dataclass(frozen=True)
 class Timing:
-    """Time the programs `keys` in turn on these cases; the last one is given up below the speedup `bar` over the first."""
+    """Time the programs in turn on these cases; the last one is given up below the speedup `bar` over the first."""
 
-    keys: tuple[str, ...]
+    programs: tuple[str, ...]
     cases: tuple[int, ...]
     effort: str
     seed: int
     bar: float
 
     def request(self) -> dict[str, Any]:
-        return {
-            "op": "time",
-            "programs": self.keys,
-            "cases": self.cases,
-            "effort": self.effort,
-            "seed": self.seed,
-            "bar": self.bar,
-        }
+        return {"op": "time", **vars(self)}
 
 
 class GpuRunner:
@@ -247,7 +240,7 @@ class GpuRunner:
     def time(
         self, timing: Timing, *, timeout_s: float, meanwhile: Callable[[], object] = lambda: None
     ) -> list[Mapping[str, Any]]:  # fmt: skip
-        """Time programs in turn, per case: `samples_us` in the order of `keys`, `failure`, `host_over_events`.
+        """Time programs in turn, per case: `samples_us` in the order of the programs, `failure`, `host_over_events`.
 
         `meanwhile` is called while the worker is busy with it.
         """

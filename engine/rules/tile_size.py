@@ -6,7 +6,7 @@ What such a kernel computes must not depend on them, and most kernels are writte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 
@@ -46,14 +46,14 @@ class TileSize:
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         constants = _constants(site)
-        rank = 0
+        strides, rank = _strides(site, constants), 0
         for constant in constants:
             for value in (2 * constant.value, constant.value // 2):
                 values = {c.name: value if c is constant else c.value for c in constants}
                 if (
                     1 <= value <= _LARGEST
                     and 2 * value != constant.value - 1
-                    and not _impossible(site, constants, values)
+                    and not _impossible(site, constants, strides, values)
                 ):
                     yield from self._at(constants, values, site, _PRIOR - 0.03 * rank)
                     rank += 1
@@ -65,9 +65,10 @@ class TileSize:
             return
         reach = 2 if 5 ** len(constants) <= _MOST_POINTS else 1
         parameters = {c.name: _values(c.value, reach) for c in constants}
+        strides = _strides(site, constants)
         possible = {
             choice for choice in product(*parameters.values())
-            if not _impossible(site, constants, dict(zip(parameters, choice, strict=True)))
+            if not _impossible(site, constants, strides, dict(zip(parameters, choice, strict=True)))
         }  # fmt: skip
 
         def make(values: Mapping[str, int]) -> Proposal | None:
@@ -133,14 +134,16 @@ def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
     return not any(n.type == "number_literal" and text(n) in values for n in nodes)
 
 
-def _impossible(site: Site, constants: Sequence[_Constant], values: Mapping[str, int]) -> bool:
+def _impossible(
+    site: Site, constants: Sequence[_Constant], strides: Set[tuple[str, str]], values: Mapping[str, int]
+) -> bool:
     """Whether the choice is the present one, puts a smaller constant above a larger one (rows of threads above rows of their tile),
     leaves threads beyond the end of what they step through, or is beyond what the target allows of its launch or shared memory."""
     if all(values[c.name] == c.value for c in constants):
         return True
     if any(a.value < b.value and values[a.name] > values[b.name] for a in constants for b in constants):
         return True
-    if any(values[bound] % values[step] for bound, step in _strides(site, constants)):
+    if any(values[bound] % values[step] for bound, step in strides):
         return True
     used = shared_bytes(site.unit, site.kernel, values)
     if used is not None and used > site.target.shared_per_block:
