@@ -17,7 +17,7 @@ from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
 from engine.spec.host import deciding, for_checks, host_sizes, launchable
-from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.model import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
 from engine.spec.types import source_type, template_defaults
 from engine.spec.usage import Usage
 
@@ -30,6 +30,9 @@ _TILE = 64  # a multiple of the sides of tiles that people use
 _SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
 _MAX_BYTES = 4 << 30
 _MAX_CHECKED = 30_000  # elements of one buffer in a check; ours: docs/spec.md asks for less than some 20,000
+_LONG = 4099  # of a length that is short for timing: its checks are those of any length
+_BLOCK = 256  # threads of a launch that is assumed
+_UNSEEN = "no host code launches the kernel; add launch.grid and launch.block"
 
 
 @dataclass(frozen=True)
@@ -111,18 +114,20 @@ def _draft(
         file=program.kernel_file,
         steps=(Step(base, template_args, tuple(p.name for p in kernel.parameters)),),
         arguments=tuple(p.argument for p in parts),
-        check=_affordable(derived_cases((time,)), [p.argument for p in parts]),
+        check=_affordable(_awkward(time), [p.argument for p in parts]),
         time=(time,),
         deterministic=not floats,
     )
-    if not _launched(program, kernel):
-        missing.append("the launch: no host code launches the kernel; add launch.grid and launch.block")
-    else:
-        host, problem = host_sizes(program, spec)
-        if problem:
-            missing.append(f"the launch: {problem}")
-        spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
-        spec = _launchable(program, spec, {n for n in sizes if n not in host and not _SMALL.search(n)})
+    host, problem = host_sizes(program, spec) if _launched(program, kernel) else ({}, _UNSEEN)
+    threads = usage.threads(sizes) if problem else ""
+    if threads:
+        host = {}
+        launch = LaunchExpr((f"cdiv({threads}, {_BLOCK})",), (str(_BLOCK),))
+        spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
+    elif problem:
+        missing.append(f"the launch: {problem}")
+    spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
+    spec = _launchable(program, spec, {n for n in sizes if n not in host and not _SMALL.search(n)})
     return Draft(spec, _render(spec, parts, notes, missing, form, toml_file or program.kernel_file), tuple(missing))
 
 
@@ -304,12 +309,20 @@ def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> Kernel
     return replace(spec, time=(time,), check=check)
 
 
+def _awkward(time: Case) -> tuple[Case, ...]:
+    """Check shapes for a timing case whose sizes are lengths, however short they are."""
+    return derived_cases((Case("", {n: v if _SMALL.search(n) else max(int(v), _LONG) for n, v in time.sizes.items()}),))
+
+
 def _affordable(cases: tuple[Case, ...], arguments: list[Argument]) -> tuple[Case, ...]:
     """Check shapes with smaller, still odd lengths where a buffer would take long to check without a GPU."""
     found: list[Case] = []
     for case in cases:
-        while _largest(arguments, case) > _MAX_CHECKED and max(case.sizes.values()) > _TILE:
-            sizes = {n: int(v) // 2 | 1 if v > _TILE else v for n, v in case.sizes.items()}
+        while _largest(arguments, case) > _MAX_CHECKED:
+            name = max(case.sizes, key=lambda n: case.sizes[n])
+            if case.sizes[name] <= 3:
+                break
+            sizes = {**case.sizes, name: int(case.sizes[name]) // 2 | 1}
             case = Case(case_name(sizes), sizes)
         if case not in found:
             found.append(case)
@@ -373,6 +386,9 @@ def _render(
         rows.append((f"kernel = {_quoted(name)}", notes))
     if not spec.deterministic:
         rows.append(("deterministic = false", ["assumed: atomics on floats"]))
+    if step.launch:
+        launch = {"grid": _quoted(step.launch.grid[0]), "block": _quoted(step.launch.block[0])}
+        rows.append((f"launch = {_table(launch)}", ["assumed: the launch, as the host's cannot be read"]))
     for part in parts:
         if part.argument.role != "scalar" or part.argument.value:
             rows.append((f"args.{part.argument.name} = {_argument(part.argument)}", part.notes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,11 @@ _CAST = re.compile(r"\(\s*(?:const\s+)?(?:(?:unsigned|signed|long|short|int|size
 _STATIC_CAST = re.compile(r"static_cast\s*<[\w\s:]{1,40}>")
 _HINT = re.compile(r"__(ld|st)(?:g|ca|cg|cs|cv|lu|wb|wt)\b")
 _MAX_STEPS = 40  # definitions followed for one value
+_LINE = re.compile(
+    r"\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?\+threadIdx\.x"
+    r"|threadIdx\.x\+\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?"
+)
+_OTHER_AXES = re.compile(r"\b(?:threadIdx|blockIdx)\s*\.\s*[yz]\b")
 
 
 @dataclass
@@ -29,7 +34,8 @@ class Use:
     atomic: bool = False
     escapes: bool = False  # handed to a function or cast, so this analysis does not see all
     indices: list[tuple[str, str]] = field(default_factory=list)
-    first_write: bool = False  # the first access in the text only writes
+    first_write: bool = False  # the first access in the text only writes, and none is in another branch
+    branch: tuple[int, int] | None = None  # where the branch of the first access stands
 
     @property
     def starts_written(self) -> bool:
@@ -50,6 +56,20 @@ def _declarators(body: Node) -> Iterator[tuple[Node, Node]]:
                 yield name, value
 
 
+def _branch(node: Node | None) -> tuple[int, int] | None:
+    """Where the innermost branch around a node stands: a side of an `if`, a case of a `switch`, a side of `?:`."""
+    while node is not None and node.parent is not None:
+        above = node.parent
+        if above.type == "else_clause" or above.type == "case_statement":
+            return above.start_byte, above.end_byte
+        if above.type in ("if_statement", "conditional_expression"):
+            sides = (above.child_by_field_name("consequence"), above.child_by_field_name("alternative"))
+            if node in sides:
+                return node.start_byte, node.end_byte
+        node = above
+    return None
+
+
 def _reads_itself(access: Access) -> bool:
     """Whether the value stored by a write is made from the same array."""
     node = access.node
@@ -57,6 +77,11 @@ def _reads_itself(access: Access) -> bool:
         node = node.parent
     value = node.child_by_field_name("right") if node is not None else None
     return value is not None and access.array in names_in(value)
+
+
+def _plain(text: str) -> str:
+    """An expression without casts to whole numbers."""
+    return _STATIC_CAST.sub("", _CAST.sub("", text))
 
 
 class Usage:
@@ -143,6 +168,10 @@ class Usage:
         hint = _HINT.match(called)
         if not use.indices:
             use.first_write = access.kind == "write" and not _reads_itself(access)
+            use.branch = _branch(access.node)
+        elif use.branch is not None and access.node is not None:
+            # On another way through the kernel nothing may have been written.
+            use.first_write &= use.branch[0] <= access.node.start_byte and access.node.end_byte <= use.branch[1]
         use.indices.append((offset, access.indices[0]))
         use.read |= access.kind != "write" and (hint is None or hint[1] == "ld")
         use.written |= access.kind != "read" and (hint is None or hint[1] == "st")
@@ -202,6 +231,32 @@ class Usage:
                 reached |= set(re.findall(r"[A-Za-z_]\w*", self.definitions[local]))
         return name in reached
 
+    def threads(self, sizes: Collection[str]) -> str:
+        """How many threads the kernel needs, over its sizes: `n` where a line of threads is numbered and asked for `i < n`.
+
+        "" where the text does not say so, or shared memory depends on the launch.
+        """
+        body = text_of(self.body)
+        if _OTHER_AXES.search(body) or re.search(r"\bextern\b", body):
+            return ""
+        numbers = [n for n, text in self.definitions.items() if _LINE.fullmatch(re.sub(r"\s+", "", _plain(text)))]
+        for bound in [b for n in numbers for b in self.bounds.get(n, ())]:
+            text = _plain(bound)
+            for _ in range(4):
+                text = re.sub(
+                    r"(?<![\w.])[A-Za-z_]\w*",
+                    lambda m: m[0] if m[0] in sizes else f"({_plain(self.definitions.get(m[0], m[0]))})",
+                    text,
+                )
+            text = re.sub(r"\s*\*\s*", "*", re.sub(r"(?<!\w)\((\w+)\)", r"\1", text)).strip()
+            text = text[1:-1] if re.fullmatch(r"\([^()]*\)", text) else text
+            try:
+                if evaluate(text, dict.fromkeys(sizes, 64)) > 0:
+                    return text
+            except ArithmeticError_:
+                continue
+        return ""
+
     def indexed_by(self, name: str) -> list[str]:
         """The buffers whose indices come from the contents of the buffer `name`."""
         locals_ = {n for n, text in self.definitions.items() if re.search(rf"\b{re.escape(name)}\s*\[", text)}
@@ -228,7 +283,7 @@ class Usage:
 
     def _value(self, text: str, sizes: Mapping[str, Number], steps: list[int]) -> Number:
         """The largest value of an expression, by names' bounds and definitions. Raises ArithmeticError_."""
-        plain = _STATIC_CAST.sub("", _CAST.sub("", text))
+        plain = _plain(text)
         known = dict(sizes)
         while True:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,10 @@ def _arguments(parameters: str, body: str) -> Draft:
         ("y[i]++;", "inout"),
         ("float v = y[i]; y[i] = v;", "inout"),
         ("y[i] = 0; for (int j = 0; j < n; ++j) y[i] += j;", "out"),
+        ("if (n > 3) { y[i] = 0; y[i] += 2; }", "out"),
+        ("if (n > 3) { y[i] = 0; } else { y[i] *= 2; }", "inout"),
+        ("if (n > 3) y[i] = 0; y[i] += 2;", "inout"),
+        ("switch (n) { case 1: y[i] = 0; break; default: y[i] += 2; }", "inout"),
         ("atomicAdd(&y[i], 1.f);", "inout"),
         ("atomicAdd(y + i, 1.f);", "inout"),
         ("float *p = y + i; *p = 3;", "out"),
@@ -323,9 +328,71 @@ def test_a_launch_without_a_value_is_missing() -> None:
         (("k<<<blocks, threads>>>", "k<<<1, 2000 * threads>>>"), "its block has 512000 threads"),
         (("(n + threads - 1)", "pack::size"), "'pack::size' is not known; declare 'launch' in the spec"),
     ):
-        (missing,) = draft(_program(LAUNCHER.replace(*change)), "k").missing
-        assert missing.startswith("the launch: ")
-        assert what in missing
+        missing = draft(_program(LAUNCHER.replace(*change).replace("if (i < n)", "if (i != n)")), "k").missing
+        (launch,) = [m for m in missing if m.startswith("the launch: ")]
+        assert what in launch
+
+
+@pytest.mark.parametrize(
+    ("change", "threads"),
+    [
+        (("(n + threads - 1)", "pack::size"), "n"),
+        (("<<<blocks, threads>>>", "<<<1, 2000 * threads>>>"), "n"),
+        (("k<<<blocks, threads>>>(x, y, n);", ""), "n"),
+        (("blockIdx.x * blockDim.x + threadIdx.x; if (i < n)", "threadIdx.x+(size_t) (blockDim.x*blockIdx.x); if (i < n)"), "n"),
+        (("if (i < n)", "int all = n * 3; if (i < (int)all)"), "n*3"),
+        (("if (i < n)", "if (i >= n) return;"), "n"),
+        (("int i = blockIdx.x * blockDim.x + threadIdx.x; if", "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; ++i) if"), "n"),
+    ],
+)  # fmt: skip
+def test_a_launch_that_cannot_be_read_is_assumed_where_the_kernel_says_how_many_threads_it_needs(
+    change: tuple[str, str], threads: str
+) -> None:
+    program = _program(LAUNCHER.replace("(n + threads - 1)", "pack::size").replace(*change))
+    made = draft(program, "k")
+    assert made.missing == ()
+    assert f'launch = {{ grid = "cdiv({threads}, 256)", block = "256" }}  # assumed: the launch' in made.text
+    for form in ("comments", "toml"):
+        spec = _read_back(program, draft(program, "k", form=form), form)
+        assert spec.steps == made.spec.steps
+        assert set(spec.time[0].sizes) == {"n"}
+        assert evaluate(program, spec, 0, {"n": 1000}).grid[0] == -(-1000 * (3 if "3" in threads else 1) // 256)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("if (i < n)", "if (i < x[0])"),
+        ("if (i < n)", "if (i < 2 * blockDim.x)"),
+        ("int i =", "int j = threadIdx.y, i ="),
+        ("int i =", "extern __shared__ float s[]; int i ="),
+        ("blockIdx.x * blockDim.x + threadIdx.x", "(blockIdx.x * blockDim.x + threadIdx.x) / 32"),
+    ],
+)
+def test_no_launch_is_assumed_where_the_kernel_does_not_say(change: tuple[str, str]) -> None:
+    code = LAUNCHER.replace("(n + threads - 1)", "pack::size").replace(*change)
+    assert any(m.startswith("the launch: ") for m in draft(_program(code), "k").missing)
+
+
+def test_checks_are_small_and_awkward_with_many_sizes_too() -> None:
+    names = ["b", "t", "h", "d"]
+    code = f"""
+__global__ void k(const float *x, float *y, {", ".join(f"int {n}" for n in names)}) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < b * t * h * d) y[i] = 2 * x[i];
+}}
+"""
+    for bytes_, each in (("float", 128), ("double4", 64)):
+        spec = draft(
+            _program(code.replace("const float", f"const {bytes_}").replace("float *y", f"{bytes_} *y")), "k"
+        ).spec
+        assert set(spec.time[0].sizes.values()) == {each}
+        assert spec.check[0].sizes == dict.fromkeys(names, 1)
+        for case in spec.check[1:]:
+            sizes = list(case.sizes.values())
+            assert all(v % 2 for v in sizes)
+            assert len(set(sizes)) > 1
+            assert 3_000 < math.prod(sizes) <= 30_000
 
 
 def test_types_named_in_a_header_follow_its_conditions() -> None:
