@@ -178,7 +178,11 @@ class CpuEvaluator:
         for item, run in zip(known, runs, strict=True):
             if run.findings:
                 finding = run.findings[0]
-                return [f"case {self._spec.check[item.case].name}: the kernel fails on its own: {finding.message}"]
+                raise RefusedError(
+                    f"case {self._spec.check[item.case].name}: the kernel fails on its own: {finding.message}",
+                    self._spec.origin or self._spec.file,
+                    "give smaller check shapes, or mend the kernel" if finding.kind == "timeout" else "mend the spec",
+                )
         written = [a.name for a in self._spec.arguments if a.role in ("out", "inout")]
         for item in known:
             for name in written:

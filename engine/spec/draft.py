@@ -68,16 +68,31 @@ def draft(
     more = deciding(program, made.spec)
     if more:
         made = _draft(program, kernel_name, None, form, toml_file, more)
-    return (
-        _draft(program, kernel_name, probe, form, toml_file, more, _is_tiled(made.spec)) if probe is not None else made
-    )
+    if probe is None:
+        return made
+    tiled = _is_tiled(made.spec)
+    made = _draft(program, kernel_name, probe, form, toml_file, more, tiled)
+    if not tiled and _open(made):
+        # What goes beyond its arrays at odd sizes, or refuses them, may be made for whole tiles.
+        other = _draft(program, kernel_name, probe, form, toml_file, more, tiled=True, whole=True)
+        if _open(other) < _open(made):
+            return other
+    return made
+
+
+def _open(made: Draft) -> int:
+    """How many buffers have no size."""
+    return sum(a.role != "scalar" and not a.size for a in made.spec.arguments)
 
 
 def _draft(
     program: Program, kernel_name: str, probe: Probe | None, form: str, toml_file: str,
-    launching: frozenset[str] = frozenset(), tiled: bool = False,
+    launching: frozenset[str] = frozenset(), tiled: bool = False, whole: bool = False,
 ) -> Draft:  # fmt: skip
-    """As `draft`; `launching` are scalars that are sizes because launches depend on them, `tiled` is of `trial_sizes`."""
+    """As `draft`; `launching` are scalars that are sizes because launches depend on them, `tiled` is of `trial_sizes`.
+
+    `whole`: shapes to check are whole tiles.
+    """
     unit = parse(program.data, program.kernel_file)
     types = aliases(program)
     base, template_args = _split(kernel_name)
@@ -127,8 +142,12 @@ def _draft(
     elif problem:
         missing.append(f"the launch: {problem}")
     spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
-    spec = _launchable(program, spec, {n for n in sizes if n not in host and not _SMALL.search(n)})
-    return Draft(spec, _render(spec, parts, notes, missing, form, toml_file or program.kernel_file), tuple(missing))
+    lengths = {n for n in sizes if n not in host and not _SMALL.search(n)}
+    if whole:
+        spec = replace(spec, check=_whole_tiles(spec, lengths))
+    spec = _launchable(program, spec, lengths)
+    text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, whole)
+    return Draft(spec, text, tuple(missing))
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -298,15 +317,21 @@ def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> Kernel
     check = tuple(c for c in spec.check if launchable(program, spec, c))
     if len(check) < len(spec.check):
         # The grid counts whole tiles only: an odd shape would leave a border out, or everything.
-        rounded = [
-            {n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check
-        ]
-        if len(lengths) > 2:  # whole tiles of 64 on every side are too much to check
-            order, base = sorted(lengths), spec.check[0].sizes
-            rounded = [{**base, **{n: 8 << ((k >> i) & 1) for i, n in enumerate(order)}} for k in range(3)]
-        tiled = [Case(case_name(s), s) for at, s in enumerate(rounded) if s not in rounded[:at]]
+        tiled = _whole_tiles(spec, lengths)
         check = tuple(c for c in tiled if launchable(program, spec, c)) or check or spec.check
     return replace(spec, time=(time,), check=check)
+
+
+def _whole_tiles(spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
+    """Check shapes whose lengths are multiples of the sides of tiles."""
+    sizes = [{n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
+    least = Case("", {n: _TILE if n in lengths else v for n, v in spec.check[0].sizes.items()})
+    if (
+        max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > _MAX_CHECKED
+    ):  # whole tiles of 64 on every side are too much to check
+        order, base = sorted(lengths), spec.check[0].sizes
+        sizes = [{**base, **{n: 8 << ((k >> i) & 1) for i, n in enumerate(order)}} for k in range(3)]
+    return tuple(Case(case_name(s), s) for at, s in enumerate(sizes) if s not in sizes[:at])
 
 
 def _awkward(time: Case) -> tuple[Case, ...]:
@@ -375,7 +400,7 @@ def _argument(argument: Argument) -> str:
 
 
 def _render(
-    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[str], form: str, toml_file: str
+    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[str], form: str, toml_file: str, whole: bool
 ) -> str:
     step = spec.steps[0]
     name = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
@@ -392,9 +417,10 @@ def _render(
     for part in parts:
         if part.argument.role != "scalar" or part.argument.value:
             rows.append((f"args.{part.argument.name} = {_argument(part.argument)}", part.notes))
-    for key, cases in (("check", spec.check), ("time", spec.time)):
+    tiles = ["assumed: the kernel is made for whole tiles"] if whole else []
+    for key, cases, assumed in (("check", spec.check, tiles), ("time", spec.time, ["assumed: the shapes"])):
         tables = ", ".join(_table(dict(c.sizes)) if c.sizes else "{}" for c in cases)
-        rows.append((f"{key} = [{tables}]", ["assumed: the shapes"] if key == "time" else []))
+        rows.append((f"{key} = [{tables}]", assumed))
     lines = [f"{text}  # {'; '.join(n)}" if n else text for text, n in rows]
     lines += [f"# missing: {m}" for m in missing]
     prefix = "// optiml: " if form == "comments" else ""

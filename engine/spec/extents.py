@@ -12,11 +12,13 @@ from engine.arith import ArithmeticError_, evaluate_int
 # two sizes the trials can be large enough to tell `cdiv(n, 512)` from a constant.
 _ONE = (41, 101, 1031, 4099)
 _TWO = ((29, 43), (47, 31), (127, 59), (257, 521))
-# For grids that count whole tiles, and blocks as large as a size: multiples of a warp, products of no more than 4 * 10**6.
+# For grids that count whole tiles, and blocks as large as a size: multiples of a warp (of four sizes, of a quarter of one),
+# products of no more than 4 * 10**6.
 _TILED = {
-    1: ((2,), (5,), (11,), (23,)),
-    2: ((2, 3), (5, 2), (7, 5), (3, 11)),
-    3: ((1, 2, 3), (3, 1, 5), (5, 3, 2), (2, 7, 1)),
+    1: (32, ((2,), (5,), (11,), (23,))),
+    2: (32, ((2, 3), (5, 2), (7, 5), (3, 11))),
+    3: (32, ((1, 2, 3), (3, 1, 5), (5, 3, 2), (2, 7, 1))),
+    4: (8, ((1, 2, 3, 5), (3, 1, 5, 2), (5, 7, 1, 3), (2, 5, 7, 1))),
 }
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 _CEILS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -35,11 +37,12 @@ class Extent:
 def trial_sizes(names: Sequence[str], *, tiled: bool = False) -> tuple[dict[str, int], ...]:
     """Three or four sets of co-prime sizes, all different; the product of up to four stays below 2 * 10**6.
 
-    `tiled`: all are multiples of 32 and none is above 1024, for up to three names.
+    `tiled`: all are multiples of 32 and none is above 1024, for up to three names; of 8 for four.
     """
     count = len(names)
     if tiled and count in _TILED:
-        return tuple({name: 32 * v for name, v in zip(names, values, strict=True)} for values in _TILED[count])
+        unit, tiles = _TILED[count]
+        return tuple({name: unit * v for name, v in zip(names, values, strict=True)} for values in tiles)
     if count == 1:
         return tuple({names[0]: value} for value in _ONE)
     if count == 2:

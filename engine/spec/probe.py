@@ -27,8 +27,9 @@ def cpu_probe(
 ) -> Callable[[Mapping[str, int]], Mapping[str, int]]:
     """A probe for `engine.spec.draft.draft`: elements touched of each buffer, by parameter, for a set of sizes.
 
-    `spec` gives types, roles and scalars; its sizes do not count. Buffers are made larger than any common extent, floats
-    are drawn, integers are zero: they may be indices. A trial that reaches beyond even that gives nothing.
+    `spec` gives types, roles and scalars; its sizes do not count. Buffers are made larger than any common extent, and once more
+    larger where a trial reaches beyond; floats are drawn, integers are zero: they may be indices. A trial that reaches beyond
+    even that gives nothing.
     Raises OptimlError where the kernel cannot be compiled, launched or run here.
     """
     step = spec.steps[0]
@@ -37,20 +38,27 @@ def cpu_probe(
     binary = machine.build(sliced.text, spec.file, spec, [expression])
 
     def probe(sizes: Mapping[str, int]) -> dict[str, int]:
+        most, product = max(sizes.values(), default=0), math.prod(sizes.values())
+        least = 4096 + 4 * product + 4 * most + 2 * min(most**2, _MAX_SQUARE)
+        for length in sorted({min(_MAX_ELEMENTS, least), min(_MAX_ELEMENTS, least + 2 * product * most)}):
+            kinds, touched = run(sizes, length)
+            if not kinds & {"out_of_bounds", "crash"}:
+                return touched
+            if "out_of_bounds" not in kinds:
+                break
+        return {}  # it ended there: what it had touched by then says nothing
+
+    def run(sizes: Mapping[str, int], length: int) -> tuple[set[str], dict[str, int]]:
         case = Case("trial", dict(sizes))
-        most = max(sizes.values(), default=0)
-        length = min(_MAX_ELEMENTS, 4096 + 4 * math.prod(sizes.values()) + 4 * most + 2 * min(most**2, _MAX_SQUARE))
         trial = replace(spec, arguments=tuple(_roomy(a, length) for a in spec.arguments))
         launch = evaluate(program, spec, 0, {**spec.check[0].sizes, **sizes})  # beside the sizes, figures of the host's
         buffers = generate(trial, case, 1, "declared")
         for argument in trial.arguments:
             if argument.role == "out" and argument.name not in buffers:
                 buffers[argument.name] = _zeros(argument, length)
-        run = machine.run(binary, [launch], buffers, scalars(trial, case))
-        if any(f.kind in ("out_of_bounds", "crash") for f in run.findings):
-            return {}  # it ended there: what it had touched by then says nothing
+        done = machine.run(binary, [launch], buffers, scalars(trial, case))
         lanes = {a.name: parse_dtype(a.type).lanes for a in trial.arguments}
-        return {name: -(-n // lanes[name]) for name, n in run.touched.items() if n}
+        return {f.kind for f in done.findings}, {name: -(-n // lanes[name]) for name, n in done.touched.items() if n}
 
     return probe
 

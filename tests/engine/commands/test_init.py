@@ -75,7 +75,7 @@ def test_a_second_table_is_added_to_an_optiml_toml(file: Path, tmp_path: Path) -
 
 
 def test_what_is_missing_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text(CODE.split("void run")[0])
+    file.write_text(CODE.split("void run")[0].replace("if (i < n)", "if (i % n)"))
     assert main(["init", str(file), "--static"]) == 1
     assert "missing: the launch" in capsys.readouterr().err
 
@@ -117,3 +117,11 @@ def test_extents_are_measured_by_running_the_original(
     assert 'args.x = { role = "in", size = "n"' in captured.out, captured.err
     assert 'args.y = { role = "out", size = "n*n"' in captured.out, captured.err
     assert "check = [{ n = 1 }, { n = 129 }, { n = 113 }]" in captured.out
+    # A square for each row: larger than the trials have room for at first.
+    squares = CODE.replace("int n)", "int n, int m)").replace("(x, y, n)", "(x, y, n, m)")
+    squares = squares.replace("y[i] = 2 * x[i]", "for (int j = 0; j < m * m; ++j) y[same(i) * m * m + j] = x[i]")
+    file.write_text("__device__ int same(int j) { return j; }\n" + squares)
+    main(["init", str(file)])
+    captured = capsys.readouterr()
+    assert 'args.y = { role = "out", size = "m*m*n"' in captured.out, captured.err
+    assert "whole tiles" not in captured.out

@@ -290,6 +290,29 @@ def test_trials_are_whole_tiles_where_the_grid_counts_them() -> None:
     assert [sizes["n"] for sizes in asked] == [64, 160, 352, 736]
 
 
+@pytest.mark.parametrize(("index", "size", "least"), [("i", "n*m", 64), ("i * m", "m*m*n", 8)])
+def test_a_kernel_that_odd_sizes_break_is_tried_with_whole_tiles(index: str, size: str, least: int) -> None:
+    """It asserts that sizes are even, or without a guard its last block goes beyond the arrays: nothing fits at odd sizes."""
+
+    def probe(sizes: Mapping[str, int]) -> Mapping[str, int]:
+        threads = -(-sizes["n"] * sizes["m"] // 256) * 256
+        return {"x": threads * sizes["m"]} if index != "i" else {} if sizes["n"] % 2 else {"x": threads}
+
+    code = f"""
+__global__ void k(float *x, int n, int m) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; x[{index}] = n * m; }}
+void run(float *x, int n, int m) {{ k<<<(n * m + 255) / 256, 256>>>(x, n, m); }}
+"""
+    for form in ("comments", "toml"):
+        made = draft(_program(code), "k", probe=probe, form=form)
+        assert (made.missing, made.spec.argument("x").size) == ((), size)
+        assert "# assumed: the kernel is made for whole tiles" in made.text
+        assert {v % least for case in made.spec.check for v in case.sizes.values()} == {0}
+        assert max(math.prod(c.sizes.values()) * (c.sizes["m"] if least == 8 else 1) for c in made.spec.check) <= 65536
+        assert _read_back(_program(code), made, form).check == made.spec.check
+    made = draft(_program(code), "k", probe=lambda sizes: {})
+    assert "whole tiles" not in made.text  # no better, so the shapes stay awkward
+
+
 def test_a_template_of_defaults_is_written_out() -> None:
     code = """
 template <bool Sign = true, int N = 4> __global__ void k(float *y, int n) { if (threadIdx.x < n) y[threadIdx.x] = Sign ? N : -N; }
