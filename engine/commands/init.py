@@ -103,7 +103,8 @@ def _probed(program: Program, made: Draft, root: Path, name: str, form: dict[str
     with tempfile.TemporaryDirectory(prefix="optiml-") as scratch:
         try:
             machine = CpuMachine(cache_folder() / "cpu", sandbox=sandbox(False), scratch=Path(scratch))
-            return draft(program, name, probe=cpu_probe(program, made.spec, machine, root), **form)
+            probes = [cpu_probe(program, made.spec, machine, root, whole=whole) for whole in (0, 1)]
+            return draft(program, name, probe=probes[0], moved=probes[1], **form)
         except OptimlError as error:
             print(f"sizes are read from the text alone: {error}", file=sys.stderr)
             return None

@@ -17,6 +17,7 @@ from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
 from engine.spec.host import deciding, for_checks, host_sizes, launchable
+from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.model import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
 from engine.spec.types import source_type, template_defaults
 from engine.spec.usage import Usage
@@ -55,12 +56,14 @@ class _Part:
 
 
 def draft(
-    program: Program, kernel_name: str, *, probe: Probe | None = None, form: str = "comments", toml_file: str = ""
-) -> Draft:
+    program: Program, kernel_name: str, *, probe: Probe | None = None, moved: Probe | None = None, form: str = "comments",
+    toml_file: str = "",
+) -> Draft:  # fmt: skip
     """A draft of the spec of one kernel (its name may carry template arguments).
 
     `probe` runs the original: for a set of sizes it gives the number of elements touched of each buffer, by parameter.
-    Without it extents are read from index expressions and their bounds. `form` is "comments" or "toml"; `toml_file` is
+    `moved` does with whole numbers in buffers all 1 instead of 0, for buffers whose indices come from others.
+    Without them extents are read from index expressions and their bounds. `form` is "comments" or "toml"; `toml_file` is
     the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
     made = _draft(program, kernel_name, None, form, toml_file)
@@ -71,10 +74,10 @@ def draft(
     if probe is None:
         return made
     tiled = _is_tiled(made.spec)
-    made = _draft(program, kernel_name, probe, form, toml_file, more, tiled)
+    made = _draft(program, kernel_name, probe, form, toml_file, more, tiled, moved=moved)
     if not tiled and _open(made):
         # What goes beyond its arrays at odd sizes, or refuses them, may be made for whole tiles.
-        other = _draft(program, kernel_name, probe, form, toml_file, more, tiled=True, whole=True)
+        other = _draft(program, kernel_name, probe, form, toml_file, more, tiled=True, whole=True, moved=moved)
         if _open(other) < _open(made):
             return other
     return made
@@ -87,7 +90,7 @@ def _open(made: Draft) -> int:
 
 def _draft(
     program: Program, kernel_name: str, probe: Probe | None, form: str, toml_file: str,
-    launching: frozenset[str] = frozenset(), tiled: bool = False, whole: bool = False,
+    launching: frozenset[str] = frozenset(), tiled: bool = False, whole: bool = False, moved: Probe | None = None,
 ) -> Draft:  # fmt: skip
     """As `draft`; `launching` are scalars that are sizes because launches depend on them, `tiled` is of `trial_sizes`.
 
@@ -111,12 +114,13 @@ def _draft(
     usage.guards |= launching
     parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
     sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value]
-    extents = _extents(usage, parts, sizes, probe, tiled)
+    extents, tables = _extents(usage, parts, sizes, probe, moved, tiled)
     for part in parts:
         if part.argument.role != "scalar":
-            _set_extent(part, extents.get(part.argument.name), usage, probe is not None, missing)
+            table = tables.get(part.argument.name)
+            _set_extent(part, extents.get(part.argument.name), table, usage, probe is not None, missing)
     for part in parts:
-        _set_fill(part, {p.argument.name: p.argument for p in parts}, usage)
+        _set_fill(part, {p.argument.name: p.argument for p in parts}, tables, usage)
     time = _time_case(sizes, [p.argument for p in parts])
     if all(p.argument.role in ("in", "scalar") for p in parts):
         missing.append("an output: the kernel writes to no buffer that it is given, so nothing can be compared")
@@ -236,16 +240,23 @@ def _part(
     return _Part(Argument(name, kind, "inout" if use.read else "out"), notes)
 
 
-def _extents(usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | None, tiled: bool) -> dict[str, Extent]:
+def _extents(
+    usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | None, moved: Probe | None, tiled: bool
+) -> tuple[dict[str, Extent], dict[str, Indirect]]:
+    """Buffers' sizes as far as something explains them, and those of buffers whose indices come from others."""
     trials: dict[str, list[Trial]] = {}
+    later: dict[str, list[Trial]] = {}
     static: dict[str, list[Trial]] = {}
     buffers = [p.argument.name for p in parts if p.argument.role != "scalar"]
     values = {p.argument.name: p.argument.value for p in parts if p.argument.role == "scalar" and p.argument.value}
+    looked_up = {name for other in usage.uses for name in usage.indexed_by(other)}
     # With no size at all one trial says everything: nothing can vary.
     for at, chosen in enumerate(trial_sizes(sizes, tiled=tiled)):
         if probe is not None and (sizes or at == 0):
             for name, touched in probe(chosen).items():
                 trials.setdefault(name, []).append((chosen, touched))
+            for name, touched in moved(chosen).items() if moved is not None and looked_up else ():
+                later.setdefault(name, []).append((chosen, touched))
         whole = {n: int(v) for n, v in values.items() if v.isdigit()}
         for name in buffers:
             reach = usage.extent(name, {**whole, **chosen})
@@ -260,16 +271,23 @@ def _extents(usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | 
         best = options[0] if options else None
         if best:
             extents[name] = best
-    return extents
+    tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in looked_up}
+    return extents, {name: table for name, table in tables.items() if table is not None}
 
 
-def _set_extent(part: _Part, extent: Extent | None, usage: Usage, probed: bool, missing: list[str]) -> None:
+def _set_extent(
+    part: _Part, extent: Extent | None, table: Indirect | None, usage: Usage, probed: bool, missing: list[str]
+) -> None:
     name = part.argument.name
-    indirect = any(name in usage.indexed_by(other) for other in usage.uses)
-    if extent is None or indirect:
+    if table is not None:
+        part.argument = replace(part.argument, size=table.size)
+        part.notes.append("assumed: the size" if table.high else f"assumed: a table of {ROWS} rows")
+        return
+    looked_up = any(name in usage.indexed_by(other) for other in usage.uses)
+    if extent is None or looked_up:
         why = (
             "its indices come from another buffer"
-            if indirect
+            if looked_up
             else "no expression of the sizes explains what is touched"
         )
         missing.append(f"the size of '{name}': {why}")
@@ -281,7 +299,7 @@ def _set_extent(part: _Part, extent: Extent | None, usage: Usage, probed: bool, 
         part.notes.append("assumed: the size, from the text")
 
 
-def _set_fill(part: _Part, arguments: Mapping[str, Argument], usage: Usage) -> None:
+def _set_fill(part: _Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:
     argument = part.argument
     if argument.role not in ("in", "inout"):
         return
@@ -290,9 +308,13 @@ def _set_fill(part: _Part, arguments: Mapping[str, Argument], usage: Usage) -> N
         part.argument = replace(argument, fill=Fill("constant", "0"))
         part.notes.append("assumed: starts at zero")
     elif dtype.kind in ("int", "bool", "bytes"):
-        targets = [arguments[t].size for t in usage.indexed_by(argument.name) if arguments[t].size]
-        high = "2" if dtype.kind == "bool" else str(min(int(dtype.limits[1]) + 1, 256))
-        part.argument = replace(argument, fill=Fill("integers", "0", targets[0] if targets else high))
+        into = usage.indexed_by(argument.name)
+        targets = [found for t in into if (found := tables[t].high if t in tables else arguments[t].size)]
+        most = int(dtype.limits[1]) + 1
+        high = "2" if dtype.kind == "bool" else str(min(most, 256))
+        if targets:
+            high = targets[0] if most > _MAX_CHECKED else f"min({targets[0]}, {most})"
+        part.argument = replace(argument, fill=Fill("integers", "0", high))
         part.notes.append("assumed: the range of its values")
 
 

@@ -54,7 +54,8 @@ def trial_sizes(names: Sequence[str], *, tiled: bool = False) -> tuple[dict[str,
     )
 
 
-def _products(names: Sequence[str]) -> list[str]:
+def products(names: Sequence[str]) -> list[str]:
+    """Products of up to four sizes, some with one of them twice, the simplest first."""
     found = [*names]
     found += ["*".join(pair) for pair in combinations(names, 2)] + [f"{n}*{n}" for n in names]
     for count in (3, 4):
@@ -67,12 +68,12 @@ def _products(names: Sequence[str]) -> list[str]:
 
 def candidates(names: Sequence[str]) -> tuple[str, ...]:
     """Expressions over the sizes that buffers commonly have, the simplest first."""
-    products = _products(names)
-    simple = products[: len(names) * (len(names) + 3) // 2]  # names, pairs and squares
-    found = list(products)
+    every = products(names)
+    simple = every[: len(names) * (len(names) + 3) // 2]  # names, pairs and squares
+    found = list(every)
     found += [f"{p} + 1" for p in simple] + [f"{p} - 1" for p in simple] + [f"{p} + 2" for p in names]
     found += [f"{k}*{p}" for k in (2, 3, 4, 8, 16, 32) for p in simple]
-    found += [f"{k}*{p}" for k in (2, 3, 4) for p in products if p.count("*") > 1]  # queries, keys and values in one
+    found += [f"{k}*{p}" for k in (2, 3, 4) for p in every if p.count("*") > 1]  # queries, keys and values in one
     found += [f"{k}*{n} {sign} 1" for k in (2, 3, 4) for n in names for sign in "+-"]
     found += [f"{a} + {b}" for a, b in combinations(names, 2)] + [f"{a} + {b} - 1" for a, b in combinations(names, 2)]
     found += [f"({a} + {k})*{b}" for k in (1, 2) for a, b in permutations(names, 2)]
@@ -98,7 +99,7 @@ def fit(trials: Sequence[Trial]) -> Extent | None:
     for text in candidates(names):
         if all(_value(text, sizes) == touched for sizes, touched in trials):
             return Extent(text, True)
-    covering = [p for p in _products(names) if all(_covers(p, sizes, touched) for sizes, touched in trials)]
+    covering = [p for p in products(names) if all(_covers(p, sizes, touched) for sizes, touched in trials)]
     return Extent(min(covering, key=lambda p: (p.count("*"), p)), False) if covering else None
 
 

@@ -23,13 +23,13 @@ _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial o
 
 
 def cpu_probe(
-    program: Program, spec: KernelSpec, machine: CpuMachine, root: Path
+    program: Program, spec: KernelSpec, machine: CpuMachine, root: Path, *, whole: int = 0
 ) -> Callable[[Mapping[str, int]], Mapping[str, int]]:
     """A probe for `engine.spec.draft.draft`: elements touched of each buffer, by parameter, for a set of sizes.
 
     `spec` gives types, roles and scalars; its sizes do not count. Buffers are made larger than any common extent, and once more
-    larger where a trial reaches beyond; floats are drawn, integers are zero: they may be indices. A trial that reaches beyond
-    even that gives nothing.
+    larger where a trial reaches beyond; floats are drawn, integers are all `whole`: they may be indices. A trial that reaches
+    beyond even that gives nothing.
     Raises OptimlError where the kernel cannot be compiled, launched or run here.
     """
     step = spec.steps[0]
@@ -50,7 +50,7 @@ def cpu_probe(
 
     def run(sizes: Mapping[str, int], length: int) -> tuple[set[str], dict[str, int]]:
         case = Case("trial", dict(sizes))
-        trial = replace(spec, arguments=tuple(_roomy(a, length) for a in spec.arguments))
+        trial = replace(spec, arguments=tuple(_roomy(a, length, whole) for a in spec.arguments))
         launch = evaluate(program, spec, 0, {**spec.check[0].sizes, **sizes})  # beside the sizes, figures of the host's
         buffers = generate(trial, case, 1, "declared")
         for argument in trial.arguments:
@@ -70,8 +70,8 @@ def _zeros(argument: Argument, length: int) -> object:
     return np.zeros(length * dtype.lanes, dtype.storage)
 
 
-def _roomy(argument: Argument, length: int) -> Argument:
+def _roomy(argument: Argument, length: int, whole: int) -> Argument:
     if argument.role == "scalar":
         return argument
-    fill = Fill() if parse_dtype(argument.type).kind == "float" else Fill("constant", "0")
+    fill = Fill() if parse_dtype(argument.type).kind == "float" else Fill("constant", str(whole))
     return replace(argument, size=str(length), fill=fill)

@@ -125,3 +125,10 @@ def test_extents_are_measured_by_running_the_original(
     captured = capsys.readouterr()
     assert 'args.y = { role = "out", size = "m*m*n"' in captured.out, captured.err
     assert "whole tiles" not in captured.out
+    # A table that a buffer of whole numbers looks up.
+    table = CODE.replace("const float *x", "const int *at, const float *x").replace("(x, y, n)", "(at, x, y, n)")
+    file.write_text(table.replace("y[i] = 2 * x[i]", "for (int j = 0; j < 8; ++j) y[8 * i + j] = x[at[i] * 8 + j]"))
+    main(["init", str(file)])
+    captured = capsys.readouterr()
+    assert 'args.x = { role = "in", size = "256*8", fill = "normal" }  # assumed: a table' in captured.out, captured.err
+    assert '"integers", low = "0", high = "256"' in captured.out

@@ -313,6 +313,38 @@ void run(float *x, int n, int m) {{ k<<<(n * m + 255) / 256, 256>>>(x, n, m); }}
     assert "whole tiles" not in made.text  # no better, so the shapes stay awkward
 
 
+@pytest.mark.parametrize(
+    ("index", "reach", "size", "high"),
+    [
+        ("at[i] * m + j", lambda s, i: (i + 1) * s["m"], "256*m", {"int": "256", "signed char": "128"}),
+        (
+            "i * m + at[i]",
+            lambda s, i: (s["n"] - 1) * s["m"] + i + 1,
+            "n*m",
+            {"int": "m", "signed char": "min(m, 128)"},
+        ),
+        ("at[i]", lambda s, i: 1, "", {"int": "256", "signed char": "128"}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["int", "signed char"])
+def test_a_buffer_that_others_index_is_as_large_as_its_indices_say(
+    kind: str, index: str, reach: Callable[[Mapping[str, int], int], int], size: str, high: Mapping[str, str]
+) -> None:
+    code = f"""
+__global__ void k(const {kind} *at, const float *x, float *y, int n, int m) {{
+    int i = blockIdx.x;
+    for (int j = threadIdx.x; j < m; j += blockDim.x) y[i * m + j] = x[{index}];
+}}
+void run(const {kind} *at, const float *x, float *y, int n, int m) {{ k<<<n, 128>>>(at, x, y, n, m); }}
+"""
+    probes = [lambda s, i=i: {"at": s["n"], "x": reach(s, i), "y": s["n"] * s["m"]} for i in (0, 1)]
+    made = draft(_program(code), "k", probe=probes[0], moved=probes[1])
+    assert [bool(made.missing), made.spec.argument("x").size] == [not size, size]
+    assert made.spec.argument("at").fill == Fill("integers", "0", high[kind])
+    if size:
+        assert _read_back(_program(code), made, "comments").arguments == made.spec.arguments
+
+
 def test_a_template_of_defaults_is_written_out() -> None:
     code = """
 template <bool Sign = true, int N = 4> __global__ void k(float *y, int n) { if (threadIdx.x < n) y[threadIdx.x] = Sign ? N : -N; }

@@ -1,0 +1,53 @@
+"""Finds the size of a buffer whose indices come from another one, from where a kernel reaches with all of these 0, and all 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.arith import ArithmeticError_, evaluate_int
+from engine.spec.extents import Trial, fit, products
+
+ROWS = 256  # of a table that no size of the kernel counts. Ours: enough that rows differ, few enough for a check.
+
+
+@dataclass(frozen=True)
+class Indirect:
+    """A buffer's size, and the size that bounds the indices into it (exclusive): "" where that is `ROWS`."""
+
+    size: str
+    high: str
+
+
+def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
+    """The size that explains both series of trials, at the same sizes; None where the indices do not move the end.
+
+    A table of rows (`t[i[k] * n + c]`) is given `ROWS` rows: how many there are is nowhere in the kernel. Where an index chooses
+    within rows of a size of the kernel (`p[k * n + i[k]]`), that size bounds it.
+    """
+    later = {_key(sizes): touched for sizes, touched in ones}
+    both = [(sizes, low, later[_key(sizes)] - low) for sizes, low in zeros if _key(sizes) in later]
+    if len(both) < 2 or any(low <= 0 or step <= 0 for _, low, step in both):
+        return None
+    step = fit([(sizes, each) for sizes, _, each in both])
+    if step is None or not step.exact:
+        return None
+    names = list(both[0][0])
+    if step.text != "1" and all(low == each for _, low, each in both):
+        return Indirect(f"{ROWS}*{step.text}", "")
+    for size in products(names):
+        for name in names:
+            if all(_value(size, sizes) == low + (sizes[name] - 1) * each for sizes, low, each in both):
+                return Indirect(size, name)
+    return None
+
+
+def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(sizes.items()))
+
+
+def _value(text: str, sizes: Mapping[str, int]) -> int | None:
+    try:
+        return evaluate_int(text, sizes)
+    except ArithmeticError_:
+        return None
