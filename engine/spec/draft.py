@@ -118,7 +118,7 @@ def _draft(
     for part in parts:
         if part.argument.role != "scalar":
             table = tables.get(part.argument.name)
-            _set_extent(part, extents.get(part.argument.name), table, usage, probe is not None, missing)
+            _set_extent(part, extents.get(part.argument.name), table, usage, missing)
     for part in parts:
         _set_fill(part, {p.argument.name: p.argument for p in parts}, tables, usage)
     time = _time_case(sizes, [p.argument for p in parts])
@@ -266,7 +266,8 @@ def _extents(
     for name in buffers:
         # A probe reaches what it reaches: a buffer read at random places, or by a small fixed grid, looks constant or small.
         # The text then decides.
-        options = [found for t in (trials.get(name, []), static.get(name, [])) if t and (found := fit(t))]
+        measured, read = fit(trials.get(name, [])), fit(static.get(name, []))
+        options = [o for o in (measured, read and replace(read, measured=False)) if o is not None]
         options.sort(key=lambda o: (not o.exact, o.text.isdigit()))
         best = options[0] if options else None
         if best:
@@ -275,9 +276,7 @@ def _extents(
     return extents, {name: table for name, table in tables.items() if table is not None}
 
 
-def _set_extent(
-    part: _Part, extent: Extent | None, table: Indirect | None, usage: Usage, probed: bool, missing: list[str]
-) -> None:
+def _set_extent(part: _Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[str]) -> None:
     name = part.argument.name
     if table is not None:
         part.argument = replace(part.argument, size=table.size)
@@ -295,7 +294,7 @@ def _set_extent(
     part.argument = replace(part.argument, size=extent.text)
     if not extent.exact:
         part.notes.append("assumed: the size (the end is not touched)")
-    elif not probed:
+    elif not extent.measured:
         part.notes.append("assumed: the size, from the text")
 
 

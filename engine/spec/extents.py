@@ -28,10 +28,14 @@ Trial = tuple[Mapping[str, int], int]  # sizes, elements touched
 
 @dataclass(frozen=True)
 class Extent:
-    """A size expression that explains every trial; `exact` is False where it only covers what was touched."""
+    """A size expression that explains every trial; `exact` is False where it only covers what was touched.
+
+    `measured` is False where the trials were read from the text.
+    """
 
     text: str
     exact: bool
+    measured: bool = True
 
 
 def trial_sizes(names: Sequence[str], *, tiled: bool = False) -> tuple[dict[str, int], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from engine.spec.model import Argument, Case, Fill, KernelSpec
 if TYPE_CHECKING:
     from engine.cpu import CpuMachine
 
+_MAX_TRIAL_S, _MAX_S = 5.0, 10.0  # a trial, and all that begin: a person waits for the draft
 _MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
 _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
 
@@ -29,20 +31,23 @@ def cpu_probe(
 
     `spec` gives types, roles and scalars; its sizes do not count. Buffers are made larger than any common extent, and once more
     larger where a trial reaches beyond; floats are drawn, integers are all `whole`: they may be indices. A trial that reaches
-    beyond even that gives nothing.
+    beyond even that gives nothing, nor does one that takes too long, or comes after others that did.
     Raises OptimlError where the kernel cannot be compiled, launched or run here.
     """
     step = spec.steps[0]
     expression = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
     sliced = device_slice(program, [expression], root=root, include=spec.compile.include)
     binary = machine.build(sliced.text, spec.file, spec, [expression])
+    spent = [0.0]
 
     def probe(sizes: Mapping[str, int]) -> dict[str, int]:
         most, product = max(sizes.values(), default=0), math.prod(sizes.values())
         least = 4096 + 4 * product + 4 * most + 2 * min(most**2, _MAX_SQUARE)
         for length in sorted({min(_MAX_ELEMENTS, least), min(_MAX_ELEMENTS, least + 2 * product * most)}):
+            if spent[0] > _MAX_S:
+                break
             kinds, touched = run(sizes, length)
-            if not kinds & {"out_of_bounds", "crash"}:
+            if not kinds & {"out_of_bounds", "crash", "timeout"}:
                 return touched
             if "out_of_bounds" not in kinds:
                 break
@@ -56,7 +61,9 @@ def cpu_probe(
         for argument in trial.arguments:
             if argument.role == "out" and argument.name not in buffers:
                 buffers[argument.name] = _zeros(argument, length)
-        done = machine.run(binary, [launch], buffers, scalars(trial, case))
+        begin = time.monotonic()
+        done = machine.run(binary, [launch], buffers, scalars(trial, case), deadline_s=_MAX_TRIAL_S)
+        spent[0] += time.monotonic() - begin
         lanes = {a.name: parse_dtype(a.type).lanes for a in trial.arguments}
         return {f.kind for f in done.findings}, {name: -(-n // lanes[name]) for name, n in done.touched.items() if n}
 

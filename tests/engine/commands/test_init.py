@@ -132,3 +132,22 @@ def test_extents_are_measured_by_running_the_original(
     captured = capsys.readouterr()
     assert 'args.x = { role = "in", size = "256*8", fill = "normal" }  # assumed: a table' in captured.out, captured.err
     assert '"integers", low = "0", high = "256"' in captured.out
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+def test_a_kernel_that_takes_long_is_not_waited_for(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    from engine.spec import probe
+
+    monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
+    monkeypatch.setattr(probe, "_MAX_TRIAL_S", 0.5)
+    monkeypatch.setattr(probe, "_MAX_S", 0.4)
+    file.write_text(CODE.replace("y[i] = 2 * x[i];", "while (x[i] < 1e30f) y[i] += 1;"))
+    begin = time.monotonic()
+    assert main(["init", str(file)]) == 0
+    assert time.monotonic() - begin < 20  # of four trials one ran
+    # What was touched by then says nothing; the text does.
+    assert 'args.x = { role = "in", size = "n", fill = "normal" }  # assumed' in capsys.readouterr().out
