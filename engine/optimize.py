@@ -48,6 +48,7 @@ from engine.search.tree import constants as search_constants
 from engine.source.load import load_program, repository_root
 from engine.source.patch import make_patch
 from engine.spec.find import find_spec
+from engine.spec.host import unseen_launches
 from engine.spec.model import KernelSpec
 from engine.suggest import Gate
 
@@ -214,15 +215,14 @@ def _run(
             found = _conclude(search, evaluator, gate, source, options.budget, insight, predicted, part)
         notes = [
             *options.notes,
+            *unseen_launches(program, spec),
             *evaluator.signals.missing,
             *found.lost,
             *_closed(search, insight, part),
             *machine.notes(),
         ]
         result = _result(options, search, evaluator, spec, found, source, notes, part)
-        patch = None
-        if found.best is not None:
-            patch = make_patch(program, search.tree.nodes[found.best[0].id].program)
+        patch = make_patch(program, search.tree.nodes[found.best[0].id].program) if found.best is not None else None
         if not (interrupted and options.resume and keeps_suggestion(out)):
             write(result, out, patch)
         if interrupted:

@@ -190,9 +190,30 @@ class CpuEvaluator:
                 now = noise(self._spec, name, item.original, reference)
                 old = self._noise.get((item.case, item.family + name), Noise(0.0, 0.0))
                 self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
-        problems = self._repeats(binary, known) or self._controls(binary, known, written)
+        problems = self._unwritten(known) or self._repeats(binary, known) or self._controls(binary, known, written)
         self._known = _screening_set(known[: len(known) // _VALIDATION_SEEDS])
         return problems
+
+    def _unwritten(self, known: Sequence[_Known]) -> list[str]:
+        """Elements of an output that no run of a case has changed: what stood there would count for the tolerance."""
+        for argument in self._spec.arguments:
+            dtype = parse_dtype(argument.type)
+            if argument.role != "out" or dtype.storage.itemsize == 1:  # of single bytes some are right by chance
+                continue
+            stale: dict[int, np.ndarray[Any, Any]] = {}
+            for item in known:
+                pairs = (item.original[argument.name], item.buffers[argument.name])
+                now, before = (np.ascontiguousarray(a).view(np.uint8).reshape(-1, dtype.itemsize) for a in pairs)
+                same = (now == before).all(axis=1)
+                stale[item.case] = stale.get(item.case, same) & same
+            for case, left in stale.items():
+                if left.any():
+                    return [
+                        f"case {self._spec.check[case].name}: the kernel leaves {int(left.sum())} of {left.size} elements of the "
+                        f"output '{argument.name}' unwritten, first at index {int(left.argmax())}; declare it as inout, or give "
+                        "its true size"
+                    ]
+        return []
 
     def _repeats(self, binary: CpuBinary, known: Sequence[_Known]) -> list[str]:
         """The original again in other orders: it must not depend on them by more than its tolerance."""

@@ -1,4 +1,4 @@
-"""What a visible launch needs to know beside the kernel's sizes, for a draft."""
+"""What a visible launch needs to know beside the kernel's sizes, for a draft; and which launches are not visible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from engine.errors import SourceError
 from engine.model import Program
-from engine.source.launch import evaluate
+from engine.source.launch import evaluate, sites
 from engine.source.scope import UnknownName
 from engine.spec.check import can_launch
 from engine.spec.model import Case, KernelSpec
@@ -49,6 +49,15 @@ def host_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]
             return found, ""
         problem = problem or f"its block has {x * y * z} threads where each of its figures is {each}"
     return {}, problem
+
+
+def unseen_launches(program: Program, spec: KernelSpec) -> tuple[str, ...]:
+    """What the result has to say of kernels that no host code here launches: who does needs them to be launched as they are."""
+    unseen = dict.fromkeys(step.kernel for step in spec.steps if not sites(program, step.kernel))
+    return tuple(
+        f"no launch of '{kernel}' can be seen: edits that need another launch or block were left out"
+        for kernel in unseen
+    )
 
 
 def deciding(program: Program, spec: KernelSpec) -> frozenset[str]:

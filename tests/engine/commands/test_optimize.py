@@ -200,6 +200,35 @@ def test_a_spec_or_kernel_that_proves_nothing_is_refused(optiml, repository, old
     assert not (repository / ".optiml").exists()  # an empty journal passed for a run that was killed
 
 
+def test_an_output_that_the_kernel_leaves_in_part_is_told(optiml, repository):
+    """What stood there before counted for the tolerance, and it was said that no output depends on the input."""
+    code = ROW_SUM.replace('"inout", size = "rows", fill = "normal"', '"out", size = "rows + 1"').replace(
+        "+= sum;", "= sum;"
+    )
+    file = repository / "src" / "row_sum.cu"
+    file.write_text(code)
+    done = optiml("optimize", file, "--budget", "3", "--device", "cpu", cwd=repository)
+    assert done.returncode == 1, done.stdout
+    assert (
+        "case rows=1,cols=1: the kernel leaves 1 of 2 elements of the output 'sums' unwritten, first at index 1"
+        in done.stderr
+    )
+    assert "declare it as inout, or give its true size" in done.stderr
+
+
+def test_a_launch_that_nobody_sees_is_said_to_be_kept(optiml, repository):
+    file = repository / "src" / "row_sum.cu"
+    launch = '// optiml: launch = { grid = "cdiv(rows, 256)", block = "256" }\n'
+    file.write_text(launch + ROW_SUM.split("void launch")[0])
+    done = optiml("optimize", file, "--budget", "1", "--device", "cpu", cwd=repository)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "Note: no launch of 'row_sum' can be seen: edits that need another launch or block were left out" in said
+    file.write_text(ROW_SUM)
+    done = optiml("optimize", file, "--budget", "1", "--device", "cpu", cwd=repository)
+    assert "were left out" not in " ".join(done.stdout.split())
+
+
 def test_an_output_folder_that_cannot_be_written_is_said_at_once(optiml, repository):
     blocked = repository / "blocked"
     blocked.write_text("a file")
