@@ -62,7 +62,7 @@ def draft(
     """A draft of the spec of one kernel (its name may carry template arguments).
 
     `probe` runs the original: for a set of sizes it gives the number of elements touched of each buffer, by parameter.
-    `moved` does with whole numbers in buffers all 1 instead of 0, for buffers whose indices come from others.
+    `moved` does so with all whole numbers in buffers 1 instead of 0, for buffers whose indices come from others.
     Without them extents are read from index expressions and their bounds. `form` is "comments" or "toml"; `toml_file` is
     the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
@@ -347,9 +347,8 @@ def _whole_tiles(spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
     """Check shapes whose lengths are multiples of the sides of tiles."""
     sizes = [{n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
     least = Case("", {n: _TILE if n in lengths else v for n, v in spec.check[0].sizes.items()})
-    if (
-        max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > _MAX_CHECKED
-    ):  # whole tiles of 64 on every side are too much to check
+    # Whole tiles of 64 on every side may be too much to check.
+    if max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > _MAX_CHECKED:
         order, base = sorted(lengths), spec.check[0].sizes
         sizes = [{**base, **{n: 8 << ((k >> i) & 1) for i, n in enumerate(order)}} for k in range(3)]
     return tuple(Case(case_name(s), s) for at, s in enumerate(sizes) if s not in sizes[:at])

@@ -101,19 +101,20 @@ def fit(trials: Sequence[Trial]) -> Extent | None:
         return Extent(str(trials[0][1]), True)
     names = sorted(trials[0][0], key=list(trials[0][0]).index)
     for text in candidates(names):
-        if all(_value(text, sizes) == touched for sizes, touched in trials):
+        if all(value_at(text, sizes) == touched for sizes, touched in trials):
             return Extent(text, True)
     covering = [p for p in products(names) if all(_covers(p, sizes, touched) for sizes, touched in trials)]
     return Extent(min(covering, key=lambda p: (p.count("*"), p)), False) if covering else None
 
 
 def _covers(product: str, sizes: Mapping[str, int], touched: int) -> bool:
-    total = _value(product, sizes) or 0
+    total = value_at(product, sizes) or 0
     slack = 2 + sum(2 * total // sizes[name] for name in set(product.split("*")))
     return touched <= total <= touched + slack
 
 
-def _value(text: str, sizes: Mapping[str, int]) -> int | None:
+def value_at(text: str, sizes: Mapping[str, int]) -> int | None:
+    """The value of an expression at these sizes; None where it has none."""
     try:
         return evaluate_int(text, sizes)
     except ArithmeticError_:

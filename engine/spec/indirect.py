@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.arith import ArithmeticError_, evaluate_int
-from engine.spec.extents import Trial, fit, products
+from engine.spec.extents import Trial, fit, products, value_at
 
 ROWS = 256  # of a table that no size of the kernel counts. Ours: enough that rows differ, few enough for a check.
 
@@ -37,17 +36,10 @@ def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
         return Indirect(f"{ROWS}*{step.text}", "")
     for size in products(names):
         for name in names:
-            if all(_value(size, sizes) == low + (sizes[name] - 1) * each for sizes, low, each in both):
+            if all(value_at(size, sizes) == low + (sizes[name] - 1) * each for sizes, low, each in both):
                 return Indirect(size, name)
     return None
 
 
 def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(sizes.items()))
-
-
-def _value(text: str, sizes: Mapping[str, int]) -> int | None:
-    try:
-        return evaluate_int(text, sizes)
-    except ArithmeticError_:
-        return None
