@@ -18,6 +18,7 @@ _CAST = re.compile(r"\(\s*(?:const\s+)?(?:(?:unsigned|signed|long|short|int|size
 _STATIC_CAST = re.compile(r"static_cast\s*<[\w\s:]{1,40}>")
 _HINT = re.compile(r"__(ld|st)(?:g|ca|cg|cs|cv|lu|wb|wt)\b")
 _MAX_STEPS = 40  # definitions followed for one value
+_MAX_TEXT = 400  # characters of an expression, or of a definition that it is made from
 _LINE = re.compile(
     r"\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?\+threadIdx\.x"
     r"|threadIdx\.x\+\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?"
@@ -239,14 +240,15 @@ class Usage:
         body = text_of(self.body)
         if _OTHER_AXES.search(body) or re.search(r"\bextern\b", body):
             return ""
-        numbers = [n for n, text in self.definitions.items() if _LINE.fullmatch(re.sub(r"\s+", "", _plain(text)))]
+        short = {n: _plain(text) for n, text in self.definitions.items() if len(text) <= _MAX_TEXT}
+        numbers = [n for n, text in short.items() if _LINE.fullmatch(re.sub(r"\s+", "", text))]
         for bound in [b for n in numbers for b in self.bounds.get(n, ())]:
             text = _plain(bound)
             for _ in range(4):
+                if len(text) > _MAX_TEXT:  # definitions of definitions: each time longer by so much
+                    break
                 text = re.sub(
-                    r"(?<![\w.])[A-Za-z_]\w*",
-                    lambda m: m[0] if m[0] in sizes else f"({_plain(self.definitions.get(m[0], m[0]))})",
-                    text,
+                    r"(?<![\w.])[A-Za-z_]\w*", lambda m: m[0] if m[0] in sizes else f"({short.get(m[0], m[0])})", text
                 )
             text = re.sub(r"\s*\*\s*", "*", re.sub(r"(?<!\w)\((\w+)\)", r"\1", text)).strip()
             text = text[1:-1] if re.fullmatch(r"\([^()]*\)", text) else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -412,6 +413,14 @@ def test_a_launch_that_cannot_be_read_is_assumed_where_the_kernel_says_how_many_
         assert spec.steps == made.spec.steps
         assert set(spec.time[0].sizes) == {"n"}
         assert evaluate(program, spec, 0, {"n": 1000}).grid[0] == -(-1000 * (3 if "3" in threads else 1) // 256)
+
+
+def test_definitions_that_grow_without_end_are_not_followed() -> None:
+    chain = "".join(f"int d{k} = {' + '.join([f'd{k + 1}'] * 60)}; " for k in range(6))
+    code = LAUNCHER.replace("(n + threads - 1)", "pack::size").replace("if (i < n)", f"{chain} if (i < d0)")
+    begin = time.monotonic()
+    assert any(m.startswith("the launch: ") for m in draft(_program(code), "k").missing)
+    assert time.monotonic() - begin < 2
 
 
 @pytest.mark.parametrize(
