@@ -122,13 +122,9 @@ class GpuRunner:
         if worker is None or not worker.alive:
             worker = gpu_process(self._box, self._scratch, self._index, self._watcher)
         self._worker = worker
-
-        def greet() -> None:
-            with contextlib.suppress(WorkerLost):  # whoever waits for the answer is told
-                worker.send({"op": "hello", "bare": bool(self._watcher)}, [self._tools])
-
+        hello = {"op": "hello", "bare": bool(self._watcher)}
         # The request is larger than a pipe holds, and the worker reads it only once it has started.
-        self._greeting = threading.Thread(target=greet, daemon=True)
+        self._greeting = threading.Thread(target=worker.send, args=(hello, [self._tools]), daemon=True)
         self._greeting.start()
 
     def _greeted(self) -> dict[str, Any]:
@@ -209,7 +205,8 @@ class GpuRunner:
         """Fetch what the worker, if it is still there, says instead of timing what has failed."""
         self._sent = None
         if self._worker is not None:
-            self._answer(lambda worker: worker.receive(timeout_s=_START_S))
+            with contextlib.suppress(DeviceFault):  # it ends behind what it found
+                self._answer(lambda worker: worker.receive(timeout_s=_START_S))
 
     def repeats(self, key: str, checks: Sequence[Check], *, timeout_s: float) -> Mapping[str, Any]:
         """Run each check twice: `argument` is the first output that differs to the last bit (with its `case`), or None."""

@@ -395,7 +395,7 @@ class _Session:
         ]  # fmt: skip
         cubins = [r.binary.cubin for r in batch]
         # The pipe holds 64 KiB, so this write blocks while the worker reads: on a thread, lest a dead worker hold us.
-        sender = threading.Thread(target=self._send, args=({"items": items}, cubins), daemon=True)
+        sender = threading.Thread(target=self._worker.send, args=({"items": items}, cubins), daemon=True)
         sender.start()
         errors: list[str | None] = []
         try:
@@ -410,10 +410,6 @@ class _Session:
             errors.append(_TOO_LONG if lost.kind == "timeout" else "took the profiler's process down")
         sender.join(timeout=1.0)
         return errors
-
-    def _send(self, header: dict[str, object], blobs: Sequence[bytes]) -> None:
-        with contextlib.suppress(WorkerLost):
-            self._worker.send(header, blobs)
 
     def end(self) -> str:
         """Wait for ncu to end; what it wrote, "" where it wrote nothing."""

@@ -28,6 +28,8 @@ while True:
         sys.stderr.flush()
         raise SystemExit(9)
     wire.send(sys.stdout.buffer, header, blobs)
+    if header.get("last"):
+        break
 """
 
 
@@ -76,6 +78,17 @@ def test_answers_come_in_the_order_of_their_requests(worker):
     for number in range(3):
         worker.send({"number": number}, [b"x" * number])
     assert [worker.receive(timeout_s=20) for _ in range(3)] == [({"number": n}, [b"x" * n]) for n in range(3)]
+
+
+def test_an_answer_is_read_though_its_process_has_ended_before_the_next_request(worker):
+    """A kernel's fault ends its process as soon as it is reported, with the next request on its way."""
+    worker.send({"last": True})
+    worker._process.wait(timeout=20)
+    worker.send({"too": "late"}, [b"x" * 3_000_000])
+    assert worker.receive(timeout_s=20) == ({"last": True}, [])
+    with pytest.raises(WorkerLost) as lost:
+        worker.receive(timeout_s=20)
+    assert lost.value.kind == "died"
 
 
 def test_who_waits_for_an_answer_is_told_that_the_process_was_killed(worker):

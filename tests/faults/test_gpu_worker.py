@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,25 @@ def test_what_fails_or_takes_the_worker_down_costs_one_candidate(
     assert following.outcome is Outcome.ACCEPTED
     assert following.measurement is not None
     assert following.measurement.ratio == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [("faults", Outcome.MEMORY_ERROR), ("wrong leaves", Outcome.WRONG_RESULT)]
+)
+def test_what_was_found_counts_though_the_worker_ended_before_the_request_for_the_timing(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch, code: str, outcome: Outcome
+) -> None:
+    sends = Worker.send
+
+    def late(worker: Worker, header: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> None:
+        if header.get("if_right"):
+            worker._process.wait(timeout=20)
+        sends(worker, header, blobs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "send", late)
+        assert _evaluated(bench, code).outcome is outcome
+    assert _evaluated(bench, "2.0").outcome is Outcome.ACCEPTED
 
 
 def test_an_interrupt_beside_a_timing_leaves_no_answer_for_the_next_request(bench: GpuEvaluator) -> None:
