@@ -18,27 +18,9 @@ from engine.errors import MachineError
 from engine.sandbox import NoSandbox, Sandbox, python_command, sandbox
 from tests.spent import slowdown
 
-WORKS, WHY = module.available()
-pytestmark = pytest.mark.skipif(not WORKS, reason=f"no sandbox here: {WHY}")
+from .inside import needs_sandbox, python, run, shell
 
-
-@pytest.fixture(scope="module")
-def box() -> Sandbox:
-    found = sandbox()
-    assert isinstance(found, Sandbox)
-    return found
-
-
-def run(argv: list[str], timeout: float = 100) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
-
-
-def shell(box: Sandbox | NoSandbox, script: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return run(box.command(["/bin/sh", "-c", script], **options))  # type: ignore[arg-type]
-
-
-def python(box: Sandbox, code: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return run(box.command([sys.executable, "-I", "-c", code], **options))  # type: ignore[arg-type]
+pytestmark = needs_sandbox
 
 
 def test_keys_of_the_caller_are_not_visible(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

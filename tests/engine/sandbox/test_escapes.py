@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,52 +16,11 @@ from engine import sandbox as module
 from engine import seccomp
 from engine.compile.compiler import Translation
 from engine.compile.nvrtc import NvrtcCompiler
-from engine.sandbox import Sandbox, sandbox
+from engine.sandbox import Sandbox
 
-WORKS, WHY = module.available()
-pytestmark = pytest.mark.skipif(not WORKS, reason=f"no sandbox here: {WHY}")
-SECRET = "s3cret-of-the-host"
-CXX = shutil.which("g++") or shutil.which("clang++")
-needs_compiler = pytest.mark.skipif(CXX is None, reason="no C++ compiler here")
+from .inside import SECRET, needs_sandbox, python, run, shell
 
-Done = subprocess.CompletedProcess[str]
-
-
-@pytest.fixture(scope="module")
-def box() -> Sandbox:
-    found = sandbox()
-    assert isinstance(found, Sandbox)
-    return found
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    folder.chmod(0o777)
-    return folder
-
-
-@pytest.fixture
-def secret(tmp_path: Path) -> Path:
-    path = tmp_path / "secret.txt"
-    path.write_text(SECRET)
-    path.chmod(0o644)
-    return path
-
-
-def run(argv: list[str], timeout: float = 100) -> Done:
-    return subprocess.run(
-        argv, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, errors="replace"
-    )
-
-
-def python(box: Sandbox, code: str, **options: object) -> Done:
-    return run(box.command([sys.executable, "-I", "-c", code], **options))  # type: ignore[arg-type]
-
-
-def shell(box: Sandbox, code: str, **options: object) -> Done:
-    return run(box.command(["/bin/sh", "-c", code], **options))  # type: ignore[arg-type]
+pytestmark = needs_sandbox
 
 
 def test_the_probe_itself_works_inside(box: Sandbox) -> None:
@@ -425,63 +383,6 @@ def test_terminal_injection(box: Sandbox) -> None:
     # --new-session leaves no controlling terminal to push characters into (TIOCSTI).
     code = "import fcntl; fcntl.ioctl(open('/dev/tty'), 0x5412, b'x')"
     assert python(box, code).returncode != 0
-
-
-# ---- the compiler as an accomplice
-
-
-@pytest.fixture
-def source(scratch: Path) -> Path:
-    return scratch / "kernel.cpp"
-
-
-def compile_inside(box: Sandbox, source: Path, *options: str) -> Done:
-    assert CXX is not None
-    argv = [CXX, "-std=c++17", "-c", *options, str(source), "-o", str(source.with_suffix(".o"))]
-    return run(box.command(argv, writable=[source.parent]))
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "target", ["/etc/passwd", "/etc/shadow", "/proc/self/environ", "/proc/1/environ", "../secret.txt", "{secret}"]
-)
-def test_include_of_a_secret(
-    box: Sandbox, source: Path, secret: Path, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_TOKEN", SECRET)
-    source.write_text(f'#include "{target.format(secret=secret)}"\n')
-    done = compile_inside(box, source)
-    said = done.stdout + done.stderr
-    assert SECRET not in said
-    assert "root:" not in said
-    assert done.returncode != 0 or "/proc" in target
-
-
-@needs_compiler
-def test_incbin_of_a_secret(box: Sandbox, source: Path, secret: Path) -> None:
-    source.write_text(f'asm(".incbin \\"{secret}\\"");\n')
-    done = compile_inside(box, source)
-    assert done.returncode != 0
-    assert SECRET not in done.stdout + done.stderr
-
-
-@needs_compiler
-def test_embed_and_has_include(box: Sandbox, source: Path, secret: Path) -> None:
-    source.write_text(
-        f'#if __has_include("{secret}")\n#error it is there\n#endif\nconst char s[] = {{\n#embed "{secret}"\n}};\n'
-    )
-    done = compile_inside(box, source)
-    assert "it is there" not in done.stderr
-    assert not source.with_suffix(".o").exists() or SECRET.encode() not in source.with_suffix(".o").read_bytes()
-
-
-@needs_compiler
-def test_compiler_options_from_text(box: Sandbox, source: Path, scratch: Path, secret: Path) -> None:
-    # Were an option ever to get through (a plugin, a response file), it still finds nothing.
-    source.write_text("int x;\n")
-    done = compile_inside(box, source, f"@{secret}", f"-fplugin={secret}", f"-include{secret}")
-    assert done.returncode != 0
-    assert SECRET not in done.stdout + done.stderr
 
 
 def test_preloaded_library(box: Sandbox, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
