@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from engine.sandbox import NoSandbox, Sandbox
 
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
+_BUSY = 4  # times its deadline of processor time a run may take: on a busy machine it waits
 _RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
 _RACE_FIBERS_PER_CORE = 1280  # of all jobs together: a second at most
 _MAX_TEXT = 8 << 20
@@ -148,7 +149,7 @@ class CpuMachine:
         return self.run_many(binary, [CpuJob(launches, buffers, scalars, order, count)], deadline_s=deadline_s)[0]
 
     def run_many(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> list[CpuRun]:
-        """Several runs from one process start, each in a process of its own with the deadline."""
+        """Several runs from one process start, each in a process of its own with the deadline, in seconds of processor time."""
         return self._jobs(binary, jobs, "screen", deadline_s)
 
     def races(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> tuple[Finding, ...]:
@@ -228,12 +229,13 @@ class CpuMachine:
                 str(prepared.supervise),
                 str(self.jobs),
                 str(int(deadline_s * 1000)),
+                str(int(_BUSY * deadline_s * 1000)),
                 str(program),
                 *map(str, files),
             ]
             started = time.monotonic()
             status, output = self._start(
-                argv, [prepared.folder, binary.object.parent], [folder], deadline_s * rounds + 10,
+                argv, [prepared.folder, binary.object.parent], [folder], _BUSY * deadline_s * rounds + 10,
                 {"TSAN_OPTIONS": _TSAN} if mode == "race" else {},
             )  # fmt: skip
             elapsed = (time.monotonic() - started) / len(jobs)
