@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.source.definitions import definition_of
 from engine.source.model import Span, Unit
-from engine.source.scope import definition_of
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*", re.ASCII)
 _MAX_DEPTH = 8

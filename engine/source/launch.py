@@ -11,10 +11,12 @@ from tree_sitter import Node
 from engine import arith
 from engine.errors import SourceError
 from engine.model import LaunchConfig, Program
+from engine.source.definitions import declarators, expression
 from engine.source.model import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
 from engine.source.parse import parse, text_of, walk
-from engine.source.scope import Definition, Scope, UnknownName, declarators, expression
-from engine.spec.model import KernelSpec, LaunchExpr
+from engine.source.scope import Definition, Scope, UnknownName
+from engine.source.typenames import TypeNames, split_arguments
+from engine.spec.model import KernelSpec, LaunchExpr, Step
 
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx")
 _NAME = re.compile(r"[A-Za-z_]")
@@ -108,7 +110,7 @@ def _instance(program: Program, path: str, written: str, wanted: str) -> bool | 
     if _squeezed(written) == _squeezed(wanted):
         return True
     same: bool | None = True
-    for a, b in zip(_split(written), _split(wanted), strict=False):
+    for a, b in zip(split_arguments(written), split_arguments(wanted), strict=False):
         values = [_constant(program, path, text) for text in (a, b)]
         if None not in values:
             if values[0] != values[1]:
@@ -213,7 +215,7 @@ def _argument_node(unit: Unit, site: LaunchSite, passed: str) -> Node | None:
 
 def _template_values(declared: str, written: str, sizes: Mapping[str, arith.Number]) -> dict[str, arith.Number]:
     values: dict[str, arith.Number] = {}
-    for name, text in zip(_split(written), _split(declared), strict=False):
+    for name, text in zip(split_arguments(written), split_arguments(declared), strict=False):
         if re.fullmatch(r"[A-Za-z_]\w*", name):
             try:
                 values[name] = arith.evaluate(text, sizes)
@@ -222,25 +224,19 @@ def _template_values(declared: str, written: str, sizes: Mapping[str, arith.Numb
     return values
 
 
-def _split(text: str) -> list[str]:
-    parts, depth, current = [], 0, ""
-    for char in text:
-        depth += char in "<([{"
-        depth -= char in ">)]}"
-        if char == "," and depth == 0:
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += char
-    return [*parts, current.strip()] if current.strip() else parts
+def _template_types(step: Step, site: LaunchSite) -> dict[str, str]:
+    """What the names among a launch's template arguments stand for, in the instance that the spec wants."""
+    pairs = zip(split_arguments(site.template_args), split_arguments(step.template_args), strict=False)
+    return {written: wanted for written, wanted in pairs if written != wanted and written.isidentifier()}
 
 
 def _scope(
-    program: Program, spec: KernelSpec | None, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
+    program: Program, spec: KernelSpec, step: int, site: LaunchSite, sizes: Mapping[str, arith.Number]
 ) -> tuple[Scope, list[Node]]:
     unit = parse(program.files[site.path], site.path)
-    known, refused = _known(program, spec, step, site, sizes) if spec is not None else ({}, {})
-    return Scope(program, unit, known, refused=refused), [_node(unit, part) for part in site.parts]
+    known, refused = _known(program, spec, step, site, sizes)
+    types = TypeNames(program, spec.compile.defines, spec.compile.include, _template_types(spec.steps[step], site))
+    return Scope(program, unit, known, refused=refused, types=types), [_node(unit, part) for part in site.parts]
 
 
 def _node(unit: Unit, part: LaunchPart) -> Node:

@@ -5,28 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from tree_sitter import Node
 
 from engine import arith
 from engine.errors import SourceError
 from engine.model import Program
+from engine.source.definitions import declarators, definition_of, expression
 from engine.source.macros import function_macros, object_macros, parenthesised
 from engine.source.model import Span, Unit
 from engine.source.parse import parse, span_of, text_of, walk
+from engine.source.typenames import TypeNames
 
-_SIZES = {
-    "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "int8_t": 1, "uint8_t": 1, "short": 2, "unsigned short": 2,
-    "half": 2, "__half": 2, "__nv_bfloat16": 2, "nv_bfloat16": 2, "int16_t": 2, "uint16_t": 2, "int": 4, "unsigned": 4,
-    "unsigned int": 4, "float": 4, "int32_t": 4, "uint32_t": 4, "half2": 4, "__half2": 4, "long": 8, "unsigned long": 8,
-    "long long": 8, "unsigned long long": 8, "double": 8, "size_t": 8, "int64_t": 8, "uint64_t": 8, "float2": 8, "int2": 8,
-    "float3": 12, "int3": 12, "float4": 16, "int4": 16, "double2": 16,
-}  # fmt: skip
 _CASTS = re.compile(r"^(?:static_cast|reinterpret_cast|const_cast)$")
 _MAX_DEPTH = 40
 _MAX_STEPS = 2_000  # of one scope: definitions that each use the one before twice take 2 to the power of their number
-_WRAPPED = b"auto optiml_value = "
 _BLOCKS = ("compound_statement", "translation_unit", "declaration_list")
 _OPEN = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression", "field_expression")
 _LOOSE = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression")
@@ -69,6 +63,7 @@ class Scope:
     known: Mapping[str, arith.Number]
     used: dict[str, Definition] = field(default_factory=dict)  # every definition an evaluation went through
     refused: Mapping[str, str] = field(default_factory=dict)
+    types: TypeNames | None = None
     _depth: int = 0
     _steps: list[int] = field(default_factory=lambda: [0])  # shared with the scopes of what is called
 
@@ -192,11 +187,10 @@ class Scope:
     def _sizeof(self, node: Node) -> str:
         target = node.child_by_field_name("type") or node.child_by_field_name("value")
         name = " ".join(re.sub(r"\bconst\b", "", text_of(target)).strip("() ").split()) if target is not None else ""
-        if "*" in name:
-            return "8"
-        if name in _SIZES:
-            return str(_SIZES[name])
-        raise self.fail(node, f"the size of '{name}' is not known")
+        size = self._types.size(name)
+        if size is None:
+            raise self.fail(node, f"the size of '{self._types.plain(name)[:60]}' is not known")
+        return str(size)
 
     def _field(self, node: Node) -> str:
         whole = text_of(node)
@@ -225,6 +219,10 @@ class Scope:
             if value.type in ("argument_list", "initializer_list"):
                 value = _only(value)
             return _literal(self.number(value))
+        if node.type == "qualified_identifier":
+            member = self._member(name, node)
+            if member is not None:
+                return member
         found = self._file_scope(name, node)
         if found is not None:
             self.used[name] = found
@@ -237,6 +235,26 @@ class Scope:
                 node, f"'{name}' is not known", f"give '{name}' a value in every case, or declare 'launch'"
             )
         raise UnknownName(error.what, error.where, error.do, name)
+
+    def _member(self, name: str, node: Node) -> str | None:
+        """The value of a class's constant; None where the name is no such thing."""
+        scope, _, short = name.rpartition("::")
+        try:
+            found = self._types.member(scope, short)
+        except LookupError:
+            raise self.fail(node, f"'{name[:60]}' is not known") from None
+        if found is None:
+            return None
+        self.step(node)
+        parsed = {each: expression(text) for each, text in (*found.values.items(), ("", found.value))}
+        values = {each: self.number(value) for each, value in parsed.items() if each and value is not None}
+        # A class sees its template's parameters, constants and macros, not what the host or the spec call so.
+        types = self._types.within(found.types)
+        inner = Scope(self.program, self.unit, values, self.used, {}, types, self._depth + 1, self._steps)
+        value = parsed[""]
+        if value is None or inner._depth > _MAX_DEPTH:
+            raise self.fail(node, f"'{found.value[:60]}' is not understood")
+        return _literal(inner.number(value))
 
     def _call(self, node: Node) -> str:
         called = _called(node)
@@ -279,7 +297,7 @@ class Scope:
                 raise self.fail(node, f"the macro '{_called(node)[:60]}' lacks parentheses around '{name}'")
         # A macro or function sees its own parameters, constants and macros, not the caller's locals.
         known, refused = {**self.known, **values}, self._but(values)
-        inner = Scope(self.program, self.unit, known, self.used, refused, self._depth + 1, self._steps)
+        inner = Scope(self.program, self.unit, known, self.used, refused, self.types, self._depth + 1, self._steps)
         if inner._depth > _MAX_DEPTH:
             raise self.fail(node, "its definitions go in a circle")
         return f"({inner._expanded(parsed)})"
@@ -288,6 +306,10 @@ class Scope:
         return {name: reason for name, reason in self.refused.items() if name not in names}
 
     # ---- definitions
+
+    @cached_property
+    def _types(self) -> TypeNames:
+        return self.types or TypeNames(self.program)
 
     @cached_property
     def _macro_names(self) -> frozenset[str]:
@@ -401,27 +423,6 @@ def squeezed(node: Node) -> str:
     return "".join(text_of(node).split())
 
 
-def declarators(declaration: Node) -> Iterator[tuple[str, Node | None]]:
-    """(name, value) of what a declaration declares."""
-    for declarator in declaration.children_by_field_name("declarator"):
-        if declarator.type == "init_declarator":
-            name, value = declarator.child_by_field_name("declarator"), declarator.child_by_field_name("value")
-            if name is not None:
-                yield text_of(name).lstrip("&* "), value
-        elif declarator.type == "identifier":
-            yield text_of(declarator), None
-        elif declarator.type == "function_declarator":
-            # `dim3 grid(gx, gy);` with plain names reads like a function's declaration.
-            name, parameters = (
-                declarator.child_by_field_name("declarator"),
-                declarator.child_by_field_name("parameters"),
-            )
-            if name is not None and parameters is not None:
-                parsed = expression(f"dim3{text_of(parameters)}")
-                if parsed is not None and parsed.type == "call_expression":
-                    yield text_of(name), parsed
-
-
 def _assigns(node: Node, name: str) -> bool:
     if node.type == "assignment_expression":
         left = node.child_by_field_name("left")
@@ -432,44 +433,6 @@ def _assigns(node: Node, name: str) -> bool:
     if node.type == "pointer_expression":
         return text_of(node).replace(" ", "") == f"&{name}"
     return False
-
-
-@lru_cache(maxsize=1024)
-def expression(text: str) -> Node | None:
-    """The node of an expression given as text; None where the text is none."""
-    root = parse(_WRAPPED + text.encode() + b";").root
-    if root.has_error or not root.named_children:
-        return None
-    declaration = root.named_children[0]
-    if len(root.named_children) != 1 or declaration.type != "declaration":
-        return None
-    return next((value for _, value in declarators(declaration)), None)
-
-
-def definition_of(unit: Unit, name: str, kind: str) -> tuple[Span | None, Span]:
-    """The span of the value of a file-scope constant or macro, if it is defined exactly once, and of its definition."""
-    found = _definitions(unit.data, unit.path).get((kind, name), [])
-    if len(found) == 1:
-        return found[0]
-    return None, found[0][1] if found else Span(0, 0)
-
-
-@lru_cache(maxsize=64)
-def _definitions(data: bytes, path: str) -> dict[tuple[str, str], list[tuple[Span, Span]]]:
-    """By kind and name, the spans of the value and of the whole: rules ask for hundreds of names of one file."""
-    found: dict[tuple[str, str], list[tuple[Span, Span]]] = {}
-    for node in walk(parse(data, path).root):
-        if node.type == "preproc_def":
-            named, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-            if named is not None and value is not None:
-                length = len(re.split(r"//|/\*", text_of(value), maxsplit=1)[0].rstrip().encode())
-                spans = Span(value.start_byte, value.start_byte + length), span_of(node)
-                found.setdefault(("macro", text_of(named)), []).append(spans)
-        if node.type == "declaration" and node.parent is not None and node.parent.type != "compound_statement":
-            for declared, value in declarators(node):
-                if value is not None:
-                    found.setdefault(("constant", declared), []).append((span_of(value), span_of(node)))
-    return found
 
 
 def _declared_type(definition: Definition, unit: Unit) -> str:

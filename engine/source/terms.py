@@ -10,9 +10,10 @@ from tree_sitter import Node
 
 from engine.errors import SourceError
 from engine.model import Program
+from engine.source.definitions import expression
 from engine.source.model import Kernel, LaunchSite
 from engine.source.parse import parse, text_of
-from engine.source.scope import Definition, Scope, expression
+from engine.source.scope import Definition, Scope
 
 _MOST_DEPTH = 24
 _MOST_TEXT = 1_000  # characters of one extent: definitions that use each other twice double at each step

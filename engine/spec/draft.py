@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from engine.arith import evaluate_int
 from engine.errors import SourceError, UsageError
 from engine.model import Program
+from engine.source.aliases import aliases, condition_around
 from engine.source.model import Kernel, Parameter, Unit
 from engine.source.parse import parse
-from engine.spec.aliases import aliases, condition_around
 from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes

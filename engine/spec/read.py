@@ -11,10 +11,10 @@ from typing import Any, NoReturn, cast
 
 from engine.errors import SpecError
 from engine.model import Program
+from engine.source.aliases import aliases
 from engine.source.constants import integers, words
 from engine.source.model import Kernel
 from engine.source.parse import parse
-from engine.spec.aliases import aliases
 from engine.spec.check import MAX_BYTES, case_name, check_case, derived_cases, same_names
 from engine.spec.model import (
     Argument,

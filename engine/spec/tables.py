@@ -14,6 +14,7 @@ from engine.errors import SpecError
 from engine.model import Program
 from engine.source.model import Kernel, Span, Unit
 from engine.source.parse import parse
+from engine.source.typenames import split_arguments
 from engine.spec.toml_positions import Path, Place, locate
 
 SPEC_NAME = "optiml.toml"
@@ -109,21 +110,7 @@ def split_kernel(name: str) -> tuple[str, str]:
     """`reduce<float, 256>` as ("reduce", "float, 256"); spaces are made regular."""
     base, bracket, rest = name.partition("<")
     arguments = rest.strip().removesuffix(">") if bracket else ""
-    return base.strip(), ", ".join(" ".join(a.split()) for a in split_arguments(arguments)) if arguments.strip() else ""
-
-
-def split_arguments(text: str) -> list[str]:
-    """Template arguments or parameters, split at the commas that stand in no brackets."""
-    parts, level, start = [], 0, 0
-    for at, c in enumerate(text):
-        if c in "<(":
-            level += 1
-        elif c in ">)":
-            level -= 1
-        elif c == "," and level == 0:
-            parts.append(text[start:at])
-            start = at + 1
-    return [*parts, text[start:]]
+    return base.strip(), ", ".join(" ".join(a.split()) for a in split_arguments(arguments))
 
 
 def _declared_kernel(data: Mapping[str, Any]) -> str:

@@ -7,9 +7,9 @@ from typing import NoReturn
 
 from engine.errors import SpecError
 from engine.source.model import Kernel
+from engine.source.typenames import split_arguments
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.model import Step
-from engine.spec.tables import split_arguments
 
 _MAX_ALIASES = 16  # typedefs of typedefs; also ends a cycle
 
@@ -21,7 +21,7 @@ def parameter_type(
 ) -> DType:
     """The type of one argument of the spec, given where it is passed: kernel, step and position.
 
-    `aliases` are the program's other names for types (`engine.spec.aliases`). `declared` is the spec's own `type` (None: take
+    `aliases` are the program's other names for types (`engine.source.aliases`). `declared` is the spec's own `type` (None: take
     the parameter's). `fail(what, do)` is called where there is none, or where both are known and do not fit each other.
     """
     name = uses[0][0].parameters[uses[0][2]].name
@@ -69,7 +69,7 @@ def source_type(aliases: Mapping[str, str], kernel: Kernel, base: str, template_
 
 def bindings(kernel: Kernel, template_args: str) -> dict[str, str]:
     """What a kernel's template parameters stand for, as text: those given in order, else their defaults."""
-    given = [a.strip() for a in split_arguments(template_args)] if template_args.strip() else []
+    given = split_arguments(template_args)
     bound = {}
     for position, parameter in enumerate(kernel.template_parameters):
         head, _, default = parameter.partition("=")

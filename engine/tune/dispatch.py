@@ -14,11 +14,11 @@ from engine.compile.cubin import Cubin
 from engine.errors import RefusedError, SourceError
 from engine.evaluate.model import Built
 from engine.model import Program
+from engine.source.definitions import declarators
 from engine.source.edit import apply
 from engine.source.launch import hidden_launch, sites
 from engine.source.model import Edit, Kernel, LaunchSite, Span, Unit
 from engine.source.parse import parse
-from engine.source.scope import declarators
 from engine.spec.model import KernelSpec
 from engine.spec.tables import split_kernel, tables_of
 from engine.tune.result import Branch, ShapeBest

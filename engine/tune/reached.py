@@ -13,8 +13,8 @@ from engine.source.launch import sites
 from engine.source.model import LaunchSite
 from engine.source.parse import parse
 from engine.source.scope import Scope
+from engine.source.typenames import split_arguments
 from engine.spec.model import KernelSpec
-from engine.spec.tables import split_arguments
 from engine.tune.dispatch import Selection
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def holds(program: Program, spec: KernelSpec, selection: Selection) -> None:
     for case in spec.time:
         branch = next(b for b in selection.branches if case.name in b.cases)
         wanted = [str(branch.values[n]) for n in names]
-        found = [[a.strip() for a in split_arguments(s.template_args)] for s in reached(program, spec, case.sizes)]
+        found = [split_arguments(s.template_args) for s in reached(program, spec, case.sizes)]
         if found != [wanted]:
             said = " and ".join(f"{spec.kernel}<{', '.join(a)}>" for a in found) or "nothing"
             raise RefusedError(

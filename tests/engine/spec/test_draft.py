@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from engine.arith import evaluate_int
 from engine.errors import SpecError, UsageError
 from engine.model import Program
+from engine.source.aliases import aliases
 from engine.source.launch import evaluate
 from engine.source.parse import parse
-from engine.spec.aliases import aliases
 from engine.spec.draft import Draft, draft
 from engine.spec.extents import Extent, candidates, fit, trial_sizes
 from engine.spec.model import Fill
