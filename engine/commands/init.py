@@ -98,13 +98,13 @@ def _probed(program: Program, made: Draft, root: Path, name: str, form: dict[str
     from engine.folders import cache_folder
     from engine.sandbox import sandbox
     from engine.spec.draft import draft
-    from engine.spec.probe import cpu_probe
+    from engine.spec.probe import CpuProbe
 
     with tempfile.TemporaryDirectory(prefix="optiml-") as scratch:
         try:
             machine = CpuMachine(cache_folder() / "cpu", sandbox=sandbox(False), scratch=Path(scratch))
-            probes = [cpu_probe(program, made.spec, machine, root, whole=whole) for whole in (0, 1)]
-            return draft(program, name, probe=probes[0], moved=probes[1], **form)
+            probe = CpuProbe(program, made.spec, machine, root)
+            return draft(program, name, probe=probe.touched, moved=probe.moved, roles=probe.roles, **form)
         except OptimlError as error:
             print(f"sizes are read from the text alone: {error}", file=sys.stderr)
             return None

@@ -166,13 +166,6 @@ class CpuMachine:
                 found.setdefault((finding.kind, finding.message), finding)
         return tuple(found.values())
 
-    def touched(
-        self, binary: CpuBinary, launches: Sequence[LaunchConfig], buffers: Mapping[str, np.ndarray[Any, Any]],
-        scalars: Mapping[str, np.generic | bytes],
-    ) -> dict[str, int]:  # fmt: skip
-        """The highest element touched plus one, for each buffer. Give buffers that are surely large enough."""
-        return dict(self.run(binary, launches, buffers, scalars).touched)
-
     def _std(self, spec: KernelSpec) -> str:
         return spec.compile.std if spec.compile.std in ("c++20", "c++23") else "c++17"
 
@@ -339,7 +332,7 @@ def _read_run(
         report.findings.append(Finding("crash", "the run left no outputs"))
     return CpuRun(
         outputs, tuple(report.findings), report.counts, elapsed,
-        {names[i]: n for i, n in report.touched.items()}, report.limited,
+        {names[i]: n for i, n in report.touched.items()}, {names[i]: n for i, n in report.written.items()}, report.limited,
     )  # fmt: skip
 
 

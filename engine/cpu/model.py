@@ -74,7 +74,7 @@ class CpuRun:
     """What one run gave: the buffers that are not inputs, what was found, and counts where asked for.
 
     After a finding that ends a run (an access outside, a deadlock, a time limit) `outputs` is what was there then.
-    `touched` is the highest element touched plus one, by buffer.
+    `touched` is the highest element touched plus one, by buffer; `written` how many elements of each output were written.
     """
 
     outputs: Mapping[str, np.ndarray[Any, Any]]
@@ -82,4 +82,5 @@ class CpuRun:
     counts: AccessCounts | None
     elapsed_s: float
     touched: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
     limited: bool = False  # race detection looked at the first blocks only

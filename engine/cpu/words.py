@@ -21,10 +21,11 @@ _SIGNALS = {4: "an illegal instruction", 7: "a bus error", 8: "an integer divisi
 
 @dataclass
 class Report:
-    """One job's report: findings, elements touched by buffer number, counts."""
+    """One job's report: findings, elements touched and written by buffer number, counts."""
 
     findings: list[Finding] = field(default_factory=list)
     touched: dict[int, int] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)
     counts: AccessCounts | None = None
     complete: bool = False
     limited: bool = False
@@ -148,6 +149,10 @@ def read_report(
                     number, end = int(words[1]), int(words[2])
                     if 0 <= number < len(names):
                         report.touched[number] = -(-end // elements[number])
+                case "written" if len(words) == 3:
+                    number, count = int(words[1]), int(words[2])
+                    if 0 <= number < len(names):
+                        report.written[number] = count // elements[number]
                 case "step" if len(words) == 11:
                     steps[int(words[1])] = [int(w) for w in words[2:]]
                 case "site" if len(words) == 14:

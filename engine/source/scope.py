@@ -199,9 +199,14 @@ class Scope:
         if whole in self.known:
             return _literal(self.known[whole])
         base, part = node.child_by_field_name("argument"), node.child_by_field_name("field")
-        if base is not None and part is not None and text_of(part) in ("x", "y", "z") and base.type == "identifier":
-            extents = (*self._named_dims(base), 1, 1)
-            return _literal(extents["xyz".index(text_of(part))])
+        axis = "xyz".find(text_of(part)) if part is not None and len(text_of(part)) == 1 else -1
+        if (
+            base is not None
+            and base.type == "identifier"
+            and axis >= 0
+            and self._local(text_of(base), base)[0] is not None
+        ):
+            return _literal((*self._named_dims(base), 1, 1)[axis])
         raise self.fail(node, f"'{whole[:60]}' is not known")
 
     def _name(self, node: Node) -> str:

@@ -7,32 +7,25 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from engine.arith import evaluate_int
 from engine.errors import SourceError, UsageError
 from engine.model import Program
 from engine.source.aliases import aliases, condition_around
 from engine.source.model import Kernel, Parameter, Unit
 from engine.source.parse import parse
-from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes
-from engine.spec.host import deciding, for_checks, host_sizes, launchable
+from engine.spec.host import deciding, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
-from engine.spec.model import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
+from engine.spec.model import Argument, Fill, KernelSpec, LaunchExpr, Role, Step
+from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes
 from engine.spec.types import source_type, template_defaults
 from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
+Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
 
-# Ours: large enough that a kernel takes tens of microseconds, small enough that all buffers fit any GPU.
-_TIME_SIZES = {1: 1 << 24, 2: 4096, 3: 1024}
-_TIME_SIZE_MANY = 128
-_TILE = 64  # a multiple of the sides of tiles that people use
-_SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
-_MAX_BYTES = 4 << 30
-_MAX_CHECKED = 30_000  # elements of one buffer in a check; ours: docs/spec.md asks for less than some 20,000
-_LONG = 4099  # of a length that is short for timing: its checks are those of any length
 _BLOCK = 256  # threads of a launch that is assumed
+_LAUNCH = "the launch: "
 _UNSEEN = "no host code launches the kernel; add launch.grid and launch.block"
 
 
@@ -49,6 +42,23 @@ class Draft:
     missing: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` is of `trial_sizes`.
+
+    `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
+    `whole`: shapes to check are whole tiles.
+    """
+
+    probe: Probe | None = None
+    moved: Probe | None = None
+    roles: Roles | None = None
+    launching: frozenset[str] = frozenset()
+    hosts: tuple[str, ...] = ()
+    tiled: bool = False
+    whole: bool = False
+
+
 @dataclass
 class _Part:
     argument: Argument
@@ -56,31 +66,46 @@ class _Part:
 
 
 def draft(
-    program: Program, kernel_name: str, *, probe: Probe | None = None, moved: Probe | None = None, form: str = "comments",
-    toml_file: str = "",
+    program: Program, kernel_name: str, *, probe: Probe | None = None, moved: Probe | None = None, roles: Roles | None = None,
+    form: str = "comments", toml_file: str = "",
 ) -> Draft:  # fmt: skip
     """A draft of the spec of one kernel (its name may carry template arguments).
 
     `probe` runs the original: for a set of sizes it gives the number of elements touched of each buffer, by parameter.
-    `moved` does so with all whole numbers in buffers 1 instead of 0, for buffers whose indices come from others.
-    Without them extents are read from index expressions and their bounds. `form` is "comments" or "toml"; `toml_file` is
+    `moved` does so with all whole numbers in buffers 1 instead of 0, for buffers whose indices come from others. `roles` gives the
+    roles of buffers that are no constants, for sizes that `probe` was called with.
+    Without them extents are read from index expressions and their bounds, and roles from the text.
+    `form` is "comments" or "toml"; `toml_file` is
     the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
-    made = _draft(program, kernel_name, None, form, toml_file)
-    # A number that nothing in the kernel bounds may still say how many blocks there are.
-    more = deciding(program, made.spec)
-    if more:
-        made = _draft(program, kernel_name, None, form, toml_file, more)
+
+    def made_by(way: _Way) -> Draft:
+        return _draft(program, kernel_name, form, toml_file, way)
+
+    way = _Way()
+    made = made_by(way)
+    # How many blocks there are may follow from numbers that the kernel is not given, or that nothing in it bounds.
+    for find in (_hosts, _launching):
+        if (found := find(program, made, way)) != way:
+            way, made = found, made_by(found)
     if probe is None:
         return made
-    tiled = _is_tiled(made.spec)
-    made = _draft(program, kernel_name, probe, form, toml_file, more, tiled, moved=moved)
-    if not tiled and _open(made):
+    way = replace(way, probe=probe, moved=moved, roles=roles, tiled=is_tiled(made.spec))
+    made = made_by(way)
+    if not way.tiled and _open(made):
         # What goes beyond its arrays at odd sizes, or refuses them, may be made for whole tiles.
-        other = _draft(program, kernel_name, probe, form, toml_file, more, tiled=True, whole=True, moved=moved)
-        if _open(other) < _open(made):
-            return other
+        other_made = made_by(replace(way, tiled=True, whole=True))
+        if _open(other_made) < _open(made):
+            return other_made
     return made
+
+
+def _hosts(program: Program, made: Draft, way: _Way) -> _Way:
+    return replace(way, hosts=in_grid(program, made.spec)) if any(m.startswith(_LAUNCH) for m in made.missing) else way
+
+
+def _launching(program: Program, made: Draft, way: _Way) -> _Way:
+    return replace(way, launching=deciding(program, made.spec))
 
 
 def _open(made: Draft) -> int:
@@ -88,14 +113,8 @@ def _open(made: Draft) -> int:
     return sum(a.role != "scalar" and not a.size for a in made.spec.arguments)
 
 
-def _draft(
-    program: Program, kernel_name: str, probe: Probe | None, form: str, toml_file: str,
-    launching: frozenset[str] = frozenset(), tiled: bool = False, whole: bool = False, moved: Probe | None = None,
-) -> Draft:  # fmt: skip
-    """As `draft`; `launching` are scalars that are sizes because launches depend on them, `tiled` is of `trial_sizes`.
-
-    `whole`: shapes to check are whole tiles.
-    """
+def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _Way) -> Draft:
+    """As `draft`, in one way."""
     unit = parse(program.data, program.kernel_file)
     types = aliases(program)
     base, template_args = _split(kernel_name)
@@ -111,17 +130,18 @@ def _draft(
     if not template_args:
         template_args = _template_arguments(program, unit, kernel, notes, missing)
     usage = Usage(unit, kernel)
-    usage.guards |= launching
+    usage.guards |= way.launching
     parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
-    sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value]
-    extents, tables = _extents(usage, parts, sizes, probe, moved, tiled)
+    sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value] + [*way.hosts]
+    extents, tables = _extents(usage, parts, sizes, way)
+    _set_roles(usage, parts, sizes, way)
     for part in parts:
         if part.argument.role != "scalar":
             table = tables.get(part.argument.name)
             _set_extent(part, extents.get(part.argument.name), table, usage, missing)
     for part in parts:
         _set_fill(part, {p.argument.name: p.argument for p in parts}, tables, usage)
-    time = _time_case(sizes, [p.argument for p in parts])
+    check, time = first_shapes(sizes, [p.argument for p in parts])
     if all(p.argument.role in ("in", "scalar") for p in parts):
         missing.append("an output: the kernel writes to no buffer that it is given, so nothing can be compared")
     floats = any(
@@ -133,7 +153,7 @@ def _draft(
         file=program.kernel_file,
         steps=(Step(base, template_args, tuple(p.name for p in kernel.parameters)),),
         arguments=tuple(p.argument for p in parts),
-        check=_affordable(_awkward(time), [p.argument for p in parts]),
+        check=check,
         time=(time,),
         deterministic=not floats,
     )
@@ -144,13 +164,9 @@ def _draft(
         launch = LaunchExpr((f"cdiv({threads}, {_BLOCK})",), (str(_BLOCK),))
         spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
     elif problem:
-        missing.append(f"the launch: {problem}")
-    spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
-    lengths = {n for n in sizes if n not in host and not _SMALL.search(n)}
-    if whole:
-        spec = replace(spec, check=_whole_tiles(spec, lengths))
-    spec = _launchable(program, spec, lengths)
-    text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, whole)
+        missing.append(f"{_LAUNCH}{problem}")
+    spec = launchable_shapes(program, spec, sizes, host, way.whole)
+    text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, way)
     return Draft(spec, text, tuple(missing))
 
 
@@ -229,19 +245,19 @@ def _part(
     if parameter.const:
         return _Part(Argument(name, kind, "in"), notes)
     if use.escapes or not use.indices:
-        notes.append("assumed: read and written (its uses are not all visible)")
+        notes.append(_SAID["inout"])
         return _Part(Argument(name, kind, "inout"), notes)
     if not use.written:
-        notes.append("assumed: only read, though the pointer is not const")
+        notes.append(_SAID["in"])
         return _Part(Argument(name, kind, "in"), notes)
     if use.read and use.starts_written and not use.atomic:
-        notes.append("assumed: each element is written before it is read")
+        notes.append(_SAID["out"])
         return _Part(Argument(name, kind, "out"), notes)
     return _Part(Argument(name, kind, "inout" if use.read else "out"), notes)
 
 
 def _extents(
-    usage: Usage, parts: list[_Part], sizes: list[str], probe: Probe | None, moved: Probe | None, tiled: bool
+    usage: Usage, parts: list[_Part], sizes: list[str], way: _Way
 ) -> tuple[dict[str, Extent], dict[str, Indirect]]:
     """Buffers' sizes as far as something explains them, and those of buffers whose indices come from others."""
     trials: dict[str, list[Trial]] = {}
@@ -249,13 +265,14 @@ def _extents(
     static: dict[str, list[Trial]] = {}
     buffers = [p.argument.name for p in parts if p.argument.role != "scalar"]
     values = {p.argument.name: p.argument.value for p in parts if p.argument.role == "scalar" and p.argument.value}
-    looked_up = {name for other in usage.uses for name in usage.indexed_by(other)}
+    # The text does not show every index that comes from a buffer: where one moves what is touched, it is one.
+    indices = any(_is_index(p.argument) for p in parts)
     # With no size at all one trial says everything: nothing can vary.
-    for at, chosen in enumerate(trial_sizes(sizes, tiled=tiled)):
-        if probe is not None and (sizes or at == 0):
-            for name, touched in probe(chosen).items():
+    for at, chosen in enumerate(trial_sizes(sizes, tiled=way.tiled)):
+        if way.probe is not None and (sizes or at == 0):
+            for name, touched in way.probe(chosen).items():
                 trials.setdefault(name, []).append((chosen, touched))
-            for name, touched in moved(chosen).items() if moved is not None and looked_up else ():
+            for name, touched in way.moved(chosen).items() if way.moved is not None and indices else ():
                 later.setdefault(name, []).append((chosen, touched))
         whole = {n: int(v) for n, v in values.items() if v.isdigit()}
         for name in buffers:
@@ -272,8 +289,35 @@ def _extents(
         best = options[0] if options else None
         if best:
             extents[name] = best
-    tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in looked_up}
+    tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
     return extents, {name: table for name, table in tables.items() if table is not None}
+
+
+# What is said of a role that is not what the type of the parameter says.
+_KEPT = "assumed: what it does not write stays"
+_SAID: Mapping[Role, str] = {
+    "in": "assumed: only read, though the pointer is not const",
+    "out": "assumed: each element is written before it is read",
+    "inout": "assumed: read and written (its uses are not all visible)",
+}
+
+
+def _set_roles(usage: Usage, parts: list[_Part], sizes: list[str], way: _Way) -> None:
+    """Roles as trials show them, where these agree; the text shows neither what functions do with a pointer nor which writes come first."""
+    seen: dict[str, set[Role]] = {}
+    for chosen in trial_sizes(sizes, tiled=way.tiled):
+        for name, each in way.roles(chosen).items() if way.roles is not None else ():
+            seen.setdefault(name, set()).add(each)
+    for part in parts:
+        argument = part.argument
+        found = seen.get(argument.name)
+        if found and not usage.uses[argument.name].atomic:
+            role: Role = found.pop() if len(found) == 1 else "inout"
+            if role == argument.role == "out":
+                continue
+            notes = [n for n in part.notes if n not in _SAID.values()]
+            said = _SAID[role] if role != "inout" else _KEPT if argument.role == "out" else ""
+            part.argument, part.notes = replace(argument, role=role), [*notes, said] if said else notes
 
 
 def _set_extent(part: _Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[str]) -> None:
@@ -308,91 +352,20 @@ def _set_fill(part: _Part, arguments: Mapping[str, Argument], tables: Mapping[st
         part.notes.append("assumed: starts at zero")
     elif dtype.kind in ("int", "bool", "bytes"):
         into = usage.indexed_by(argument.name)
+        if not into and [a for a in arguments.values() if _is_index(a)] == [argument]:
+            into = [*tables]  # what moves what they reach can only be its contents
         targets = [found for t in into if (found := tables[t].high if t in tables else arguments[t].size)]
         most = int(dtype.limits[1]) + 1
         high = "2" if dtype.kind == "bool" else str(min(most, 256))
         if targets:
-            high = targets[0] if most > _MAX_CHECKED else f"min({targets[0]}, {most})"
+            high = targets[0] if most > MAX_CHECKED else f"min({targets[0]}, {most})"
         part.argument = replace(argument, fill=Fill("integers", "0", high))
         part.notes.append("assumed: the range of its values")
 
 
-def _time_case(sizes: list[str], arguments: list[Argument]) -> Case:
-    lengths = [n for n in sizes if not _SMALL.search(n)]
-    each = _TIME_SIZES.get(max(1, len(lengths)), _TIME_SIZE_MANY)
-    chosen: dict[str, int | float] = {n: each if n in lengths else 3 for n in sizes}
-    case = Case(case_name(chosen), chosen)
-    while each > 1 and _bytes(arguments, case) > _MAX_BYTES:
-        each //= 2
-        chosen = {n: each if n in lengths else 3 for n in sizes}
-        case = Case(case_name(chosen), chosen)
-    return case
-
-
-def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> KernelSpec:
-    """The spec with shapes for which the host's figures give a launch: smaller ones for timing, whole tiles for checks."""
-    time = spec.time[0]
-    while not launchable(program, spec, time) and max([time.sizes[n] for n in lengths], default=0) > _TILE:
-        sizes = {n: max(1, int(v) // 2) if n in lengths and v > 1 else v for n, v in time.sizes.items()}
-        time = Case(case_name(sizes), sizes)
-    check = tuple(c for c in spec.check if launchable(program, spec, c))
-    if len(check) < len(spec.check):
-        # The grid counts whole tiles only: an odd shape would leave a border out, or everything.
-        tiled = _whole_tiles(spec, lengths)
-        check = tuple(c for c in tiled if launchable(program, spec, c)) or check or spec.check
-    return replace(spec, time=(time,), check=check)
-
-
-def _whole_tiles(spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
-    """Check shapes whose lengths are multiples of the sides of tiles."""
-    sizes = [{n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
-    least = Case("", {n: _TILE if n in lengths else v for n, v in spec.check[0].sizes.items()})
-    # Whole tiles of 64 on every side may be too much to check.
-    if max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > _MAX_CHECKED:
-        order, base = sorted(lengths), spec.check[0].sizes
-        sizes = [{**base, **{n: 8 << ((k >> i) & 1) for i, n in enumerate(order)}} for k in range(3)]
-    return tuple(Case(case_name(s), s) for at, s in enumerate(sizes) if s not in sizes[:at])
-
-
-def _awkward(time: Case) -> tuple[Case, ...]:
-    """Check shapes for a timing case whose sizes are lengths, however short they are."""
-    return derived_cases((Case("", {n: v if _SMALL.search(n) else max(int(v), _LONG) for n, v in time.sizes.items()}),))
-
-
-def _affordable(cases: tuple[Case, ...], arguments: list[Argument]) -> tuple[Case, ...]:
-    """Check shapes with smaller, still odd lengths where a buffer would take long to check without a GPU."""
-    found: list[Case] = []
-    for case in cases:
-        while _largest(arguments, case) > _MAX_CHECKED:
-            name = max(case.sizes, key=lambda n: case.sizes[n])
-            if case.sizes[name] <= 3:
-                break
-            sizes = {**case.sizes, name: int(case.sizes[name]) // 2 | 1}
-            case = Case(case_name(sizes), sizes)
-        if case not in found:
-            found.append(case)
-    return tuple(found)
-
-
-def _is_tiled(spec: KernelSpec) -> bool:
-    """Whether a size has to be a multiple of something: the checks say so, or the block has as many threads."""
-    named = [a.name for a in spec.arguments if a.role == "scalar" and not a.value]
-    lengths = [n for n in named if not _SMALL.search(n)]
-    return any(all(c.sizes[n] % _TILE == 0 for c in spec.check) for n in lengths)
-
-
-def _with(cases: tuple[Case, ...], more: Mapping[str, int]) -> tuple[Case, ...]:
-    sizes = [{**case.sizes, **more} for case in cases]
-    return tuple(Case(case_name(s), s) for s in sizes) if more else cases
-
-
-def _largest(arguments: list[Argument], case: Case) -> int:
-    return max((evaluate_int(a.size, case.sizes) for a in arguments if a.role != "scalar" and a.size), default=0)
-
-
-def _bytes(arguments: list[Argument], case: Case) -> int:
-    buffers = [a for a in arguments if a.role != "scalar" and a.size]
-    return sum(evaluate_int(a.size, case.sizes) * parse_dtype(a.type).itemsize for a in buffers)
+def _is_index(argument: Argument) -> bool:
+    """Whether the argument is a buffer whose contents may be indices."""
+    return argument.role in ("in", "inout") and parse_dtype(argument.type).kind == "int"
 
 
 def _table(values: Mapping[str, object]) -> str:
@@ -420,7 +393,7 @@ def _argument(argument: Argument) -> str:
 
 
 def _render(
-    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[str], form: str, toml_file: str, whole: bool
+    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[str], form: str, toml_file: str, way: _Way
 ) -> str:
     step = spec.steps[0]
     name = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
@@ -437,8 +410,9 @@ def _render(
     for part in parts:
         if part.argument.role != "scalar" or part.argument.value:
             rows.append((f"args.{part.argument.name} = {_argument(part.argument)}", part.notes))
-    tiles = ["assumed: the kernel is made for whole tiles"] if whole else []
-    for key, cases, assumed in (("check", spec.check, tiles), ("time", spec.time, ["assumed: the shapes"])):
+    tiles = ["assumed: the kernel is made for whole tiles"] if way.whole else []
+    shapes = [f"assumed: {', '.join(way.hosts)} of the launch are sizes"] if way.hosts else []
+    for key, cases, assumed in (("check", spec.check, tiles), ("time", spec.time, ["assumed: the shapes", *shapes])):
         tables = ", ".join(_table(dict(c.sizes)) if c.sizes else "{}" for c in cases)
         rows.append((f"{key} = [{tables}]", assumed))
     lines = [f"{text}  # {'; '.join(n)}" if n else text for text, n in rows]

@@ -51,6 +51,26 @@ def host_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]
     return {}, problem
 
 
+def in_grid(program: Program, spec: KernelSpec) -> tuple[str, ...]:
+    """Names that the launch's grid is made from and that neither the kernel is given nor the text gives a value: sizes of the host's.
+
+    Empty where the launch has no value even with them.
+    """
+    sizes, names = {**spec.time[0].sizes, **host_sizes(program, spec)[0]}, list[str]()
+    while len(names) <= _MAX_NAMES:
+        try:
+            evaluate(program, spec, 0, {**sizes, **dict.fromkeys(names, _MANY)})
+        except UnknownName as error:
+            if error.in_block or error.name in names or not error.name.isidentifier():
+                return ()
+            names.append(error.name)
+        except SourceError:
+            return ()
+        else:
+            return tuple(names)
+    return ()
+
+
 def unseen_launches(program: Program, spec: KernelSpec) -> tuple[str, ...]:
     """What the result has to say of kernels that no host code here launches: who does needs them to be launched as they are."""
     unseen = dict.fromkeys(step.kernel for step in spec.steps if not sites(program, step.kernel))

@@ -313,7 +313,10 @@ _MEMCHECK = b"""========= COMPUTE-SANITIZER
 ========= ERROR SUMMARY: 1 error
 ========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
 """
-_REPORT = b"touched 0 4096\nstep 0 1 2 3 4 5 6 7 8 9\nlimited\nend\nfinding out_of_bounds - 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8\n"
+_REPORT = (
+    b"touched 0 4096\nwritten 0 64\nstep 0 1 2 3 4 5 6 7 8 9\n"
+    b"limited\nend\nfinding out_of_bounds - 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8\n"
+)
 _LOG = b"""/home/me/k.cu(12): error: identifier "z" is undefined\n          z = 1;\n
 ptxas info    : Compiling entry function '_Z1kPf' for 'sm_90'
 ptxas info    : Used 32 registers, used 1 barriers, 1024 bytes smem, 384 bytes cmem[0]

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -168,7 +169,11 @@ void finish(int status) {
     FILE *result = fopen(job.result.c_str(), "w");
     if (!result) _exit(3);
     for (const std::string &text : findings) fprintf(result, "%s\n", text.c_str());
-    for (size_t i = 0; i < buffers.size(); ++i) fprintf(result, "touched %zu %zu\n", i, buffers[i].touched);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        const Array &a = buffers[i];
+        fprintf(result, "touched %zu %zu\n", i, a.touched);
+        if (a.written) fprintf(result, "written %zu %zu\n", i, a.touched - static_cast<size_t>(std::count(a.written, a.written + a.touched, 0)));
+    }
     hook_report(result);
     fprintf(result, "end\n");
     fclose(result);

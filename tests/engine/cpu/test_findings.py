@@ -174,9 +174,10 @@ def test_counts_are_scaled_to_all_blocks(make: Make) -> None:
     assert (requests, passes, asked) == (400, 1600, n * 4)
 
 
-def test_touched_is_the_extent(make: Make, machine: CpuMachine) -> None:
+def test_touched_is_the_extent_and_written_a_count(make: Make) -> None:
     kernel = simple(make, "  if (t < 10) y[2 * t] = x[t + 3];")
-    assert machine.touched(kernel.binary, kernel.launches, kernel.buffers, kernel.scalars) == {"x": 13, "y": 19}
+    (run,) = kernel.runs((0,))
+    assert (run.touched, run.written) == ({"x": 13, "y": 19}, {"y": 10})
 
 
 def test_wrong_arguments_are_named(make: Make) -> None:

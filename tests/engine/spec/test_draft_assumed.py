@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+from engine.cpu import CpuMachine
+from engine.sandbox import sandbox
 from engine.source.launch import evaluate
 from engine.spec.draft import draft
-from engine.spec.model import Fill
+from engine.spec.model import Fill, Role
+from engine.spec.probe import CpuProbe
 from tests.engine.spec.drafts import LAUNCHER
 from tests.engine.spec.drafts import program as _program
 from tests.engine.spec.drafts import read_back as _read_back
+from tests.runtime import with_runtime
 
 
 @pytest.mark.parametrize(("index", "size", "least"), [("i", "n*m", 64), ("i * m", "m*m*n", 8)])
@@ -79,9 +84,131 @@ def test_what_the_host_knows_of_the_device_is_assumed() -> None:
     assert made.spec.check[1].sizes == {"n": 129, "threads": 256, "gNumSMs": 2, "max_threads_per_sm": 1024}
 
 
+def test_sizes_that_the_launch_alone_knows_are_sizes() -> None:
+    code = """
+__global__ void k(const float *x, float *y, int cols) {
+    for (int j = threadIdx.x; j < cols; j += blockDim.x) y[blockIdx.x * cols + j] = x[blockIdx.x % 2 * cols + j];
+}
+void run(const float *x, float *y, int batch, int rows, int cols) { k<<<dim3(rows * batch), 128>>>(x, y, cols); }
+"""
+
+    def probe(sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return {"x": 2 * sizes["cols"], "y": sizes["batch"] * sizes["rows"] * sizes["cols"]}
+
+    for form in ("comments", "toml"):
+        made = draft(_program(code), "k", probe=probe, form=form)
+        assert made.missing == ()
+        assert [made.spec.argument(name).size for name in "xy"] == ["2*cols", "cols*rows*batch"]
+        assert made.spec.time[0].sizes == {"cols": 512, "rows": 512, "batch": 512}
+        assert "# assumed: the shapes; assumed: rows, batch of the launch are sizes" in made.text
+        spec = _read_back(_program(code), made, form)
+        assert evaluate(_program(code), spec, 0, {"cols": 5, "rows": 7, "batch": 3}).grid == (21, 1, 1)
+
+
+@pytest.mark.parametrize("reach", [lambda n, m, i: (i + 1) * m, lambda n, m, i: n * m])
+def test_a_table_is_found_by_what_its_indices_move_though_the_text_does_not_show_it(
+    reach: Callable[[int, int, int], int],
+) -> None:
+    code = """
+__device__ float of(const float *row, int j) { return row[j]; }
+__global__ void k(const int *at, const float *x, float *y, int n, int m) {
+    int row = at[blockIdx.x];
+    for (int j = threadIdx.x; j < m; j += blockDim.x) y[blockIdx.x * m + j] = of(x + row * m, j);
+}
+void run(const int *at, const float *x, float *y, int n, int m) { k<<<n, 128>>>(at, x, y, n, m); }
+"""
+    probes = [lambda s, i=i: {"at": s["n"], "x": reach(s["n"], s["m"], i), "y": s["n"] * s["m"]} for i in (0, 1)]
+    made = draft(_program(code), "k", probe=probes[0], moved=probes[1])
+    assert made.missing == ()
+    assert made.spec.argument("x").size == ("256*m" if reach(1, 1, 1) == 2 else "n*m")
+    assert made.spec.argument("at").fill == Fill("integers", "0", "256")
+
+
+_THROUGH_FUNCTIONS = """
+__device__ float of(float *p, int i) { return p[i]; }
+__device__ void put(float *p, int i, float v) { p[i] = v; }
+__device__ void add(float *p, int i, float v) { p[i] += v; }
+__global__ void k(float *x, float *y, float *sum, float *some, float *border, unsigned char *bytes, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    put(y, i, of(x, i));
+    add(sum, i, of(x, i));
+    if (i % 2 == 0) put(some, i, 1);
+    if (i > 0 && i < n - 1) border[i] = of(y, i);
+    bytes[i] = 7;
+}
+void run(float *x, float *y, float *sum, float *some, float *border, unsigned char *bytes, int n) {
+    k<<<(n + 127) / 128, 128>>>(x, y, sum, some, border, bytes, n);
+}
+"""
+
+
+def test_roles_are_what_trials_show(tmp_path: Path) -> None:
+    program = _program(_THROUGH_FUNCTIONS)
+    text = draft(program, "k")
+    probe = CpuProbe(program, text.spec, _machine(tmp_path), tmp_path)
+    made = draft(program, "k", probe=probe.touched, moved=probe.moved, roles=probe.roles)
+    names = ("x", "y", "sum", "some", "border", "bytes")
+    assert made.missing == ()
+    assert [text.spec.argument(n).role for n in names] == ["inout"] * 4 + ["out"] * 2
+    assert [made.spec.argument(n).role for n in names] == ["in", "out", "inout", "inout", "inout", "out"]
+    said = {n: next(line for line in made.text.splitlines() if f"args.{n} " in line) for n in names}
+    assert "assumed: only read, though the pointer is not const" in said["x"]
+    assert "assumed: each element is written before it is read" in said["y"]
+    assert "assumed" not in said["sum"] + said["bytes"]
+    assert "assumed: what it does not write stays" in said["border"]
+    assert made.spec.argument("border").size == "n - 1"
+    assert [c.sizes["n"] for c in made.spec.check] == [2, 129, 903, 4099]
+    assert _read_back(program, made, "comments").arguments == made.spec.arguments
+
+
+@pytest.mark.parametrize(
+    ("roles", "role"),
+    [
+        ([{"y": "out"}, {"y": "out"}], "out"),
+        ([{"y": "out"}, {}], "out"),
+        ([{"y": "out"}, {"y": "inout"}], "inout"),
+        ([{"y": "out"}, {"y": "in"}], "inout"),
+        ([{}, {}], "inout"),
+    ],
+)
+def test_roles_are_only_believed_where_all_trials_agree(roles: Sequence[Mapping[str, Role]], role: Role) -> None:
+    code = LAUNCHER.replace("y[i] = x[i]", "y[i] += x[i]")
+    left = [*roles, *roles]
+    probe = lambda sizes: dict.fromkeys("xy", sizes["n"])  # noqa: E731
+    made = draft(_program(code), "k", probe=probe, roles=lambda sizes: left.pop())
+    assert made.spec.argument("y").role == role
+    atomic = code.replace("y[i] += x[i]", "atomicAdd(&y[0], x[i])")
+    made = draft(_program(atomic), "k", probe=probe, roles=lambda sizes: {"y": "out"})
+    assert (made.spec.argument("y").role, made.spec.argument("y").fill) == ("inout", Fill("constant", "0"))
+
+
+def test_what_ends_a_trial_tells_no_roles(tmp_path: Path) -> None:
+    code = LAUNCHER.replace("y[i] = x[i]", "y[n > 99 ? i - n * 4096 : i] = x[i]")
+    probe = CpuProbe(_program(code), draft(_program(code), "k").spec, _machine(tmp_path), tmp_path)
+    assert probe.roles({"n": 64}) == {}  # not tried before: the room that it needs is not known
+    assert [probe.touched({"n": 64}), probe.roles({"n": 64})] == [{"x": 64, "y": 64}, {"y": "out"}]
+    assert [probe.touched({"n": 100}), probe.roles({"n": 100})] == [{}, {}]
+
+
+def _machine(folder: Path) -> CpuMachine:
+    return CpuMachine(with_runtime(folder) / "cpu", sandbox=sandbox(False), scratch=folder)
+
+
+def test_a_trial_without_a_block_says_nothing(tmp_path: Path) -> None:
+    code = """
+__global__ void k(float *y, int n) { int i = blockIdx.x * 32 + threadIdx.x; if (i < n) y[i] = i; }
+void run(float *y, int n) { k<<<n / 2048, 32>>>(y, n); }
+"""
+    made = draft(_program(code), "k")
+    probe = CpuProbe(_program(code), made.spec, _machine(tmp_path), tmp_path)
+    assert probe.touched({"n": 2047}) == {}
+    assert probe.touched({"n": 4096}) == {"y": 64}
+
+
 def test_a_launch_without_a_value_is_missing() -> None:
     for change, what in (
-        (("(n + threads - 1)", "(rows + threads - 1)"), "'rows' is not known"),
+        (("(n + threads - 1)", "(size(rows) + threads - 1)"), "the function 'size' is not understood"),
         (("k<<<blocks, threads>>>", "k<<<1, 2000 * threads>>>"), "its block has 512000 threads"),
         (("(n + threads - 1)", "pack::size"), "'pack::size' is not known; declare 'launch' in the spec"),
     ):

@@ -1,0 +1,137 @@
+"""Which shapes a draft checks and times: awkward and small ones for checks, large ones for timing, all of them launchable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine.arith import evaluate_int
+from engine.model import Program
+from engine.spec.check import case_name, derived_cases
+from engine.spec.dtypes import parse_dtype
+from engine.spec.host import for_checks, launchable
+from engine.spec.model import Argument, Case, KernelSpec
+
+# Ours: large enough that a kernel takes tens of microseconds, small enough that all buffers fit any GPU.
+_TIME_SIZES = {1: 1 << 24, 2: 4096, 3: 1024}
+_TIME_SIZE_MANY = 128
+_TILE = 64  # a multiple of the sides of tiles that people use
+_SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|width_k)", re.IGNORECASE)
+_MAX_BYTES = 4 << 30
+MAX_CHECKED = 30_000  # elements of one buffer in a check; ours: docs/spec.md asks for less than some 20,000
+_MAX_LESS = 8  # what a buffer is shorter than its sizes
+_LONG = 4099  # of a length that is short for timing: its checks are those of any length
+
+
+def first_shapes(sizes: list[str], arguments: list[Argument]) -> tuple[tuple[Case, ...], Case]:
+    """Shapes to check and one to time, as far as the buffers decide; of sizes named in the order of the parameters."""
+    time = _time_case(sizes, arguments)
+    check = [_populated(case, arguments) for case in _affordable(_awkward(time), arguments)]
+    return tuple(case for at, case in enumerate(check) if case not in check[:at]), time
+
+
+def launchable_shapes(
+    program: Program, spec: KernelSpec, sizes: list[str], host: Mapping[str, int], whole: bool
+) -> KernelSpec:
+    """The spec with what its host's code is told in each case (`host`), and shapes that can be launched with that.
+
+    `whole`: those to check are whole tiles.
+    """
+    spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
+    lengths = {n for n in sizes if n not in host and not _SMALL.search(n)}
+    if whole:
+        spec = replace(spec, check=_whole_tiles(program, spec, lengths))
+    return _launchable(program, spec, lengths)
+
+
+def _time_case(sizes: list[str], arguments: list[Argument]) -> Case:
+    lengths = [n for n in sizes if not _SMALL.search(n)]
+    each = _TIME_SIZES.get(max(1, len(lengths)), _TIME_SIZE_MANY)
+    chosen: dict[str, int | float] = {n: each if n in lengths else 3 for n in sizes}
+    case = Case(case_name(chosen), chosen)
+    while each > 1 and _bytes(arguments, case) > _MAX_BYTES:
+        each //= 2
+        chosen = {n: each if n in lengths else 3 for n in sizes}
+        case = Case(case_name(chosen), chosen)
+    return case
+
+
+def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> KernelSpec:
+    """The spec with shapes for which the host's figures give a launch: smaller ones for timing, whole tiles for checks."""
+    time = spec.time[0]
+    while not launchable(program, spec, time) and max([time.sizes[n] for n in lengths], default=0) > _TILE:
+        sizes = {n: max(1, int(v) // 2) if n in lengths and v > 1 else v for n, v in time.sizes.items()}
+        time = Case(case_name(sizes), sizes)
+    check = tuple(c for c in spec.check if launchable(program, spec, c))
+    if len(check) < len(spec.check):
+        # The grid counts whole tiles only: an odd shape would leave a border out, or everything.
+        tiled = _whole_tiles(program, spec, lengths)
+        check = tuple(c for c in tiled if launchable(program, spec, c)) or check or spec.check
+    return replace(spec, time=(time,), check=check)
+
+
+def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
+    """Check shapes whose lengths are multiples of the sides of tiles."""
+    sizes = [{n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]
+    least = Case("", {n: _TILE if n in lengths else v for n, v in spec.check[0].sizes.items()})
+    # Whole tiles of 64 on every side may be too much to check.
+    if max(_largest(list(spec.arguments), least), _TILE ** len(lengths)) > MAX_CHECKED:
+        order, base, side = sorted(lengths), spec.check[0].sizes, 8
+        while True:
+            sizes = [{**base, **{n: side << ((k >> i) & 1) for i, n in enumerate(order)}} for k in range(3)]
+            if side == _TILE or all(launchable(program, spec, Case("", s)) for s in sizes):
+                break
+            side *= 2
+    return tuple(Case(case_name(s), s) for at, s in enumerate(sizes) if s not in sizes[:at])
+
+
+def _awkward(time: Case) -> tuple[Case, ...]:
+    """Check shapes for a timing case whose sizes are lengths, however short they are."""
+    return derived_cases((Case("", {n: v if _SMALL.search(n) else max(int(v), _LONG) for n, v in time.sizes.items()}),))
+
+
+def _populated(case: Case, arguments: list[Argument]) -> Case:
+    """The case with sizes that leave no buffer without an element, as 1 does one of `n - 1`."""
+    sizes = dict(case.sizes)
+    for _ in range(_MAX_LESS):
+        if all(evaluate_int(a.size, sizes) > 0 for a in arguments if a.role != "scalar" and a.size):
+            break
+        sizes = {name: value + 1 for name, value in sizes.items()}
+    return Case(case_name(sizes), sizes)
+
+
+def _affordable(cases: tuple[Case, ...], arguments: list[Argument]) -> tuple[Case, ...]:
+    """Check shapes with smaller, still odd lengths where a buffer would take long to check without a GPU."""
+    found: list[Case] = []
+    for case in cases:
+        while _largest(arguments, case) > MAX_CHECKED:
+            name = max(case.sizes, key=lambda n: case.sizes[n])
+            if case.sizes[name] <= 3:
+                break
+            sizes = {**case.sizes, name: int(case.sizes[name]) // 2 | 1}
+            case = Case(case_name(sizes), sizes)
+        if case not in found:
+            found.append(case)
+    return tuple(found)
+
+
+def is_tiled(spec: KernelSpec) -> bool:
+    """Whether a size has to be a multiple of something: the checks say so, or the block has as many threads."""
+    named = [a.name for a in spec.arguments if a.role == "scalar" and not a.value]
+    lengths = [n for n in named if not _SMALL.search(n)]
+    return any(all(c.sizes[n] % _TILE == 0 for c in spec.check) for n in lengths)
+
+
+def _with(cases: tuple[Case, ...], more: Mapping[str, int]) -> tuple[Case, ...]:
+    sizes = [{**case.sizes, **more} for case in cases]
+    return tuple(Case(case_name(s), s) for s in sizes) if more else cases
+
+
+def _largest(arguments: list[Argument], case: Case) -> int:
+    return max((evaluate_int(a.size, case.sizes) for a in arguments if a.role != "scalar" and a.size), default=0)
+
+
+def _bytes(arguments: list[Argument], case: Case) -> int:
+    buffers = [a for a in arguments if a.role != "scalar" and a.size]
+    return sum(evaluate_int(a.size, case.sizes) * parse_dtype(a.type).itemsize for a in buffers)
