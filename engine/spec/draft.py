@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.errors import SourceError, UsageError
 from engine.model import Program
@@ -44,7 +44,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` is of `trial_sizes`.
+    """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` and `divided` are of `trial_sizes`.
 
     `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
     `whole`: shapes to check are whole tiles.
@@ -56,6 +56,7 @@ class _Way:
     launching: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
     tiled: bool = False
+    divided: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
 
 
@@ -133,6 +134,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     usage.guards |= way.launching
     parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
     sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value] + [*way.hosts]
+    way = replace(way, divided=usage.divided(sizes))
     extents, tables = _extents(usage, parts, sizes, way)
     _set_roles(usage, parts, sizes, way)
     for part in parts:
@@ -141,7 +143,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
             _set_extent(part, extents.get(part.argument.name), table, usage, missing)
     for part in parts:
         _set_fill(part, {p.argument.name: p.argument for p in parts}, tables, usage)
-    check, time = first_shapes(sizes, [p.argument for p in parts])
+    check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
     if all(p.argument.role in ("in", "scalar") for p in parts):
         missing.append("an output: the kernel writes to no buffer that it is given, so nothing can be compared")
     floats = any(
@@ -165,7 +167,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
         spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
     elif problem:
         missing.append(f"{_LAUNCH}{problem}")
-    spec = launchable_shapes(program, spec, sizes, host, way.whole)
+    spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, way)
     return Draft(spec, text, tuple(missing))
 
@@ -268,7 +270,7 @@ def _extents(
     # The text does not show every index that comes from a buffer: where one moves what is touched, it is one.
     indices = any(_is_index(p.argument) for p in parts)
     # With no size at all one trial says everything: nothing can vary.
-    for at, chosen in enumerate(trial_sizes(sizes, tiled=way.tiled)):
+    for at, chosen in enumerate(trial_sizes(sizes, tiled=way.tiled, divided=way.divided)):
         if way.probe is not None and (sizes or at == 0):
             for name, touched in way.probe(chosen).items():
                 trials.setdefault(name, []).append((chosen, touched))
@@ -305,7 +307,7 @@ _SAID: Mapping[Role, str] = {
 def _set_roles(usage: Usage, parts: list[_Part], sizes: list[str], way: _Way) -> None:
     """Roles as trials show them, where these agree; the text shows neither what functions do with a pointer nor which writes come first."""
     seen: dict[str, set[Role]] = {}
-    for chosen in trial_sizes(sizes, tiled=way.tiled):
+    for chosen in trial_sizes(sizes, tiled=way.tiled, divided=way.divided):
         for name, each in way.roles(chosen).items() if way.roles is not None else ():
             seen.setdefault(name, set()).add(each)
     for part in parts:

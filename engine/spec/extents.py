@@ -21,6 +21,9 @@ _TILED = {
     4: (8, ((1, 2, 3, 5), (3, 1, 5, 2), (5, 7, 1, 3), (2, 5, 7, 1))),
 }
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
+_PRIMES_LOW, _TIMES = (2, 3, 5, 7), (11, 13, 7, 17, 19, 23)  # of what a size is divided by, and how often it goes in
+_LEAST_ROWS = 5  # of a size that a few can be left of
+_NONE: Mapping[str, str] = {}
 _CEILS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 Trial = tuple[Mapping[str, int], int]  # sizes, elements touched
@@ -38,13 +41,27 @@ class Extent:
     measured: bool = True
 
 
-def trial_sizes(names: Sequence[str], *, tiled: bool = False) -> tuple[dict[str, int], ...]:
+def trial_sizes(
+    names: Sequence[str], *, tiled: bool = False, divided: Mapping[str, str] = _NONE
+) -> tuple[dict[str, int], ...]:
     """Three or four sets of co-prime sizes, all different; the product of up to four stays below 2 * 10**6.
 
-    `tiled`: all are multiples of 32 and none is above 1024, for up to three names; of 8 for four.
+    `tiled`: all are multiples of 32 and none is above 1024, for up to three names; of 8 for four. `divided` names sizes that are
+    multiples of others, with these: they are so, of small ones.
     """
+    tiled = tiled and len(names) in _TILED
+    trials = _trial_sizes(names, tiled=tiled)
+    for at, sizes in enumerate(trials):
+        for index, (whole, part) in enumerate(divided.items()):
+            sizes[part] = 2 << at % 2 if tiled else _PRIMES_LOW[at]
+            if not tiled:
+                sizes[whole] = sizes[part] * _TIMES[(at + 2 * index) % len(_TIMES)]
+    return trials
+
+
+def _trial_sizes(names: Sequence[str], *, tiled: bool) -> tuple[dict[str, int], ...]:
     count = len(names)
-    if tiled and count in _TILED:
+    if tiled:
         unit, tiles = _TILED[count]
         return tuple({name: unit * v for name, v in zip(names, values, strict=True)} for values in tiles)
     if count == 1:
@@ -92,8 +109,8 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
 def fit(trials: Sequence[Trial]) -> Extent | None:
     """The simplest expression that gives what was touched in every trial; None where none does.
 
-    A kernel may leave the end of a buffer alone, as a stencil does with its border. So where nothing fits exactly, the
-    smallest product of sizes counts that covers every trial and is larger by no more than a few rows.
+    A kernel may leave the end of a buffer alone, as a stencil does with its border. So where nothing fits exactly, the product of
+    sizes counts, or a small multiple of one, that covers every trial most closely and is larger by no more than a few rows.
     """
     if not trials or any(touched <= 0 for _, touched in trials):
         return None
@@ -103,13 +120,19 @@ def fit(trials: Sequence[Trial]) -> Extent | None:
     for text in candidates(names):
         if all(value_at(text, sizes) == touched for sizes, touched in trials):
             return Extent(text, True)
-    covering = [p for p in products(names) if all(_covers(p, sizes, touched) for sizes, touched in trials)]
-    return Extent(min(covering, key=lambda p: (p.count("*"), p)), False) if covering else None
+    several = [f"{k}*{p}" for k in (2, 3, 4) for p in products(names)]
+    covering = [p for p in products(names) + several if all(_covers(p, sizes, touched) for sizes, touched in trials)]
+
+    def excess(text: str) -> float:
+        return sum((value_at(text, sizes) or 0) / touched for sizes, touched in trials)
+
+    return Extent(min(covering, key=lambda p: (excess(p), p.count("*"), p)), False) if covering else None
 
 
 def _covers(product: str, sizes: Mapping[str, int], touched: int) -> bool:
     total = value_at(product, sizes) or 0
-    slack = 2 + sum(2 * total // sizes[name] for name in set(product.split("*")))
+    lengths = [sizes[name] for name in set(product.split("*")) if sizes.get(name, 0) >= _LEAST_ROWS]
+    slack = 2 + sum(2 * total // length for length in lengths)
     return touched <= total <= touched + slack
 
 

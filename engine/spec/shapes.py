@@ -21,38 +21,60 @@ _SMALL = re.compile(r"(radius|ksize|kernel_size|filter|stride|pad|dilation|halo|
 _MAX_BYTES = 4 << 30
 MAX_CHECKED = 30_000  # elements of one buffer in a check; ours: docs/spec.md asks for less than some 20,000
 _MAX_LESS = 8  # what a buffer is shorter than its sizes
+_PART, _PARTS = 8, (1, 2, 3, 5)  # of what another size is a multiple of, in time and in checks
 _LONG = 4099  # of a length that is short for timing: its checks are those of any length
 
 
-def first_shapes(sizes: list[str], arguments: list[Argument]) -> tuple[tuple[Case, ...], Case]:
-    """Shapes to check and one to time, as far as the buffers decide; of sizes named in the order of the parameters."""
-    time = _time_case(sizes, arguments)
-    check = [_populated(case, arguments) for case in _affordable(_awkward(time), arguments)]
+def first_shapes(
+    sizes: list[str], arguments: list[Argument], divided: Mapping[str, str]
+) -> tuple[tuple[Case, ...], Case]:
+    """Shapes to check and one to time, as far as the buffers decide; of sizes named in the order of the parameters.
+
+    `divided` names sizes that are multiples of others, with these.
+    """
+    few = {n: _PART if n in divided.values() else 3 for n in sizes if n in divided.values() or _SMALL.search(n)}
+    time = _time_case(sizes, few, arguments)
+    check = [_populated(case, arguments) for case in _affordable(_awkward(time, few), arguments)]
+    check = [_divisible(case, divided, _PARTS[at % len(_PARTS)]) for at, case in enumerate(check)]
     return tuple(case for at, case in enumerate(check) if case not in check[:at]), time
 
 
 def launchable_shapes(
-    program: Program, spec: KernelSpec, sizes: list[str], host: Mapping[str, int], whole: bool
+    program: Program,
+    spec: KernelSpec,
+    sizes: list[str],
+    host: Mapping[str, int],
+    divided: Mapping[str, str],
+    whole: bool,
 ) -> KernelSpec:
     """The spec with what its host's code is told in each case (`host`), and shapes that can be launched with that.
 
     `whole`: those to check are whole tiles.
     """
     spec = replace(spec, check=_with(spec.check, for_checks(host)), time=_with(spec.time, host))
-    lengths = {n for n in sizes if n not in host and not _SMALL.search(n)}
+    lengths = {n for n in sizes if n not in host and n not in divided.values() and not _SMALL.search(n)}
     if whole:
         spec = replace(spec, check=_whole_tiles(program, spec, lengths))
     return _launchable(program, spec, lengths)
 
 
-def _time_case(sizes: list[str], arguments: list[Argument]) -> Case:
-    lengths = [n for n in sizes if not _SMALL.search(n)]
+def _divisible(case: Case, divided: Mapping[str, str], part: int) -> Case:
+    """The case with this value for what other sizes are multiples of."""
+    sizes = dict(case.sizes)
+    for multiple, name in divided.items():
+        sizes[name] = part
+        sizes[multiple] = max(1, int(sizes[multiple]) // part) * part
+    return Case(case_name(sizes), sizes) if divided else case
+
+
+def _time_case(sizes: list[str], few: Mapping[str, int], arguments: list[Argument]) -> Case:
+    lengths = [n for n in sizes if n not in few]
     each = _TIME_SIZES.get(max(1, len(lengths)), _TIME_SIZE_MANY)
-    chosen: dict[str, int | float] = {n: each if n in lengths else 3 for n in sizes}
+    chosen: dict[str, int | float] = {n: few.get(n, each) for n in sizes}
     case = Case(case_name(chosen), chosen)
     while each > 1 and _bytes(arguments, case) > _MAX_BYTES:
         each //= 2
-        chosen = {n: each if n in lengths else 3 for n in sizes}
+        chosen = {n: few.get(n, each) for n in sizes}
         case = Case(case_name(chosen), chosen)
     return case
 
@@ -86,9 +108,9 @@ def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple
     return tuple(Case(case_name(s), s) for at, s in enumerate(sizes) if s not in sizes[:at])
 
 
-def _awkward(time: Case) -> tuple[Case, ...]:
-    """Check shapes for a timing case whose sizes are lengths, however short they are."""
-    return derived_cases((Case("", {n: v if _SMALL.search(n) else max(int(v), _LONG) for n, v in time.sizes.items()}),))
+def _awkward(time: Case, few: Mapping[str, int]) -> tuple[Case, ...]:
+    """Check shapes for a timing case whose sizes, but those in `few`, are lengths, however short they are."""
+    return derived_cases((Case("", {n: v if n in few else max(int(v), _LONG) for n, v in time.sizes.items()}),))
 
 
 def _populated(case: Case, arguments: list[Argument]) -> Case:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _CAST = re.compile(r"\(\s*(?:const\s+)?(?:(?:unsigned|signed|long|short|int|size_t|u?int(?:8|16|32|64)_t)\s*)+\)")
 _STATIC_CAST = re.compile(r"static_cast\s*<[\w\s:]{1,40}>")
 _HINT = re.compile(r"__(ld|st)(?:g|ca|cg|cs|cv|lu|wb|wt)\b")
+_SIGN = re.compile(r"\s*([-+*/%])\s*")
+_QUOTIENT = re.compile(r"(?<![\w.)\]*/%])([A-Za-z_]\w*)/([A-Za-z_]\w*)(?![\w\[(.])")
 _MAX_STEPS = 40  # definitions followed for one value
 _MAX_TEXT = 400  # characters of an expression, or of a definition that it is made from
 _LINE = re.compile(
@@ -258,6 +260,14 @@ class Usage:
             except ArithmeticError_:
                 continue
         return ""
+
+    def divided(self, sizes: Collection[str]) -> dict[str, str]:
+        """Sizes that the kernel divides by another one, with that: heads of a model, groups of channels."""
+        found: dict[str, str] = {}
+        for whole, part in _QUOTIENT.findall(_SIGN.sub(r"\1", _plain(text_of(self.body)))):
+            if whole in sizes and part in sizes and part != whole and part not in found and whole not in found.values():
+                found.setdefault(whole, part)
+        return found
 
     def indexed_by(self, name: str) -> list[str]:
         """The buffers whose indices come from the contents of the buffer `name`."""

@@ -400,6 +400,11 @@ def test_plain_extents_are_never_confused() -> None:
 def test_a_border_left_alone_is_covered() -> None:
     trials = [(s, (s["h"] - 1) * s["w"] - 1) for s in trial_sizes(["h", "w"])]
     assert fit(trials) == Extent("h*w", False)
+    divided = {"c": "heads"}
+    trials = [
+        (s, 3 * s["b"] * s["t"] * s["c"] - s["c"]) for s in trial_sizes(["b", "t", "c", "heads"], divided=divided)
+    ]
+    assert fit(trials) == Extent("3*b*t*c", False)
     assert fit([(s, 5 * s["h"] * s["w"] + s["h"] ** 3) for s in trial_sizes(["h", "w"])]) is None
     assert fit([]) is None
 
@@ -411,6 +416,18 @@ def test_trial_sizes_are_co_prime_and_differ() -> None:
         for trial in trials:
             assert len(set(trial.values())) == count
         assert len({tuple(t.values()) for t in trials}) == len(trials)
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_sizes_that_are_multiples_of_others_are_so_in_every_trial(count: int, tiled: bool) -> None:
+    names = [f"s{i}" for i in range(count)]
+    divided = {"s0": "s1"} | ({"s2": "s1"} if count > 2 else {})
+    for trial in trial_sizes(names, tiled=tiled, divided=divided):
+        assert all(
+            trial[whole] % trial[part] == 0 and trial[whole] > trial[part] > 1 for whole, part in divided.items()
+        )
+        assert len(set(trial.values())) == count
 
 
 @settings(deadline=None)

@@ -12,9 +12,11 @@ import pytest
 from engine.cpu import CpuMachine
 from engine.sandbox import sandbox
 from engine.source.launch import evaluate
+from engine.source.parse import parse
 from engine.spec.draft import draft
 from engine.spec.model import Fill, Role
 from engine.spec.probe import CpuProbe
+from engine.spec.usage import Usage
 from tests.engine.spec.drafts import LAUNCHER
 from tests.engine.spec.drafts import program as _program
 from tests.engine.spec.drafts import read_back as _read_back
@@ -193,6 +195,55 @@ def test_what_ends_a_trial_tells_no_roles(tmp_path: Path) -> None:
 
 def _machine(folder: Path) -> CpuMachine:
     return CpuMachine(with_runtime(folder) / "cpu", sandbox=sandbox(False), scratch=folder)
+
+
+HEADS = """
+__global__ void k(const float *x, float *y, int rows, int width, int heads) {
+    int size = QUOTIENT, i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * heads) {
+        float sum = 0;
+        for (int j = 0; j < size; j++) sum += x[i / heads * width + i % heads * size + j];
+        y[i] = sum;
+    }
+}
+void run(const float *x, float *y, int rows, int width, int heads) { k<<<(rows * heads + 63) / 64, 64>>>(x, y, rows, width, heads); }
+"""
+
+
+def test_a_size_that_is_divided_by_another_is_a_multiple_of_it(tmp_path: Path) -> None:
+    program = _program(HEADS.replace("QUOTIENT", "width / heads"))
+    probe = CpuProbe(program, draft(program, "k").spec, _machine(tmp_path), tmp_path)
+    made = draft(program, "k", probe=probe.touched, roles=probe.roles)
+    assert made.missing == ()
+    assert [made.spec.argument(n).size for n in "xy"] == ["rows*width", "rows*heads"]
+    cases = [*made.spec.check, *made.spec.time]
+    assert [c.sizes["heads"] for c in cases] == [1, 2, 3, 5, 8]
+    assert all(int(c.sizes["width"]) % c.sizes["heads"] == 0 for c in cases)
+    assert any(int(c.sizes["width"]) % 2 for c in cases[1:])
+    assert made.spec.time[0].sizes["width"] >= 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "divided"),
+    [
+        ("width / heads", True),
+        ("rows + (int)width / heads", True),
+        ("-width / heads * 2", True),
+        ("rows * width / heads", False),
+        ("rows / width / heads", False),
+        ("(rows + width) / heads", False),
+        ("x[width] / heads", False),
+        ("width / heads[0]", False),
+        ("width / heads.x", False),
+        ("width / 4", False),
+        ("width / width", False),
+        ("p.width / heads", False),
+    ],
+)
+def test_which_sizes_are_divided(text: str, divided: bool) -> None:
+    unit = parse(HEADS.replace("QUOTIENT", text).encode(), "k.cu")
+    found = Usage(unit, unit.kernel("k")).divided(["rows", "width", "heads"])
+    assert found == ({"width": "heads"} if divided else {"rows": "width"} if text.startswith("rows /") else {})
 
 
 def test_a_trial_without_a_block_says_nothing(tmp_path: Path) -> None:
