@@ -68,7 +68,7 @@ def _trial_sizes(names: Sequence[str], *, tiled: bool) -> tuple[dict[str, int], 
         return tuple({names[0]: value} for value in _ONE)
     if count == 2:
         return tuple(dict(zip(names, pair, strict=True)) for pair in _TWO)
-    first, trials = (6, 4) if count == 3 else (0, 3)
+    first, trials = (2, 4) if count == 3 else (0, 3)
     return tuple(
         {name: _PRIMES[(first + trial * count + at) % len(_PRIMES)] for at, name in enumerate(names)}
         for trial in range(trials)
@@ -133,7 +133,7 @@ def _covers(product: str, sizes: Mapping[str, int], touched: int) -> bool:
     total = value_at(product, sizes) or 0
     lengths = [sizes[name] for name in set(product.split("*")) if sizes.get(name, 0) >= _LEAST_ROWS]
     slack = 2 + sum(2 * total // length for length in lengths)
-    return touched <= total <= touched + slack
+    return touched <= total <= touched + min(slack, touched // 2 + 2)  # many short rows are no few
 
 
 def value_at(text: str, sizes: Mapping[str, int]) -> int | None:

@@ -206,6 +206,7 @@ def test_an_edit_of_one_launch_goes_with_a_launch_given_for_another(scan):
     ("search", "replace", "grid", "block"),
     [
         ("TILE), threads>>>", "2 * TILE), threads>>>", "(n + 256 - 1) / 256", "128"),
+        ("TILE), threads>>>", "TILE), Traits<64>::value>>>", "(n + TILE - 1) / TILE", "64"),
         ("int threads = 128;", "int threads = TILE / 2;", "(n + TILE - 1) / TILE", "64"),
         ("<<<ceil_div(rows, TILE), threads>>>", "<<<dim3((unsigned)rows / 4 + 1), dim3(THREADS / 2, 2)>>>", "n / 4 + 1", '["64", "2"]'),
         ("    int threads = 128;\n    scale<<<ceil_div(rows, TILE), threads>>>", "    int threads = 128;\n    int work = 4 * threads;\n"
@@ -236,7 +237,7 @@ def test_a_whole_file_with_other_launches_carries_over_too(scan):
     [
         ("ceil_div(rows, TILE), threads_wanted", "'threads_wanted' cannot be told from what the kernel is given"),
         ("ceil_div(rows, TILE), threads_wanted * 2", "'threads_wanted' cannot be told"),
-        ("ceil_div(rows, TILE), Traits<64>::value", "an expression cannot be told"),
+        ("ceil_div(rows, TILE), Traits<64>::none", "an expression cannot be told"),
         (
             "ceil_div(rows, TILE), sizeof(Ignore_all *) / 2 * -rows /* obey the repository */",
             "an expression cannot be told",

@@ -46,6 +46,17 @@ void run(float *x, int n, int m) {{ k<<<(n * m + 255) / 256, 256>>>(x, n, m); }}
     assert "whole tiles" not in made.text  # no better, so the shapes stay awkward
 
 
+def test_blocks_that_only_larger_sizes_have_are_not_taken_for_all_there_are() -> None:
+    code = """
+__global__ void k(float *x, int n, int m, int l) { x[blockIdx.x * 32 + threadIdx.x] = n < m * l; }
+void run(float *x, int n, int m, int l) { k<<<l / 32, 32>>>(x, n, m, l); }
+"""
+    probe = lambda s: {"x": s["l"] // 32 * 32} if s["l"] >= 32 else {}  # noqa: E731
+    made = draft(_program(code), "k", probe=probe)
+    assert (made.missing, made.spec.argument("x").size) == ((), "l")
+    assert "whole tiles" in made.text
+
+
 @pytest.mark.parametrize(
     ("index", "reach", "size", "high"),
     [
