@@ -20,7 +20,11 @@ from engine.spec.model import Argument, Case, Fill, KernelSpec, Role
 if TYPE_CHECKING:
     from engine.cpu import CpuMachine, CpuRun
 
-_MAX_TRIAL_S, _MAX_S = 5.0, 15.0  # a trial, and all that begin: a person waits for the draft
+_MAX_TRIAL_S = 5.0
+_MAX_S, _MAX_ROLES_S = (
+    15.0,
+    5.0,
+)  # after which no trial begins, of how far a kernel reaches and of roles: a person waits for the draft
 _MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
 _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
 _ENDS = {"out_of_bounds", "crash", "timeout"}  # findings that end a run: what it had touched by then says nothing
@@ -41,7 +45,7 @@ class CpuProbe:
         sliced = device_slice(program, [expression], root=root, include=spec.compile.include)
         self._program, self._spec, self._machine = program, spec, machine
         self._binary = machine.build(sliced.text, spec.file, spec, [expression])
-        self._spent_s = 0.0
+        self._spent_s = self._spent_on_roles_s = 0.0
         self._lengths: dict[tuple[tuple[str, int], ...], int] = {}  # of the buffers that a trial had room in
 
     def touched(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -58,9 +62,11 @@ class CpuProbe:
         "in": it writes nothing there; "out": it writes all of it, each element before it reads it; else "inout".
         """
         length = self._lengths.get(_key(sizes))
-        if length is None or self._spent_s > _MAX_S:
+        if length is None or self._spent_on_roles_s > _MAX_ROLES_S:
             return {}
+        begin = time.monotonic()
         done = self._run(sizes, length, 0, first_contents=False)
+        self._spent_on_roles_s += time.monotonic() - begin
         if done is None or {f.kind for f in done.findings} & _ENDS:
             return {}
         read = {f.array for f in done.findings if f.kind == "uninitialised"}
@@ -76,7 +82,9 @@ class CpuProbe:
         for length in sorted({min(_MAX_ELEMENTS, least), min(_MAX_ELEMENTS, least + 2 * product * most)}):
             if self._spent_s > _MAX_S:
                 break
+            begin = time.monotonic()
             done = self._run(sizes, length, whole)
+            self._spent_s += time.monotonic() - begin
             kinds = {f.kind for f in done.findings} if done else set()
             if done and not kinds & _ENDS:
                 lanes = {a.name: parse_dtype(a.type).lanes for a in self._spec.arguments}
@@ -102,10 +110,7 @@ class CpuProbe:
         if not first_contents:
             arguments = [replace(a, role="out") if a.role == "inout" else a for a in arguments]
         binary = replace(self._binary, spec=replace(self._spec, arguments=tuple(arguments)))
-        begin = time.monotonic()
-        done = self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
-        self._spent_s += time.monotonic() - begin
-        return done
+        return self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
 
 
 def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -204,6 +204,17 @@ def test_what_ends_a_trial_tells_no_roles(tmp_path: Path) -> None:
     assert [probe.touched({"n": 100}), probe.roles({"n": 100})] == [{}, {}]
 
 
+def test_roles_are_tried_though_the_time_for_the_reach_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = CpuProbe(_program(LAUNCHER), draft(_program(LAUNCHER), "k").spec, _machine(tmp_path), tmp_path)
+    assert probe.touched({"n": 64}) == {"x": 64, "y": 64}
+    monkeypatch.setattr("engine.spec.probe._MAX_S", 0.0)
+    assert [probe.touched({"n": 65}), probe.roles({"n": 64})] == [{}, {"y": "out"}]
+    monkeypatch.setattr("engine.spec.probe._MAX_ROLES_S", 0.0)
+    assert probe.roles({"n": 64}) == {}
+
+
 def _machine(folder: Path) -> CpuMachine:
     return CpuMachine(with_runtime(folder) / "cpu", sandbox=sandbox(False), scratch=folder)
 
