@@ -254,8 +254,8 @@ class Scope:
         parsed = {each: expression(text) for each, text in (*found.values.items(), ("", found.value))}
         values = {each: self.number(value) for each, value in parsed.items() if each and value is not None}
         # A class sees its template's parameters, constants and macros, not what the host or the spec call so.
-        types = self._types.within(found.types)
-        inner = Scope(self.program, self.unit, values, self.used, {}, types, self._depth + 1, self._steps)
+        types, known = self._types.within(found.types), {**self._types.defined, **values}
+        inner = Scope(self.program, self.unit, known, self.used, {}, types, self._depth + 1, self._steps)
         value = parsed[""]
         if value is None or inner._depth > _MAX_DEPTH:
             raise self.fail(node, f"'{found.value[:60]}' is not understood")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from functools import cached_property, lru_cache
 
 from tree_sitter import Node
 
+from engine.arith import ArithmeticError_, Number, evaluate
 from engine.model import Program
 from engine.source.aliases import aliases
 from engine.source.parse import parse, text_of, walk
@@ -69,6 +71,15 @@ class TypeNames:
     @cached_property
     def _aliases(self) -> Mapping[str, str]:
         return aliases(self.program, self.defines, self.include)
+
+    @cached_property
+    def defined(self) -> Mapping[str, Number]:
+        """The macros that the compiler is told, as far as they are numbers."""
+        found: dict[str, Number] = {}
+        for name, _, text in (define.partition("=") for define in self.defines):
+            with contextlib.suppress(ArithmeticError_):
+                found[name] = evaluate(text or "1", {})
+        return found
 
     def within(self, bound: Mapping[str, str]) -> TypeNames:
         """The same program at another place."""

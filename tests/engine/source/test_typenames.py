@@ -62,6 +62,12 @@ def test_names_are_those_of_the_branch_that_is_compiled() -> None:
     assert blocks(text, "n / x128::size", ("HALF",), header=header) == 128
 
 
+def test_what_the_compiler_is_told_holds_in_classes_too() -> None:
+    text = "#ifndef WIDE\n#define WIDE 4\n#endif\nstruct Tile { static constexpr int n = 2 * WIDE; };\n"
+    assert blocks(text, "n / Tile::n") == 128
+    assert blocks(text, "n / Tile::n", ("WIDE=8",)) == 64
+
+
 @pytest.mark.parametrize("outer", ["T", "Scalar"])
 def test_a_launch_in_a_template_is_of_the_instance_that_the_spec_wants(outer: str) -> None:
     text = (
