@@ -76,8 +76,8 @@ def draft(
     `moved` does so with all whole numbers in buffers 1 instead of 0, for buffers whose indices come from others. `roles` gives the
     roles of buffers that are no constants, for sizes that `probe` was called with.
     Without them extents are read from index expressions and their bounds, and roles from the text.
-    `form` is "comments" or "toml"; `toml_file` is
-    the file's path relative to the optiml.toml. Raises UsageError for an unknown kernel, SourceError for a broken file.
+    `form` is "comments" or "toml"; `toml_file` is the file's path relative to the optiml.toml.
+    Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
 
     def made_by(way: _Way) -> Draft:
