@@ -269,12 +269,12 @@ def _extents(
     values = {p.argument.name: p.argument.value for p in parts if p.argument.role == "scalar" and p.argument.value}
     # The text does not show every index that comes from a buffer: where one moves what is touched, it is one.
     indices = any(_is_index(p.argument) for p in parts)
-    failed = -1  # the last trial that gave nothing before others did
+    failed = False  # some trial gave nothing before others did
     # With no size at all one trial says everything: nothing can vary.
     for at, chosen in enumerate(trial_sizes(sizes, tiled=way.tiled, divided=way.divided)):
         if way.probe is not None and (sizes or at == 0):
             reached = way.probe(chosen)
-            failed = at if not reached and not trials else failed
+            failed |= not reached and not trials
             for name, touched in reached.items():
                 trials.setdefault(name, []).append((chosen, touched))
             for name, touched in way.moved(chosen).items() if way.moved is not None and indices else ():
@@ -284,7 +284,7 @@ def _extents(
             reach = usage.extent(name, {**whole, **chosen})
             if reach is not None:
                 static.setdefault(name, []).append((chosen, reach))
-    if failed >= 0 and not way.tiled:
+    if failed and not way.tiled:
         trials, later = {}, {}  # what odd sizes are too small for looks constant to the others
     extents = {}
     for name in buffers:

@@ -172,7 +172,9 @@ void finish(int status) {
     for (size_t i = 0; i < buffers.size(); ++i) {
         const Array &a = buffers[i];
         fprintf(result, "touched %zu %zu\n", i, a.touched);
-        if (a.written) fprintf(result, "written %zu %zu\n", i, a.touched - static_cast<size_t>(std::count(a.written, a.written + a.touched, 0)));
+        if (!a.written) continue;
+        auto left = static_cast<size_t>(std::count(a.written, a.written + a.touched, 0));
+        fprintf(result, "written %zu %zu\n", i, a.touched - left);
     }
     hook_report(result);
     fprintf(result, "end\n");
