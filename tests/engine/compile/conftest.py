@@ -19,5 +19,5 @@ def box() -> Sandbox | NoSandbox:
 
 @pytest.fixture(scope="session")
 def compiler(box: Sandbox | NoSandbox) -> Iterator[NvrtcCompiler]:
-    with NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=2) as made:
+    with NvrtcCompiler("sm_90", cache=None, sandbox=box, jobs=2, timeout_s=100.0) as made:
         yield made
