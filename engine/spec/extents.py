@@ -75,6 +75,11 @@ def _trial_sizes(names: Sequence[str], *, tiled: bool) -> tuple[dict[str, int], 
     )
 
 
+def trial_key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """What tells a trial from the others."""
+    return tuple(sorted(sizes.items()))
+
+
 def products(names: Sequence[str]) -> list[str]:
     """Products of up to four sizes, some with one of them twice, the simplest first."""
     found = [*names]

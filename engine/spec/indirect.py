@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.spec.extents import Trial, fit, products, value_at
+from engine.spec.extents import Trial, fit, products, trial_key, value_at
 
 ROWS = 256  # of a table that no size of the kernel counts. Ours: enough that rows differ, few enough for a check.
 
@@ -24,8 +24,8 @@ def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
     A table of rows (`t[i[k] * n + c]`) is given `ROWS` rows: how many there are is nowhere in the kernel. Where an index chooses
     within rows of a size of the kernel (`p[k * n + i[k]]`), that size bounds it.
     """
-    later = {_key(sizes): touched for sizes, touched in ones}
-    both = [(sizes, low, later[_key(sizes)] - low) for sizes, low in zeros if _key(sizes) in later]
+    later = {trial_key(sizes): touched for sizes, touched in ones}
+    both = [(sizes, low, later[trial_key(sizes)] - low) for sizes, low in zeros if trial_key(sizes) in later]
     if len(both) < 2 or any(low <= 0 or step <= 0 for _, low, step in both):
         return None
     step = fit([(sizes, each) for sizes, _, each in both])
@@ -39,7 +39,3 @@ def indirect(zeros: Sequence[Trial], ones: Sequence[Trial]) -> Indirect | None:
             if all(value_at(size, sizes) == low + (sizes[name] - 1) * each for sizes, low, each in both):
                 return Indirect(size, name)
     return None
-
-
-def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(sizes.items()))

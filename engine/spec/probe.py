@@ -15,6 +15,7 @@ from engine.source.slice import device_slice
 from engine.spec.check import can_launch
 from engine.spec.data import generate, scalars
 from engine.spec.dtypes import parse_dtype
+from engine.spec.extents import trial_key
 from engine.spec.model import Argument, Case, Fill, KernelSpec, Role
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class CpuProbe:
 
         "in": it writes nothing there; "out": it writes all of it, each element before it reads it; else "inout".
         """
-        length = self._lengths.get(_key(sizes))
+        length = self._lengths.get(trial_key(sizes))
         if length is None or self._spent_on_roles_s > _MAX_ROLES_S:
             return {}
         begin = time.monotonic()
@@ -88,7 +89,7 @@ class CpuProbe:
             kinds = {f.kind for f in done.findings} if done else set()
             if done and not kinds & _ENDS:
                 lanes = {a.name: parse_dtype(a.type).lanes for a in self._spec.arguments}
-                self._lengths[_key(sizes)] = length
+                self._lengths[trial_key(sizes)] = length
                 return {name: -(-n // lanes[name]) for name, n in done.touched.items() if n}
             if "out_of_bounds" not in kinds:
                 break
@@ -111,10 +112,6 @@ class CpuProbe:
             arguments = [replace(a, role="out") if a.role == "inout" else a for a in arguments]
         binary = replace(self._binary, spec=replace(self._spec, arguments=tuple(arguments)))
         return self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
-
-
-def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(sizes.items()))
 
 
 def _roomy(argument: Argument, length: int, whole: int) -> Argument:
