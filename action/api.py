@@ -20,6 +20,8 @@ _TIMEOUT_S = 10.0
 _TRIES = 4
 _WAIT_S, _MOST_WAIT_S = 1.0, 60.0
 _MOST_BYTES = 16 << 20
+_MESSAGE_BYTES = 4096
+ROLES = ("none", "read", "triage", "write", "maintain", "admin")
 _PAGES = 30  # of 100 files: GitHub lists at most 3,000
 
 
@@ -29,7 +31,7 @@ class ApiError(MachineError):
 
 @dataclass(frozen=True)
 class Pull:
-    """A pull request as GitHub has it now. `pushed_at` is GitHub's own clock for the last push to the head's repository."""
+    """A pull request as GitHub has it now. `pushed_at` is GitHub's clock for the last push to any branch of the head's repository."""
 
     number: int
     base: str
@@ -38,6 +40,8 @@ class Pull:
     draft: bool
     open: bool
     pushed_at: str
+    head_repository: str = ""  # "owner/name", "" where the fork is gone
+    head_ref: str = ""
 
 
 class Reader(Protocol):
@@ -47,6 +51,10 @@ class Reader(Protocol):
 
     def role(self, login: str) -> str:
         """read, triage, write, maintain, admin or none."""
+        ...
+
+    def moved_at(self, pull: Pull) -> str:
+        """When the head branch came to its head, by GitHub's clock; never earlier than that."""
         ...
 
     def file(self, path: str, commit: str) -> bytes | None: ...
@@ -66,7 +74,7 @@ class RestReader:
     def __init__(
         self, api_url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._base = f"{api_url}/repos/{repository}"
+        self._repositories, self._repository = f"{api_url}/repos", repository
         self._token, self._sleep, self._waited = token, sleep, 0.0
 
     def pull(self, number: int) -> Pull:
@@ -74,7 +82,21 @@ class RestReader:
 
     def role(self, login: str) -> str:
         found = self._get(f"/collaborators/{quote(login, safe='')}/permission", missing={})
-        return str(found.get("role_name") or found.get("permission") or "none")
+        # An organisation's own roles have names of their own, and one of GitHub's permissions each.
+        names = (str(found.get("role_name")), str(found.get("permission")))
+        return next((name for name in names if name in ROLES), "none")
+
+    def moved_at(self, pull: Pull) -> str:
+        if not pull.head_repository:
+            return pull.pushed_at
+        query = urlencode({"ref": f"refs/heads/{pull.head_ref}", "per_page": 30})
+        try:
+            found = self._get(f"/activity?{query}", repository=pull.head_repository)
+        except ApiError:  # another repository's activity may be closed to this token
+            return pull.pushed_at
+        entries = found if isinstance(found, list) else []
+        times = [str(e.get("timestamp", "")) for e in entries if isinstance(e, dict) and e.get("after") == pull.head]
+        return times[0] if times and times[0] else pull.pushed_at
 
     def file(self, path: str, commit: str) -> bytes | None:
         found = self._get(f"/contents/{quote(path)}?{urlencode({'ref': commit})}", missing=None)
@@ -100,7 +122,7 @@ class RestReader:
         found = self._get(f"/compare/{base}...{head}?per_page=1")
         return [str(file["filename"]) for file in found.get("files") or ()]
 
-    def _get(self, path: str, **otherwise: Any) -> Any:
+    def _get(self, path: str, *, repository: str = "", **otherwise: Any) -> Any:
         headers = {
             "Accept": "application/vnd.github+json",
             "X-GitHub-Api-Version": "2022-11-28",
@@ -108,7 +130,8 @@ class RestReader:
         }
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        request = urllib.request.Request(self._base + path, headers=headers)
+        address = f"{self._repositories}/{repository or self._repository}{path}"
+        request = urllib.request.Request(address, headers=headers)
         opener = urllib.request.build_opener(_SameHost)
         problem = ""
         for attempt in range(_TRIES):
@@ -121,7 +144,9 @@ class RestReader:
                     return otherwise["missing"]
                 problem = f"HTTP {error.code}"
                 asked = error.headers.get("Retry-After", "") if error.headers else ""
-                spent = error.headers.get("X-RateLimit-Remaining", "") == "0" if error.headers else False
+                # A secondary limit may come without either header; its text says what it is.
+                left = error.headers.get("X-RateLimit-Remaining", "") if error.headers else ""
+                spent = left == "0" or b"rate limit" in error.read(_MESSAGE_BYTES)
                 if error.code not in (429, 500, 502, 503, 504) and not (error.code == 403 and (asked or spent)):
                     break
                 wait = float(asked) if asked.isdigit() else wait
@@ -159,6 +184,8 @@ def pull_of(data: Any) -> Pull:
             draft=bool(data.get("draft")),
             open=data.get("state", "open") == "open",
             pushed_at=str((repository or {}).get("pushed_at") or ""),
+            head_repository=str((repository or {}).get("full_name") or ""),
+            head_ref=str(head.get("ref") or ""),
         )
     except (KeyError, TypeError, ValueError):
         raise ApiError("GitHub's description of the pull request is not understood", "pull_request") from None

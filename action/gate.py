@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from action.api import ApiError, Pull, Reader, pull_of
+from action.api import ROLES, ApiError, Pull, Reader, pull_of
 from action.request import Request
-from engine.config import NAMES, Config, parse_config
 from engine.errors import UsageError
+from engine.settings.config import NAMES, Config, parse_config
 
-ROLES = ("none", "read", "triage", "write", "maintain", "admin")
 _ACTIONS = ("opened", "synchronize", "reopened", "ready_for_review")
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -44,6 +43,8 @@ def decide(event_name: str, event: Mapping[str, Any], reader: Reader) -> Decisio
         return _comment(event, reader)
     if event_name == "push":
         return _push(event, reader)
+    if event_name == "merge_group":
+        return _queue(event, reader)
     return Decision(f"nothing to do for the event {event_name[:40]}")
 
 
@@ -90,8 +91,20 @@ def _push(event: Mapping[str, Any], reader: Reader) -> Decision:
     return Decision(f"{branch} at {after[:12]}", Request(0, before, after, False, command="baseline"), config)
 
 
+def _queue(event: Mapping[str, Any], reader: Reader) -> Decision:
+    """A merge group waits for the checks that its pull requests had: it gets one, and no search of its own."""
+    group = event.get("merge_group")
+    if event.get("action") != "checks_requested" or not isinstance(group, dict):
+        return Decision(f"nothing to do when a merge group is {str(event.get('action'))[:40]}")
+    base, head = str(group.get("base_sha", "")), str(group.get("head_sha", ""))
+    if not _SHA.fullmatch(base) or not _SHA.fullmatch(head):
+        raise ApiError("GitHub's description of the merge group is not understood", "merge_group")
+    request = Request(0, base, head, False, command="queue")
+    return Decision(f"merge group at {head[:12]}", request, settings_at(reader, base))
+
+
 def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
-    from bot.commands import Apply, Check, Explain, Help, Optimize, parse
+    from bot.commands import Apply, Check, Explain, Help, Optimize, Pr, parse
 
     comment, issue = event.get("comment"), event.get("issue")
     if not isinstance(comment, dict) or not isinstance(issue, dict) or not isinstance(comment.get("user"), dict):
@@ -108,12 +121,12 @@ def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
         raise ApiError("GitHub's description of the comment is not understood", "issue_comment")
     pull = reader.pull(int(issue["number"]))
     config = settings_at(reader, pull.base)
-    needed = config.permissions.apply if isinstance(command, Apply) else config.permissions.commands
+    needed = config.permissions.apply if isinstance(command, Apply | Pr) else config.permissions.commands
     role = reader.role(by)
     if role not in ROLES or ROLES.index(role) < ROLES.index(needed):
-        return Decision(f"this command needs the role '{needed}'")
+        return Decision(f"the command needs the role '{needed}'")
     asked: dict[str, Any] = {"comment": number, "by": by, "by_id": by_id, "command": type(command).__name__.lower()}
-    if isinstance(command, Apply | Explain):
+    if isinstance(command, Apply | Pr | Explain):
         asked["number"] = command.number or 0
     if isinstance(command, Help):
         asked["reason"] = command.reason
@@ -122,16 +135,27 @@ def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
         asked |= {"budget_s": command.budget_s or 0.0, "proposers": ",".join(command.proposers)}
     # The comment names no commit. What was pushed after it is not what its author looked at.
     made = str(comment.get("created_at", ""))
-    moved = not _TIME.fullmatch(made) or not _TIME.fullmatch(pull.pushed_at) or pull.pushed_at >= made
-    if moved and isinstance(command, Optimize | Check | Apply):
+    if isinstance(command, Optimize | Check | Apply | Pr) and _moved(pull, made, reader):
         return _refused(
-            pull, config, "there was a push after the comment: repeat the command when you have looked at it", asked
+            pull,
+            config,
+            "The head branch may have a newer commit than the comment. Review it, then repeat the command.",
+            asked,
         )
     if isinstance(command, Optimize | Check):
         decision = _on(pull, reader, config, **asked)
         return decision if decision.request else _refused(pull, config, decision.reason, asked)
     request = Request(pull.number, pull.base, pull.head, pull.fork, **asked)
     return Decision(f"{request.command} for pull request {pull.number} at {pull.head[:12]}", request, config)
+
+
+def _moved(pull: Pull, made: str, reader: Reader) -> bool:
+    """Whether the head may have changed after the comment of the time `made`. Pushes to other branches do not count."""
+
+    def after(pushed: str) -> bool:
+        return not _TIME.fullmatch(made) or not _TIME.fullmatch(pushed) or pushed >= made
+
+    return after(pull.pushed_at) and after(reader.moved_at(pull))
 
 
 def _refused(pull: Pull, config: Config, reason: str, asked: dict[str, Any]) -> Decision:

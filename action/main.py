@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
-    from action.context import Context
+    from action.runner import Context
     from bot.bundle import Bundle
-    from engine.config import Config
+    from engine.settings.config import Config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="optiml-action", description="One mode of the Action; its inputs are in the environment.")
     parser.add_argument("--dry-run", action="store_true", help="print everything that would be sent, and send nothing")
     dry = parser.parse_args(arguments).dry_run
-    from action.context import read_context
+    from action.runner import read_context
     from engine.errors import OptimlError
 
     try:
@@ -43,13 +43,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _gate(context: Context) -> int:
     from action.api import RestReader
     from action.gate import decide
+    from engine.errors import OptimlError
 
     reader = RestReader(context.api_url, context.repository, context.token)
-    decision = decide(context.event_name, context.event, reader)
+    try:
+        decision = decide(context.event_name, context.event, reader)
+    except Exception as error:
+        from action.publish_job import report_failure
+
+        unexpected = OptimlError(f"internal error: {type(error).__name__}", do="see the log of the job")
+        report_failure(context, error if isinstance(error, OptimlError) else unexpected)
+        raise
     request = decision.request
     _say(_escaped(decision.reason))
     if request:
-        from action.publish import announce
+        from action.publish_job import announce
 
         request, hindered = announce(context, request, decision.config)
         if hindered:
@@ -57,7 +65,8 @@ def _gate(context: Context) -> int:
     context.answer(
         {
             "run": "true" if request and request.searches else "false",
-            "publish": "true" if request and request.command != "baseline" else "false",
+            "publish": "true" if request and request.job else "false",
+            "job": request.job if request else "",
             "reason": decision.reason,
             "request": request.to_json() if request else "",
             "pull-number": str(request.pull) if request else "",
@@ -70,12 +79,14 @@ def _gate(context: Context) -> int:
 
 
 def _optimize(context: Context) -> int:
-    from action.optimize import run, settings_at
     from action.request import read_request
+    from action.search_job import run, settings_at
     from bot.bundle import FILE, write_reason
-    from bot.git import Repository
+    from bot.clone import Repository
+    from bot.escape import without_folders
     from engine.commands.optimize import parse_budget
     from engine.errors import OptimlError
+    from engine.settings.folders import trust
 
     request = read_request(context.request)
     if context.budget and not request.budget_s:
@@ -86,17 +97,18 @@ def _optimize(context: Context) -> int:
         _say(_escaped(text))
 
     if request.command == "baseline":
-        from action.baseline import record
+        from action.baseline_job import record
 
         added = record(request, context.workspace, context.baseline, device=device, say=say)
         context.answer({"looked-at": str(added)})
         _say(f"kernels added to the baseline: {added}")
         return 0
     try:
-        bundle = run(request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline)
+        with trust("fork" if request.fork else "pull"):
+            bundle = run(request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline)
     except OptimlError as error:
         if not (context.bundle / FILE).exists():
-            write_reason(str(error), context.bundle)
+            write_reason(without_folders(str(error)), context.bundle)
         raise
     improved, slower = _counted(bundle, settings_at(Repository(context.workspace), request.base))
     context.answer(
@@ -123,7 +135,7 @@ def _counted(bundle: Bundle, config: Config) -> tuple[int, int]:
 
 
 def _publish(context: Context) -> int:
-    from action.publish import publish
+    from action.publish_job import publish
     from action.request import read_request
 
     return publish(context, read_request(context.request))

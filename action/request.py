@@ -11,7 +11,17 @@ from typing import Any
 from engine.errors import UsageError
 
 SEARCHES = ("optimize", "check", "baseline")
-COMMANDS = (*SEARCHES, "apply", "explain", "status", "cancel", "help")
+COMMANDS = (*SEARCHES, "apply", "pr", "explain", "status", "cancel", "help", "queue")
+# Which of the workflow's posting jobs carries a command out: each has a token for its own work only.
+_JOBS = {
+    "optimize": "review",
+    "check": "review",
+    "queue": "review",
+    "apply": "commit",
+    "pr": "commit",
+    "cancel": "cancel",
+    "baseline": "",
+}
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _ARCH = re.compile(r"sm_\d{2,3}a?")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -23,8 +33,8 @@ _MAX = 16 << 10
 class Request:
     """A pull request at two commits, and what was asked for: "" and 0 where everything or the settings' value is meant.
 
-    `base` is the tip of the branch that the pull request goes to, `head` its own; for `baseline`, where there is no pull
-    request, they are the default branch before and after a push. `fork`: the head is another repository's.
+    `base` is the tip of the branch that the pull request goes to, `head` its own. Without a pull request: for `baseline` the
+    default branch before and after a push, for `queue` the commits of a merge group. `fork`: the head is another repository's.
     """
 
     pull: int
@@ -49,6 +59,11 @@ class Request:
     def searches(self) -> bool:
         """Whether the job with the GPU has something to do."""
         return self.command in SEARCHES and not self.reason
+
+    @property
+    def job(self) -> str:
+        """The posting job of the workflow: review, commit, cancel or answer; "" where nothing is posted."""
+        return "answer" if self.reason else _JOBS.get(self.command, "answer")
 
     def to_json(self) -> str:
         """One line."""
@@ -82,7 +97,7 @@ def read_request(text: str) -> Request:
 
 def _right(request: Request) -> bool:
     numbers = (
-        (0 if request.command == "baseline" else 1) <= request.pull < 2**31
+        (0 if request.command in ("baseline", "queue") else 1) <= request.pull < 2**31
         and 0 <= request.comment < 2**53
         and 0 <= request.by_id < 2**53
         and 0 <= request.status < 2**53

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bot.git import Repository
+from bot.clone import Repository
 from engine.errors import MachineError
 
 _ENDS = (".cu", ".cuh", ".h", ".hpp", ".hh", ".hxx", ".inl", ".cpp", ".cc", ".cxx", "optiml.toml")

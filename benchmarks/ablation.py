@@ -91,8 +91,8 @@ def _row_s(settings: Settings, row: str, most_s: float) -> float:
 
 def compare(place: Place, settings: Settings, kernel: str, arms: Mapping[str, Mapping[str, Any]]) -> Row:
     """All runs of all arms on one kernel. Raises OptimlError."""
-    from engine.machine import make_machine
-    from engine.provenance import provenance
+    from engine.run.machine import make_machine
+    from engine.run.provenance import provenance
 
     machine = make_machine(device=settings.device)  # type: ignore[arg-type]
     shared = SharedMachine(machine, place.work / "store")
@@ -145,9 +145,9 @@ def _profiled(arm: Mapping[str, Any]) -> bool:
 def _run(
     shared: SharedMachine, place: Place, kernel: str, seed: int, candidates: int, arm: Mapping[str, Any], lessons: Sequence[Path]
 ) -> dict[str, Any]:  # fmt: skip
+    from engine.llm.lesson_store import Memory
     from engine.llm.lessons import MemorySettings
-    from engine.llm.memory import Memory
-    from engine.optimize import Options, optimize
+    from engine.run.optimization import Options, optimize
     from engine.search.progress import Budget
     from engine.tune.inner import TunerPart
 
@@ -213,10 +213,10 @@ def _lessons_of(place: Place, kernel: str) -> Path:
 
 def _learn(place: Place, settings: Settings, kernel: str) -> int:
     """One run with an empty memory; how many lessons it left."""
+    from engine.llm.lesson_store import Memory
     from engine.llm.lessons import MemorySettings
-    from engine.llm.memory import Memory
-    from engine.machine import make_machine
-    from engine.optimize import Options, optimize
+    from engine.run.machine import make_machine
+    from engine.run.optimization import Options, optimize
     from engine.search.progress import Budget
 
     machine = make_machine(device=settings.device)  # type: ignore[arg-type]

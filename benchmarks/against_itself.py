@@ -1,4 +1,4 @@
-"""How a kernel fares that is timed beside itself, and how cold caches are after being flushed with so many bytes. Needs a GPU.
+"""How a kernel fares that is timed beside itself, and how long cold launches take behind several flushes. Needs a GPU.
 
     python benchmarks/against_itself.py [FILE ...] [--runs N]
 
@@ -22,15 +22,15 @@ from engine.errors import OptimlError  # noqa: E402 - the path above makes it im
 from engine.statistics import paired_ratio  # noqa: E402
 
 KERNELS = ("tuning/saxpy.cu", "tuning/row_sum.cu", "suite/topk.cu", "suite/spmv.cu")
-_READ_MB = (8, 16, 32, 64, 128)
-_FLUSHED_MB = (0, 32, 64, 128, 256)
+_READ_MB = (8, 16, 32, 64, 128, 256)
+_FLUSHED_MB = (0, 64, 128, 256, 512)
 _TIMES = 30
 
 
 def beside_itself(path: Path, runs: int) -> tuple[list[float], list[int]]:
     """The speedup of each run and its rounds. Raises OptimlError."""
-    from engine.machine import make_machine
-    from engine.source.load import load_program, repository_root
+    from engine.cuda.load import load_program, repository_root
+    from engine.run.machine import make_machine
     from engine.spec.find import find_spec
 
     root = repository_root(path)
@@ -50,36 +50,51 @@ def beside_itself(path: Path, runs: int) -> tuple[list[float], list[int]]:
     return [paired_ratio(*samples).ratio for samples in found], [len(samples[0]) for samples in found]
 
 
-def cold_us() -> dict[int, list[float]]:
-    """Median µs of reading so many MB, by what was written between two reads (in the order of `_FLUSHED_MB`)."""
+def cold_us() -> list[tuple[str, int, list[float]]]:
+    """Median µs of kernels of several sizes behind several flushes: (kernel, MB moved, one figure for each of `flushes`)."""
     import cupy as cp
 
-    read = cp.RawKernel(
-        'extern "C" __global__ void rd(const float4* p, float* out, long long n) {'
+    source = (
+        'extern "C" __global__ void rd(const float4* p, float4* q, long long n) {'
         " float sum = 0; for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL)"
-        " { float4 v = p[i]; sum += v.x + v.y + v.z + v.w; } if (sum == 1e38f) *out = sum; }",
-        "rd",
+        " { float4 v = p[i]; sum += v.x + v.y + v.z + v.w; } if (sum == 1e38f) q->x = sum; }"
+        ' extern "C" __global__ void cp(const float4* p, float4* q, long long n) {'
+        " for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) q[i] = p[i]; }"
+        ' extern "C" __global__ void wr(const float4* p, float4* q, long long n) {'
+        " for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) q[i] = make_float4(1, 2, 3, 4); }"
     )
-    data, out = cp.zeros(max(_READ_MB) << 18, cp.float32), cp.empty(1, cp.float32)
-    other = cp.empty(max(_FLUSHED_MB) << 18, cp.float32)
+    module = cp.RawModule(code=source)
+    kernels = {
+        "read": (module.get_function("rd"), 1),
+        "copy": (module.get_function("cp"), 2),
+        "write": (module.get_function("wr"), 1),
+    }
+    data, out = cp.zeros(max(_READ_MB) << 18, cp.float32), cp.zeros(max(_READ_MB) << 18, cp.float32)
+    other = cp.zeros(max(_FLUSHED_MB) << 18, cp.float32)
     start, stop = cp.cuda.Event(), cp.cuda.Event()
+    flushes: list[Callable[[], object]] = [lambda: None]
+    flushes += [lambda mb=mb: other[: mb << 18].fill(0.0) for mb in _FLUSHED_MB[1:]]  # type: ignore[misc]
+    flushes += [
+        lambda mb=mb: kernels["read"][0]((1056,), (256,), (other, out, (mb << 20) // 16))  # type: ignore[misc]
+        for mb in _FLUSHED_MB[1:]
+    ]
 
-    def once(count: int, flush: Callable[[], object]) -> float:
-        read((1056,), (256,), (data, out, count))
+    def once(kernel: Any, count: int, flush: Callable[[], object]) -> float:
+        out[: 4 * count].fill(0.5)  # as outputs are poisoned before a timed launch
         flush()
         start.record()
-        read((1056,), (256,), (data, out, count))
+        kernel((1056,), (256,), (data, out, count))
         stop.record()
         stop.synchronize()
         return float(cp.cuda.get_elapsed_time(start, stop)) * 1e3
 
-    return {
-        mb: [
-            statistics.median(once((mb << 20) // 16, lambda f=f: other[: f << 18].fill(1.0)) for _ in range(_TIMES))  # type: ignore[misc]
-            for f in _FLUSHED_MB
-        ]
-        for mb in _READ_MB
-    }
+    rows = []
+    for name, (kernel, arrays) in kernels.items():
+        for mb in _READ_MB:
+            count = (mb << 20) // 16
+            times = [statistics.median(once(kernel, count, flush) for _ in range(_TIMES)) for flush in flushes]
+            rows.append((name, mb * arrays, times))
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,10 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 1
         print(f"| {path.name} | {', '.join(f'{r:.4f}' for r in ratios)} | {', '.join(map(str, rounds))} |", flush=True)
-    print(f"\n| read, MB | {' | '.join(f'{f} MB flushed, µs' for f in _FLUSHED_MB)} |")
-    print("|---:" * (1 + len(_FLUSHED_MB)) + "|")
-    for mb, times in cold_us().items():
-        print(f"| {mb} | {' | '.join(f'{t:.2f}' for t in times)} |")
+    heads = ["none", *(f"{mb} MB stored" for mb in _FLUSHED_MB[1:]), *(f"{mb} MB read" for mb in _FLUSHED_MB[1:])]
+    print(f"\n| kernel | MB | {' | '.join(heads)} |\n|---|---:{'|---:' * len(heads)}|")
+    for name, mb, times in cold_us():
+        print(f"| {name} | {mb} | {' | '.join(f'{t:.1f}' for t in times)} |")
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.examples import ROOT
 from engine.llm.batch import custom_id
-from engine.llm.model import estimated_tokens
+from engine.llm.chat import estimated_tokens
 
 FOLDERS = (ROOT / "examples", ROOT / "benchmarks" / "suite")
 MODEL = "recorded"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.model import LaunchConfig
-from engine.profile.model import Counter, MetricSet, Profile, ProfileRequest, StepProfile
+from engine.profile.counters import Counter, MetricSet, Profile, ProfileRequest, StepProfile
 from engine.profile.service import Answer, Source
 
 

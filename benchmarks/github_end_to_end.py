@@ -287,10 +287,10 @@ def wrong(found: dict[str, Any]) -> list[str]:
     must = {
         "the push was measured": [e["kernel"] for e in found["baseline"]["entries"]] == ["scale"],
         "each pull request has one review": (len(slower["reviews"]), len(faster["reviews"])) == (1, 1),
-        "the kernel that got slower is named": "### Slower than the base" in str(slower["reviews"][:1]),
+        "the kernel that got slower is named": "slower than the base" in str(slower["reviews"][:1]),
         "the slower one is slower than the history too": bool(slower["bundle"][0]["history"]),
         "the other could be faster": bool(faster["bundle"][0]["best"])
-        and "### 1. `softmax_kernel`" in str(faster["reviews"]),
+        and "| 1. `softmax_kernel`" in str(faster["reviews"]),
         "the suggestion was committed on the head": bool(applied["on_top_of_head"] and applied["is_the_patch"]),
         "a review takes at most twelve calls": all(calls <= 12 for calls in found["calls_by_pull_request"]),
         "the commit touches its file alone": applied["files"] == ["src/softmax.cu"],

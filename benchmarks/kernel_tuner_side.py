@@ -58,14 +58,14 @@ def template_text(text: str, names: tuple[str, ...]) -> str:
 def main() -> int:
     """Exit code 0."""
     kernel, limit_s, out = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+    from engine.cuda.load import load_program
     from engine.evaluate.build import Builder
-    from engine.machine import make_machine
-    from engine.source.load import load_program
+    from engine.run.machine import make_machine
     from engine.spec.data import generate, scalars
     from engine.spec.find import find_spec
+    from engine.tune.chosen_template import make_template
     from engine.tune.feasible import feasible
-    from engine.tune.run import TuneOptions
-    from engine.tune.wanted import make_template
+    from engine.tune.tune_options import TuneOptions
 
     path = ROOT / "benchmarks" / "tuning" / f"{kernel}.cu"
     spec, spec_path = find_spec(ROOT, path)

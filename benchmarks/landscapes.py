@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program  # noqa: E402
-from engine.rules.model import Proposal  # noqa: E402
+from engine.rewrite.proposal import Proposal  # noqa: E402
 from engine.search import experience, tree  # noqa: E402
 from engine.search.progress import Budget, in_flight  # noqa: E402
 from engine.search.tree import Node, Strategy, Tree  # noqa: E402

@@ -27,10 +27,10 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
 from benchmarks.selftest import device as described  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
-from engine.machine import Machine, make_machine  # noqa: E402
 from engine.model import PASSED, Outcome  # noqa: E402
+from engine.run.machine import Machine, make_machine  # noqa: E402
 from engine.selftest.cases import SelfCase, load_cases  # noqa: E402
-from engine.selftest.run import Verdict, run_cases  # noqa: E402
+from engine.selftest.runner import Verdict, run_cases  # noqa: E402
 from engine.verify.defences import ALL, Defences  # noqa: E402
 
 
@@ -52,22 +52,33 @@ class Row:
 _STATE = ("screening", "device_state")
 CPU = (
     Row("screening", "constant-as-state"),
+    Row("forms", "digraph-define"),
+    Row("clocks", "sleeps"),
     Row("device_state", "time-bomb"),
-    Row("shapes", "first-and-timed-shape-only"),
+    Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
+    Row("secret_sizes", "named-sizes-only"),
     Row("families", "ordinary-values-only"),
-    Row("fresh_inputs", "fits-the-sample"),
+    Row("nan_inputs", "nan-becomes-zero"),
+    Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),
     Row("poison", "skips-what-is-always-one"),
     Row("scaled_tolerance", "off-by-a-thousandth"),
     Row("access_checks", "restores-input"),
     Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),
+    Row("names", "right-for-one-instance", ("whole_build",)),
+    Row("assumptions", "restrict-with-caller-in-place"),
+    Row("object_checks", "unseen-update", ("screening",)),
 )
 GPU = (
-    Row("screening", "sleeps"),
+    Row("screening", "constant-as-state"),
+    Row("forms", "digraph-define"),
+    Row("clocks", "sleeps"),
     Row("device_state", "time-bomb"),
-    Row("shapes", "first-and-timed-shape-only"),
+    Row("shapes", "first-and-timed-shape-only", ("secret_sizes",)),
+    Row("secret_sizes", "named-sizes-only"),
     Row("families", "ordinary-values-only"),
-    Row("fresh_inputs", "fits-the-sample"),
+    Row("nan_inputs", "nan-becomes-zero"),
+    Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),
     Row("poison", "skips-what-is-always-one"),
     Row("guard_zones", "marks-behind-output"),
     Row("input_hash", "eats-input"),
@@ -75,8 +86,11 @@ GPU = (
     Row("timed_inputs", "keeps-results-by-input", (*_STATE, "roofline_floor"), speed=True),
     Row("timed_results", "once-per-input", (*_STATE, "timed_inputs")),
     Row("checks_after_timing", "until-timed", _STATE),
+    Row("module_states", "wrong-in-first-launch", _STATE),
     Row("roofline_floor", "keeps-results-by-input", (*_STATE, "timed_inputs"), speed=True),
     Row("sanitizers", "looks-past-end", speed=True),
+    Row("names", "right-for-one-instance", ("whole_build",)),
+    Row("assumptions", "restrict-with-caller-in-place"),
 )
 
 

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.cuda.load import load_program
 from engine.errors import OptimlError
-from engine.machine import make_machine
-from engine.source.load import load_program
+from engine.run.machine import make_machine
 from engine.spec.find import find_spec
 from engine.tune.feasible import feasible
+from engine.tune.named_constants import check, written
 from engine.tune.offers import rule_templates
 from engine.tune.template import program_at
-from engine.tune.written import check, written
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("examples", "benchmarks/suite")

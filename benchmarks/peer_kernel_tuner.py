@@ -38,11 +38,12 @@ def table() -> Table:
 
 def measure(place: Place, settings: Settings, kernel: str) -> Row:
     """One space. Raises OptimlError."""
-    from engine.machine import make_machine
+    from engine.run.machine import make_machine
+    from engine.run.template_run import tune
     from engine.search.progress import Budget
-    from engine.tune import TuneOptions, tune
+    from engine.tune.chosen_template import make_template
     from engine.tune.template import program_at
-    from engine.tune.wanted import make_template
+    from engine.tune.tune_options import TuneOptions
 
     theirs = _theirs(place, kernel, settings.seconds or SECONDS)
     timed = [r for r in theirs["rows"] if r["time_us"] is not None]
@@ -113,7 +114,7 @@ def measure(place: Place, settings: Settings, kernel: str) -> Row:
 
 
 def _theirs(place: Place, kernel: str, limit_s: float) -> dict[str, Any]:
-    from engine.machine import visible_gpu
+    from engine.run.machine import visible_gpu
 
     gpu = visible_gpu()
     if gpu is None:

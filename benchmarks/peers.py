@@ -122,7 +122,7 @@ def _measure_calls(place: Place, settings: Settings, kernel: str) -> Row:
     try:
         import cupy as cp
     except ImportError:
-        raise MachineError("CuPy is not installed", do="pip install 'optiml[gpu]'") from None
+        raise MachineError("CuPy is not installed", do="pip install 'optiml-cuda[gpu]'") from None
     properties = cp.cuda.runtime.getDeviceProperties(0)
     about: Row = {
         "device": {"name": properties["name"].decode()}, "disagreement": {}, "note": "",

@@ -1,6 +1,6 @@
 """Whether the fitted constants of the prediction hold for kernels that had no part in fitting them.
 
-For each kernel in turn, every constant of `engine.predict.model.Fitted` is chosen anew, from a few factors of its value
+For each kernel in turn, every constant of `engine.predict.timing_model.Fitted` is chosen anew, from a few factors of its value
 and by the other kernels alone; the kernel left out is then predicted with what they chose.
 """
 
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.model import Binary, LaunchConfig
     from engine.predict.counts import AccessCounts
-    from engine.predict.model import Fitted, Prediction
     from engine.predict.predictor import Predictor
     from engine.predict.sass import KernelCode
     from engine.predict.targets import Figures
+    from engine.predict.timing_model import Fitted, Prediction
 
 FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 
@@ -36,7 +36,7 @@ class Recorded:
 
     def again(self, fitted: Fitted) -> float:
         """The time in microseconds with other constants."""
-        from engine.predict.model import predict
+        from engine.predict.timing_model import predict
 
         return predict(self.binary, self.launches, self.counts, self.figures, self.code, fitted).time_us
 
@@ -82,7 +82,7 @@ def leave_one_out(kernels: Mapping[str, Sequence[Sampled]]) -> dict[str, dict[st
     """By kernel: `factors` that the other kernels chose (those that are not 1), `error` of its times with the published
     constants, and `error_left_out` with those chosen without it.
     """
-    from engine.predict.model import Fitted
+    from engine.predict.timing_model import Fitted
 
     published = Fitted()
     names = [field.name for field in dataclasses.fields(Fitted)]

@@ -31,8 +31,8 @@ from benchmarks.examples import ROOT, commit, machine
 from benchmarks.predict_constants import Recorder, Sampled, leave_one_out
 
 if TYPE_CHECKING:
-    from engine.machine import Machine
     from engine.model import Program
+    from engine.run.machine import Machine
     from engine.search.journal import Entry
 
 SCHEMA = "optiml.predict-correlation/1"
@@ -55,8 +55,8 @@ def main(given: Sequence[str] | None = None) -> int:
     missing = [n for n in names if not (options.runs / n / "journal.sqlite").is_file()]
     if missing or not names:
         parser.error(f"no journal of a run in {options.runs}: {', '.join(missing)}")
-    from engine.machine import make_machine
-    from engine.provenance import provenance
+    from engine.run.machine import make_machine
+    from engine.run.provenance import provenance
 
     begin, date = time.monotonic(), datetime.datetime.now(datetime.UTC)
     kernels = []
@@ -100,9 +100,9 @@ def compare(
     """One kernel: `points` with measured and predicted figures, their figures, and what was not predicted (`refused`);
     beside it what the predictions were made from.
     """
+    from engine.cuda.load import load_program, repository_root
     from engine.errors import OptimlError
     from engine.evaluate.cpu import CpuEvaluator
-    from engine.source.load import load_program, repository_root
     from engine.spec.find import find_spec
 
     path = ROOT / "examples" / f"{name}.cu"

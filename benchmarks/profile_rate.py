@@ -30,20 +30,25 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import examples  # noqa: E402
+from engine.compile.built import Built, NotBuilt  # noqa: E402
+from engine.cuda.edit import edit_program  # noqa: E402
+from engine.cuda.load import load_program, repository_root  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
-from engine.evaluate.model import Built, Evaluator, NotBuilt  # noqa: E402
-from engine.machine import Machine, make_machine  # noqa: E402
+from engine.evaluate.evaluator import Evaluator  # noqa: E402
 from engine.model import Outcome  # noqa: E402
-from engine.optimize import Options, optimize  # noqa: E402
-from engine.profile.model import CHEAP, FULL, LINES, MetricSet, Profile, ProfileRequest  # noqa: E402
-from engine.profile.ncu import BATCH, make_profiler  # noqa: E402
+from engine.profile.counters import CHEAP, FULL, LINES, MetricSet, Profile, ProfileRequest  # noqa: E402
+from engine.profile.ncu import BATCH  # noqa: E402
 from engine.rules import make_site, proposals  # noqa: E402
-from engine.search.insight import HELD, WAITED  # noqa: E402
+from engine.run.machine import (  # noqa: E402
+    Machine,
+    make_machine,
+    make_profiler,
+)
+from engine.run.optimization import Options, optimize  # noqa: E402
+from engine.search.profiling import HELD, WAITED  # noqa: E402
 from engine.search.progress import Budget  # noqa: E402
-from engine.source.edit import edit_program  # noqa: E402
-from engine.source.load import load_program, repository_root  # noqa: E402
 from engine.spec.find import find_spec  # noqa: E402
-from engine.spec.model import KernelSpec  # noqa: E402
+from engine.spec.kernel_spec import KernelSpec  # noqa: E402
 
 SCHEMA = "optiml.profile_rate/1"
 _DEFAULT = ("softmax.cu", "matmul.cu", "transpose.cu")

@@ -24,17 +24,16 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.examples import ROOT, commit, machine
-from engine.llm.answer import read_answer
-from engine.llm.context import Context, Diagnosed, make_context, without_spec
+from engine.cuda.load import load_program
+from engine.llm.answers import read_answer
+from engine.llm.chat import estimated_tokens
 from engine.llm.edits import make_proposal
-from engine.llm.model import estimated_tokens
-from engine.llm.prompt import MOST_TOKENS, PROFILES, propose
-from engine.model import CaseTiming, Evaluation, Measurement, Outcome
-from engine.rules.model import Target
+from engine.llm.node_context import Context, Diagnosed, make_context, without_spec
+from engine.llm.prompts import MOST_TOKENS, PROFILES, propose
+from engine.model import CaseTiming, Evaluation, Measurement, Outcome, Target
 from engine.search.tree import Tree
-from engine.source.load import load_program
 from engine.spec.find import find_spec
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 
 SCHEMA = "optiml.prompt_time/1"
 MOST_MS = 20.0

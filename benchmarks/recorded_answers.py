@@ -55,7 +55,7 @@ from benchmarks.answer_set import (
     write_responses,
 )
 from benchmarks.examples import ROOT, head, one_gpu, optiml, shown, speedup, trimmed
-from engine.llm.prompt import PROFILES
+from engine.llm.prompts import PROFILES
 
 SCHEMA = "optiml.model_path/2"
 ANSWERS = ROOT / "benchmarks" / "answers"

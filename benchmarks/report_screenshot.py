@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.report_size import headless  # noqa: E402 - the path above makes it importable as a script
 from benchmarks.review_screenshot import chromium  # noqa: E402
 from engine.report.page import render  # noqa: E402
-from engine.report.read import read_run  # noqa: E402
+from engine.report.run_folder import read_run  # noqa: E402
 
 _WIDTH, _HEIGHT = 1100, 1500
 

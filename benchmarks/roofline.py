@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from engine import arith
+from engine.campaign.headroom import compulsory_bytes
 from engine.predict.targets import Figures
-from engine.spec.data import buffer_elements
-from engine.spec.dtypes import parse_dtype
-from engine.spec.model import Case, KernelSpec
+from engine.spec.kernel_spec import Case, KernelSpec
 
 TABLE = Path(__file__).parent / "suite" / "roofline.toml"
 
@@ -43,13 +42,3 @@ def floor(spec: KernelSpec, case: Case, entry: Mapping[str, Any], bytes_per_s: f
     flops = float(arith.evaluate(entry["flops"], case.sizes))
     rate = figures.target.multiprocessors * figures.fp32_lanes * 2 * figures.clock_hz
     return Floor(moved, flops, entry["bound"], max(moved / bytes_per_s, flops / rate) * 1e6)
-
-
-def compulsory_bytes(spec: KernelSpec, case: Case) -> int:
-    """Every input read once, every output written once, what is both twice."""
-    elements = buffer_elements(spec, case)
-    return sum(
-        elements[a.name] * parse_dtype(a.type).itemsize * (2 if a.role == "inout" else 1)
-        for a in spec.arguments
-        if a.role != "scalar"
-    )

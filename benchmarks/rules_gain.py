@@ -23,13 +23,13 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
 from benchmarks.rules_rate import kernels, some_rules, sources  # noqa: E402
+from engine.compile.built import NotBuilt  # noqa: E402
+from engine.cuda.edit import edit_program  # noqa: E402
+from engine.cuda.load import repository_root  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
-from engine.evaluate.model import NotBuilt  # noqa: E402
-from engine.machine import Machine, make_machine  # noqa: E402
 from engine.model import Evaluation  # noqa: E402
 from engine.rules import RuleFailure, make_site, proposals  # noqa: E402
-from engine.source.edit import edit_program  # noqa: E402
-from engine.source.load import repository_root  # noqa: E402
+from engine.run.machine import Machine, make_machine  # noqa: E402
 
 SCHEMA = "optiml.rules_gain/1"
 

@@ -29,17 +29,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
-from engine import sandbox  # noqa: E402
 from engine.compile.compiler import make_compiler  # noqa: E402
+from engine.cuda.edit import edit_program  # noqa: E402
+from engine.cuda.load import load_program, repository_root  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
 from engine.evaluate.build import Builder  # noqa: E402
-from engine.model import Program  # noqa: E402
+from engine.model import Program, Target  # noqa: E402
+from engine.process import sandbox  # noqa: E402
+from engine.rewrite.proposal import Proposal  # noqa: E402
 from engine.rules import RuleFailure, make_site, proposals, rules  # noqa: E402
-from engine.rules.model import Proposal, Target  # noqa: E402
-from engine.source.edit import edit_program  # noqa: E402
-from engine.source.load import load_program, repository_root  # noqa: E402
 from engine.spec.find import described, find_spec  # noqa: E402
-from engine.spec.model import KernelSpec  # noqa: E402
+from engine.spec.kernel_spec import KernelSpec  # noqa: E402
 
 SCHEMA = "optiml.rules_rate/1"
 LEAST = 0.9  # of a rule's proposals compile

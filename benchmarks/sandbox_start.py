@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
-from engine.sandbox import NoSandbox, Sandbox, sandbox  # noqa: E402
+from engine.process.sandbox import NoSandbox, Sandbox, sandbox  # noqa: E402
 
 ALLOWED_MS = 50.0
 

@@ -62,13 +62,13 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def one_kernel(file: Path, count: int) -> dict[str, Any]:
     """Seconds of each candidate of one kernel, alone on the machine's cores."""
+    from engine.cuda.edit import edit_program
+    from engine.cuda.load import load_program, repository_root
     from engine.errors import OptimlError
     from engine.evaluate.analysis import Analysis
     from engine.evaluate.cpu import CpuEvaluator
-    from engine.machine import make_machine
     from engine.model import Outcome
-    from engine.source.edit import edit_program
-    from engine.source.load import load_program, repository_root
+    from engine.run.machine import make_machine
     from engine.spec.find import find_spec
 
     root = repository_root(file)

@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks import roofline
 from benchmarks.bench import Place, Row, Settings, Table
 from benchmarks.examples import optiml
+from engine.cuda.load import repository_root
 from engine.errors import MachineError
 from engine.search.progress import NOTHING_LEFT
-from engine.source.load import repository_root
 
 # What a run may take beyond its budget: setting up, validating and confirming. Ours; a run over it counts as failed.
 _GRACE_S = 240.0
@@ -172,9 +172,10 @@ def _roofline(place: Place, file: str, result: Mapping[str, Any]) -> Row:
     spec, _ = find_spec(place.root, place.root / file)
     device = result["signals"]["device"]
     figures = figures_for(device["arch"])
-    bandwidth = float(device.get("copy_bytes_per_s") or figures.dram_bytes_s)
     times = _times(result)["cases"]
     at = max(range(len(times)), key=lambda i: times[i]["best_us"])
+    of_its_size = device.get("case_copy_bytes_per_s", {}).get(spec.time[at].name)
+    bandwidth = float(of_its_size or device.get("copy_bytes_per_s") or figures.dram_bytes_s)
     floor = roofline.floor(spec, spec.time[at], entry, bandwidth, figures)
     return {
         "bound": floor.bound, "bytes_moved": floor.bytes_moved, "flops": floor.flops, "floor_us": floor.floor_us,

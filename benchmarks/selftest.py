@@ -1,6 +1,7 @@
 """The self-test's two scores over several rounds, each on fresh seeds.
 
     python benchmarks/selftest.py --device cpu --suite honest --rounds 10 --record benchmarks/results/selftest-cpu.json
+    python benchmarks/selftest.py --generators benchmarks.outside_attacks --seed 1 --record ...
 
 The same cases as `optiml selftest`, the same stages; every round draws its inputs anew. What is confirmed like a suggestion (in
 a second process, with the sanitizers) is said for each round: honest edits are in the first one, and evaluated on fresh seeds
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import json
 import sys
 import time
@@ -22,10 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
-from engine.machine import Machine, make_machine  # noqa: E402
-from engine.provenance import provenance  # noqa: E402
+from engine.run.machine import Machine, make_machine  # noqa: E402
+from engine.run.provenance import provenance  # noqa: E402
 from engine.selftest.cases import Suite, load_cases  # noqa: E402
-from engine.selftest.run import Verdict, run_cases  # noqa: E402
+from engine.selftest.generators.protocol import generated  # noqa: E402
+from engine.selftest.runner import Verdict, run_cases  # noqa: E402
 
 SUITES: tuple[Suite, ...] = ("attacks", "honest")
 
@@ -38,8 +41,18 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="how often, each on fresh seeds (default: 1)")
     parser.add_argument("--jobs", type=int, help="compilers at once (default: one per core)")
     parser.add_argument("--record", type=Path, help="the JSON record to write")
+    parser.add_argument(
+        "--generators", metavar="PACKAGE", help="newly written cases of this package's generators instead"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the generators (default: 0)")
     options = parser.parse_args(given)
-    cases = [case for suite in SUITES if options.suite in (suite, "all") for case in load_cases(suite)]
+    suites = [suite for suite in SUITES if options.suite in (suite, "all")]
+    if options.generators:
+        every = generated(options.seed, package=importlib.import_module(options.generators))
+        cases = [case for case in every if case.suite in suites]
+        print(f"{len(cases)} cases of seed {options.seed}", flush=True)
+    else:
+        cases = [case for suite in suites for case in load_cases(suite)]
     here = make_machine(device=options.device, jobs=options.jobs)
     begin = time.monotonic()
     try:

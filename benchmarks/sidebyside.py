@@ -18,7 +18,7 @@ from benchmarks.bench import Place
 from engine.errors import MachineError
 from engine.model import Program
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from engine.statistics import paired_ratio
 
 FLUSH_BYTES = 256 << 20  # as engine.gpu.timing
@@ -32,7 +32,7 @@ def read(place: Place, file: str) -> tuple[Path, KernelSpec, str | None, Program
 
     Raises OptimlError.
     """
-    from engine.source.load import load_program, repository_root
+    from engine.cuda.load import load_program, repository_root
     from engine.spec.find import find_spec
 
     path = place.root / file
@@ -56,7 +56,7 @@ class Stage:
         from engine.evaluate.build import Builder
         from engine.gpu.buffers import CaseBuffers
         from engine.gpu.device import Tools
-        from engine.machine import make_machine
+        from engine.run.machine import make_machine
 
         self.machine = make_machine(device="gpu")
         root, self.spec, self.spec_path, self.program = read(place, file)

@@ -28,6 +28,7 @@ from typing import IO, Any
 from benchmarks.bench import Ledger, Progress, Row
 from benchmarks.examples import one_gpu, optiml
 from engine.errors import MachineError, UsageError
+from engine.process.cores import shares
 
 _POLL_S = 0.1
 _END_S = 5.0  # for what was interrupted to clear up after itself
@@ -222,15 +223,6 @@ def _name(item: Item) -> tuple[str, str]:
 
 def _group(item: Item) -> str:
     return item[0].table.group(item[1]) or " ".join(_name(item))
-
-
-def shares(cpus: Sequence[int], count: int) -> list[list[int]]:
-    """The cores of each of so many rows at once: equal parts side by side; where there are too few, some have one in common."""
-    found = []
-    for i in range(count):
-        first = i * len(cpus) // count
-        found.append(list(cpus[first : max(first + 1, (i + 1) * len(cpus) // count)]))
-    return found
 
 
 def _begin(item: Item, slot: _Slot, command: Command, work: Path) -> _Running:

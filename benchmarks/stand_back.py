@@ -23,7 +23,7 @@ _WAYS = {
     "nothing beside it": None,
     "as they are": "",
     "nice": "import os\nos.nice(10)\n",
-    "standing back": f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom engine.threads import stand_back\nstand_back()\n",
+    "standing back": f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom engine.process.cores import stand_back\nstand_back()\n",
 }
 _SLEEP_S = 0.003
 _WORK = 20_000  # steps between two waits, about half a millisecond: who only wakes is given a core sooner

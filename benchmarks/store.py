@@ -22,16 +22,17 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from benchmarks.counters import StoredCounters
-from engine.evaluate.model import Built, Evaluator, NotBuilt, Signals, nothing
-from engine.front.client import Front
-from engine.machine import Machine
+from engine.builders.builders import Front
+from engine.compile.built import Built, NotBuilt
+from engine.evaluate.evaluator import Evaluator, Signals, nothing
 from engine.model import Evaluation, Program
+from engine.rewrite.proposal import Proposal
 from engine.rules import RuleFailure
-from engine.rules.model import Proposal
-from engine.search.insight import Evidence, Insight
+from engine.run.machine import Machine
 from engine.search.journal import evaluation_from_json
-from engine.search.parts import Observation
-from engine.spec.model import KernelSpec
+from engine.search.participants import Observation
+from engine.search.profiling import Evidence, Insight
+from engine.spec.kernel_spec import KernelSpec
 from engine.tune.offers import Offer
 
 T = TypeVar("T")

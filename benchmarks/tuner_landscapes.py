@@ -40,15 +40,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from engine.cuda.load import load_program  # noqa: E402
 from engine.errors import UsageError  # noqa: E402
 from engine.model import LaunchConfig, Resources  # noqa: E402
 from engine.predict.occupancy import Occupancy, occupancy  # noqa: E402
 from engine.predict.targets import Figures, figures_for  # noqa: E402
-from engine.source.load import load_program  # noqa: E402
 from engine.spec.find import find_spec  # noqa: E402
 from engine.tune.declare import declared  # noqa: E402
-from engine.tune.describe import of_code, of_launch  # noqa: E402
 from engine.tune.feasible import feasible, fits  # noqa: E402
+from engine.tune.point_features import of_code, of_launch  # noqa: E402
 from engine.tune.space import Condition, Parameter, Point, Space  # noqa: E402
 from engine.tune.strategy import Known, choose  # noqa: E402
 

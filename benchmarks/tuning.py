@@ -23,9 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
-from engine.machine import make_machine  # noqa: E402
+from engine.run.machine import make_machine  # noqa: E402
+from engine.run.template_run import tune  # noqa: E402
 from engine.search.progress import Budget  # noqa: E402
-from engine.tune import TuneOptions, TuneResult, tune  # noqa: E402
+from engine.tune.tune_options import TuneOptions  # noqa: E402
+from engine.tune.tuning_result import TuneResult  # noqa: E402
 
 KERNELS = ("saxpy", "transpose", "row_sum", "gemm", "convolution")
 

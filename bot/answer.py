@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
-from bot.apply import Person, Said, apply
-from bot.commands import HELP, Apply, Cancel, Command, Explain, Help, Status
+from bot.apply import Asked, Person, Said, apply
+from bot.artifacts import NothingStored, stored
+from bot.clickable import place
+from bot.commands import HELP, Apply, Cancel, Command, Explain, Help, Pr, Status
 from bot.errors import ForgeError, MissingError, RejectedError
 from bot.escape import Safe, prose
 from bot.forge import Code, Forge, Note
 from bot.marker import answer_marker, read_run_line
 from bot.publish import Target, own_check, own_status
 from bot.render import answer_body, explanation
-from bot.review import Finding
-from bot.stored import NothingStored, stored
-from bot.suggest import place
+from bot.stacked import open_pulls
 
 
 def answer(
@@ -34,7 +35,7 @@ def answer(
         )  # fmt: skip
     except ForgeError as error:
         with contextlib.suppress(ForgeError):
-            _post(forge, target, comment, Said(f"This could not be done: {prose(error.what)}", False))
+            _post(forge, target, comment, Said(f"The command failed: {prose(error.what)}", False))
         raise
     if said.text:
         _post(forge, target, comment, said)
@@ -46,7 +47,9 @@ def _carried_out(
 ) -> Said:
     match command:
         case Apply():
-            return apply(forge, code, target, repository, command.number or 0, comment, person)
+            return apply(forge, code, target, repository, Asked(command.number or 0, comment, person))
+        case Pr():
+            return open_pulls(forge, code, target, repository, Asked(command.number or 0, comment, person))
         case Explain():
             return _explain(forge, code, target, command.number or 0)
         case Status():
@@ -66,12 +69,7 @@ def _explain(forge: Forge, code: Code, target: Target, number: int) -> Said:
     except NothingStored as reason:
         return Said(str(reason), False)
     files = forge.files(target.number)
-    findings = []
-    for one in chosen:
-        result = one.looked.result
-        measurement = result.best.evaluation.measurement if result is not None and result.best is not None else None
-        if result is not None and measurement is not None:
-            findings.append(Finding(one.number, one.looked, result, measurement, place(one.looked.patch, files)))
+    findings = [replace(one.finding, placed=place(one.looked.patch, files)) for one in chosen]
     return Said(explanation(findings), True)
 
 
@@ -80,14 +78,14 @@ def _status(forge: Forge, target: Target) -> Said:
     mark = read_run_line(own[0].body) if own else None
     check = own_check(forge, target.head)
     if check is not None:
-        how = f"has ended ({prose(check.conclusion)})" if check.status == "completed" else "is running"
+        how = f"ended ({prose(check.conclusion)})" if check.status == "completed" else "is running"
         said = f"The run for {target.head[:12]} {how}: {prose(check.title)}"
     elif mark is not None and mark.head == target.head:
-        said = f"The run for {target.head[:12]} has begun."
+        said = f"The run for {target.head[:12]} has started."
     else:
-        said = f"There was no run for {target.head[:12]} yet."
+        said = f"No run for {target.head[:12]} yet."
     if own and own[0].url:
-        said += f" More in the [status comment]({Safe(own[0].url)})."
+        said += f" See the [status comment]({Safe(own[0].url)})."
     return Said(said, True)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bot.artifacts import NothingStored, Stored, stored
 from bot.diff import FileDiff
 from bot.errors import DeniedError, MissingError, RejectedError
 from bot.escape import Safe, code, prose
 from bot.forge import Blob, Code, Commit, Forge, Pull
-from bot.patched import NotApplied, files_of, patched
+from bot.patched import NotApplied, belongs, files_of, patched
 from bot.publish import Target
 from bot.render import gain
-from bot.stored import NothingStored, Stored, stored
 
 _REGULAR = ("100644", "100755")
 
@@ -27,6 +27,15 @@ class Person:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a comment asks for: suggestion `number` (0: all), the comment's number, who wrote it."""
+
+    number: int
+    comment: int
+    person: Person
+
+
+@dataclass(frozen=True)
 class Said:
     """What a command came to: `text` is Markdown of ours, `done` whether it was carried out."""
 
@@ -34,10 +43,8 @@ class Said:
     done: bool
 
 
-def apply(
-    forge: Forge, code_: Code, target: Target, repository: str, number: int, comment: int, person: Person
-) -> Said:
-    """Commit suggestion `number` (0: all) to the head branch of a pull request of `repository`. Raises ForgeError.
+def apply(forge: Forge, code_: Code, target: Target, repository: str, asked: Asked) -> Said:
+    """Commit suggestion `asked.number` (0: all) to the head branch of a pull request of `repository`. Raises ForgeError.
 
     A fork's head gets a pull request instead, in the fork. Nothing is checked out or run: the patch is applied to the file's
     content at the pinned commit, and must fit it line by line. The second time for the same comment finds the first one's commit.
@@ -45,27 +52,28 @@ def apply(
     pull = forge.pull(target.number)
     if not pull.open:
         return Said("The pull request is closed.", False)
-    mark = f"OptiML-Comment: {target.number}/{comment}"
+    mark = _mark(target.number, asked)
     if pull.head != target.head:
         tip = code_.commit(repository, pull.head)
         if mark in tip.message.splitlines() and tip.parents == (target.head,):
             return Said(f"Committed as {pull.head[:12]}.", True)
         return Said(
-            "Something was pushed meanwhile: nothing was committed. Ask again when that commit has its review.", False
+            "Nothing was committed: the head branch has a newer commit. Ask again when that commit has its review.",
+            False,
         )
     try:
-        chosen = stored(forge, code_, target, number)
+        chosen = stored(forge, code_, target, asked.number)
         head = code_.commit(repository, target.head)
-        taken, files, refused = _changed(code_, repository, head, chosen)
+        taken, files, refused = changed_files(code_, repository, head, chosen)
     except NothingStored as reason:
         return Said(str(reason), False)
-    notes = "".join(f"\n- Suggestion {one.number} is left out: {prose(why)}." for one, why in refused)
+    notes = "".join(f"\n- Suggestion {one.number} was left out: {prose(why)}." for one, why in refused)
     if not taken:
         return Said(f"Nothing was committed:{notes}", False)
-    message = _message(taken, mark, person)
+    message = commit_message(taken, target.number, asked)
     own = pull.head_repository.casefold() == repository.casefold()
     if not pull.head_repository:
-        return Said("The repository of the head is gone: nothing was committed.", False)
+        return Said("Nothing was committed: the head repository no longer exists.", False)
     try:
         sha = code_.write_commit(pull.head_repository, head, files, message)
         if own:
@@ -74,19 +82,19 @@ def apply(
         else:
             said = _in_fork(code_, pull, sha, taken, message)
     except RejectedError:
-        return Said("Nothing was committed: the branch moved meanwhile, or its rules do not allow it.", False)
+        return Said("Nothing was committed: the branch has a newer commit, or its rules reject this one.", False)
     except (DeniedError, MissingError):
-        return Said(_denied(own, pull), False)
+        return Said(denied(own, pull), False)
     several = (
-        "\n\nEach was checked alone, not together: the next review looks at all of them." if len(taken) > 1 else ""
+        "\n\nEach was checked alone, not together; the next review checks them together." if len(taken) > 1 else ""
     )
     return Said(f"{said}\n{_list(taken)}{notes}{several}", True)
 
 
-def _changed(
+def changed_files(
     code_: Code, repository: str, head: Commit, chosen: Sequence[Stored]
 ) -> tuple[list[Stored], dict[str, Blob], list[tuple[Stored, str]]]:
-    """Suggestions that fit together, the changed files, and those left out with the reason."""
+    """Suggestions that pass the screen and fit together, the changed files, and those left out with the reason."""
     taken: list[Stored] = []
     refused: list[tuple[Stored, str]] = []
     before: dict[str, Blob | None] = {}
@@ -99,12 +107,16 @@ def _changed(
                 one.looked.patch, result.best.files if result is not None and result.best is not None else ()
             )
             now: dict[str, Blob] = {}
+            own = code_.blob(repository, head.tree, one.looked.changed.path)
             for part in parts:
                 if part.path not in before:
                     before[part.path] = code_.blob(repository, head.tree, part.path)
                 blob = before[part.path]
                 if blob is None or blob.mode not in _REGULAR:
-                    raise NotApplied("its patch reaches what is no regular file of that commit")
+                    raise NotApplied("the patch changes a path that is not a regular file of that commit")
+                changed = one.looked.changed
+                if not belongs(part.path, blob.data, changed.path, changed.kernel, own.data if own else b""):
+                    raise NotApplied("the patch changes a file that does not belong to the kernel's program")
                 now[part.path] = Blob(blob.mode, patched(blob.data, (*diffs.get(part.path, ()), part)))
         except NotApplied as reason:
             refused.append((one, str(reason)))
@@ -122,29 +134,35 @@ def _in_fork(code_: Code, pull: Pull, sha: str, taken: Sequence[Stored], message
     code_.make_branch(pull.head_repository, branch, sha)
     title = message.split("\n", 1)[0]
     url = code_.open_pull(pull.head_repository, branch, pull.head_ref, title, f"{_list(taken)}\n")
-    return f"The head is a fork's: a pull request into its branch stands at {url} ."
+    return f"Opened {url} against the fork's branch."
 
 
-def _denied(own: bool, pull: Pull) -> str:
+def denied(own: bool, pull: Pull) -> str:
+    """What to do where the token may not write; `own`: the head is in the repository itself."""
     if own:
-        return "Nothing was committed: the token may not write here. Give the job that publishes `contents: write`."
+        return "Nothing was committed: the token may not write here. Give the publish job `contents: write`."
     return (
-        f"Nothing was committed: this token may not write to {code(pull.head_repository)}, where the head is, and GitHub gives a "
-        "workflow's own token no rights there. The author can take the suggestion with a click in the review, or its patch "
-        "from `/optiml explain`."
+        f"Nothing was committed: this token may not write to the fork {code(pull.head_repository)}. The author can take the patch from "
+        "the review, or from `/optiml explain`."
     )
 
 
-def _message(taken: Sequence[Stored], mark: str, person: Person) -> str:
+def _mark(pull: int, asked: Asked) -> str:
+    return f"OptiML-Comment: {pull}/{asked.comment}"
+
+
+def commit_message(taken: Sequence[Stored], pull: int, asked: Asked) -> str:
+    """The message of a commit with these suggestions; it names the comment and who wrote it."""
+    person = asked.person
     numbers = " and ".join(str(one.number) for one in taken)
     lines = [f"Apply OptiML's suggestion{'s' if len(taken) > 1 else ''} {numbers}"[:72], ""]
     for one in taken:
-        lines += [f"- {_plain(one.looked.changed.kernel)}: {_gain(one)}"]
+        lines += [f"- {plain(one.looked.changed.kernel)}: {_gain(one)}"]
     author = f"Co-authored-by: {person.login} <{person.id}+{person.login}@{person.host}>"
-    return "\n".join([*lines, "", mark, author]) + "\n"
+    return "\n".join([*lines, "", _mark(pull, asked), author]) + "\n"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A kernel's name without what a line of a commit message could be mistaken for."""
     return "".join(c if c.isalnum() or c in "_:<>, " else "?" for c in text)[:100]
 

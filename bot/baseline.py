@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bot.bundle import History
-from bot.decode import decode, load_json
 from bot.errors import BundleError
+from bot.untrusted import decode, load_json
 from engine.model import CaseTiming
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 
 FILE = "baseline.json"
 SCHEMA = "optiml.baseline/1"

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bot.changes import ChangedKernel, Skipped
-from bot.decode import decode, load_json
+from bot.changed import ChangedKernel, Skipped
 from bot.errors import BundleError
+from bot.untrusted import decode, load_json
 from engine.model import Measurement
-from engine.result import SCHEMA as RESULT_SCHEMA
-from engine.result import OptimizationResult
+from engine.run.result import SCHEMA as RESULT_SCHEMA
+from engine.run.result import OptimizationResult
 
 SCHEMA = "optiml.bundle/1"
 FILE = "bundle.json"
@@ -65,6 +65,8 @@ class Looked:
     patch: str = ""
     error: str = ""  # why it was not searched, in one sentence
     history: History | None = None
+    restore: str = ""  # a patch that gives a kernel that got slower the base's text again
+    draft: str = ""  # a patch that puts a drafted spec above a kernel without one; it passed the validation of a search
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,8 @@ def _check(bundle: Bundle, head: str) -> None:
         result = looked.result
         if result is not None and result.schema != RESULT_SCHEMA:
             raise BundleError(f"has a result of another schema than {RESULT_SCHEMA}", where)
+        if looked.draft and result is not None:
+            raise BundleError("has a drafted spec beside a result", where)
         if looked.patch and (result is None or result.best is None):
             raise BundleError("has a patch without a result that suggests one", where)
         if result is not None and result.best is not None:

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bot.git import Entry, Repository
+from bot.changed import ChangedKernel, Skipped
+from bot.clone import Entry, Repository
+from engine.cuda.items import tokens_of
+from engine.cuda.kernel import Kernel
+from engine.cuda.parse import parse
+from engine.cuda.slice import device_slice
 from engine.errors import OptimlError, SourceError
 from engine.model import Program
-from engine.source.items import tokens_of
-from engine.source.model import Kernel
-from engine.source.parse import parse
-from engine.source.slice import device_slice
 
 CUDA = (".cu", ".cuh")
 _TEXT = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".hxx", ".inl", ".inc")
@@ -24,30 +25,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _MAX_HEADERS = 1_000
 _MAX_FILES = 300  # CUDA files that are looked at; the rest is named as not looked at
 _MAX_DEPTH = 20  # of headers that include headers
-
-
-@dataclass(frozen=True)
-class ChangedKernel:
-    """A kernel whose machine code or launch may differ. `path` is at the head; `base_path` is "" where it is new."""
-
-    path: str
-    kernel: str  # with namespaces
-    line: int  # of its definition at the head, 1-based
-    reasons: tuple[str, ...]  # "body", "callee or header", "launch", "new"; "asked for"
-    base_path: str
-
-    @property
-    def new(self) -> bool:
-        return not self.base_path
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """What was not looked at, and why."""
-
-    path: str
-    reason: str
-    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,18 +175,23 @@ class _Finder:
         for kernel in kernels:
             reasons: list[str] = []
             old = before.get(kernel.qualified)
+            size = 0
             if old is None or old_data is None or old_program is None:
                 reasons.append("new")
+                size = len(_part(data, kernel).split())
             else:
-                if _part(data, kernel) != _part(old_data, old):
+                size = _differing(_part(old_data, old), _part(data, kernel))
+                if size:
                     reasons.append("body")
-                if self._slice(new_program, kernel) != self._slice(old_program, old):
+                before_slice, after_slice = self._slice(old_program, old), self._slice(new_program, kernel)
+                if before_slice != after_slice:
                     reasons.append("callee or header")
+                    size += _differing(before_slice, after_slice)
             if kernel.name in launched and old is not None:
                 reasons.append("launch")
             if reasons:
                 base_path = old_path if old is not None else ""
-                found.append(ChangedKernel(path, kernel.qualified, kernel.line, tuple(reasons), base_path))
+                found.append(ChangedKernel(path, kernel.qualified, kernel.line, tuple(reasons), base_path, size))
         return found
 
     def _program(self, commit: str, path: str, data: bytes) -> Program:
@@ -241,6 +223,12 @@ class _Finder:
             whole = [program.data[: kernel.span.start] + program.data[kernel.span.end :]]
             whole += [data for path, data in sorted(program.files.items()) if path != program.kernel_file]
             return "\n".join(_tokens(data.decode("utf-8", "replace")) for data in whole)
+
+
+def _differing(before: str, after: str) -> int:
+    """How many tokens one text has more often than the other."""
+    old, new = Counter(before.split()), Counter(after.split())
+    return max((old - new).total() + (new - old).total(), int(before != after))
 
 
 def _part(data: bytes, kernel: Kernel) -> str:

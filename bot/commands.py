@@ -25,10 +25,11 @@ Commands, on the first line of a comment:
 - `/optiml optimize [path][:kernel] [--budget 10m] [--arch sm_90] [--proposers rules,llm]`: search for faster kernels
 - `/optiml check`: compare the changed kernels with the base, without a search
 - `/optiml apply [n|all]`: commit a suggestion to the head branch
-- `/optiml explain [n]`: what a suggestion does, and how it was found
-- `/optiml status`: what is running
-- `/optiml cancel`: end it
-- `/optiml help`: this text
+- `/optiml pr [n|all]`: open a pull request with a suggestion, against the head branch
+- `/optiml explain [n]`: show the evidence for a suggestion, and its patch
+- `/optiml status`: show what is running
+- `/optiml cancel`: end the run
+- `/optiml help`: show this text
 """
 
 
@@ -51,6 +52,13 @@ class Check:
 @dataclass(frozen=True)
 class Apply:
     """Commit suggestion `number`; None: all of them."""
+
+    number: int | None = 1
+
+
+@dataclass(frozen=True)
+class Pr:
+    """Open a pull request with suggestion `number` against the head branch; None: one for each."""
 
     number: int | None = 1
 
@@ -79,7 +87,7 @@ class Help:
     reason: str = ""
 
 
-Command = Optimize | Check | Apply | Explain | Status | Cancel | Help
+Command = Optimize | Check | Apply | Pr | Explain | Status | Cancel | Help
 
 
 def parse(body: str) -> Command | None:
@@ -100,7 +108,7 @@ def parse(body: str) -> Command | None:
         return None
     verb = _VERBS.get(words[0])
     if verb is None:
-        return Help("there is no such command")
+        return Help("unknown command")
     try:
         return verb(words[1:])
     except _WrongError as error:
@@ -122,13 +130,13 @@ def _optimize(words: list[str]) -> Optimize:
         name, equals, value = word.partition("=")
         name = name if word.startswith("--") else "the file"
         if name in given:
-            raise _WrongError("an option or the file is given twice")
+            raise _WrongError("an option or the file is repeated")
         given.add(name)
         if not word.startswith("--"):
             path, kernel = _target(word)
             continue
         if name not in ("--budget", "--arch", "--proposers"):
-            raise _WrongError("there is no such option")
+            raise _WrongError("unknown option")
         if not equals:
             if not waiting:
                 raise _WrongError(f"{name} needs a value")
@@ -137,12 +145,12 @@ def _optimize(words: list[str]) -> Optimize:
             budget = _budget(value)
         elif name == "--arch":
             if not _ARCH.fullmatch(value):
-                raise _WrongError("--arch takes a target such as sm_90")
+                raise _WrongError("invalid --arch: expected a target such as sm_90")
             arch = value
         else:
             proposers = tuple(dict.fromkeys(value.split(",")))
             if not set(proposers) <= set(PROPOSERS):
-                raise _WrongError(f"--proposers takes some of {', '.join(PROPOSERS)}")
+                raise _WrongError(f"invalid --proposers: expected some of {', '.join(PROPOSERS)}")
     return Optimize(path, kernel, budget, arch, proposers)
 
 
@@ -150,7 +158,7 @@ def _target(word: str) -> tuple[str, str]:
     found = _TARGET.fullmatch(word)
     path = (found["path"] or "") if found else ""
     if found is None or any(part in ("", ".", "..") for part in (path.split("/") if path else ["x"])):
-        raise _WrongError("a target is path.cu, path.cu:kernel or :kernel, inside of the repository")
+        raise _WrongError("invalid target: expected path.cu, path.cu:kernel or :kernel, inside the repository")
     return path, found["kernel"] or ""
 
 
@@ -158,7 +166,7 @@ def _budget(value: str) -> float:
     found = _BUDGET.fullmatch(value)
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 1.0 <= seconds <= _MOST_BUDGET_S:
-        raise _WrongError("--budget takes 1s to 6h, such as 90s or 10m")
+        raise _WrongError("invalid --budget: expected 1s to 6h, e.g. 90s or 10m")
     return seconds
 
 
@@ -168,14 +176,14 @@ def _numbered(words: list[str], otherwise: int | None) -> int | None:
     if words == ["all"]:
         return None
     if len(words) > 1 or not _NUMBER.fullmatch(words[0]):
-        raise _WrongError("it takes the number of a suggestion, or 'all'")
+        raise _WrongError("expected the number of a suggestion, or 'all'")
     return int(words[0])
 
 
 def _alone(kind: type[Check] | type[Status] | type[Cancel] | type[Help]) -> Callable[[list[str]], Command]:
     def make(words: list[str]) -> Command:
         if words:
-            raise _WrongError("this command takes no words")
+            raise _WrongError("this command takes no arguments")
         return kind()
 
     return make
@@ -185,6 +193,7 @@ _VERBS: dict[str, Callable[[list[str]], Command]] = {
     "optimize": _optimize,
     "check": _alone(Check),
     "apply": lambda words: Apply(_numbered(words, 1)),
+    "pr": lambda words: Pr(_numbered(words, 1)),
     "explain": lambda words: Explain(_numbered(words, None)),
     "status": _alone(Status),
     "cancel": _alone(Cancel),

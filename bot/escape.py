@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from bot.suggest import HIDDEN
+from bot.patched import HIDDEN
 
 _PLAIN = re.compile(r"[\w ./:<>,()=+&;!?%'\"~^$@#*\[\]{}-]+", re.ASCII)
 # Hyphens inside of words and colons at their ends are no markup, and would be hard to read as entities.
 _SIGNS = re.compile(r"(?!(?<=[A-Za-z0-9])(?:-(?=[A-Za-z0-9])|:(?= )))[^A-Za-z0-9 \u00a0-\U0010ffff]")
+_ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+~-]+/)+([\w.@+~-]+)")
 _BREAK = "&#8203;"  # between a sign and what GitHub would make a link or a mention of
 
 
@@ -16,6 +17,11 @@ class Safe(str):
     """Text that is Markdown already and is not escaped again."""
 
     __slots__ = ()
+
+
+def without_folders(text: str) -> str:
+    """Absolute paths as their last part alone: how a runner's disk is laid out is nobody's business. Addresses stay."""
+    return _ABSOLUTE.sub(r"\1", text)
 
 
 def visible(text: str) -> str:
@@ -42,8 +48,13 @@ def code(text: object, limit: int = 300) -> Safe:
     line = _cut(visible(str(text)).replace("\n", "⏎").replace("\t", " "), limit)
     if _PLAIN.fullmatch(line) and line.strip() == line:
         return Safe(f"`{line}`")
-    entities = "".join(c if c.isalnum() or c == " " or ord(c) > 0x9F else f"&#{ord(c)};" for c in line)
-    return Safe(f"<code>{entities}</code>")
+    return Safe(f"<code>{_entities(line)}</code>")
+
+
+def html(text: object, limit: int = 80) -> Safe:
+    """A name as code inside of an HTML tag, where Markdown is not read."""
+    line = _cut(visible(str(text)).replace("\n", "⏎").replace("\t", " "), limit)
+    return Safe(f"<code>{_entities(line)}</code>")
 
 
 def fence(text: str, language: str = "") -> Safe:
@@ -57,6 +68,10 @@ def fence(text: str, language: str = "") -> Safe:
 def length(text: str) -> int:
     """Its length as GitHub's limits count it at worst: in UTF-16 units."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _entities(line: str) -> str:
+    return "".join(c if c.isalnum() or c == " " or ord(c) > 0x9F else f"&#{ord(c)};" for c in line)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -78,6 +78,14 @@ class Blob:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """A pull request that was opened from a branch."""
+
+    url: str
+    open: bool
+
+
+@dataclass(frozen=True)
 class Run:
     """A run of a workflow. `path` is the workflow's file; `status` is "completed" at its end."""
 
@@ -105,6 +113,14 @@ class Code(Protocol):
 
     def make_branch(self, repository: str, branch: str, sha: str) -> None:
         """A new branch. Raises RejectedError where one of that name leads elsewhere."""
+        ...
+
+    def tip(self, repository: str, branch: str) -> str | None:
+        """The commit of a branch; None where there is no such branch."""
+        ...
+
+    def pulls(self, repository: str, branch: str) -> tuple[Opened, ...]:
+        """Pull requests of a repository from one of its own branches, open or not, newest first."""
         ...
 
     def open_pull(self, repository: str, branch: str, base: str, title: str, body: str) -> str:

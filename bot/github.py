@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from bot.client import Client, understood
 from bot.diff import FileDiff, Status, read_patch
 from bot.errors import DiffError, RejectedError
 from bot.forge import Check, CheckOutput, CheckStatus, Note, Pull, Reaction
+from bot.http_client import Client, understood
 from bot.render import Comment
 
 _BATCH = 50  # annotations of one request

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from bot.client import Client, understood
 from bot.errors import MissingError, RejectedError
-from bot.forge import Blob, Commit, Run
+from bot.forge import Blob, Commit, Opened, Run
+from bot.http_client import Client, understood
 
 _MAX_BLOB = 4 << 20
 _MAX_ARTIFACT = 256 << 20
@@ -74,11 +74,7 @@ class GitHubCode:
         root = f"/repos/{repository}/git"
 
         def landed() -> str | None:
-            try:
-                there = _ref(self._client.get(f"{root}/ref/{quote(f'heads/{branch}')}"))
-            except MissingError:
-                return None
-            return sha if there == sha else None
+            return sha if self.tip(repository, branch) == sha else None
 
         data = {"ref": f"refs/heads/{branch}", "sha": sha}
         try:
@@ -86,6 +82,18 @@ class GitHubCode:
         except RejectedError:
             if landed() is None:
                 raise
+
+    def tip(self, repository: str, branch: str) -> str | None:
+        try:
+            return _ref(self._client.get(f"/repos/{repository}/git/ref/{quote(f'heads/{branch}')}"))
+        except MissingError:
+            return None
+
+    def pulls(self, repository: str, branch: str) -> tuple[Opened, ...]:
+        owner = repository.partition("/")[0]
+        query = urlencode({"head": f"{owner}:{branch}", "state": "all"})
+        path = f"/repos/{repository}/pulls?{query}"
+        return _opened(self._client.retried(lambda: self._client.send("GET", path, None, list)))
 
     def open_pull(self, repository: str, branch: str, base: str, title: str, body: str) -> str:
         owner = repository.partition("/")[0]
@@ -181,6 +189,11 @@ def _sha(data: Any) -> str:
 @understood
 def _ref(data: Any) -> str:
     return str(data["object"]["sha"])
+
+
+@understood
+def _opened(data: Any) -> tuple[Opened, ...]:
+    return tuple(Opened(str(item["html_url"]), item["state"] == "open") for item in data)
 
 
 @understood

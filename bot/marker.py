@@ -27,14 +27,29 @@ class RunMark:
     patches: tuple[str, ...] = ()
 
 
-def review_marker(head: str) -> str:
-    """The line by which a review of this commit is known again."""
-    return f"{ANY_REVIEW}{head} -->"
+def review_marker(head: str, comment: int = 0) -> str:
+    """The line that identifies a review of this commit: the event's own, or the one that a comment asked for."""
+    return f"{ANY_REVIEW}{head}{f' comment={comment}' if comment else ''} -->"
 
 
 def answer_marker(comment: int) -> str:
     """The line by which the answer to a comment is known again."""
     return f"<!-- optiml:answer comment={comment} -->"
+
+
+def pull_marker(path: str, kernel: str, head: str) -> str:
+    """The line by which a pull request with a suggestion for this kernel and head is known again."""
+    return f"<!-- optiml:pull kernel={_kernel(path, kernel)} head={head} -->"
+
+
+def branch_of(path: str, kernel: str, head: str) -> str:
+    """The branch of a suggestion for this kernel and head: there is one, whatever was found."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", kernel.rpartition("::")[2]).strip("-")[:40]
+    return f"optiml/{name or 'kernel'}-{_kernel(path, kernel)}-{head[:12]}"
+
+
+def _kernel(path: str, kernel: str) -> str:
+    return hashlib.sha256(f"{path}\0{kernel}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def run_line(mark: RunMark) -> str:

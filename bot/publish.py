@@ -34,6 +34,8 @@ Ending = Literal["posted", "already posted", "nothing to say", "superseded", "fa
 class Target:
     """Where to post. All of it comes from the event, none from the bundle. `run_url` is the job's page, `run` its number.
 
+    `comment` is the comment whose command asked for the review, 0: the event did. `searched`: the command was one that searches.
+
     `status` is the status comment, where the job that announced the run told its number; 0: it is looked for.
     """
 
@@ -42,6 +44,13 @@ class Target:
     run_url: str = ""
     run: int = 0
     status: int = 0
+    comment: int = 0
+    searched: bool = True
+
+    @property
+    def marker(self) -> str:
+        """What identifies this review among others of the same commit."""
+        return review_marker(self.head, self.comment)
 
 
 @dataclass(frozen=True)
@@ -60,14 +69,14 @@ def start(forge: Forge, target: Target, settings: Settings, *, first: bool = Fal
 
     `first`: nobody has commented on the pull request yet, so there is no comment to look for.
     """
-    return _status(forge, target, settings, "is looking at this pull request.", first=first)
+    return _status(forge, target, settings, "The run for this commit has started.", first=first)
 
 
 def publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -> Published:
     """Post what a bundle says. Raises ForgeError after leaving a failure status where it still can.
 
     A pull request that has a newer head meanwhile gets nothing: the run for that head speaks. A head that has its review
-    gets no second one.
+    gets no second one from the event, and one for each command that asks; a newer search's review outdates the older ones.
     """
     try:
         return _publish(bundle, forge, target, settings)
@@ -79,12 +88,18 @@ def publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) ->
 def fail(forge: Forge, target: Target, settings: Settings, *, cancelled: bool = False, reason: str = "") -> Published:
     """Say that a run ended without a result. Raises ForgeError."""
     ending: Ending = "cancelled" if cancelled else "failed"
-    sentence = "was cancelled." if cancelled else f"could not finish{': ' + reason if reason else '.'}"
+    sentence = "The run was cancelled." if cancelled else f"The run failed{': ' + reason if reason else '.'}"
     if forge.pull(target.number).head == target.head:
         _status(forge, target, settings, sentence)
-    output = CheckOutput(ending.capitalize(), f"OptiML {prose(sentence)}")
+    output = CheckOutput(ending.capitalize(), prose(sentence))
     _check(forge, target, settings, "cancelled" if cancelled else "neutral", output)
-    return Published(ending, None, f"OptiML {prose(sentence)}\n")
+    return Published(ending, None, f"OptiML: {prose(sentence)}\n")
+
+
+def let_pass(forge: Forge, target: Target, settings: Settings) -> None:
+    """Report success for a commit of the merge queue. Raises ForgeError."""
+    output = CheckOutput("Reviewed on the pull requests", "OptiML does not search again in the merge queue.")
+    _check(forge, target, settings, "success", output)
 
 
 def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -> Published:
@@ -92,6 +107,8 @@ def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -
     if pull.head != target.head or not pull.open:
         why = "has a newer commit" if pull.open else "is closed"
         output = CheckOutput("Superseded", f"The pull request {why}.")
+        if not pull.open:  # no later run will speak
+            _status(forge, target, settings, "Nothing was posted: the pull request is closed.")
         _check(forge, target, settings, "neutral", output)
         return Published("superseded", None, f"OptiML: the pull request {why}; nothing was posted.\n")
     review = make_review(bundle, forge.files(target.number), settings)
@@ -100,12 +117,14 @@ def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -
     wanted = inline_comments(review)
     if review.worth_posting and settings.review:
         ending, placed, before = _post(forge, target, review, wanted)
-        if any(ANY_REVIEW in note.body and review_marker(target.head) not in note.body for note in before):
-            _hide(forge, pull, target)
+        # A comparison on request leaves the suggestions of a search as they are.
+        keep = target.marker if target.searched else f"{ANY_REVIEW}{target.head}"
+        if any(ANY_REVIEW in note.body and keep not in note.body for note in before):
+            _hide(forge, pull, keep)
     moved = len(wanted) - len(placed) if settings.review else 0
-    _status(forge, target, settings, _sentence(review), review, moved)
-    summary = summary_body(review)
-    text = summary if len(summary) <= _SUMMARY else review_body(review)
+    _status(forge, target, settings, review.headline, review, moved)
+    summary = summary_body(review, placed)
+    text = summary if len(summary) <= _SUMMARY else review_body(review, inline=placed)
     output = CheckOutput(review.headline, text, check_annotations(review))
     _check(forge, target, settings, review.conclusion, output)
     return Published(ending, review, summary, len(placed), moved)
@@ -125,7 +144,7 @@ def _post(
     if draft is None:
         return "already posted", everything, own
     others = [note for note in own if note.id != draft.id]
-    if not _submitted(others, target.head):
+    if not _submitted(others, target):
         forge.submit_review(target.number, draft.id)
         return "posted", frozenset(c.number for c in placed), others
     forge.delete_review(target.number, draft.id)
@@ -138,7 +157,7 @@ def _draft(
     """The draft, with those comments that GitHub takes. None where another run is posting the same."""
 
     def attempt(comments: Sequence[Comment]) -> Note:
-        body = review_body(review, inline={c.number for c in comments})
+        body = review_body(review, inline={c.number for c in comments}, comment=target.comment)
         return forge.draft_review(target.number, target.head, body, comments)
 
     try:
@@ -180,11 +199,11 @@ def _beside(forge: Forge, target: Target, again: Callable[[], Note]) -> Note | N
     None where this head has its review meanwhile. Raises RejectedError where the draft is a person's.
     """
     own = own_reviews(forge, target)
-    if _submitted(own, target.head):
+    if _submitted(own, target):
         return None
     drafts = [note for note in own if note.state == "PENDING"]
     for note in drafts:
-        if review_marker(target.head) in note.body:
+        if target.marker in note.body:
             return note
         forge.delete_review(target.number, note.id)
     return again()
@@ -195,8 +214,10 @@ def own_reviews(forge: Forge, target: Target) -> list[Note]:
     return [n for n in forge.reviews(target.number) if n.author == forge.login and ANY_REVIEW in n.body]
 
 
-def _submitted(notes: Sequence[Note], head: str) -> bool:
-    return any(note.state != "PENDING" and review_marker(head) in note.body for note in notes)
+def _submitted(notes: Sequence[Note], target: Target) -> bool:
+    """Whether the review is there. An event's run also yields to one that a command asked for meanwhile."""
+    marker = target.marker if target.comment else f"{ANY_REVIEW}{target.head}"
+    return any(note.state != "PENDING" and marker in note.body for note in notes)
 
 
 def _status(
@@ -243,22 +264,21 @@ def _check(forge: Forge, target: Target, settings: Settings, conclusion: str, ou
         forge.write_check(CHECK, target.head, _KEY, "completed", conclusion, output, own_check(forge, target.head))
 
 
-def _hide(forge: Forge, pull: Pull, target: Target) -> None:
+def _hide(forge: Forge, pull: Pull, keep: str) -> None:
     # Old reviews that stay open are untidy, and no reason to fail a review that is posted.
     with contextlib.suppress(ForgeError):
-        forge.hide_outdated(pull, ANY_REVIEW, review_marker(target.head))
-
-
-def _sentence(review: Review) -> str:
-    return f"has looked: {review.headline[0].lower()}{review.headline[1:]}"
+        forge.hide_outdated(pull, ANY_REVIEW, keep)
 
 
 def _failed(forge: Forge, target: Target, settings: Settings, error: ForgeError) -> None:
     """Leave word of a failure, if GitHub takes that much."""
-    sentence = f"could not post its review: {error.what}"
+    sentence = f"The review was not posted: {error.what}"
+    with contextlib.suppress(ForgeError):
+        if _submitted(own_reviews(forge, target), target):
+            sentence = f"The review was posted, but the run did not finish: {error.what}"
     with contextlib.suppress(ForgeError):
         if forge.pull(target.number).head != target.head:
             return
         _status(forge, target, settings, sentence)
     with contextlib.suppress(ForgeError):
-        _check(forge, target, settings, "neutral", CheckOutput("The review could not be posted", prose(sentence)))
+        _check(forge, target, settings, "neutral", CheckOutput("Publishing failed", prose(sentence)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,17 +10,19 @@ from typing import Any
 
 import jinja2
 
-from bot.bundle import Comparison, History
-from bot.escape import Safe, code, fence, length, prose
+from bot.bundle import Comparison, History, Looked
+from bot.escape import Safe, code, fence, html, length, prose
 from bot.marker import STATUS_MARKER, RunMark, answer_marker, digest, review_marker, run_line
 from bot.review import Finding, Review
 from engine.model import CaseTiming, Measurement, Resources
+from engine.predicted_number import approximate
 
 LIMIT = 60_000  # UTF-16 units of one body; GitHub refuses above 65,536
 _PATCH = 15_000  # of one patch in a fold; a longer one is in the artifact
 _SUMMARY_BYTES = 900 << 10  # a job summary over 1 MiB is dropped whole
 _MOST = 60  # entries of one list
-_MOST_FULL, _MOST_FINDINGS = 20, 60  # findings with their folds, and all of them
+_MOST_ROWS = 20  # of the table
+_MOST_FULL, _MOST_FINDINGS = 20, 60  # findings with their evidence, and all of them
 
 
 @dataclass(frozen=True)
@@ -35,26 +36,44 @@ class Comment:
     body: str
 
 
-def review_body(review: Review, *, inline: Collection[int] = ()) -> str:
+@dataclass(frozen=True)
+class Row:
+    """One line of the review's table, as Markdown."""
+
+    kernel: Safe
+    before: Safe
+    after: Safe
+    speedup: Safe
+    confidence: Safe
+    action: Safe
+
+
+def review_body(review: Review, *, inline: Collection[int] = (), comment: int = 0) -> str:
     """The review's text, of at most LIMIT. `inline` are the numbers of the findings that have a comment beside the code.
 
-    What does not fit is left out from the end, a whole part at a time: first the folds, then whole findings.
+    `comment` is the comment whose command asked for it, 0: the event did.
+
+    What does not fit is left out from the end, a whole part at a time: first the evidence, then whole folds.
     """
     patches = tuple(digest(finding.looked.patch) for finding in review.findings[:_MOST_FINDINGS])
     remembered = run_line(RunMark(review.settings.run, review.head, patches))
-    marker = "\n".join(line for line in (review_marker(review.head), remembered) if line)
+    marker = "\n".join(line for line in (review_marker(review.head, comment), remembered) if line)
     return _fit(review, inline, marker, lambda text: length(text) <= LIMIT)
 
 
 def _fit(review: Review, inline: Collection[int], marker: str, fits: Callable[[str], bool]) -> str:
     count = len(review.findings)
-    long = [Safe(_finding(finding, True, finding.number in inline)) for finding in review.findings[:_MOST_FULL]]
-    short = [Safe(_finding(finding, False, finding.number in inline)) for finding in review.findings[:_MOST_FINDINGS]]
+    long = [Safe(_finding(one, True, one.number in inline, True)) for one in review.findings[:_MOST_FULL]]
+    short = [Safe(_finding(one, False, one.number in inline, True)) for one in review.findings[:_MOST_FINDINGS]]
     full, shown, most = len(long), len(short), _MOST
+    rows = _rows(review, inline)
     while True:
-        names = {"marker": Safe(marker), "pointer": _pointer(review), "left_out": count - shown, "most": most}
+        names = {
+            "marker": Safe(marker), "pointer": _pointer(review), "left_out": count - shown, "most": most,
+            "rows": rows, "most_rows": _MOST_ROWS, "inline": inline,
+        }  # fmt: skip
         text = _render("review.jinja", review=review, sections=[*long[:full], *short[full:shown]], **names)
-        if fits(text):
+        if fits(text) or not (full or shown or most):
             return text
         if full > 0:
             full -= max(1, full // 4)
@@ -63,11 +82,62 @@ def _fit(review: Review, inline: Collection[int], marker: str, fits: Callable[[s
         elif shown > 0:
             shown -= max(1, shown // 4)
         else:
-            return _render("review.jinja", review=_bare(review), sections=[], **names)
+            most //= 2
+
+
+def _rows(review: Review, inline: Collection[int]) -> list[Row]:
+    """What a reader decides on: kernels without a spec, slower ones, faster versions."""
+    rows = []
+    for number, (looked, draft) in enumerate(review.drafts, 1):
+        placed = -len(review.regressions) - number in inline and draft.suggestion is not None
+        where = f"the suggestion on line {draft.suggestion.line}" if placed and draft.suggestion else "the draft below"
+        none = Safe("–")
+        rows.append(Row(_kernel(looked), none, none, none, Safe("no spec; draft validated"), Safe(f"commit {where}")))
+    for number, looked in enumerate(review.regressions, 1):
+        restore = review.restores[number - 1] if number <= len(review.restores) else None
+        suggestion = restore.suggestion if restore and -number in inline else None
+        how = "the patch below restores it" if looked.restore else "find out why"
+        how = f"the suggestion on line {suggestion.line} restores it" if suggestion else how
+        m = looked.comparison.measurement if looked.comparison else None
+        if m is not None:
+            rows.append(_row(looked, m, "", "predicted" if m.predicted else "measured", f"slower than the base: {how}"))
+    for finding in review.findings:
+        suggestion = finding.placed.suggestion if finding.number in inline else None
+        command = (
+            f"`/optiml {finding.placed.command} {finding.number}`" if finding.looked.patch else "patch in the artifact"
+        )
+        action = f"suggestion on line {suggestion.line}, or {command}" if suggestion else command
+        rows.append(_row(finding.looked, finding.measurement, f"{finding.number}. ", _confidence(finding), action))
+    return rows
+
+
+def _row(looked: Looked, m: Measurement, number: str, confidence: str, action: str) -> Row:
+    case = max(m.cases, key=lambda case: (case.weight, case.original_us), default=None)
+    several = f"<br>largest of {len(m.cases)} cases" if len(m.cases) > 1 else ""
+    times = (case.original_us, case.candidate_us) if case else ()
+    before, after = (Safe(f"{_us(us, m.predicted)}\u00a0µs") for us in times) if times else (Safe(""), Safe(""))
+    kernel = Safe(f"{number}{_kernel(looked)}{several}")
+    speedup = Safe(_ratio(m, m.predicted).replace(" (", "<br>(").replace(" ", "\u00a0"))
+    return Row(kernel, before, after, speedup, Safe(confidence), Safe(action))
+
+
+def _kernel(looked: Looked) -> Safe:
+    # A long path would push the action out of sight; it is in the fold.
+    file = f"{looked.changed.path.rpartition('/')[2]}:{looked.changed.line}"
+    return Safe(f"{code(looked.changed.kernel, 40)}<br>{code(file, 40)}")
+
+
+def _confidence(finding: Finding) -> str:
+    best = finding.result.best
+    unchecked = sum(guard.verdict != "passed" for guard in best.evaluation.guardrails) if best else 0
+    said = "predicted, screened on the CPU" if finding.predicted else "measured, verified"
+    if finding.looked.spec_from == "head":
+        said += "; spec from this pull request"
+    return said + (f"; {unchecked} check{'s' if unchecked > 1 else ''} not run" if unchecked else "")
 
 
 def inline_comments(review: Review) -> tuple[Comment, ...]:
-    """The suggestions beside the code, at most `settings.most_inline`."""
+    """The suggestions beside the code, at most `settings.most_inline`; those that restore the base's version have numbers below 0."""
     found: list[Comment] = []
     for finding in review.findings:
         suggestion = finding.placed.suggestion
@@ -77,6 +147,23 @@ def inline_comments(review: Review) -> tuple[Comment, ...]:
         if length(body) <= LIMIT:
             start = suggestion.start if suggestion.start < suggestion.line else None
             found.append(Comment(finding.number, suggestion.path, suggestion.line, start, body))
+    for number, (looked, draft) in enumerate(review.drafts, 1):
+        suggestion = draft.suggestion
+        if suggestion is None or len(found) >= review.settings.most_inline:
+            continue
+        body = _render("draft.jinja", looked=looked, suggestion=fence(suggestion.text, "suggestion"))
+        if length(body) <= LIMIT:
+            start = suggestion.start if suggestion.start < suggestion.line else None
+            found.append(Comment(-len(review.regressions) - number, suggestion.path, suggestion.line, start, body))
+    for number, (looked, restore) in enumerate(zip(review.regressions, review.restores, strict=False), 1):
+        suggestion, measurement = restore.suggestion, looked.comparison.measurement if looked.comparison else None
+        if suggestion is None or measurement is None or len(found) >= review.settings.most_inline:
+            continue
+        text = fence(suggestion.text, "suggestion")
+        body = _render("restore.jinja", looked=looked, m=measurement, suggestion=text)
+        if length(body) <= LIMIT:
+            start = suggestion.start if suggestion.start < suggestion.line else None
+            found.append(Comment(-number, suggestion.path, suggestion.line, start, body))
     return tuple(found)
 
 
@@ -104,11 +191,21 @@ def answer_body(comment: int, text: str) -> str:
     return f"{answer_marker(comment)}\nThis is too long for a comment; it is in the artifact of the run.\n"
 
 
+def pull_body(finding: Finding, marker: str, origin: str) -> str:
+    """The text of a pull request with a suggestion of the pull request `origin` ("#7"): the evidence; its diff is the patch."""
+    for full in (True, False):
+        part = Safe(_finding(finding, full, False, False, alone=True))
+        text = _render("pull.jinja", marker=Safe(marker), origin=Safe(origin), part=part)
+        if length(text) <= LIMIT:
+            return text
+    return f"{marker}\n"
+
+
 def explanation(findings: Sequence[Finding]) -> Safe:
     """All that is known of findings: with their folds, what was refused, the spec, what was not checked."""
     most = len(findings)
     while True:
-        parts = [Safe(_finding(finding, index < most, False)) for index, finding in enumerate(findings)]
+        parts = [Safe(_finding(finding, index < most, False, False)) for index, finding in enumerate(findings)]
         more = [_more(finding) for finding in findings]
         text = _render("explain.jinja", parts=list(zip(parts, more, strict=True)))
         if length(text) <= LIMIT - 200 or most == 0:
@@ -121,14 +218,14 @@ def _more(finding: Finding) -> dict[str, Any]:
     tolerance = result.spec.get("tolerance") if isinstance(result.spec, Mapping) else None
     return {
         "refused": result.refused[:10], "notes": result.notes[:10], "verdict": result.verdict, "stopped": result.stopped,
-        "tolerance": "by the type and the original's own error against float64" if tolerance is None else tolerance,
+        "tolerance": "from the type and the original's own error against float64" if tolerance is None else tolerance,
         "spec_from": finding.looked.spec_from, "seed": result.seed,
     }  # fmt: skip
 
 
-def summary_body(review: Review) -> str:
+def summary_body(review: Review, inline: Collection[int] = ()) -> str:
     """The job summary: the review with all its folds, under GitHub's limit for summaries."""
-    return _fit(review, (), "", lambda text: len(text.encode()) <= _SUMMARY_BYTES)
+    return _fit(review, inline, "", lambda text: len(text.encode()) <= _SUMMARY_BYTES)
 
 
 def check_annotations(review: Review) -> list[dict[str, Any]]:
@@ -142,7 +239,9 @@ def check_annotations(review: Review) -> list[dict[str, Any]]:
             )
     for finding in review.findings:
         changed = finding.looked.changed
-        found.append(_annotation(changed.path, changed.line, "notice", f"could be faster: {gain(finding.measurement)}"))
+        found.append(
+            _annotation(changed.path, changed.line, "notice", f"a faster version is ready: {gain(finding.measurement)}")
+        )
     return found
 
 
@@ -157,13 +256,14 @@ def _annotation(path: str, line: int, level: str, message: str) -> dict[str, Any
     }
 
 
-def _finding(finding: Finding, full: bool, placed: bool) -> str:
+def _finding(finding: Finding, full: bool, placed: bool, folded: bool, *, alone: bool = False) -> str:
     patch = finding.looked.patch
-    fits = not placed and length(patch) <= _PATCH and full
-    reason = finding.placed.reason or "it is not offered beside the code"
+    fits = not (placed or alone) and length(patch) <= _PATCH and full
+    reason = finding.placed.reason or "GitHub rejected it on these lines"
     names = _names(finding)
     return _render(
-        "finding.jinja", **names, full=full, placed=placed, reason=reason, patch=patch if fits else "", applicable=bool(patch),
+        "finding.jinja", **names, full=full, placed=placed, folded=folded, alone=alone, reason=reason,
+        patch=patch if fits else "", applicable=bool(patch),
         least=min(finding.measurement.cases, key=lambda case: case.ratio, default=None),
         unchecked=[guard for guard in names["guardrails"] if guard.verdict != "passed"],
     )  # fmt: skip
@@ -193,38 +293,32 @@ _TOTALS = frozenset({"candidates", "verified"})
 _REFUSALS = frozenset({"wrong_result", "memory_error", "race", "timed_out", "crashed", "guardrail"})
 # What an accepted candidate has passed, by the definition of that outcome; see engine/gpu and engine/evaluate.
 _CHECKS_MEASURED = (
-    "verified: outputs agree with the original's on fresh inputs and on every check case, twice, the second time in a new process",
-    "no write outside of its buffers, no change of an input",
-    "timed in turn with the original, caches flushed; the interval lies above 1",
+    "verified: outputs match the original's on fresh inputs and on every check case, twice, the second time in a new process",
+    "no out-of-bounds write, no input modified",
+    "timed alternately with the original, caches flushed; the interval lies above 1",
 )
 _CHECKS_PREDICTED = (
-    "screened on the CPU: outputs agree with the original's on every check case, in several orders of threads",
-    "no access outside of its arrays",
+    "screened on the CPU: outputs match the original's on every check case, in several thread orders",
+    "no out-of-bounds access",
 )
 
 
 def _pointer(review: Review) -> Safe:
     url = review.settings.artifact_url
-    return Safe(
-        f"all of it is in the [artifact of the run]({url})" if url else "all of it is in the artifact of the run"
-    )
-
-
-def _bare(review: Review) -> Review:
-    return dataclasses.replace(review, regressions=review.regressions[:30], compared=(), unimproved=(), not_looked=())
+    return Safe(f"the [artifact of the run]({url}) has everything" if url else "the artifact of the run has everything")
 
 
 def gain(m: Measurement) -> Safe:
     """A speedup in words; one that is predicted says so."""
     if m.predicted:
-        return Safe(f"predicted to be {m.ratio:.2f}× faster")
+        return Safe(f"predicted {approximate(m.ratio)}× faster")
     return Safe(f"{m.ratio:.2f}× faster (95 % interval {m.low:.2f} to {m.high:.2f})")
 
 
 def _change(m: Measurement) -> Safe:
     """A regression as the factor of time."""
     if m.predicted:
-        return Safe(f"{1 / m.ratio:.2f}× the base's time, predicted, not measured")
+        return Safe(f"{approximate(1 / m.ratio)}× the base's time, predicted, not measured")
     return Safe(f"{1 / m.ratio:.2f}× the base's time (95 % interval {1 / m.high:.2f} to {1 / m.low:.2f})")
 
 
@@ -235,19 +329,23 @@ def _standing(comparison: Comparison) -> Safe:
     if m is None:
         return Safe(f"{comparison.standing}{': ' if comparison.reason else ''}{prose(comparison.reason)}")
     interval = ", predicted, not measured" if m.predicted else f" (95 % interval {m.low:.2f} to {m.high:.2f})"
-    return Safe(f"{comparison.standing}: {m.ratio:.2f}×{interval}")
+    ratio = approximate(m.ratio) if m.predicted else f"{m.ratio:.2f}"
+    return Safe(f"{comparison.standing}: {ratio}×{interval}")
 
 
 def _history(history: History) -> Safe:
-    """Against the past: another run's figures, and never called an interval."""
+    """Against the past: times of another run, never called an interval."""
     how = "predicted for" if history.predicted else "measured at"
-    return Safe(
-        f"{history.slower:.2f}× the time {how} {history.commit[:12]}{'' if history.predicted else ', in another run'}"
-    )
+    ratio = approximate(history.slower) if history.predicted else f"{history.slower:.2f}"
+    return Safe(f"{ratio}× the time {how} {history.commit[:12]}{'' if history.predicted else ', in another run'}")
 
 
 def _ratio(m: CaseTiming | Measurement, predicted: bool) -> Safe:
-    return Safe(f"{m.ratio:.2f}" if predicted else f"{m.ratio:.2f} ({m.low:.2f} to {m.high:.2f})")
+    return Safe(f"{approximate(m.ratio)}×" if predicted else f"{m.ratio:.2f}× ({m.low:.2f} to {m.high:.2f})")
+
+
+def _us(us: float, predicted: bool) -> Safe:
+    return Safe(approximate(us) if predicted else f"{us:.1f}" if us < 1000 else f"{us:.0f}")
 
 
 def _registers(resources: tuple[Resources, ...]) -> str:
@@ -280,6 +378,6 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     environment.filters.update(
         code=code, fence=fence, ours=Safe, gain=gain, change=_change, standing=_standing, history=_history, ratio=_ratio,
-        registers=_registers, shared=_shared, us=lambda us: Safe(f"{us:.1f}" if us < 1000 else f"{us:.0f}"), seconds=lambda s: f"{s:.0f} s",
+        registers=_registers, shared=_shared, html=html, us=_us, seconds=lambda s: f"{s:.0f} s",
     )  # fmt: skip
     return environment

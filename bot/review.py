@@ -1,4 +1,4 @@
-"""What a review says, before it is text: regressions first, then what could be faster, then what was not looked at."""
+"""The content of a review before it is text: kernels without a spec, regressions, faster versions, what was not searched."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bot.bundle import Bundle, Comparison, Looked
-from bot.changes import Skipped
+from bot.changed import Skipped
+from bot.clickable import Placed, place, separate
 from bot.diff import FileDiff
-from bot.suggest import Placed, place, separate
 from engine.model import Measurement
-from engine.result import OptimizationResult
+from engine.predicted_number import approximate
+from engine.run.result import OptimizationResult
 
 # A review shows no more findings than this, and reading a patch takes time.
 _PLACED = 60
@@ -67,6 +68,13 @@ class Review:
     complete: bool
     conclusion: Conclusion
     settings: Settings
+    restores: tuple[Placed, ...] = ()  # of each regression: where the base's version can be offered
+    drafts: tuple[tuple[Looked, Placed], ...] = ()  # kernels without a spec, and where the drafted one can be offered
+
+    @property
+    def not_compared(self) -> tuple[Looked, ...]:
+        """Changed kernels whose speed against the base is not known."""
+        return tuple(k for k in self.compared if k.comparison is not None and k.comparison.standing == "not compared")
 
     @property
     def drifted(self) -> tuple[Looked, ...]:
@@ -76,7 +84,7 @@ class Review:
     @property
     def worth_posting(self) -> bool:
         """Whether there is something that a reviewer should read. If not, only the status says so."""
-        return bool(self.regressions or self.findings)
+        return bool(self.regressions or self.findings or self.drafts)
 
     def why_not(self, looked: Looked) -> str:
         """Why nothing is suggested for a kernel that was searched, in words of the result; not escaped."""
@@ -88,24 +96,27 @@ class Review:
         least = f"{self.settings.least_speedup:.2f}×"
         if not measurement.predicted:
             found = f"{measurement.ratio:.2f}× (95 % interval {measurement.low:.2f} to {measurement.high:.2f})"
-            return f"the best is {found}, and suggested is what is faster by {least} even at the low end"
-        found = f"the best is predicted to be {measurement.ratio:.2f}× faster, not measured"
+            return f"the best version reached {found}; the low end must be at least {least}"
+        found = f"the best version is predicted {approximate(measurement.ratio)}× faster, not measured"
         if measurement.ratio < self.settings.least_speedup:
-            return f"{found}, and suggested is what is faster by {least}"
-        return f"{found}, and predicted findings are not posted here (post.predicted)"
+            return f"{found}; the threshold is {least}"
+        return f"{found}; the setting post.predicted hides predicted suggestions"
 
     @property
     def headline(self) -> str:
         """The review in one sentence of ours, without a word of the pull request's."""
         parts = []
-        for found, predicted in ((False, False), (True, True)):
+        for predicted in (False, True):
             slower = sum(_predicted(looked) is predicted for looked in self.regressions)
-            faster = sum(finding.predicted is predicted for finding in self.findings)
-            word = " (predicted, not measured)" if found else ""
+            faster = [finding.measurement.ratio for finding in self.findings if finding.predicted is predicted]
+            word = " (predicted, not measured)" if predicted else ""
             if slower:
                 parts.append(f"{_count(slower, 'kernel')} got slower{word}")
             if faster:
-                parts.append(f"{_count(faster, 'kernel')} could be faster{word}")
+                most = f"predicted {approximate(max(faster))}×, not measured" if predicted else f"{max(faster):.2f}×"
+                parts.append(
+                    f"{_count(len(faster), 'kernel')} could be faster ({'up to ' if len(faster) > 1 else ''}{most})"
+                )
             quicker = sum(
                 k.comparison.standing == "faster" for k in self.compared if k.comparison and _predicted(k) is predicted
             )
@@ -114,16 +125,26 @@ class Review:
         nothing = not self.worth_posting
         if nothing:
             looked = len(self.unimproved) + len(self.compared)
-            parts.insert(0, "nothing to suggest" if looked else "no changed kernel could be looked at")
-        if self.unimproved:
-            parts.append(f"no faster version found for {_count(len(self.unimproved), 'kernel')}")
+            unknown = "no changed kernel was analysed" if self.not_looked or not self.complete else "no kernel changed"
+            parts.insert(0, "nothing to suggest" if looked else unknown)
+        if self.drafts:
+            count = len(self.drafts)
+            parts.insert(0, f"{_count(count, 'kernel')} {'has' if count == 1 else 'have'} no spec (draft ready)")
+        if self.not_compared:
+            parts.append(f"{_count(len(self.not_compared), 'changed kernel')} not compared with the base")
+        if self.drifted:
+            parts.append(f"{_count(len(self.drifted), 'kernel')} slower than at an earlier commit")
+        # Of what got slower the base's version is the faster one.
+        unimproved = [looked for looked in self.unimproved if looked not in self.regressions]
+        if unimproved and nothing:
+            parts.append(f"no faster version found for {_count(len(unimproved), 'kernel')}")
         if self.not_looked:
             parts.append(f"{len(self.not_looked)} not searched")
-        text = ", ".join(parts)
+        text = "; ".join(parts)
         return (
             text[0].upper()
             + text[1:]
-            + ("" if self.complete else "; the run ended before all kernels were looked at")
+            + ("" if self.complete else "; the run ended before all kernels were analysed")
             + "."
         )
 
@@ -136,23 +157,30 @@ def make_review(bundle: Bundle, files: tuple[FileDiff, ...], settings: Settings)
     unimproved: list[Looked] = []
     skipped = list(bundle.skipped)
     for looked in bundle.kernels:
+        if looked.draft and looked.result is None:
+            continue
         if looked.result is None:
-            reason = looked.error or "it was not reached"
+            reason = looked.error or "the run ended before it"
             skipped.append(Skipped(looked.changed.path, reason, looked.changed.kernel))
             continue
         best = looked.result.best
         measurement = best.evaluation.measurement if best is not None else None
         if measurement is None and not looked.result.counts.get("candidates"):
             # Nothing was tried, so nothing can be said of what might be found.
-            reason = f"no candidate was tried: {looked.result.stopped}"
+            reason = f"no candidate was tried, because {looked.result.stopped}"
             skipped.append(Skipped(looked.changed.path, reason, looked.changed.kernel))
         elif measurement is None or not _enough(measurement, settings):
             unimproved.append(looked)
         else:
             wanted.append((looked, looked.result, measurement))
     wanted.sort(key=lambda item: (item[2].predicted, -item[2].ratio))
-    placed = separate([place(looked.patch, files) for looked, _, _ in wanted[:_PLACED]])
-    placed += [Placed(None, f"it is beyond the first {_PLACED}")] * (len(wanted) - len(placed))
+    drafted = [looked for looked in bundle.kernels if looked.draft and looked.result is None][:_PLACED]
+    both = separate([place(looked.patch, files) for looked, _, _ in wanted[:_PLACED]] + [
+        place(looked.restore, files) for looked in regressions[:_PLACED]
+    ] + [place(looked.draft, files) for looked in drafted])  # fmt: skip
+    here, there = len(wanted[:_PLACED]), len(wanted[:_PLACED]) + len(regressions[:_PLACED])
+    placed, restores, drafts = both[:here], both[here:there], both[there:]
+    placed += [Placed(None, f"only the first {_PLACED} get one")] * (len(wanted) - len(placed))
     findings = tuple(
         Finding(number, looked, result, measurement, where)
         for number, ((looked, result, measurement), where) in enumerate(zip(wanted, placed, strict=True), 1)
@@ -160,13 +188,14 @@ def make_review(bundle: Bundle, files: tuple[FileDiff, ...], settings: Settings)
     compared = sorted((k for k in bundle.kernels if k.comparison is not None), key=_ratio)
     measured_slower = any(not _predicted(looked) for looked in regressions)
     conclusion: Conclusion = "success"
-    if regressions or findings or skipped or not bundle.complete:
+    not_compared = any(k.comparison is not None and k.comparison.standing == "not compared" for k in bundle.kernels)
+    if regressions or findings or skipped or drafted or not_compared or not bundle.complete:
         conclusion = "neutral"
     if settings.fail_on_regression and measured_slower:
         conclusion = "failure"
     return Review(
         bundle.head, bundle.base, tuple(regressions), findings, tuple(compared), tuple(unimproved), tuple(skipped),
-        bundle.complete, conclusion, settings,
+        bundle.complete, conclusion, settings, tuple(restores), tuple(zip(drafted, drafts, strict=True)),
     )  # fmt: skip
 
 

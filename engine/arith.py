@@ -24,6 +24,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
 )  # fmt: skip
 _LEVEL_OF = {op: level for level, found in enumerate(_LEVELS) for op in found}
+_COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 _BOTH = 2  # from this level on, C evaluates both operands
 _MAX_LENGTH = 4096
 _MAX_BITS = 128
@@ -135,6 +136,51 @@ _OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
 }
 
 
+@dataclass(frozen=True)
+class _Constant:
+    """A whole number with its C type, which literals alone have: a name stands for a size of whatever type."""
+
+    value: int
+    bits: int = 32
+    unsigned: bool = False
+
+    def of_type(self, bits: int, unsigned: bool) -> _Constant:
+        """The value in another type, modulo 2 to the power of its bits ([conv.integral])."""
+        value = self.value & ((1 << bits) - 1)
+        return _Constant(value if unsigned or value < 1 << bits - 1 else value - (1 << bits), bits, unsigned)
+
+
+def _typed(value: int, suffix: str, *, decimal: bool) -> _Constant:
+    """A literal's type: the first that holds it of those that its suffix and base allow ([lex.icon])."""
+    signs = (True,) if "u" in suffix else (False,) if decimal else (False, True)
+    for bits in (64,) if "l" in suffix else (32, 64):
+        for unsigned in signs:
+            if value < 1 << bits - (not unsigned):
+                return _Constant(value, bits, unsigned)
+    return _Constant(value, _MAX_BITS, "u" in suffix)
+
+
+def _folded(op: str, a: _Constant, b: _Constant) -> _Constant | None:
+    """What C makes of two literals; None where it has no rule: a signed sum or product that overflows, a division by zero."""
+    if op in ("<<", ">>"):
+        if not 0 <= b.value < a.bits:
+            return None
+        return _Constant(a.value << b.value if op == "<<" else a.value >> b.value).of_type(a.bits, a.unsigned)
+    bits = max(a.bits, b.bits)
+    unsigned = any(one.unsigned for one in (a, b) if one.bits == bits)
+    a, b = a.of_type(bits, unsigned), b.of_type(bits, unsigned)
+    try:
+        value = _OPERATORS[op](a.value, b.value)
+    except ArithmeticError_:
+        return None
+    if not isinstance(value, int):
+        return None
+    if op in _COMPARISONS:
+        return _Constant(value)
+    found = _Constant(value).of_type(bits, unsigned)
+    return found if unsigned or found.value == value else None
+
+
 @dataclass
 class _Parser:
     """Makes functions of the names' values out of tokens: an operand that C would not evaluate is not called."""
@@ -144,6 +190,7 @@ class _Parser:
     at: int = 0
     depth: int = 0
     names: dict[str, None] = field(default_factory=dict)
+    constants: dict[_Function, _Constant] = field(default_factory=dict)  # of operands that are made of literals alone
 
     def fail(self, what: str) -> ArithmeticError_:
         return ArithmeticError_(f"{what}{_of(self.text)}")
@@ -185,7 +232,30 @@ class _Parser:
             if found < _BOTH:
                 value = _all_or_any(value, [right for _, right in rest], all_of=rest[0][0] == "&&")
             else:
-                value = _chain(value, [(_OPERATORS[op], right) for op, right in rest])
+                value, rest = self.fold(value, rest)
+                value = _chain(value, [(_OPERATORS[op], right) for op, right in rest]) if rest else value
+        return value
+
+    def fold(
+        self, value: _Function, rest: list[tuple[str, _Function]]
+    ) -> tuple[_Function, list[tuple[str, _Function]]]:
+        """An operand with what of the chain behind it is made of literals, and the rest of the chain."""
+        at = 0
+        for op, right in rest:
+            known, other = self.constants.get(value), self.constants.get(right)
+            found = _folded(op, known, other) if known is not None and other is not None else None
+            if found is None:
+                break
+            value, at = self.constant(found), at + 1
+        return value, rest[at:]
+
+    def constant(self, found: _Constant) -> _Function:
+        """The function that gives a constant's value."""
+
+        def value(names: Mapping[str, Number], known: int = found.value) -> Number:
+            return known
+
+        self.constants[value] = found
         return value
 
     def level(self) -> int:
@@ -201,6 +271,10 @@ class _Parser:
                 raise self.fail("too many signs")
             value = self.unary()
             self.depth -= 1
+            known = self.constants.get(value)
+            if known is not None and op in ("-", "~"):
+                number = -known.value if op == "-" else ~known.value
+                return self.constant(_Constant(number).of_type(known.bits, known.unsigned))
             match op:
                 case "-":
                     return lambda names: -value(names)
@@ -214,14 +288,17 @@ class _Parser:
     def primary(self) -> _Function:
         kind, text = self.take()
         if kind == "number":
+            digits = text.rstrip("uUlL")
             try:
-                literal = _number(text)
+                literal = _number(digits)
             except ValueError:
                 raise self.fail(f"'{text}' is no octal number") from None
             try:
                 _bounded(literal)
             except NoValue:
                 return lambda names: _bounded(literal)
+            if isinstance(literal, int):
+                return self.constant(_typed(literal, text[len(digits) :].lower(), decimal=digits[0] != "0"))
             return lambda names: literal
         if kind == "name":
             if self.peek() == "(":
@@ -326,6 +403,8 @@ def expression(text: str) -> Expression:
         literal = match[kind]
         if kind == "number" and match["suffix"] and set(match["suffix"]) & set("fF") and "x" not in literal.lower():
             literal = literal if any(c in literal for c in ".eE") else literal + ".0"
+        elif kind == "number" and not ("x" not in literal.lower() and any(c in literal for c in ".eE")):
+            literal += match["suffix"]
         tokens.append((kind, literal))
         at = match.end()
     parser = _Parser(text, tokens)

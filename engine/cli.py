@@ -11,9 +11,28 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 from engine.commands.options import Parser
-from engine.threads import ONE_THREAD
+from engine.process.cores import ONE_THREAD
+from engine.process.plain_output import adapt
 
-_VERBS = ("optimize", "generate", "tune", "init", "doctor", "show", "selftest", "memory", "bench", "report")
+_VERBS = (
+    "optimize",
+    "all",
+    "list",
+    "generate",
+    "tune",
+    "init",
+    "doctor",
+    "cluster",
+    "show",
+    "selftest",
+    "memory",
+    "bench",
+    "report",
+    "capture",
+    "nvcc",
+    "completion",
+    "mcp",
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
+    adapt(sys.stdout)
+    adapt(sys.stderr)
     before = sys.stdout
     # None: closed. A file that is opened would else get its number, and what is printed beside it.
     out = _Output(before if before is not None else open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process
@@ -102,11 +123,12 @@ def _command(given: Sequence[str], out: _Output) -> int:
 
     parser = _parser()
     parsed = parser.parse_args(given)
+    parsed.given, parsed.parser = tuple(given), parser
     try:
         if parsed.version:
             from importlib import metadata
 
-            print(metadata.version("optiml"))
+            print(metadata.version("optiml-cuda"))
             return 0
         if parsed.verb is None:
             parser.print_help()
@@ -117,9 +139,7 @@ def _command(given: Sequence[str], out: _Output) -> int:
         _say(str(error))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        kept = "what was evaluated is in the journal, --resume goes on with it" if "resume" in parsed else ""
-        said = str(interrupt) or kept  # a verb may know better what is left
-        _say(f"interrupted{'; ' if said else ''}{said}")
+        _say(f"interrupted{'; ' if str(interrupt) else ''}{interrupt}")
         return 130
     except Exception as error:
         if isinstance(error, OSError) and out.error is not None:

@@ -103,6 +103,7 @@ class Binary:
     code_hash: str  # of the instructions and constants of the entries, not of names or line info
     most_threads: tuple[int | None, ...] = ()  # of a block that each entry was compiled for; None: no bound
     kept_bytes: int = 0  # of static variables of functions: memory that outlives a launch
+    clock_reads: int = 0  # instructions that read a clock or a performance counter, or wait
     compile_s: float = 0.0
     cached: bool = False
     log: str = ""
@@ -171,3 +172,38 @@ class Evaluation:
     stage_s: Mapping[str, float] = field(default_factory=dict)  # seconds by stage: parse, compile, verify, time, …
     notes: tuple[str, ...] = ()
     guardrails: tuple[Guardrail, ...] = ()  # of a confirmation
+    device: Mapping[str, object] = field(default_factory=dict)  # that it was made on, where there are several
+
+
+@dataclass(frozen=True)
+class Target:
+    """The figures of the target that rules may look at."""
+
+    arch: str = "sm_90"
+    warp: int = 32
+    max_threads_per_block: int = 1024
+    max_threads_per_sm: int = 2048
+    max_blocks_per_sm: int = 32
+    registers_per_sm: int = 65536
+    shared_per_block: int = 49152  # static limit, bytes
+    shared_per_sm: int = 233472
+    multiprocessors: int = 132
+    shared_reserved: int = 1024  # bytes per block that the system keeps, from compute capability 8.0 on
+
+    @property
+    def shared_most(self) -> int:
+        """Bytes of static and dynamic shared memory that one block can have at most."""
+        return self.shared_per_sm - self.shared_reserved
+
+    def blocks_at_once(self, threads: int) -> int:
+        """Blocks of so many threads that one multiprocessor holds at most."""
+        return min(self.max_threads_per_sm // threads, self.max_blocks_per_sm)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A candidate that looked best and was not confirmed."""
+
+    id: int
+    summary: str
+    evaluation: Evaluation

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 # 400 resamples put the 2.5 % quantile within about ±0.8 % of its level, far below what one measurement is noisy by.
 RESAMPLES = 400
+# Standard deviation of a log ratio from process to process, of `benchmarks/repeats.py` on one H200 (docs/timing.md), and how much it
+# weighs beside the distance between the two processes of a run. Ours.
+PROCESS_SD = 0.003
+PROCESS_DOF = 4
+_T = {4: 2.776, 5: 2.571}  # 97.5 % quantiles of Student's t
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,23 @@ def weighted_ratio(
     ordered = np.sort(resampled)
     low, high = (_between(ordered, share * (len(ordered) - 1)) for share in (0.025, 0.975))
     return Interval(math.exp(middle), math.exp(low), math.exp(high))
+
+
+def between_processes(interval: Interval, other: float | None) -> Interval:
+    """`interval` of one process, widened so that another process's measurement of the same programs falls into it.
+
+    Where modules and buffers come to lie differs from process to process and moves a ratio by more than the spread within one.
+    `other` is the ratio that an earlier process measured, or None. The deviation between processes is estimated from the distance of
+    the two logarithms and a prior (`PROCESS_SD` with the weight of `PROCESS_DOF` degrees of freedom); the bounds are Student's t.
+    """
+    square, dof = PROCESS_DOF * PROCESS_SD**2, PROCESS_DOF
+    if other is not None:
+        square, dof = square + (math.log(interval.ratio) - math.log(other)) ** 2 / 2, dof + 1
+    between = _T[dof] * math.sqrt(square / dof)
+    middle = math.log(interval.ratio)
+    low = middle - math.hypot(middle - math.log(interval.low), between)
+    high = middle + math.hypot(math.log(interval.high) - middle, between)
+    return Interval(interval.ratio, math.exp(low), math.exp(high))
 
 
 # What follows gives what NumPy's own `median` and `quantile` do: those take most of a small sample's time to look at their arguments.

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.config import Config
+    from engine.errors import OptimlError
+    from engine.settings.config import Config
 
 # A file's name or a compiler's message may hold what moves a terminal's cursor or turns text around.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def show(text: str) -> str:
-    """One line of text for a terminal."""
-    return _CONTROL.sub("?", text)
+    """One line of text for a terminal, or for a log in which a line that begins with "::" is a command."""
+    return _CONTROL.sub("?", text if text[:2] not in ("::", "##") else f"./{text}")
 
 
 def guarded(name: str, run: Callable[[], int]) -> int:
@@ -27,11 +28,14 @@ def guarded(name: str, run: Callable[[], int]) -> int:
     A part of the machine that is missing does not hold up a commit: it is said, and the hook passes.
     """
     from engine.errors import MachineError, OptimlError
+    from engine.process.plain_output import adapt
 
+    adapt(sys.stdout)
+    adapt(sys.stderr)
     try:
         return run()
     except MachineError as error:
-        print(show(f"note: not looked at: {error}"))
+        print(show(f"note: {not_analysed(error)}"))
         return 0
     except OptimlError as error:
         print(show(f"{name}: {error}"), file=sys.stderr)
@@ -46,13 +50,25 @@ def guarded(name: str, run: Callable[[], int]) -> int:
         return 3
 
 
+def not_analysed(error: OptimlError) -> str:
+    """The note that stands for everything a hook could not do."""
+    return f"not analysed: {error}"
+
+
+def nothing_named(commit: str) -> str:
+    """The note of a call without files that found none."""
+    if commit:
+        return f"no CUDA file differs from commit {commit[:12]}; name files, or give --all for the whole repository"
+    return "the repository has no .cu or .cuh file that the settings include"
+
+
 def base_commit(root: Path, given: str | None) -> str:
     """The commit that changes are told from: as given, else where pre-commit says a range begins, else HEAD; "" without one.
 
     Raises UsageError where the given one is not there.
     """
     from engine.errors import UsageError
-    from hooks.git import commit_of
+    from hooks.worktree import commit_of
 
     wanted = given or os.environ.get("PRE_COMMIT_FROM_REF")
     if not wanted:
@@ -63,15 +79,36 @@ def base_commit(root: Path, given: str | None) -> str:
     return commit
 
 
+def named(root: Path, files: Sequence[str], commit: str) -> list[str]:
+    """The files to look at where none is named: those that differ from `commit`, or all of the repository where it is ""."""
+    from hooks.worktree import changed, sources
+
+    return list(files) or [str(root / path) for path in (changed(root, commit) if commit else sources(root))]
+
+
+def scope(root: Path, files: Sequence[str], commit: str) -> str:
+    """`commit`, or "" (every kernel) where a file is named that does not differ from HEAD.
+
+    pre-commit names such files under `--all-files` only, where there is no commit to tell changes from.
+    """
+    from hooks.worktree import changed
+
+    if not commit or not files or os.environ.get("PRE_COMMIT_FROM_REF"):
+        return commit
+    differing = {os.path.realpath(root / path) for path in changed(root, commit)}
+    return "" if any(os.path.isfile(name) and os.path.realpath(name) not in differing for name in files) else commit
+
+
 def chosen(root: Path, files: Iterable[str], config: Config) -> list[str]:
     """The files to look at, relative to the root: those given that the settings want, and what includes a given header.
 
     Raises UsageError for a name that no file of the repository has: pre-commit gives none, a person may.
     """
     from engine.errors import UsageError
-    from hooks.git import including
+    from hooks.worktree import HEADERS, including
 
     found: dict[str, None] = {}
+    headers = []
     for name in files:
         given = Path(os.path.abspath(name))
         # git's root is free of links, a person's path may not be.
@@ -85,10 +122,10 @@ def chosen(root: Path, files: Iterable[str], config: Config) -> list[str]:
         if not path.is_file() or path.is_symlink():
             continue
         relative = path.relative_to(root).as_posix()
-        candidates = [relative]
-        if relative.endswith((".cuh", ".h", ".hpp")):
-            candidates = including(root, relative)
-            if b"__global__" in path.read_bytes():
-                candidates.insert(0, relative)
-        found.update(dict.fromkeys(c for c in candidates if config.wants(c)))
-    return list(found)
+        header = relative.endswith(HEADERS)
+        if header:
+            headers.append(relative)
+        if not header or b"__global__" in path.read_bytes():
+            found[relative] = None
+    found.update(dict.fromkeys(including(root, headers)))
+    return [path for path in found if config.wants(path)]

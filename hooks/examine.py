@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.compile.compiler import Translation
-from engine.compile.nvrtc import NvrtcCompiler
-from engine.config import Check, Kinds
+from engine.compile.compiler import CompileTimeout, NeedsNvcc, Translation
+from engine.cuda.launch import sites
+from engine.cuda.parse import parse
+from engine.cuda.slice import DeviceSlice, device_slice
 from engine.errors import CompileError, MachineError, OptimlError, SpecError
 from engine.evaluate.build import Builder
-from engine.folders import cache_folder
+from engine.evaluate.contained import unexpected
 from engine.model import Binary, LaunchConfig, Resources
-from engine.predict.accesses import waste
 from engine.predict.occupancy import occupancy
 from engine.predict.targets import Figures, figures_for, known_targets, target_for
-from engine.sandbox import sandbox
-from engine.source.launch import sites
-from engine.source.parse import parse
-from engine.source.slice import device_slice
-from hooks.changes import Target, targets_in
+from engine.predict.wasted_sectors import LEAST_SHARE, share_of_line, waste
+from engine.settings.config import Check, Kinds
+from engine.settings.folders import cache_folder
+from engine.settings.scratch import scratch_folder
+from hooks.certainty import uncertain
 from hooks.finding import Finding, Report
+from hooks.targets import Target, targets_in
 
 if TYPE_CHECKING:
-    from engine.predict.counts import AccessCounts, SiteCounts
+    from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
+    from hooks.compilers import Compilers
 
 T = TypeVar("T")
 _PROBE_BYTES = 256 << 10  # of all buffers of the run in which accesses are counted: some ten milliseconds
@@ -47,7 +47,7 @@ _LITERAL = re.compile(r"[\w\s:,<>]+", re.ASCII)
 
 
 def look(
-    root: Path, paths: Sequence[str], settings: Check, archs: Sequence[str], commit: str, deadline: float
+    root: Path, paths: Sequence[str], settings: Check, compilers: Compilers, commit: str, deadline: float
 ) -> dict[str, Report]:
     """What there is to say about the kernels of each file that differ from those of `commit`.
 
@@ -61,9 +61,9 @@ def look(
         except SpecError as error:
             reports[path].findings.append(_problem(path, "", 1, error, "spec"))
         except OptimlError as error:
-            reports[path].note(f"not looked at: {error}")
+            reports[path].note(f"not analysed: {error}")
     if targets:
-        with Inspector(root, settings, archs, deadline) as inspector:
+        with Inspector(root, settings, compilers, deadline) as inspector:
             inspector.look(targets, reports)
     for report in reports.values():
         kept = {f for f in report.findings if f.kind not in settings.ignore}
@@ -72,23 +72,17 @@ def look(
 
 
 class Inspector:
-    """Sets up compilers once and looks at targets until a deadline (of time.monotonic). Use as a context manager.
+    """Looks at targets until a deadline (of time.monotonic). Use as a context manager.
 
     Raises MachineError where no sandbox or no NVRTC can be had.
     """
 
-    def __init__(self, root: Path, settings: Check, archs: Sequence[str], deadline: float) -> None:
-        self._root, self._settings, self._archs, self._deadline = root, settings, archs, deadline
+    def __init__(self, root: Path, settings: Check, compilers: Compilers, deadline: float) -> None:
+        self._root, self._settings, self._archs, self._deadline = root, settings, compilers.archs, deadline
         self._stack = ExitStack()
-        self._box = sandbox(False)
-        jobs = len(os.sched_getaffinity(0))
-        self._cache = cache_folder()
-        self._compilers: dict[str, NvrtcCompiler] = {}
-        for arch in archs:
-            compiler = NvrtcCompiler(arch, cache=self._cache / "compile", sandbox=self._box, jobs=jobs)
-            self._compilers[arch] = self._stack.enter_context(compiler)
-        self._pool = ThreadPoolExecutor(max(2, jobs), thread_name_prefix="inspect")
-        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="optiml-")))
+        self._box, self._cache, self._compilers = compilers.box, compilers.cache, compilers.by_arch
+        self._pool = ThreadPoolExecutor(max(2, compilers.jobs), thread_name_prefix="inspect")
+        self._scratch = self._stack.enter_context(scratch_folder())
 
     def __enter__(self) -> Inspector:
         return self
@@ -130,13 +124,37 @@ class Inspector:
             return
         try:
             then(future.result())
+        except CompileTimeout as error:  # of a busy machine, or of code that is long to compile
+            report.complete = False
+            report.note(f"{target.path}:{target.line}: {target.kernel}: not compiled: {error.what}")
+        except NeedsNvcc as error:
+            report.note(f"{target.path}:{target.line}: {target.kernel}: not compiled: {error.what}; {error.do}")
         except CompileError as error:
-            report.findings.append(_of(target, error, "compile"))
+            self._doubt(report, target, error, "compile")
         except MachineError as error:
             report.complete = False
             report.note(f"{target.path}: {target.kernel}: {error}")
         except OptimlError as error:
-            report.findings.append(_of(target, error, "spec" if target.spec else "compile"))
+            self._doubt(report, target, error, "spec" if target.spec else "compile")
+        except Exception as error:  # of this kernel: the others are looked at all the same
+            report.complete = False
+            report.note(f"{target.path}: {target.kernel}: {unexpected(error)}")
+
+    def _doubt(self, report: Report, target: Target, error: OptimlError, kind: Kinds) -> None:
+        """An error of the commit's as a finding; one that the project's own build may not have, as a note."""
+        doubt = "" if kind == "spec" else self._uncertain(target, error)
+        if not doubt:
+            report.findings.append(_of(target, error, kind))
+            return
+        found = _of(target, error, kind)
+        report.note(f"{found.path}:{found.line}: {found.kernel}: not certain, as {doubt}: {found.text}")
+
+    def _uncertain(self, target: Target, error: OptimlError) -> str:
+        sliced, names = None, list[str]()
+        with suppress(OptimlError):
+            sliced = self._sliced(target)
+            names = [] if target.spec else _instances(target)
+        return uncertain(target, error, sliced, names)
 
     # ---- what the compiler says
 
@@ -148,13 +166,19 @@ class Inspector:
         names = _instances(target)
         if not names:
             return ()
-        return (compiler.compile(Translation(self._slice(target), target.path, tuple(names))),)
+        options = target.compile
+        translation = Translation(
+            self._slice(target), target.path, tuple(names), defines=options.defines, std=options.std
+        )
+        return (compiler.compile(translation),)
 
     def _slice(self, target: Target) -> str:
-        spec = target.spec
+        return self._sliced(target).text
+
+    def _sliced(self, target: Target) -> DeviceSlice:
+        spec, options = target.spec, target.compile
         kernels = list(dict.fromkeys(step.kernel for step in spec.steps)) if spec else [target.kernel]
-        include = spec.compile.include if spec else ()
-        return device_slice(target.program, kernels, root=self._root, include=include).text
+        return device_slice(target.program, kernels, root=self._root, include=options.include, unit=options.unit)
 
     def _resources(self, report: Report, target: Target, arch: str, found: tuple[Binary, ...]) -> None:
         if not found:
@@ -194,21 +218,21 @@ class Inspector:
 
     def _count(self, target: Target) -> AccessCounts | str:
         """Counts of one small run, or a sentence why there are none."""
-        from engine.cpu import CpuMachine
+        from engine.cpu import CpuJob, CpuMachine
         from engine.cpu.toolchain import find_toolchain, runtime_folder
         from engine.spec.data import bytes_needed, poisoned, scalars
-        from engine.spec.model import Case
+        from engine.spec.kernel_spec import Case
 
         assert target.spec is not None
         spec = target.spec
         toolchain = find_toolchain()
         if toolchain is None:
-            return "accesses were not looked at: no C++ compiler (g++, clang++ or ziglang)"
+            return "accesses were not analysed: no C++ compiler (g++, clang++ or ziglang)"
         std = spec.compile.std if spec.compile.std in ("c++20", "c++23") else "c++17"
         if not (runtime_folder(toolchain, self._cache / "cpu", std) / "done").is_file():
             prepare_later(std)
-            return "accesses were not looked at: their runtime is being built, once, for the next check"
-        from engine.predict.scale import probe_sizes
+            return "accesses were not analysed: their runtime is being built, once, for the next check"
+        from engine.predict.scale import extrapolate, probe_sizes
 
         def fits(sizes: Mapping[str, int | float]) -> bool:
             return bytes_needed(spec, Case("", sizes)) <= _PROBE_BYTES
@@ -217,21 +241,34 @@ class Inspector:
             spec, self._root, self._compilers[self._archs[0]], target_for(self._archs[0]), target.spec_path
         )
         machine = CpuMachine(self._cache / "cpu", sandbox=self._box, scratch=self._scratch, jobs=1, toolchain=toolchain)
-        case = Case("", probe_sizes(spec.time[0].sizes, fits)[0])
-        launches = builder.launches_for(target.program, case.sizes)
+        full = spec.time[0].sizes
+        cases = [Case("", sizes) for sizes in probe_sizes(full, fits)]
         try:
             binary = machine.build(self._slice(target), spec.file, spec, builder.expressions, timeout_s=self._left())
         except CompileError as error:  # what CUDA's compiler takes need not run on the CPU
-            return f"accesses were not looked at: {error}"
-        run = machine.run(
-            binary,
-            launches,
-            poisoned(spec, case, 1, "declared"),
-            scalars(spec, case),
-            count=True,
-            deadline_s=self._left(),
-        )
-        return run.counts or "accesses were not looked at: the small run on the CPU did not end"
+            return f"accesses were not analysed: {error}"
+
+        def counts(cases: Sequence[Case], every_block: bool) -> list[AccessCounts | None]:
+            jobs = [
+                CpuJob(
+                    builder.launches_for(target.program, case.sizes),
+                    poisoned(spec, case, 1, "declared"),
+                    scalars(spec, case),
+                    count=True,
+                    every_block=every_block,
+                )
+                for case in cases
+            ]
+            return [run.counts for run in machine.run_many(binary, jobs, deadline_s=self._left())]
+
+        (found,) = counts(cases[:1], every_block=False)
+        if found is not None and any(access_finding(site) for kernel in found.kernels for site in kernel.sites):
+            # Worth a closer look: how often the place runs at full size is told from all blocks of several small sizes.
+            exact = counts(cases, every_block=True)
+            probes = [(case.sizes, each) for case, each in zip(cases, exact, strict=True) if each is not None]
+            if len(probes) == len(cases):
+                return extrapolate(probes, full, builder.launches_for(target.program, full))
+        return found or "accesses were not analysed: the small run on the CPU did not end"
 
     def _left(self) -> float:
         return max(0.1, self._deadline - time.monotonic())
@@ -243,17 +280,22 @@ class Inspector:
             return
         assert target.spec is not None
         for step, kernel in zip(target.spec.steps, found.kernels, strict=True):
-            worst: dict[tuple[int, str, str], tuple[float, Finding]] = {}
-            for site in kernel.sites:
-                judged = access_finding(site)
-                if judged is not None:
-                    kind, factor, text = judged
-                    line = site.line or target.line
-                    finding = Finding(target.path, line, step.kernel, kind, text)
-                    key = (line, site.array, kind)
-                    if key not in worst or worst[key][0] < factor:
-                        worst[key] = (factor, finding)
-            report.findings += [finding for _, finding in worst.values()]
+            report.findings += _wasteful(target, step.kernel, kernel)
+
+
+def _wasteful(target: Target, kernel: str, counted: KernelCounts) -> list[Finding]:
+    """Of each line and array the worst access; none of a line that the kernel spends little on, such as a border's."""
+    worst: dict[tuple[int, str, str], tuple[float, Finding]] = {}
+    for site in counted.sites:
+        judged = access_finding(site)
+        if judged is None or share_of_line(site, counted.sites) < LEAST_SHARE:
+            continue
+        kind, factor, text = judged
+        line = site.line or target.line
+        key = (line, site.array, kind)
+        if key not in worst or worst[key][0] < factor:
+            worst[key] = (factor, Finding(target.path, line, kernel, kind, text))
+    return [finding for _, finding in worst.values()]
 
 
 def access_finding(site: SiteCounts) -> tuple[Kinds, float, str] | None:

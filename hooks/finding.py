@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.config import Kinds
+from engine.settings.config import Kinds
 
 
 @dataclass(frozen=True)

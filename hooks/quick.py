@@ -6,20 +6,20 @@ import hashlib
 import json
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hooks.common import base_commit, chosen, guarded, show
+from hooks.common import base_commit, chosen, guarded, named, nothing_named, show
 
 if TYPE_CHECKING:
-    from engine.config import Config
-    from engine.machine import Machine
-    from hooks.changes import Target
+    from engine.compile.cache import DiskCache
+    from engine.run.machine import Machine
+    from engine.settings.config import Config
+    from hooks.targets import Target
 
 _LEAST_S = 3.0  # a search below that finds nothing: validating a spec takes about as long
 _SEARCHED = 0.75  # the share of the time that is searched in: validating before and confirming after take the rest
@@ -38,11 +38,12 @@ class Suggestion:
 
 @dataclass
 class Found:
-    """What a file gave. `complete`: searching again under the same budget has no more to say."""
+    """What a file gave. `complete`: searching again under the same budget has no more to say; `answered`: nothing was searched."""
 
     suggestions: list[Suggestion] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     complete: bool = True
+    answered: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,16 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     from engine.commands.options import Parser
-    from engine.config import load_config
-    from hooks.git import fingerprint, toplevel
+    from engine.settings.config import load_config
+    from hooks.worktree import toplevel
 
     begin = time.monotonic()
     parser = Parser(
         prog="optiml-quick", description="Search for faster versions of the CUDA kernels that a commit changes."
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="the .cu and .cuh files (pre-commit gives them)")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="the .cu and .cuh files (default: those that differ from HEAD)"
+    )
     parser.add_argument("--fix", action="store_true", help="apply what was found to the working tree")
-    parser.add_argument("--all", action="store_true", help="every kernel of the files, changed or not")
+    parser.add_argument("--all", action="store_true", help="every kernel of the files (default: of the repository)")
     parser.add_argument("--base", metavar="REV", help="what changed is told from this commit (default: HEAD)")
     parser.add_argument(
         "--budget", metavar="N", help="seconds for all files together, e.g. 20s (default: the settings')"
@@ -80,20 +83,26 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise UsageError(f"'{given.budget}' is no time", "--budget", "write it like 20s")
         budget = seconds
     commit = "" if given.all else base_commit(root, given.base)
-    paths = chosen(root, given.files, config)
+    paths = chosen(root, named(root, given.files, commit), config)
     if not paths:
         if not given.files:
-            print("note: no file was named, so none was looked at")
+            print(f"note: {nothing_named(commit)}")
         return 0
     gpu = Path("/dev/nvidiactl").exists()
-    common = [fingerprint(root), commit, budget, config.thresholds.speedup, config.targets, gpu]
+    common = [commit, budget, config.thresholds.speedup, config.targets, gpu]
     found = _search(root, paths, common, config, commit, begin + budget)
+    if answered := [path for path in paths if found[path].answered]:
+        print(show(f"note: nothing changed since the last search, so this is what it found: {', '.join(answered)}"))
     applied = False
     for path, result in found.items():
-        for suggestion in result.suggestions:
-            applied |= _offer(root, path, suggestion, given.fix)
+        taken = [suggestion for suggestion in result.suggestions if _offer(root, path, suggestion, given.fix)]
+        applied |= bool(taken)
         for note in result.notes:
             print(show(f"note: {note}"))
+        result.notes += [f"{path}: {s.kernel}: applied by an earlier --fix: {s.verdict}" for s in taken]
+        result.suggestions = [suggestion for suggestion in result.suggestions if suggestion not in taken]
+    if applied:
+        _remember(root, found, common)
     anything = any(result.suggestions for result in found.values())
     return int(applied or (anything and config.quick.fail))
 
@@ -101,16 +110,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _search(
     root: Path, paths: Sequence[str], common: object, config: Config, commit: str, deadline: float
 ) -> dict[str, Found]:
-    from importlib.metadata import version
-
-    from engine.compile.cache import DiskCache
-    from engine.folders import cache_folder
-
-    cache = DiskCache(cache_folder() / "hooks")
+    cache, keys = _cache(), _keys(root, paths, common)
     found: dict[str, Found] = {}
-    keys = {}
     for path in paths:
-        keys[path] = hashlib.sha256(json.dumps(["quick", 1, version("optiml"), path, common]).encode()).hexdigest()
         kept = cache.get(keys[path])
         if kept is not None:
             found[path] = _unpacked(*kept)
@@ -124,13 +126,38 @@ def _search(
     return {path: found[path] for path in paths}
 
 
+def _remember(root: Path, found: Mapping[str, Found], common: object) -> None:
+    """Keep what was found for the sources as `--fix` left them: to search what it wrote finds nothing and takes the whole budget."""
+    cache, keys = _cache(), _keys(root, list(found), common)
+    for path, result in found.items():
+        if result.complete and not result.suggestions:
+            cache.put(keys[path], *_packed(result))
+
+
+def _cache() -> DiskCache:
+    from engine.compile.cache import DiskCache
+    from engine.settings.folders import cache_folder
+
+    return DiskCache(cache_folder() / "hooks")
+
+
+def _keys(root: Path, paths: Sequence[str], common: object) -> dict[str, str]:
+    """By file, a name for everything that a search of its kernels depends on."""
+    from importlib.metadata import version
+
+    from hooks.worktree import fingerprint
+
+    parts = ["quick", 2, version("optiml-cuda"), fingerprint(root), common]
+    return {path: hashlib.sha256(json.dumps([*parts, path]).encode()).hexdigest() for path in paths}
+
+
 def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadline: float) -> dict[str, Found]:
     """Search the changed kernels of the files until the deadline (of time.monotonic), each for an equal share of the time.
 
     Raises MachineError where this machine cannot evaluate anything.
     """
     from engine.errors import OptimlError
-    from hooks.changes import targets_in
+    from hooks.targets import targets_in
 
     found = {path: Found() for path in paths}
     targets: list[Target] = []
@@ -149,7 +176,7 @@ def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadli
         found[path].notes += [f"not searched: {target.problem}" for target in there if target.problem is not None]
     if not targets:
         return found
-    from engine.machine import make_machine
+    from engine.run.machine import make_machine
 
     machine = make_machine(ahead=True)
     if machine.mode == "predicted" and machine.arch != config.targets[0]:
@@ -171,12 +198,14 @@ def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadli
 
 def _one(root: Path, target: Target, share_s: float, least: float, machine: Machine, found: Found) -> None:
     from engine.errors import OptimlError
-    from engine.optimize import Options, optimize
+    from engine.evaluate.contained import unexpected
+    from engine.run.optimization import Options, optimize
     from engine.search.progress import Budget
+    from engine.settings.scratch import scratch_folder
 
     name = f"{target.path}: {target.kernel}"
-    with tempfile.TemporaryDirectory(prefix="optiml-") as folder:
-        options = Options(root / target.path, target.kernel, Budget(seconds=_SEARCHED * share_s), out=Path(folder))
+    with scratch_folder() as folder:
+        options = Options(root / target.path, target.kernel, Budget(seconds=_SEARCHED * share_s), out=folder)
         try:
             with _limit(_OVER * share_s):
                 result, out = optimize(options, machine)
@@ -186,6 +215,9 @@ def _one(root: Path, target: Target, share_s: float, least: float, machine: Mach
             return
         except OptimlError as error:
             found.notes.append(f"{name}: not searched: {error}")
+            return
+        except Exception as error:  # of this kernel: the others are searched all the same
+            found.notes.append(f"{name}: not searched: {unexpected(error)}")
             return
         if result.best is None:
             found.notes.append(result.verdict)
@@ -229,7 +261,7 @@ def _limit(seconds: float) -> Iterator[None]:
 def _offer(root: Path, path: str, suggestion: Suggestion, fix: bool) -> bool:
     """Prints a suggestion, with --fix applies it. True where the working tree was changed."""
     from engine.errors import OptimlError
-    from hooks.git import git
+    from hooks.worktree import git
 
     print(show(f"{path}:{suggestion.line}: {suggestion.kernel}: {suggestion.verdict}"))
     for line in suggestion.patch.decode("utf-8", "replace").splitlines():
@@ -274,7 +306,7 @@ def _unpacked(header: dict[str, Any], blob: bytes) -> Found:
     for kernel, line, verdict, length in header["suggestions"]:
         suggestions.append(Suggestion(kernel, line, verdict, blob[at : at + length]))
         at += length
-    return Found(suggestions, list(header["notes"]))
+    return Found(suggestions, list(header["notes"]), answered=True)
 
 
 if __name__ == "__main__":

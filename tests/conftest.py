@@ -6,6 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.shared_work import session_folder, share
 
 with contextlib.suppress(ImportError):  # the tests of tests/gpu run without it
     from hypothesis import HealthCheck, settings
@@ -13,3 +19,18 @@ with contextlib.suppress(ImportError):  # the tests of tests/gpu run without it
     settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        share(patch, session_folder(tmp_path_factory) / "shared-work")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Each test begins in the repository's root, wherever another one in its process ended."""
+    os.chdir(pytestconfig.rootpath)
+    yield
+    os.chdir(pytestconfig.rootpath)

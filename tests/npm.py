@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.folders import cache_folder
+from engine.settings.folders import cache_folder
 from tests.locked import locked
 
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from engine.cpu.toolchain import find_toolchain, prepare
-from engine.folders import cache_folder
+from engine.settings.folders import cache_folder
 from tests.locked import locked
 
 _KEPT = cache_folder() / "cpu"  # before any test sets $OPTIML_CACHE

@@ -19,6 +19,7 @@ from benchmarks import bench, peers, spread
 from benchmarks.tables import TABLES
 from engine import cli
 from engine.errors import UsageError
+from engine.process.cores import shares
 
 ROOT = Path(__file__).resolve().parent.parent
 # A row's process: writes down when it ran and where, then does what its key says.
@@ -100,9 +101,9 @@ def test_cores_are_divided_between_the_rows_at_once(call: Call) -> None:
     call.run(_table("one", ["a-meets", "b-meets"]))
     by_gpu = {one["gpu"]: one["cpus"] for one in call.seen()}
     usable = sorted(os.sched_getaffinity(0))
-    assert by_gpu == {str(i): cpus for i, cpus in enumerate(spread.shares(usable, 2))}
-    assert spread.shares([0, 1, 2, 3, 4, 5], 4) == [[0], [1, 2], [3], [4, 5]]
-    assert spread.shares([7], 3) == [[7], [7], [7]]
+    assert by_gpu == {str(i): cpus for i, cpus in enumerate(shares(usable, 2))}
+    assert shares([0, 1, 2, 3, 4, 5], 4) == [[0], [1, 2], [3], [4, 5]]
+    assert shares([7], 3) == [[7], [7], [7]]
 
 
 def test_a_row_that_is_killed_or_fails_costs_only_itself(call: Call) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import readme_example
-from engine import cli, model, result
+from engine import cli, model
+from engine.run import result
 from engine.search import journal
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +31,7 @@ def _verbs() -> dict[str, argparse.ArgumentParser]:
 def check_command(page: Path, arguments: str) -> None:
     """The words after `optiml` parse, and the file they name is there, or shown by the page."""
     words = shlex.split(arguments)
-    if words == ["COMMAND", "--help"]:
+    if words in (["COMMAND", "--help"], ["--help"]):
         return
     if len(words) == 1 and words[0] in _verbs():
         return  # a command named in running text
@@ -100,9 +101,11 @@ def test_every_option_is_documented(verb: str) -> None:
 @pytest.mark.parametrize("module", ["hooks/check.py", "hooks/quick.py", "action/main.py"])
 def test_every_option_of_the_other_commands_is_documented(module: str) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    (command,) = (
-        name for name, entry in scripts.items() if entry == module.removesuffix(".py").replace("/", ".") + ":main"
+    entered = dict(
+        re.findall(r"def (\w+)\(.*?from ([\w.]+) import main", (ROOT / "optiml_cuda" / "console.py").read_text(), re.S)
     )
+    wanted = module.removesuffix(".py").replace("/", ".")
+    (command,) = (name for name, entry in scripts.items() if entered[entry.rpartition(":")[2]] == wanted)
     sections = re.split(r"^## ", (ROOT / "docs" / "cli.md").read_text(), flags=re.M)
     (section,) = (s for s in sections if f"`{command}`" in s.partition("\n")[0])
     options = re.findall(r"""add_argument\(\s*"(--[\w-]+)""", (ROOT / module).read_text())
@@ -112,9 +115,9 @@ def test_every_option_of_the_other_commands_is_documented(module: str) -> None:
 
 def test_the_rule_in_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What "how to add a rule" shows is a rule: it edits an example so that the text still has its kernel. Its tests pass."""
+    from engine.cuda.edit import edit_program
+    from engine.cuda.load import load_program
     from engine.rules import make_site
-    from engine.source.edit import edit_program
-    from engine.source.load import load_program
     from engine.spec.find import find_spec
     from tests.engine.rules import workbench
 
@@ -183,6 +186,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", page.read_text()):
         if "://" in target:
             continue
+        if target.startswith(
+            "../../actions/workflows/"
+        ):  # a badge: GitHub's page of a workflow, seen from the repository's
+            assert (ROOT / ".github" / "workflows" / target.split("/")[4]).is_file(), f"{page.name}: {target}"
+            continue
         name, _, anchor = target.partition("#")
         there = page.parent / name if name else page
         assert there.exists(), f"{page.name}: {target}"
@@ -197,8 +205,8 @@ def test_toml_in_the_documents_is_toml(page: Path) -> None:
 
 
 def test_documents_name_only_targets_that_make_has() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
-    named = {t for page in PAGES for t in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text(), re.M)}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {t for page in PAGES for t in re.findall(r"(?:^|`)make ([a-z-]+)\b", page.read_text(), re.M)}
     assert {"demo", "test"} <= named
     assert named <= targets
 

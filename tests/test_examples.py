@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.cuda.load import load_program
+from engine.cuda.parse import parse
 from engine.evaluate.build import Builder
-from engine.machine import Machine, make_machine
 from engine.model import Outcome, Program
-from engine.source.load import load_program
-from engine.source.parse import parse
+from engine.run.machine import Machine, make_machine
 from engine.spec.data import buffer_elements, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.find import find_spec
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from tests.runtime import with_runtime
 
 ROOT = Path(__file__).resolve().parent.parent

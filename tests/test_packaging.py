@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
+import importlib.util
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOWNLOAD_LIMIT = 150_000_000  # bytes: what the hook's environment may download
 # Heavy parts that only an extra may bring.
-NOT_IN_BASE = {"cupy-cuda13x", "nvidia-cuda-nvcc", "nvidia-nvvm", "ziglang", "torch"}
+NOT_IN_BASE = {"matplotlib", "cupy-cuda13x", "nvidia-cuda-nvcc", "nvidia-nvvm", "ziglang", "torch"}
 
 
 def _name(requirement: str) -> str:
@@ -56,7 +60,7 @@ def _base_closure() -> set[str]:
 
 def test_base_installation_brings_no_heavy_part() -> None:
     closure = _base_closure()
-    assert closure >= {"numpy", "cuda-bindings", "nvidia-cuda-nvrtc", "tree-sitter-cuda"}
+    assert closure >= {"numpy", "nvidia-cuda-nvrtc", "tree-sitter-cuda", "jinja2", "openai"}
     assert not closure & NOT_IN_BASE
 
 
@@ -135,3 +139,84 @@ def test_licence_is_shipped() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert "Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_every_hint_names_our_own_distribution() -> None:
+    """`optiml` on the package index is somebody else's project: a hint that names it installs a stranger's package."""
+    ours = PROJECT["project"]["name"]
+    assert ours == "optiml-cuda"
+    extras = "|".join(PROJECT["project"]["optional-dependencies"])
+    wrong = []
+    for folder in ("engine", "bot", "action", "hooks", "optiml_cuda", "docs", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix not in (".py", ".md", ".yml", ".jinja", ".toml"):
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                named = re.findall(rf"([\w.-]+)\[(?:{extras})[\],]", line) + re.findall(
+                    r"pip install '?(optiml[\w-]*)", line
+                )
+                wrong += [
+                    f"{path.relative_to(ROOT)}:{number}" for name in named if name.startswith("opti") and name != ours
+                ]
+    assert wrong == []
+
+
+def test_the_public_package_is_documented_by_what_runs() -> None:
+    import optiml_cuda
+
+    done = doctest.testmod(optiml_cuda)
+    assert (done.failed, done.attempted >= 4) == (0, True)
+    for name in optiml_cuda.__all__:
+        assert getattr(optiml_cuda, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        _ = optiml_cuda.optimise
+
+
+@pytest.mark.parametrize("command", ["optiml", "optiml-check", "optiml-quick", "optiml-action"])
+@pytest.mark.parametrize("where", ["working folder", "PYTHONPATH"])
+def test_a_module_of_our_packages_name_does_not_stand_in_our_way(tmp_path: Path, command: str, where: str) -> None:
+    for name in ("engine", "bot", "action", "hooks"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    scripts = PROJECT["project"]["scripts"]
+    module, _, function = scripts[command].partition(":")
+    path = [str(ROOT)] if where == "working folder" else [str(tmp_path), str(ROOT)]
+    argument = "--version" if command == "optiml" else "--help"
+    code = (
+        f"import sys; from {module} import {function}; sys.argv = [{command!r}, {argument!r}]; sys.exit({function}())"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrong module" not in done.stdout + done.stderr
+
+
+def test_the_public_package_costs_nothing_to_import() -> None:
+    code = "import sys; import optiml_cuda; print([m for m in sys.modules if m.partition('.')[0] in ('engine', 'numpy', 'bot')])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_archives_hold_the_packages_and_nothing_else(tmp_path: Path) -> None:
+    """Built from the tracked files by this environment's setuptools; `make release-check` also uses the wheel."""
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists() or int(version("setuptools").partition(".")[0]) < 77:
+        pytest.skip("uv or a new enough setuptools is not installed")
+    specification = importlib.util.spec_from_file_location("release_check", ROOT / ".ci" / "release_check.py")
+    assert specification is not None
+    assert specification.loader is not None
+    check = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(check)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for path in listed.splitlines():
+        if not path.startswith(("benchmarks/", "docs/")) and (ROOT / path).is_file():
+            target = tmp_path / "source" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, target)
+    (tmp_path / "source" / "engine" / "stray.py").write_text("")
+    project = PROJECT["project"]["version"]
+    archives = check.build(tmp_path / "dist", project, "--no-build-isolation", source=tmp_path / "source")
+    assert check.contents(*archives) == ["in the wheel, and not in the repository: engine/stray.py"]

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import profile_rate
 from engine.model import Binary, LaunchConfig
 from engine.profile import ncu
-from engine.profile.model import CHEAP, ProfileRequest
+from engine.profile.counters import CHEAP, ProfileRequest
 from tests.engine.profile.fake_ncu import profiler, spec
 
 

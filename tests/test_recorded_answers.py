@@ -50,7 +50,7 @@ def test_a_draft_becomes_lines_of_a_batchs_output(packed, tmp_path):
     assert (line["label"], line["about"], line["round"]) == ("propose/aaaa/0/0", "original", 1)
     answer_set.write_responses(tmp_path / "responses.jsonl", {line["custom_id"]: line})
     from engine.llm.batch import BatchClient
-    from engine.llm.model import ChatRequest, Message
+    from engine.llm.chat import ChatRequest, Message
 
     client = BatchClient(tmp_path, answer_set.MODEL)
     answer = client.complete(ChatRequest((Message("user", "x"),), "propose/aaaa/0/0"))

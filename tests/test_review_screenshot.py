@@ -26,7 +26,7 @@ def test_the_review_and_its_charts_are_drawn(tmp_path: Path) -> None:
     dom = drawn(review_body(REVIEWS["measured"]()), tmp_path)
     assert title(dom) == "drawn"
     assert dom.count('aria-roledescription="xychart"') == 2
-    assert dom.count("</table>") == 5
+    assert dom.count("</table>") == 6
     assert "Measured speedup by step" in dom
 
 

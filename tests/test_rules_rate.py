@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import rules_gain, rules_rate
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,15 +18,24 @@ import pytest
 from benchmarks import store
 from benchmarks.counters import StoredCounters
 from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight, SharedMachine
-from engine.evaluate.model import Evaluator
-from engine.front.client import Front
+from engine.builders.builders import Front
+from engine.evaluate.evaluator import Evaluator
 from engine.model import Binary, LaunchConfig, Resources
-from engine.profile.model import CHEAP, FULL, Counter, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
+from engine.profile.counters import (
+    CHEAP,
+    FULL,
+    Counter,
+    MetricSet,
+    Profile,
+    ProfileFailure,
+    ProfileRequest,
+    StepProfile,
+)
 from engine.profile.service import BATCH, Answer, Priority, ProfileService
-from engine.search.insight import Insight
 from engine.search.journal import Journal
 from engine.search.loop import Search
-from engine.search.parts import Observation
+from engine.search.participants import Observation
+from engine.search.profiling import Insight
 from engine.search.progress import Budget
 from engine.search.reward import Proxies
 from engine.search.tree import Tree

@@ -20,15 +20,15 @@ from benchmarks import (
     sidebyside,
 )
 from benchmarks.bench import Place
+from engine.cuda.load import load_program
+from engine.cuda.parse import parse
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
-from engine.machine import make_machine
-from engine.optimize import Coverage
 from engine.predict.targets import figures_for
+from engine.run.machine import make_machine
+from engine.run.optimization import Coverage
 from engine.search.journal import Entry, Journal
 from engine.search.tree import Strategy
-from engine.source.load import load_program
-from engine.source.parse import parse
 from engine.spec.data import buffer_elements
 from engine.spec.find import find_spec
 from tests.engine.search import fakes

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.commands.options import add_format, print_json
 from engine.errors import UsageError
 
+SCHEMA = "optiml.bench/1"
 INCOMPLETE = 4  # exit code: rows are missing; the same command with --resume goes on
 
 
@@ -40,6 +42,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the records are (default: benchmarks/results)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="the project's checkout (default: this package's)")
+    add_format(parser)
     parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what --gpus starts for each row
 
 
@@ -50,6 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     bench: Any = importlib.import_module("benchmarks.bench")
     tables: Any = importlib.import_module("benchmarks.tables").TABLES
     if not arguments.names:
+        if arguments.format == "json":
+            print_json(SCHEMA, tables=[{"name": name, "title": table.title} for name, table in tables.items()])
+            return 0
         width = max(map(len, tables))
         for name, table in tables.items():
             print(f"{name.ljust(width)}  {table.title}")
@@ -96,7 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
         for ledger in ledgers:
             left_s = None if limit_s is None else limit_s - (time.monotonic() - begin)
             ended.append(bench.run(ledger, limit_s=left_s))
-    for (table, _), progress in zip(chosen, ended, strict=True):
+    if arguments.format == "json":
+        print_json(SCHEMA, records=[_plain(progress) for progress in ended])
+    for (table, _), progress in zip(chosen, ended, strict=True) if arguments.format == "text" else ():
         _show(table, progress)
     if any(progress.missing or progress.failed for progress in ended):
         missed, failed = (sum(len(getattr(p, what)) for p in ended) for what in ("missing", "failed"))
@@ -120,6 +128,16 @@ def _again(arguments: Sequence[str], *, rest: bool) -> str:
         for i in reversed(named):
             del kept[i : i + 1 + (kept[i] == "--only")]
     return shlex.join(["optiml", *kept, "--resume"])
+
+
+def _plain(progress: Any) -> dict[str, Any]:
+    """A table's record, where it is, and the rows that it lacks."""
+    return {
+        "path": progress.path,
+        "record": progress.record,
+        "missing": list(progress.missing),
+        "failed": list(progress.failed),
+    }
 
 
 def _show(table: Any, progress: Any) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import contextlib
+import importlib.util
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from engine.commands.options import add_format, print_json
 
 _TOOL_S = 1.5  # a tool that does not give its version by then counts as broken
 
@@ -31,22 +35,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="say what this machine has, what is missing, and how to get it",
         description="Say which of the parts that OptiML uses this machine has, what each missing one costs, and how to get it.",
     )
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: the same for programs (default: text)"
-    )
+    add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the parts. Exit code 0 when kernels can be screened on the CPU here, 1 when not even that."""
-    import json
-    from dataclasses import asdict
-
     parts = examine()
     ready = all(part.found for part in parts if part.name in _NEEDED)
     measured = ready and all(part.found for part in parts if part.name in _FOR_GPU)
     if arguments.format == "json":
-        document = {"version": 1, "screens": ready, "measures": measured, "parts": [asdict(part) for part in parts]}
-        print(json.dumps(document, indent=2))
+        found = [asdict(part) for part in parts]
+        print_json("optiml.doctor/1", version=1, screens=ready, measures=measured, parts=found)
         return 0 if ready else 1
     from rich.text import Text
 
@@ -96,9 +95,9 @@ def examine() -> tuple[Part, ...]:
 
 
 def _gpu() -> tuple[Part, ...]:
-    import contextlib
-
     import pynvml
+
+    from engine.compile.toolkit import requirement, toolkit
 
     costs = "kernels are screened on the CPU and speed is predicted, nothing is measured"
     try:
@@ -117,26 +116,27 @@ def _gpu() -> tuple[Part, ...]:
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-    # Cubins of CUDA 13 load on drivers for CUDA 13 only.
-    enough = cuda >= 13000
+    # A driver loads machine code of its own major version and of earlier ones.
+    chosen, command = toolkit().major, f"pip install '{requirement(cuda // 1000)}'"
     return (
         Part("GPU", bool(names), ", ".join(names) or "none", costs),
         Part(
             "driver",
-            enough,
+            cuda // 1000 >= chosen,
             driver,
-            "the machine code made here needs a driver for CUDA 13",
-            "Install driver 580 or newer",
+            f"the machine code made here needs a driver for CUDA {chosen}",
+            "Install driver 580 or newer" + (f", or: {command}" if cuda // 1000 == 12 else ""),
         ),
     )
 
 
 def _cupy() -> Part:
     import importlib.metadata
-    import importlib.util
+
+    from engine.compile.toolkit import for_driver
 
     if importlib.util.find_spec("cupy") is None:
-        return Part("CuPy", False, "missing", "nothing can run on a GPU", "pip install 'optiml[gpu]'")
+        return Part("CuPy", False, "missing", "nothing can run on a GPU", f"pip install '{for_driver()}'")
     for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
         try:
             return Part("CuPy", True, importlib.metadata.version(name))
@@ -146,24 +146,24 @@ def _cupy() -> Part:
 
 
 def _nvrtc() -> Part:
-    from cuda.bindings import nvrtc
+    from engine.compile.program import nvrtc_version
+    from engine.compile.toolkit import include_folders
+    from engine.errors import OptimlError
 
-    costs, get = "nothing can be compiled", "pip install nvidia-cuda-nvrtc cuda-bindings"
+    costs = "nothing can be compiled"
     try:
-        error, major, minor = nvrtc.nvrtcVersion()
-    except (RuntimeError, OSError) as problem:
-        return Part("NVRTC", False, str(problem).splitlines()[0][:120], costs, get)
-    from engine.compile.cubin import include_folders
-
+        major, minor = nvrtc_version()
+    except OptimlError as problem:
+        return Part("NVRTC", False, problem.what[:120], costs, problem.do)
     if not include_folders():
         return Part("NVRTC", False, f"{major}.{minor} without CUDA's headers", costs, "pip install nvidia-cuda-runtime")
-    return Part("NVRTC", int(error) == 0, f"{major}.{minor}", costs, get)
+    return Part("NVRTC", True, f"{major}.{minor}", costs)
 
 
 def _nvcc() -> Part:
     from engine.compile.cubin import find_tool
 
-    costs, get = "code that includes <cub/cub.cuh> or Thrust cannot be compiled", "pip install 'optiml[nvcc]'"
+    costs, get = "code that includes <cub/cub.cuh> or Thrust cannot be compiled", "pip install 'optiml-cuda[nvcc]'"
     return _tool("nvcc", find_tool("nvcc"), r"V(\d+[.\d]*)", costs, get)
 
 
@@ -175,7 +175,7 @@ def _nvdisasm() -> Part:
 
 
 def _bubblewrap() -> Part:
-    from engine import sandbox
+    from engine.process import sandbox
 
     works, why = sandbox.available()
     path = sandbox.find_bwrap()
@@ -190,7 +190,7 @@ def _compiler() -> tuple[Part, ...]:
     from engine.cpu import toolchain
 
     costs = "kernels cannot be screened without a GPU"
-    get = "Install g++ or clang++, or 'pip install optiml[zig]'"
+    get = "Install g++ or clang++, or 'pip install optiml-cuda[zig]'"
     there = toolchain.find_toolchain()  # what screening uses, which looks beyond PATH
     if there is not None and there.kind != "zig":
         path = there.argv[0]
@@ -221,10 +221,6 @@ def _ncu() -> Part:
 
 
 def _counters() -> Part:
-    import os
-    import re
-    from pathlib import Path
-
     costs = "ncu may not read counters"
     get = "Load the driver with NVreg_RestrictProfilingToAdminUsers=0"
     try:
@@ -254,10 +250,6 @@ def _sanitizer() -> Part:
 
 
 def _endpoint() -> Part:
-    import importlib.util
-    import os
-    from urllib.parse import urlsplit
-
     base, key = os.environ.get("OPENAI_BASE_URL", ""), os.environ.get("OPENAI_API_KEY", "")
     costs, get = (
         "edits come from rules and the tuner alone",
@@ -274,14 +266,16 @@ def _endpoint() -> Part:
     said = f"{host}, {'a key is set' if key else 'no key is set'}"
     if importlib.util.find_spec("openai") is None:
         return Part(
-            "model endpoint", False, f"{said}, but the package 'openai' is missing", costs, "pip install 'optiml[llm]'"
+            "model endpoint",
+            False,
+            f"{said}, but the package 'openai' is missing",
+            costs,
+            "pip install 'optiml-cuda[llm]'",
         )
     return Part("model endpoint", True, f"{said} (not tried)")
 
 
 def _tool(name: str, path: Path | None, pattern: str, costs: str, get: str) -> Part:
-    import re
-
     if path is None:
         return Part(name, False, "missing", costs, get)
     said = _output([str(path), "--version"])

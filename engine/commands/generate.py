@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from pathlib import Path
 
+from engine.commands.again import again, go_on
+from engine.commands.optimize import check_machine, parse_budget
 from engine.commands.options import add_llm, add_machine, add_profile, llm_settings, machine_of, parse_proposers
 from engine.errors import UsageError
+from engine.process.interrupt import Interrupt
 
 WAITING = 4  # exit code: questions wait in the batch folder for their answers
 
@@ -62,9 +66,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when a kernel was written, 1 when none agrees with the reference, 4 when questions wait."""
-    from engine.commands.optimize import check_machine, parse_budget
+    from engine.generate.generation import GenerateOptions, Told, generate, sentence_of
     from engine.generate.oracle import read_reference
-    from engine.generate.run import GenerateOptions, Told, generate, sentence_of
     from engine.generate.strategies import chosen
     from engine.llm.batch import REQUESTS, RESPONSES
 
@@ -80,29 +83,32 @@ def run(arguments: argparse.Namespace) -> int:
     settings = llm_settings(arguments)
     work = arguments.work or Path(".optiml") / f"generate-{_slug(sentence)}"
 
-    from engine.config import load_config
+    from engine.cuda.load import repository_root
     from engine.report.generation import Screen, print_generation
     from engine.search.progress import Budget
-    from engine.source.load import repository_root
+    from engine.settings.config import load_config
 
     config, _ = load_config(repository_root(Path.cwd() / "any"))
     quiet = arguments.format == "json"
+    interrupt = budget.interrupt if budget is not None else Interrupt()
     screen = Screen(budget or Budget(), quiet=quiet)
-    machine = machine_of(arguments)
+    machine = None
     try:
         options = GenerateOptions(
             sentence=arguments.sentence.strip(), llm=settings, work=work.resolve(), reference=reference, out=out, budget=budget,
             strategies=strategies, seeds=arguments.seeds, repairs=arguments.repairs, seed=arguments.seed, proposers=proposers,
             guardrails=config.guardrails, targets=config.targets, profile=arguments.profile,
-            command=("optiml", *sys.argv[1:]),
+            command=("optiml", *sys.argv[1:]), interrupt=interrupt,
         )  # fmt: skip
-        with screen:
+        with interrupt.heard(), screen:
+            machine = machine_of(arguments)
             told = Told(screen.step, screen.draft, screen.reference, screen.progress)
             result = generate(options, machine, told)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_left(work)) from None
+        raise KeyboardInterrupt(_left(arguments, work)) from None
     finally:
-        machine.close()
+        if machine is not None:
+            machine.close()
     if result is None:
         assert settings.batch is not None
         print(
@@ -115,17 +121,23 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(result.to_json())
     else:
         print_generation(result, work)
+    if interrupt.asked and result.written:
+        raise KeyboardInterrupt(f"go on with: {shlex.join(['optiml', 'optimize', result.written])}")
+    if interrupt.asked:
+        raise KeyboardInterrupt(_left(arguments, work))
     return 0 if result.written else 1
 
 
-def _left(work: Path) -> str:
-    """What an interrupted run leaves: answers that were paid for."""
+def _left(arguments: argparse.Namespace, work: Path) -> str:
+    """What an interrupted run leaves: answers that were paid for, and the command that uses them."""
     from engine.llm.session import EXCHANGES
 
     answers = work / EXCHANGES
     if not answers.is_file() or not answers.stat().st_size:
         return "nothing was written"
-    return f"no kernel was written; the answers so far can be used again: --llm replay:{answers}"
+    if arguments.llm:  # a batch goes on by itself, a replay has its answers
+        return f"no kernel was written; {go_on(arguments)}"
+    return f"no kernel was written; the answers so far are used again by: {again(arguments, add=('--llm', f'replay:{answers}'))}"
 
 
 def _free(out: Path | None) -> Path | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from engine.errors import MachineError, OptimlError, UsageError
+from engine.commands.options import print_json
+from engine.commands.targets import Target, parse_targets
+from engine.errors import OptimlError, UsageError
 
 if TYPE_CHECKING:
-    from engine.model import Program
+    from engine.run.ready_spec import SpecMaker
     from engine.spec.draft import Draft
 
 
@@ -21,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="draft the kernel spec of a file",
         description="Draft the spec of one kernel, say what was assumed, and print it or write it.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
+    parser.add_argument("file", metavar="FILE[:KERNEL]", help="the .cu file, and which kernel of it")
     parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several")
     parser.add_argument(
         "--write",
@@ -30,9 +31,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--format",
-        choices=("comments", "toml"),
+        choices=("comments", "toml", "json"),
         default="comments",
-        help="lines above the kernel, or an optiml.toml beside the file (default: comments)",
+        help="lines above the kernel, or an optiml.toml beside the file; json: the lines and what is said of them (default: comments)",
     )
     parser.add_argument(
         "--static",
@@ -42,114 +43,99 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 for a complete draft, 1 where something is missing. Raises UsageError, SourceError, SpecError."""
-    if arguments.file.is_dir():
-        raise UsageError("is a folder", str(arguments.file), "name one .cu file")
-    if not arguments.file.is_file():
-        raise UsageError("no such file", str(arguments.file), "check the path")
+    """Exit code 0 for a draft that `optimize` takes, 1 for one with gaps or that is refused. Raises UsageError, SourceError, SpecError."""
+    (target,) = parse_targets([arguments.file], arguments.kernel)
+    if target.file.is_dir():
+        raise UsageError("is a folder", target.shown, "name one .cu file")
 
-    from engine.source.load import load_program, repository_root
-    from engine.spec.draft import draft
-    from engine.spec.find import described
+    from engine.capture.recorded_spec import recorded_spec
+    from engine.cuda.load import repository_root
+    from engine.process.sandbox import sandbox
+    from engine.report.terminal import Live
+    from engine.run.ready_spec import Known, SpecMaker
+    from engine.run.spec_writing import write_spec
+    from engine.search.progress import Budget
+    from engine.spec.find import described, project_options
+    from engine.spec.gaps import assumptions, proposal
 
-    file = arguments.file.resolve()
-    root = repository_root(file)
-    program = load_program(file)
-    name = _kernel(program, arguments.kernel, str(arguments.file))
+    root = repository_root(target.file)
+    name = _kernel(target)
     if arguments.write:
-        there = described(root, file).get(name.partition("<")[0].strip())
+        there = described(root, target.file).get(name.partition("<")[0].strip())
         if there:
             raise UsageError(f"'{name}' has a spec already", there, "edit that one, or delete it first")
-    form = {"form": arguments.format, "toml_file": file.name}
-    made = draft(program, name, **form)
-    if not arguments.static and all(a.type != "struct:1" for a in made.spec.arguments):
-        probed = _probed(program, made, root, name, form)
-        made = probed or made
-    if arguments.write:
-        path = _write(file, program, made, arguments.format)
+    maker = SpecMaker(root, sandbox(False), recorded=recorded_spec, static=arguments.static)
+    known = Known(name, project_options(root, target.file))
+    form: Literal["comments", "toml"] = "toml" if arguments.format == "toml" else "comments"
+    with Live(
+        Budget(), "reading the source, running the kernel to see its buffers", quiet=arguments.format == "json"
+    ) as live:
+        made, _, notes = maker.drafted(target.file, known, form=form)
+        live.phase("validating the draft")
+        refused = "" if made.missing or arguments.static else _refusal(maker, target, name, made)
+    missing = [(gap, proposal(gap, made.text, made.spec.time[0].sizes)) for gap in made.missing]
+    path = write_spec(target.file, made.spec.kernel, made.text, form) if arguments.write else None
+    if arguments.format == "json":
+        gaps = [{"what": str(gap), "line": line} for gap, line in missing]
+        print_json(
+            "optiml.init/1", file=target.shown, kernel=name, text=made.text, missing=gaps, refused=refused,
+            assumed=assumptions(made.text), notes=notes, validated=not arguments.static, written=path,
+        )  # fmt: skip
+        return 1 if made.missing or refused else 0
+    for note in notes:
+        print(note, file=sys.stderr)
+    if path is not None:
         print(f"wrote {path}", file=sys.stderr)
     else:
         sys.stdout.write(made.text)
-    for what in made.missing:
-        print(f"missing: {what}", file=sys.stderr)
-    if not made.missing:
-        print(f"check what is marked as assumed, then run 'optiml optimize {arguments.file}'", file=sys.stderr)
-    return 1 if made.missing else 0
+    for gap, line in missing:
+        print(f"missing: {gap}{f'; write: {line}' if line else ''}", file=sys.stderr)
+    for assumed in assumptions(made.text):
+        if "template arguments" in assumed:
+            print(assumed, file=sys.stderr)  # another instance may be the one that matters
+    if refused:
+        print(f"optimize refuses this draft: {refused}", file=sys.stderr)
+    elif not made.missing:
+        check = "not run (--static); " if arguments.static else ""
+        print(f"{check}check what is marked as assumed, then run 'optiml optimize {target.shown}'", file=sys.stderr)
+    return 1 if made.missing or refused else 0
 
 
-def _kernel(program: Program, wanted: str | None, file: str) -> str:
-    from engine.source.parse import parse
+def _kernel(target: Target) -> str:
+    from engine.cuda.parse import parse
 
-    names = [k.qualified for k in parse(program.data, program.kernel_file).kernels]
-    if wanted is not None:
-        return wanted
+    names = [k.qualified for k in parse(target.file.read_bytes(), target.shown).kernels]
+    if target.kernel is not None:
+        return target.kernel
     if len(names) == 1:
         return names[0]
     if not names:
-        raise UsageError("holds no kernel (no __global__ function)", file, "name a file with a kernel")
-    raise UsageError(f"has several kernels: {', '.join(names)}", file, "name one with --kernel")
+        raise UsageError("holds no kernel (no __global__ function)", target.shown, "name a file with a kernel")
+    raise UsageError(f"has several kernels: {', '.join(names)}", target.shown, "name one as FILE:KERNEL")
 
 
-def _probed(program: Program, made: Draft, root: Path, name: str, form: dict[str, str]) -> Draft | None:
-    """The draft with extents measured on the CPU; None, with the reason on stderr, where the kernel cannot run here."""
-    import tempfile
+def _refusal(maker: SpecMaker, target: Target, name: str, made: Draft) -> str:
+    """Why `optimize` would not take the draft: it is read and validated as a search does it; "" where it would."""
+    from engine.cuda.load import load_program, repository_root
+    from engine.run.machine import make_machine
+    from engine.spec.gaps import lines_of
 
-    from engine.cpu import CpuMachine
-    from engine.folders import cache_folder
-    from engine.sandbox import sandbox
-    from engine.spec.draft import draft
-    from engine.spec.probe import CpuProbe
-
-    with tempfile.TemporaryDirectory(prefix="optiml-") as scratch:
-        try:
-            machine = CpuMachine(cache_folder() / "cpu", sandbox=sandbox(False), scratch=Path(scratch))
-            probe = CpuProbe(program, made.spec, machine, root)
-            return draft(program, name, probe=probe.touched, moved=probe.moved, roles=probe.roles, **form)
-        except OptimlError as error:
-            print(f"sizes are read from the text alone: {error}", file=sys.stderr)
-            return None
-
-
-def _write(file: Path, program: Program, made: Draft, form: str) -> Path:
-    """Puts the draft above the kernel, or at the end of the optiml.toml beside the file. Raises MachineError."""
-    from engine.source.edit import apply
-    from engine.source.model import Edit, Span
-    from engine.source.parse import parse
-    from engine.spec.tables import SPEC_NAME
-
-    if form == "toml":
-        path = file.with_name(SPEC_NAME)
-        before = path.read_bytes() if path.exists() else b""
-        gap = b"" if not before else b"\n" if before.endswith(b"\n") else b"\n\n"
-        after = before + gap + made.text.encode()
-    else:
-        path, before = file, program.data
-        unit = parse(program.data, program.kernel_file)
-        start = before.rfind(b"\n", 0, unit.kernel(made.spec.kernel).span.start) + 1
-        if start == 0 and unit.bom:
-            start = 3
-        after = apply(before, [Edit(Span(start, start), made.text)])
-    _replace(path, after)
-    return path
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replaces a file's contents at once: a full disk leaves the old ones."""
-    import os
-    import shutil
-    import tempfile
-
-    temporary = ""
+    lines = "".join(f"// optiml: {line}\n" for key, line in lines_of(made.text).items() if key != "file")
+    machine = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        if path.exists():
-            shutil.copymode(path, temporary)
-        else:
-            os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise MachineError(f"cannot be written ({error.strerror})", str(path), "check its permissions") from None
+        spec = maker.read_back(target.file, name, lines)
+        machine = make_machine()
+        program = load_program(
+            target.file, kernels=[s.kernel for s in spec.steps], include=spec.compile.include, unit=spec.compile.unit
+        )
+        evaluator = machine.evaluator(spec, repository_root(target.file), None)
+        try:
+            evaluator.open(program)
+        finally:
+            evaluator.close()
+    except OptimlError as error:
+        return str(error)
+    finally:
+        if machine is not None:
+            machine.close()
+    return ""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.commands.options import add_format, print_json
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from engine.llm.memory import Memory
+    from engine.llm.lesson_store import Memory
+
+SCHEMA = "optiml.memory/1"
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,6 +35,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--repository", type=Path, metavar="DIR", help="whose lessons (default: the repository around this folder)"
     )
     parser.add_argument("--all", action="store_true", help="the lessons of every repository")
+    add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("needs a file", f"memory {arguments.action}", "name the file of JSON lines")
     if not wants and arguments.lines is not None:
         raise UsageError("takes no file", f"memory {arguments.action} {arguments.lines}", "leave it away")
+    from engine.cuda.load import repository_root
+    from engine.llm.lesson_store import Memory
     from engine.llm.lessons import default_path
-    from engine.llm.memory import Memory
-    from engine.source.load import repository_root
 
     path = arguments.memory_file or default_path()
     if not path.is_file() and arguments.action != "import":
@@ -51,19 +56,28 @@ def run(arguments: argparse.Namespace) -> int:
     memory = Memory(path)
     try:
         if arguments.action == "list":
-            _list(memory, repository)
-        elif arguments.action == "export":
-            print(f"{memory.export(arguments.lines, repository)} lessons in {arguments.lines}")
+            _list(memory, repository, arguments.format)
+            return 0
+        if arguments.action == "export":
+            count, said = memory.export(arguments.lines, repository), f"lessons in {arguments.lines}"
         elif arguments.action == "import":
-            print(f"{memory.load(arguments.lines, repository)} lessons taken over")
+            count, said = memory.load(arguments.lines, repository), "lessons taken over"
         else:
-            print(f"{memory.forget(repository)} lessons forgotten")
+            count, said = memory.forget(repository), "lessons forgotten"
+        if arguments.format == "json":
+            print_json(SCHEMA, action=arguments.action, count=count)
+        else:
+            print(f"{count} {said}")
     finally:
         memory.close()
     return 0
 
 
-def _list(memory: Memory, repository: str | None) -> None:
+def _list(memory: Memory, repository: str | None, form: str) -> None:
+    if form == "json":
+        lessons = [{**asdict(lesson), "sentence": lesson.sentence} for lesson in memory.lessons(repository)]
+        print_json(SCHEMA, action="list", count=len(lessons), lessons=lessons)
+        return
     from rich.markup import escape
     from rich.table import Table
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.commands.again import go_on
 from engine.commands.options import (
+    add_cluster,
     add_llm,
     add_machine,
     add_profile,
@@ -17,12 +22,18 @@ from engine.commands.options import (
     machine_of,
     parse_proposers,
 )
-from engine.errors import UsageError
+from engine.commands.targets import Target, parse_targets
+from engine.errors import MachineError, OptimlError, UsageError
+from engine.process.interrupt import Interrupt
 
 if TYPE_CHECKING:
-    from engine.llm.lessons import MemorySettings
+    from engine.commands.one_kernel import KernelRun
+    from engine.llm.session import LlmSettings
+    from engine.run.machine import Machine
+    from engine.run.result import OptimizationResult
     from engine.search.progress import Budget
 
+RESULTS = "optiml.results/1"
 WAITING = 4  # exit code: prompts wait in the batch folder for their answers
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -32,10 +43,18 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "optimize",
         help="search for a faster version of a kernel",
-        description="Search for a faster version of one kernel, and write a patch where one was found.",
+        description="Search for a faster version of each kernel named, and write a patch where one was found. A kernel without "
+        "a spec gets one: from a recorded launch, else drafted from the source.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
-    parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several with a spec")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE[:KERNEL]", help="CUDA files, one kernel of each or all, and folders of them"
+    )
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel of the file; as FILE:NAME")
+    parser.add_argument(
+        "--write-spec",
+        action="store_true",
+        help="write a drafted spec above its kernel (default: it counts for this run)",
+    )
     parser.add_argument(
         "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is candidates (default: 60s)"
     )
@@ -54,7 +73,16 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add_profile(parser)
     parser.add_argument("--no-proxies", action="store_true", help="reward time alone, not what counters say beside it")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
+    earlier = parser.add_mutually_exclusive_group()
+    earlier.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in the output folder within this budget (default: with this budget on top, where program, "
+        "spec and seed are the same)",
+    )
+    earlier.add_argument(
+        "--fresh", action="store_true", help="begin anew; the run in the output folder is kept under another name"
+    )
     parser.add_argument(
         "--proposers", default="rules", metavar="LIST", help="who proposes edits, of rules, tuner, llm (default: rules)"
     )
@@ -69,6 +97,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--memory-across", action="store_true", help="also tell lessons of other repositories")
     add_machine(parser)
+    add_cluster(parser)
     model = add_llm(parser, concurrency=2, plan="makes plans that the model writes as code (default: no plans)")
     model.add_argument(
         "--llm-judge",
@@ -85,51 +114,23 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 whether something was found or not; what is refused raises."""
+    """Exit code 0 whether something was found or not; what is refused raises. Of several kernels, 1 where one failed."""
     budget = parse_budget(arguments.budget)
     check_machine(arguments)
-    if arguments.file.is_dir():
-        raise UsageError("is a folder", where=str(arguments.file), do="name one .cu file")
-    if not arguments.file.is_file():
-        raise UsageError("no such file", where=str(arguments.file), do="check the path")
-
+    targets = parse_targets(arguments.files, arguments.kernel)
     proposers = parse_proposers(arguments.proposers)
     check_model_is_asked(arguments, proposers)
     settings = llm_settings(arguments) if "llm" in proposers else None
 
-    machine = machine_of(arguments, ahead=True)
-    try:  # the device's worker starts beside these imports
-        from engine.config import load_config
-        from engine.optimize import Options, optimize
-        from engine.report.terminal import Live, print_result
-        from engine.source.load import repository_root
-
-        config, _ = load_config(repository_root(arguments.file.resolve()))
-        options = Options(
-            path=arguments.file.resolve(),
-            kernel=arguments.kernel,
-            budget=budget,
-            seed=arguments.seed,
-            out=arguments.out.resolve() if arguments.out else None,
-            resume=arguments.resume,
-            search=arguments.search,
-            profile=arguments.profile,
-            proxies=not arguments.no_proxies,
-            guardrails=config.guardrails,
-            targets=config.targets,
-            proposers=proposers,
-            llm=settings,
-            memory=_memory(arguments),
-            command=("optiml", *sys.argv[1:]),
-        )
-        with Live(budget, quiet=arguments.format == "json") as live:
-            result, out = optimize(options, machine, live.update)
-    finally:
-        machine.close()
-    if arguments.format == "json":
-        sys.stdout.write(result.to_json())
-    else:
-        print_result(result, out, repository_root(arguments.file.resolve()))
+    try:
+        with budget.interrupt.heard():
+            code = _searched(arguments, targets, budget, proposers, settings)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(go_on(arguments, drop=("--fresh",))) from None
+    if budget.interrupt.asked:  # what was found until then is confirmed, written and printed
+        raise KeyboardInterrupt(go_on(arguments, drop=("--fresh",)))
+    if code:
+        return code
     if settings is not None and settings.batch is not None:
         requests = settings.batch / "requests.jsonl"
         if requests.exists() and requests.stat().st_size:
@@ -137,15 +138,86 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _memory(arguments: argparse.Namespace) -> MemorySettings | None:
-    if not arguments.memory:
-        return None
-    from engine.llm.lessons import MemorySettings, default_path
-    from engine.source.load import repository_root
+def machine_or_cluster(arguments: argparse.Namespace, held: ExitStack) -> Machine:
+    """This machine, or one whose devices are the workers of a cluster."""
+    if arguments.cluster is None:
+        if arguments.workers is not None:
+            raise UsageError("--workers is given without a cluster", do="add --cluster local")
+        return machine_of(arguments, ahead=True)
+    # Dask takes a second to load.
+    from engine.commands.on_cluster import machine_on_cluster
 
-    path = arguments.memory_file or default_path()
-    root = str(repository_root(arguments.file))
-    return MemorySettings(path, root, across=arguments.memory_across, seed=arguments.seed)
+    return held.enter_context(machine_on_cluster(arguments))
+
+
+def _searched(
+    arguments: argparse.Namespace, targets: Sequence[Target], budget: Budget, proposers: tuple[str, ...],
+    settings: LlmSettings | None,
+) -> int:  # fmt: skip
+    from engine.report.terminal import Live
+
+    with ExitStack() as held:
+        with Live(budget, "looking at this machine", quiet=arguments.format == "json"):
+            machine = machine_or_cluster(arguments, held)
+            held.callback(machine.close)
+            # The device's worker starts beside these imports.
+            from engine.commands.one_kernel import KernelRun, all_kernels
+
+            jobs = all_kernels(targets)
+        if len(jobs) > 1 and arguments.out is not None:
+            raise UsageError(
+                f"--out is one folder, and there are {len(jobs)} kernels", do="leave --out away, or name one kernel"
+            )
+        run = KernelRun(arguments, machine, budget, proposers, settings)
+        if len(jobs) > 1:
+            return _each(arguments, run, jobs, budget.interrupt)
+        print_one(arguments, *run.search(jobs[0]))
+        return 0
+
+
+def print_one(arguments: argparse.Namespace, result: OptimizationResult, out: Path, root: Path) -> None:
+    """Print a result as the command line asks for it."""
+    if arguments.format == "json":
+        sys.stdout.write(result.to_json())
+        return
+    from engine.report.terminal import print_result
+
+    print_result(result, out, root)
+
+
+def _each(arguments: argparse.Namespace, run: KernelRun, jobs: Sequence[Target], interrupt: Interrupt) -> int:
+    """Search several kernels, each with the whole budget; one that cannot be searched does not stop the others."""
+    results: list[OptimizationResult] = []
+    failed: list[dict[str, object]] = []
+    codes = set()
+    for number, job in enumerate(jobs, 1):
+        if arguments.format == "text":
+            print(f"[{number}/{len(jobs)}] {job.shown}:{job.kernel}", file=sys.stderr)
+        try:
+            found = run.search(job)
+        except MachineError:
+            raise
+        except KeyboardInterrupt:
+            if not results:
+                raise
+            break
+        except OptimlError as error:
+            codes.add(error.exit_code)
+            failed.append({"file": job.shown, "kernel": job.kernel or "", "error": str(error)})
+            if arguments.format == "text":
+                print(f"optiml: {error}", file=sys.stderr)
+            continue
+        results.append(found[0])
+        if arguments.format == "text":
+            print_one(arguments, *found)
+        if interrupt.asked:
+            break
+    if arguments.format == "json":
+        every = {"schema": RESULTS, "results": [json.loads(r.to_json()) for r in results], "failed": failed}
+        sys.stdout.write(json.dumps(every, indent=2, sort_keys=True) + "\n")
+    elif failed:
+        print(f"{len(results)} of {len(jobs)} kernels searched", file=sys.stderr)
+    return 0 if not failed else 1 if results else max(codes)
 
 
 def check_machine(arguments: argparse.Namespace) -> None:
@@ -157,7 +229,7 @@ def check_machine(arguments: argparse.Namespace) -> None:
 
 
 def parse_budget(text: str) -> Budget:
-    """A Budget from "60s", "1.5m", "1h" or "200" (candidates). Raises UsageError."""
+    """A Budget from "60s", "1.5m", "1h" or "200" (candidates), with an interrupt of its own. Raises UsageError."""
     from engine.search.progress import Budget
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
@@ -166,5 +238,5 @@ def parse_budget(text: str) -> Budget:
             f"'{text}' is no budget", do="write seconds, minutes or hours (60s, 10m, 1h) or candidates (200)"
         )
     if match[2]:
-        return Budget(seconds=float(match[1]) * _UNITS[match[2]])
-    return Budget(candidates=int(match[1]))
+        return Budget(seconds=float(match[1]) * _UNITS[match[2]], interrupt=Interrupt())
+    return Budget(candidates=int(match[1]), interrupt=Interrupt())

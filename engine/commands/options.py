@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
     from engine.llm.session import LlmSettings
-    from engine.machine import Machine
+    from engine.run.machine import Machine
 
+_CHOICE = re.compile(r"(.*invalid choice: '([^']*)') \(choose from (.*)\)", re.DOTALL)
 _PROPOSERS = ("rules", "tuner", "llm")
+
+
+def _meant(names: Sequence[str]) -> str:
+    return f"; did you mean {' and '.join(dict.fromkeys(names))}?" if names else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,13 +32,31 @@ class Parser(argparse.ArgumentParser):
         """As argparse's; what is left over is refused here, where the verb is known and its help can be named."""
         found, left = super().parse_known_args(args, namespace)
         if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}")
+            options = [
+                name for word in left for name in self._near(word.partition("=")[0], self._option_string_actions)
+            ]
+            self.error(f"unrecognized arguments: {' '.join(left)}{_meant(options)}")
         return found, left
 
     def error(self, message: str) -> NoReturn:
         """Ends with exit code 2."""
         said = message.removeprefix("argument ")
+        if match := _CHOICE.fullmatch(said):
+            near = self._near(match[2], re.findall(r"[\w-]+", match[3]))
+            said = f"{match[1]}{_meant(near)}" if near else said
         self.exit(2, f"{self.prog.split()[0]}: {said}; '{self.prog} --help' lists what there is\n")
+
+    @staticmethod
+    def _near(word: str, known: Iterable[str]) -> list[str]:
+        # Only wrong use pays for it.
+        from difflib import get_close_matches
+
+        return get_close_matches(word, list(known), n=1, cutoff=0.65) if word.strip("-") else []
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # As argparse does from Python 3.11.4 on: `optiml --help | true` is no internal error.
+        with suppress(OSError):
+            super()._print_message(message, file)
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +81,36 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Which workers compute."""
+    group = parser.add_argument_group("cluster", "several devices, through Dask (extra 'cluster')")
+    group.add_argument(
+        "--cluster",
+        metavar="ADDR",
+        help="local: a worker a GPU of this machine; or tcp://HOST:PORT, tls://HOST:PORT of a Dask scheduler",
+    )
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="how many of --cluster local (default: one a GPU, else by cores)"
+    )
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """In which form a verb answers."""
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="json: one object and nothing else (default: text)"
+    )
+
+
+def print_json(schema: str, **fields: Any) -> None:
+    """Print one object with its schema."""
+    import json
+
+    sys.stdout.write(json.dumps({"schema": schema, **fields}, indent=2, default=str) + "\n")
+
+
 def machine_of(arguments: argparse.Namespace, *, ahead: bool = False) -> Machine:
     """The machine that the options of `add_machine` ask for; `ahead` as of `make_machine`. Raises MachineError."""
-    from engine.machine import make_machine
+    from engine.run.machine import make_machine
 
     return make_machine(
         device=arguments.device,

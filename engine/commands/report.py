@@ -1,10 +1,12 @@
-"""`optiml report DIR`: one HTML file from a run's output folder."""
+"""`optiml report DIR [DIR]`: one HTML file of a run, or of two runs beside each other."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+
+from engine.commands.options import add_format, print_json
+from engine.errors import MachineError, UsageError
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -12,31 +14,33 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "report",
         help="make one HTML file of a run",
-        description="Make one HTML file of a run of optimize or tune, to be opened anywhere.",
+        description="Make one HTML file of a run of optimize or tune, to be opened anywhere. With two folders: compare two runs of "
+        "optimize.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (default: DIR/report.html)")
+    parser.add_argument(
+        "other", type=Path, nargs="?", metavar="DIR", help="the output folder of a second run, to compare"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the page goes (default: report.html or comparison.html in the last DIR)",
+    )
+    add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; what cannot be read raises."""
-    from engine.errors import MachineError, UsageError
-    from engine.report.page import render, render_tuning
-    from engine.report.read import read_patch, read_result, read_run
-    from engine.result import OptimizationResult
-    from engine.tune.result import TuneResult
+    # numpy and the whole engine behind it; the command line is made without them
+    from engine.report.folder_pages import comparison_page, run_page
 
-    out: Path = arguments.out or arguments.folder / "report.html"
+    folder, other = arguments.folder, arguments.other
+    out: Path = arguments.out or (folder / "report.html" if other is None else other / "comparison.html")
     if out.exists() and not out.is_file():  # the page takes the place of what stands there: of a device too
         kind = "a folder" if out.is_dir() else "no regular file"
         raise UsageError(f"is {kind}", str(out), "name a file with --out")
-    result: Any = read_result(arguments.folder, {"result.json": (OptimizationResult, TuneResult)})
-    if isinstance(result, TuneResult):
-        made = {"best.patch": result.best, "dispatch.patch": result.dispatch}
-        found = {name: read_patch(arguments.folder, name) for name, suggested in made.items() if suggested is not None}
-        text = render_tuning(result, {name: patch for name, patch in found.items() if patch})
-    else:
-        text = render(read_run(arguments.folder))
+    text = run_page(folder) if other is None else comparison_page(folder, other)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(f".{out.name}.part")
@@ -44,5 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         partial.replace(out)
     except OSError as error:
         raise MachineError(f"the page cannot be written: {error.strerror}", str(out), "choose another --out") from None
-    print(out)
+    if arguments.format == "json":
+        print_json("optiml.report/1", page=str(out.resolve()))
+    else:
+        print(out)
     return 0

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import json
+import secrets
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from engine.selftest.run import Verdict
+    from engine.selftest.cases import SelfCase
+    from engine.selftest.runner import Verdict
+
+_ROUNDS = 2  # of the generators: more than 250 attacks
+_SCORES = (("attacks", "attacks refused"), ("honest", "honest edits accepted"))
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -18,7 +25,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "selftest",
         help="check that cheating kernels are refused here and honest ones are not",
-        description="Run known attacks on the verifier and known honest edits through the stages that judge every candidate.",
+        description="Run attacks on the verifier and honest edits through the stages that judge every candidate.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these cases, with wildcards (default: all)")
     parser.add_argument(
@@ -29,6 +36,14 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, each on fresh inputs (default: 1)")
+    parser.add_argument(
+        "--cases", type=Path, metavar="FOLDER", help="run the cases of this folder instead (see docs/selftest.md)"
+    )
+    parser.add_argument(
+        "--generated", action="store_true", help="run newly written cases of all generators instead (see --seed)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the generators (default: another one each time)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
     parser.add_argument("--verbose", action="store_true", help="print every case, not only what went wrong")
     parser.add_argument(
         "--unsafe-no-sandbox", action="store_true", help="run the cases without a sandbox where none can be had"
@@ -37,44 +52,91 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when every case ended as expected, 1 otherwise. Raises UsageError, MachineError."""
-    from engine.machine import make_machine
-    from engine.selftest.cases import Suite, load_cases
-    from engine.selftest.run import run_cases
+    from engine.run.machine import make_machine
+    from engine.selftest.runner import run_cases
 
     if arguments.repeat < 1 or (arguments.jobs is not None and arguments.jobs < 1):
         raise UsageError("--repeat and --jobs must be at least 1")
-    suites: tuple[Suite, ...] = ("attacks", "honest")
-    cases = [
-        case
-        for suite in suites
-        if arguments.suite in (suite, "all")
-        for case in load_cases(suite)
-        if not arguments.names or any(fnmatch.fnmatchcase(case.name, name) for name in arguments.names)
-    ]
-    if not cases:
-        raise UsageError(
-            f"there is no case {' or '.join(map(repr, arguments.names))}", do="leave the names away to run all"
-        )
+    if arguments.cases is not None and arguments.generated:
+        raise UsageError("--cases and --generated exclude each other", do="run one after the other")
+    seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
+    cases = _chosen(arguments, seed)
+    text = arguments.format == "text"
+    verbose = arguments.verbose or arguments.cases is not None
     machine = make_machine(device=arguments.device, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
     try:
         verdicts = run_cases(
-            cases, machine, lambda verdict: _print(verdict, arguments.verbose), rounds=arguments.repeat
+            cases, machine, lambda verdict: _print(verdict, verbose) if text else None, rounds=arguments.repeat
         )
     finally:
         machine.close()
-    path = "the GPU" if machine.mode == "measured" else "the CPU path"
-    for suite, what in (("attacks", "attacks refused"), ("honest", "honest edits accepted")):
+    if text:
+        if arguments.generated:
+            print(f"seed of the generators: {seed}")
+        _print_scores(verdicts, "the GPU" if machine.mode == "measured" else "the CPU path")
+    else:
+        document: dict[str, Any] = {"schema": "optiml.selftest-cases/1", "mode": machine.mode, "arch": machine.arch}
+        if arguments.generated:
+            document["seed"] = seed
+        document["cases"] = [_plain(verdict) for verdict in verdicts]
+        print(json.dumps(document, indent=2))
+    return 0 if all(v.as_expected is not False for v in verdicts) else 1
+
+
+def _chosen(arguments: argparse.Namespace, seed: int) -> list[SelfCase]:
+    """The cases that the options ask for. Raises UsageError."""
+    from engine.selftest.cases import Suite, load_cases
+    from engine.selftest.folder import read_folder
+    from engine.selftest.generators.protocol import generated
+
+    suites: tuple[Suite, ...] = ("attacks", "honest")
+    if arguments.cases is not None:
+        every = read_folder(arguments.cases)
+    elif arguments.generated:
+        every = generated(seed, rounds=_ROUNDS)
+    else:
+        every = tuple(case for suite in suites for case in load_cases(suite))
+    cases = [
+        case
+        for case in every
+        if arguments.suite in (case.suite, "all")
+        and (not arguments.names or any(fnmatch.fnmatchcase(case.name, name) for name in arguments.names))
+    ]
+    if not cases:
+        raise UsageError(
+            f"there is no case {' or '.join(map(repr, arguments.names)) or 'of this suite'}",
+            do="leave the names away to run all",
+        )
+    return cases
+
+
+def _print_scores(verdicts: list[Verdict], path: str) -> None:
+    for suite, what in _SCORES:
         own = [v for v in verdicts if v.case.suite == suite]
         judged = [v for v in own if v.as_expected is not None]
         if own:
             blind = f"; {len(own) - len(judged)} that {path} cannot see were left out" if len(judged) < len(own) else ""
             print(f"{what} on {path}: {sum(v.as_expected is True for v in judged)} of {len(judged)}{blind}")
-    return 0 if all(v.as_expected is not False for v in verdicts) else 1
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    case = verdict.case
+    return {
+        "name": case.name,
+        "idea": case.idea,
+        "original": case.original,
+        "expect": "refused" if case.suite == "attacks" else "accepted",
+        "outcome": None if verdict.outcome is None else str(verdict.outcome),
+        "reason": verdict.reason,
+        "as_expected": verdict.as_expected,
+        "round": verdict.round,
+    }
 
 
 def _print(verdict: Verdict, verbose: bool) -> None:
     if verbose or not verdict.as_expected:
         mark = "as expected" if verdict.as_expected else "UNEXPECTED"
-        print(f"{verdict.case.suite}/{verdict.case.name}: {verdict.outcome}, {mark}: {verdict.reason}", flush=True)
+        ended = "not run" if verdict.outcome is None else verdict.outcome
+        print(f"{verdict.case.suite}/{verdict.case.name}: {ended}, {mark}: {verdict.reason}", flush=True)
         if not verdict.as_expected:
             print(f"optiml: {verdict.case.name}: {verdict.case.idea}", file=sys.stderr)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from engine.commands.options import add_format, print_json
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -16,22 +20,27 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
     parser.add_argument("--tree", action="store_true", help="also print every candidate as a tree")
+    add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; what cannot be read raises."""
-    from engine.generate.result import RESULT, GenerationResult
+    from engine.generate.generation_result import RESULT, GenerationResult
     from engine.report.generation import print_generation
-    from engine.report.read import read_nodes, read_result
+    from engine.report.run_folder import read_nodes, read_result
     from engine.report.terminal import print_result, print_tree
     from engine.report.tuning import print_tuning
-    from engine.result import OptimizationResult
-    from engine.tune.result import TuneResult
+    from engine.run.result import OptimizationResult
+    from engine.tune.tuning_result import TuneResult
 
     folder: Path = arguments.folder
     files: dict[str, tuple[type, ...]] = {"result.json": (OptimizationResult, TuneResult), RESULT: (GenerationResult,)}
     result: Any = read_result(folder, files)
     nodes = read_nodes(folder) if arguments.tree else ()
+    if arguments.format == "json":
+        tree = [asdict(node) for node in nodes] if arguments.tree else None
+        print_json("optiml.show/1", result=json.loads(result.to_json()), tree=tree)
+        return 0
     if isinstance(result, TuneResult):
         print_tuning(result, folder)
     elif isinstance(result, GenerationResult):

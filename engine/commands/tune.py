@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.commands.optimize import check_machine, parse_budget
-from engine.commands.options import add_machine, machine_of
+from engine.commands.again import go_on
+from engine.commands.optimize import check_machine, machine_or_cluster, parse_budget
+from engine.commands.options import add_cluster, add_machine
 from engine.errors import UsageError
+from engine.report.safe_text import clean
 
 if TYPE_CHECKING:
-    from engine.machine import Machine
     from engine.search.progress import Budget
-    from engine.tune.result import TuneResult
+    from engine.tune.tuning_result import TuneResult
 
 _STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
 
@@ -57,6 +59,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
     add_machine(parser)
+    add_cluster(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,19 +81,26 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"'{text[:60]}' {what}", "--param", "write --param BLOCK=64,128,256")
         parameters[name.strip()] = values
 
-    machine = machine_of(arguments, ahead=True)
     try:
-        return _tuned(arguments, budget, parameters, machine)
-    finally:
-        machine.close()
+        with budget.interrupt.heard():
+            _tuned(arguments, budget, parameters)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(go_on(arguments)) from None
+    if budget.interrupt.asked:
+        raise KeyboardInterrupt(go_on(arguments))
+    return 0
 
 
-def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, str], machine: Machine) -> int:
-    from engine.config import load_config
+def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, str]) -> None:
+    from engine.cuda.load import repository_root
+    from engine.report.run_folder import read_result
     from engine.report.terminal import Live
     from engine.report.tuning import print_tuning
-    from engine.source.load import repository_root
-    from engine.tune import TuneOptions, output_folder, tune
+    from engine.run.going_on import settle_tuning
+    from engine.run.template_run import output_folder, tune
+    from engine.settings.config import load_config
+    from engine.tune.tune_options import TuneOptions
+    from engine.tune.tuning_result import TuneResult
 
     config, _ = load_config(repository_root(arguments.file.resolve()))
     options = TuneOptions(
@@ -111,14 +121,25 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
         command=("optiml", *sys.argv[1:]),
     )
     found: list[TuneResult] = []
+    held = ExitStack()
     try:
-        with Live(budget, quiet=arguments.format == "json") as live:
-            tune(options, machine, live.update, found.append)
+        with Live(budget, "looking at this machine", quiet=arguments.format == "json") as live:
+            machine = machine_or_cluster(arguments, held)
+            held.callback(machine.close)
+            live.phase("setting up the template and validating the spec")
+            folder = output_folder(options)
+            options, said, answered = settle_tuning(options, folder, machine)
+            if said and arguments.format == "text":
+                print(clean(said), file=sys.stderr)
+            if answered:
+                found.append(read_result(folder, {"result.json": (TuneResult,)}))
+            else:
+                tune(options, machine, live.update, found.append)
     finally:
+        held.close()
         for result in found:  # there is one where no dispatch code could be written, too
             if arguments.format == "json":
                 sys.stdout.write(result.to_json())
             else:
                 print_tuning(result, output_folder(options))
             sys.stdout.flush()
-    return 0

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.settings.folders import read_regular
+
 _MAGIC = b"OMLC2"
 _LENGTH = struct.Struct("<I")
 _LIMIT_BYTES = 2 << 30  # of all entries together
+_ENTRY_BYTES = 300 << 20  # the largest object of the CPU path, and some
 _PRUNE_EVERY = 256  # writes between two looks at the size
 
 
@@ -22,7 +25,8 @@ class DiskCache:
     """Entries by key: a JSON header and a blob, with a checksum over both.
 
     An entry is written under a temporary name and renamed, so a reader sees a whole one or none. A damaged entry reads
-    as missing and is replaced by the next write. Where the disk is full or not writable the cache turns itself off.
+    as missing and is replaced by the next write; so does a link, a pipe or a device. Where the disk is full or not
+    writable the cache turns itself off.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -34,9 +38,8 @@ class DiskCache:
         """The entry, or None when there is none or it is damaged."""
         if self._folder is None:
             return None
-        try:
-            data = self._path(key).read_bytes()
-        except OSError:
+        data = read_regular(self._path(key), _ENTRY_BYTES)
+        if data is None:
             return None
         digest, payload = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
         if not data.startswith(_MAGIC) or hashlib.sha256(key.encode() + payload).digest() != digest:
@@ -88,7 +91,7 @@ class DiskCache:
         with contextlib.suppress(OSError):
             for path in self._folder.glob("??/*"):
                 with contextlib.suppress(OSError):
-                    status = path.stat()
+                    status = path.lstat()
                     entries.append((status.st_mtime, status.st_size, path))
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries, key=lambda entry: entry[0]):

@@ -13,7 +13,7 @@ from engine.model import Binary, Resources
 
 if TYPE_CHECKING:
     from engine.compile.nvrtc import NvrtcCompiler
-    from engine.sandbox import NoSandbox, Sandbox
+    from engine.process.sandbox import NoSandbox, Sandbox
 
 STANDARDS = ("c++11", "c++14", "c++17", "c++20", "c++23")
 # About the compiler's own switches and its precompiled headers, which the user neither set nor can change.
@@ -64,6 +64,10 @@ class Translation:
 
 class CompileTimeout(CompileError):
     """The compiler did not finish in its time, or died."""
+
+
+class NeedsNvcc(CompileError):
+    """NVRTC refuses the code for what it is, and there is no nvcc: whether it has an error is not known."""
 
 
 class Compiler(Protocol):

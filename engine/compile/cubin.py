@@ -9,17 +9,19 @@ import os
 import shutil
 import struct
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from engine.compile.clocks import clock_reads
+from engine.compile.toolkit import nvidia_folders
 from engine.errors import MachineError, OptimlError
+from engine.process.bounded_output import BoundedOutput
 
 if TYPE_CHECKING:
-    from engine.sandbox import NoSandbox, Sandbox
+    from engine.process.sandbox import NoSandbox, Sandbox
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +30,7 @@ _MAX_DEPTH = 16  # of calls from section to section
 _MAX_HASHED = 1 << 30  # bytes of one hash: sections that name each other are no way to keep us busy
 _FEED_COST = 1024  # what looking at a section counts for beside its bytes
 _NVDISASM_S = 30.0
+_TEXT_BYTES = 128 << 20  # of disassembly: what is more is cut
 _SIZED = 4  # the format of a record of `.nv.info` whose value has a length of its own
 _BOUNDS = (0x05, 0x10)  # EIATTR_MAX_THREADS, EIATTR_REQNTID: x, y and z
 
@@ -89,6 +92,12 @@ class Cubin:
             lasting = self._sections[index].name in (".nv.global", ".nv.global.init")
             total += int(symbol["st_size"]) if lasting and symbol.name.startswith("_ZZ") else 0
         return total
+
+    @cached_property
+    @_reads
+    def clock_reads(self) -> int:
+        """Instructions in all functions that read a clock or a performance counter, or wait."""
+        return sum(clock_reads(section.data()) for name, section in self._by_name.items() if name.startswith(".text."))
 
     @_reads
     def static_shared_bytes(self, entry: str) -> int:
@@ -221,22 +230,8 @@ def find_tool(name: str) -> Path | None:
 
 
 def package_folders(name: str) -> tuple[Path, ...]:
-    """Folders `name` ("bin", "include", "lib") of the CUDA packages from the package index."""
-    import importlib.util
-
-    spec = importlib.util.find_spec("nvidia")
-    roots = list(spec.submodule_search_locations or ()) if spec else []
-    return tuple(path for root in roots for path in sorted(Path(root).glob(f"cu[0-9]*/{name}")) if path.is_dir())
-
-
-def include_folders() -> tuple[Path, ...]:
-    """CUDA's header folders: of the packages, else of an installed toolkit. Empty when there are none."""
-    roots = package_folders("include") or tuple(
-        Path(root, "include")
-        for root in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda")
-        if os.path.isabs(root) and Path(root, "include", "cuda_runtime.h").is_file()
-    )
-    return tuple(path for root in roots for path in (root, root / "cccl") if path.is_dir())
+    """Folders `name` ("bin", "include", "lib") of the packages of CUDA 13 and later."""
+    return nvidia_folders(f"cu[0-9]*/{name}")
 
 
 def disassemble(cubin: bytes, *, sandbox: Sandbox | NoSandbox, line_info: bool = False) -> str:
@@ -255,13 +250,12 @@ def disassemble(cubin: bytes, *, sandbox: Sandbox | NoSandbox, line_info: bool =
         ["/bin/sh", "-c", script, "sh", str(tool), "--print-code", *options],
         readable=[tool.resolve().parent], cpu_s=int(_NVDISASM_S), file_bytes=256 << 20,
     )  # fmt: skip
-    with tempfile.TemporaryFile() as out:
+    with BoundedOutput(_TEXT_BYTES) as out, BoundedOutput(64 << 10) as err:
         try:
-            done = subprocess.run(argv, input=cubin, stdout=out, stderr=subprocess.PIPE, timeout=_NVDISASM_S)
+            done = subprocess.run(argv, input=cubin, stdout=out.fileno(), stderr=err.fileno(), timeout=_NVDISASM_S)
         except (OSError, subprocess.SubprocessError) as error:
             raise MachineError(f"nvdisasm could not be run ({type(error).__name__})") from None
         if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            said = err.tail(8192).decode("utf-8", "replace").strip().splitlines()
             raise MachineError(f"nvdisasm failed: {said[-1][:200] if said else done.returncode}")
-        out.seek(0)
-        return out.read().decode("utf-8", "replace")
+        return out.head(_TEXT_BYTES).decode("utf-8", "replace")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
-import tempfile
 from pathlib import Path
 
 from engine.compile.compiler import CompileTimeout, Translation, compile_error
-from engine.compile.cubin import Cubin, find_tool, include_folders, package_folders
+from engine.compile.cubin import Cubin, find_tool, package_folders
+from engine.compile.toolkit import driver_cuda, include_folders
 from engine.errors import CompileError, MachineError
-from engine.sandbox import NoSandbox, Sandbox
+from engine.process.bounded_output import BoundedOutput
+from engine.process.sandbox import NoSandbox, Sandbox
 
 _MARK = "optiml_entry_"
 _MEMORY_BYTES = 12 << 30  # cicc takes 2 GB for the largest CUB headers
 _FILE_BYTES = 512 << 20
+_CUBIN_BYTES = 256 << 20
 # What NVRTC says of code that is meant for a compiler with a host side, and that nvcc may take.
 _TOO_HARD = re.compile(
     r"JIT mode|cannot open source file \"(?:c[a-z]+|[a-z_]+)\"|not supported (?:by|with|in) NVRTC|__CUDACC_RTC__"
@@ -37,8 +40,18 @@ def too_hard_for_nvrtc(log: str) -> bool:
 
 
 def find_nvcc() -> Path | None:
-    """nvcc of the extra `optiml[nvcc]` or of an installed toolkit, or None."""
-    return find_tool("nvcc")
+    """nvcc of the extra `optiml-cuda[nvcc]` or of an installed toolkit, or None.
+
+    Beside NVRTC of CUDA 12 only that of a toolkit of CUDA 12 counts: the driver loads no machine code of a later one.
+    """
+    found = find_tool("nvcc")
+    if found is None or driver_cuda() // 1000 != 12:
+        return found
+    header = found.resolve().parent.parent / "include" / "cuda.h"
+    with contextlib.suppress(OSError):
+        if re.search(r"^#define CUDA_VERSION 12\d{3}$", header.read_text(errors="replace"), re.MULTILINE):
+            return found
+    return None
 
 
 def with_markers(translation: Translation) -> str:
@@ -61,7 +74,9 @@ def compile_nvcc(
     """
     nvcc = find_nvcc()
     if nvcc is None:
-        raise MachineError("this code needs nvcc, which is not here", translation.path, "pip install 'optiml[nvcc]'")
+        raise MachineError(
+            "this code needs nvcc, which is not here", translation.path, "pip install 'optiml-cuda[nvcc]'"
+        )
     argv = [str(nvcc), "-cubin", f"-arch={arch}", f"-std={translation.std}", "-Xptxas", "-v"]
     argv += ["-lineinfo"] if translation.line_info else []
     argv += [f"-D{define}" for define in translation.defines]
@@ -77,20 +92,20 @@ def compile_nvcc(
         readable=[nvcc.resolve().parent, *translation.include],
         memory_bytes=_MEMORY_BYTES, cpu_s=int(timeout_s), file_bytes=_FILE_BYTES,
     )  # fmt: skip
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with BoundedOutput(_CUBIN_BYTES) as out, BoundedOutput(1 << 20) as err:
         try:
             source = with_markers(translation).encode()
-            code = subprocess.run(command, input=source, stdout=out, stderr=err, timeout=timeout_s).returncode
+            code = subprocess.run(
+                command, input=source, stdout=out.fileno(), stderr=err.fileno(), timeout=timeout_s
+            ).returncode
         except subprocess.TimeoutExpired:
             raise CompileTimeout(f"nvcc did not finish within {timeout_s:.0f} s", translation.path) from None
         except OSError as error:
             raise MachineError(f"nvcc could not be started ({error.strerror})", str(nvcc)) from None
-        err.seek(0)
-        log = err.read(1 << 20).decode("utf-8", "replace")
+        log = err.head(1 << 20).decode("utf-8", "replace")
         if code:
             raise compile_error(log, translation.path)
-        out.seek(0)
-        cubin = out.read()
+        cubin = out.head(_CUBIN_BYTES)
     entries = Cubin(cubin).pointed_at(_MARK)
     if len(entries) != len(translation.expressions):
         raise CompileError("nvcc's output does not say which entry is which kernel", translation.path, log=log)

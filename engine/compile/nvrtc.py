@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import os
 import threading
@@ -14,23 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine import sandbox as _sandbox
 from engine.compile.cache import DiskCache
-from engine.compile.compiler import CompileTimeout, Translation, check_arch, clean_log, compile_error
-from engine.compile.describe import describe
+from engine.compile.compiler import CompileTimeout, NeedsNvcc, Translation, check_arch, clean_log, compile_error
 from engine.compile.nvcc import compile_nvcc, find_nvcc, needs_nvcc, too_hard_for_nvrtc
-from engine.crew import Crew
+from engine.compile.resources import describe
+from engine.compile.toolkit import SWITCH, toolkit
 from engine.errors import CompileError, MachineError
 from engine.model import Binary, Resources
-from engine.worker import Worker, WorkerLost
+from engine.process import sandbox as _sandbox
+from engine.process.pool import Crew
+from engine.process.worker_process import Worker, WorkerLost
 
 _TIMEOUT_S = 30.0  # CUB's heaviest block headers take 3 s
 _MEMORY_BYTES = 6 << 30  # of address space per worker; precompiled headers reserve 1 GiB
 _RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each header set keeps its precompiled state
 _ANSWER_LIMIT = 256 << 20
 _WARM = Translation(text="__global__ void warm() {}\n", path="warm.cu", expressions=("warm",))
+_GET_NVCC = "NVRTC does not take this code; with nvcc it may compile: pip install 'optiml-cuda[nvcc]'"
 _MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
-_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "cuda-bindings")
 
 
 class NvrtcCompiler:
@@ -52,9 +52,11 @@ class NvrtcCompiler:
     ) -> None:
         """`group`: worker processes stay in the caller's process group, for who is killed with it."""
         self.arch = check_arch(arch)
-        self.version = nvrtc_version()
+        chosen = toolkit()
+        self.version, self._major = chosen.version, chosen.major
         self._nvcc = find_nvcc()  # once: looking for it costs more than all else that is done here for one text
         self._sandbox, self._timeout_s, self._group = sandbox, timeout_s, group
+        self.stands_back = True  # workers started from now on let others go first, as long as nobody waits for them
         self._cache = DiskCache(cache)
         self._jobs = max(1, jobs or os.cpu_count() or 1)
         self._crews: dict[tuple[Path, ...], Crew] = {(): self._crew(())}  # by the folders that they may read
@@ -80,8 +82,10 @@ class NvrtcCompiler:
         if kept is not None:
             with contextlib.suppress(*_MALFORMED):
                 return self._binary(translation, kept[0], kept[1], begin, cached=True)
-        nvcc = self._nvcc is not None
-        header, cubin = ({}, b"") if nvcc and needs_nvcc(translation.text) else self._run(translation, owner)
+        nvcc, refused = self._nvcc is not None, needs_nvcc(translation.text)
+        if refused and not nvcc:
+            raise NeedsNvcc("it includes a header that only nvcc takes", translation.path, _GET_NVCC)
+        header, cubin = ({}, b"") if refused else self._run(translation, owner)
         log = str(header.get("log", ""))
         if "refused" in header:
             raise CompileError(str(header["refused"])[:500], translation.path, log=log)
@@ -90,8 +94,7 @@ class NvrtcCompiler:
                 raise compile_error(log, translation.path)
             if not nvcc:
                 error = compile_error(log, translation.path)
-                error.do = "NVRTC does not take this code; with nvcc it may compile: pip install 'optiml[nvcc]'"
-                raise error
+                raise NeedsNvcc(error.what, error.where, _GET_NVCC, log=error.log)
             cubin, names, log = compile_nvcc(translation, self.arch, sandbox=self._sandbox)
             header = {"described": describe(cubin, names, log, translation.path)}
         try:
@@ -144,6 +147,7 @@ class NvrtcCompiler:
             code_hash=str(plain["code_hash"]),
             most_threads=most_threads,
             kept_bytes=int(plain["kept_bytes"]),
+            clock_reads=int(plain["clock_reads"]),
             compile_s=time.perf_counter() - begin,
             cached=cached,
             log=str(plain["log"]),
@@ -153,7 +157,7 @@ class NvrtcCompiler:
         if translation.include:
             return ""  # what those folders hold may change without a sign
         parts = [
-            2, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            3, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -208,12 +212,15 @@ class NvrtcCompiler:
         )
 
     def _start(self, include: tuple[Path, ...]) -> Worker:
-        argv = _sandbox.python_command("engine.compile.worker")
+        argv = _sandbox.python_command("engine.compile.nvrtc_worker", *(["stand-back"] if self.stands_back else []))
         try:
             return Worker(
-                self._sandbox.command(argv, readable=include, memory_bytes=_MEMORY_BYTES), limit=_ANSWER_LIMIT,
+                self._sandbox.command(
+                    argv, readable=include, memory_bytes=_MEMORY_BYTES, environment={SWITCH: str(self._major)}
+                ),
+                limit=_ANSWER_LIMIT,
                 group=self._group,
-            )  # fmt: skip
+            )
         except OSError as error:
             raise _cannot_start(str(error)) from None
 
@@ -227,15 +234,3 @@ class NvrtcCompiler:
 
 def _cannot_start(said: str) -> MachineError:
     return MachineError(f"the compiler's process cannot start: {said}", do="run 'optiml doctor'")
-
-
-def nvrtc_version() -> str:
-    """Versions of what decides about the machine code. Raises MachineError when NVRTC is not installed."""
-    found = []
-    for name in _PACKAGES:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            if name == "cuda-bindings":
-                raise MachineError("the package cuda-bindings is missing", do="pip install optiml") from None
-    return ", ".join(found)

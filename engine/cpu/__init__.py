@@ -1,7 +1,7 @@
 """Runs CUDA kernels on the CPU: every access checked, races looked for, accesses counted. It refutes; it verifies nothing."""
 
+from engine.cpu.cpu_machine import CpuMachine
 from engine.cpu.features import unsupported
-from engine.cpu.machine import CpuMachine
-from engine.cpu.model import CpuBinary, CpuJob, CpuRun, Finding, FindingKind, Unsupported
+from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, FindingKind, Unsupported
 
 __all__ = ["CpuBinary", "CpuJob", "CpuMachine", "CpuRun", "Finding", "FindingKind", "Unsupported", "unsupported"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engine.cpu.text import without_comments
+from engine.cpu.host_source import without_comments
 
 _FEATURES: tuple[tuple[str, str], ...] = (
     ("inline PTX", r"\b(?:asm|__asm__|__asm)\b"),

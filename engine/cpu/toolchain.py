@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.errors import CompileError, MachineError
+from engine.settings.folders import read_regular
 
 INCLUDE = Path(__file__).parent / "include"
 RUNTIME = Path(__file__).parent / "runtime"
@@ -163,6 +164,7 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
         try:
             _build(toolchain, scratch, std)
             _seal(scratch)
+            scratch.chmod(0o755)  # in the sandbox another user reads it
             try:
                 if folder.exists() and not _whole(folder):
                     damaged = cache / f"{scratch.name}.damaged"
@@ -178,6 +180,8 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
                     ) from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+    if folder.stat().st_mode & 0o055 != 0o055:  # an earlier version kept it from the user of the sandbox
+        folder.chmod(0o755)
     missing = folder / "race.missing"
     return Prepared(
         toolchain, folder, folder / "header" / "optiml_cuda.h", folder / "screen", folder / "supervise",
@@ -196,7 +200,7 @@ def _seal(folder: Path) -> None:
 
 def _whole(folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / "done").read_text()) == _checksums(folder))
+        return bool(json.loads(read_regular(folder / "done", 1 << 20) or b"") == _checksums(folder))
     except (OSError, ValueError):
         return False
 

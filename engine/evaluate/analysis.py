@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.cuda.slice import device_slice
 from engine.errors import OptimlError
-from engine.model import LaunchConfig, Program
+from engine.model import LaunchConfig, Program, Target
+from engine.rewrite.proposal import Proposal
 from engine.rules import RuleFailure, make_site, proposals
-from engine.rules.model import Proposal, Target
-from engine.source.launch import evaluate
-from engine.source.slice import device_slice
-from engine.spec.model import KernelSpec
-from engine.spec.read import relaunched
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.launch_config import evaluate
+from engine.spec.reader import relaunched
 from engine.verify.defences import ALL, Defences
 from engine.verify.screen import screen
 
@@ -41,7 +41,7 @@ class Analysis:
         """What to compile and launch for a candidate. Raises OptimlError with the reason why there is nothing."""
         reason = None
         if self.original_program is not None and self.defences.screening:
-            reason = screen(self.original_program, program, self.spec)
+            reason = screen(self.original_program, program, self.spec, self.defences)
         if reason:
             raise OptimlError(reason)
         launches = self.launches(program)
@@ -61,7 +61,9 @@ class Analysis:
         # With the template arguments: they may name types and constants of the file.
         named = (f"{s.kernel}<{s.template_args}>" if s.template_args else s.kernel for s in self.spec.steps)
         names = list(dict.fromkeys(named))
-        return device_slice(program, names, root=self.root, include=self.spec.compile.include).text
+        return device_slice(
+            program, names, root=self.root, include=self.spec.compile.include, unit=self.spec.compile.unit
+        ).text
 
     def launches(self, program: Program) -> tuple[tuple[LaunchConfig, ...], ...]:
         """The launches that the program's own text evaluates to, per case. Raises SourceError."""

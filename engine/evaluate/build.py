@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from engine.compile.built import Built, NotBuilt
 from engine.compile.compiler import Compiler, Translation
-from engine.config import Guardrails
 from engine.errors import CompileError, OptimlError, SourceError
 from engine.evaluate.analysis import Analysis
-from engine.evaluate.model import Built, NotBuilt
-from engine.guardrails import LIMITS
-from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program
-from engine.rules.model import Target
-from engine.spec.model import KernelSpec, Step
+from engine.evaluate.guardrails import LIMITS
+from engine.model import Binary, Evaluation, Failure, LaunchConfig, Outcome, Program, Target
+from engine.settings.config import Guardrails
+from engine.spec.kernel_spec import KernelSpec, Step
 from engine.verify.defences import ALL, Defences
 
 
@@ -67,6 +66,10 @@ class Builder(Analysis):
         first = self._original
         if first is not None and self.defences.device_state and built.binary.kept_bytes > first.kept_bytes:
             raise not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", built.stage_s)
+        if first is not None and self.defences.clocks and built.binary.clock_reads > first.clock_reads:
+            raise not_built(
+                Outcome.SCREENED_OUT, "looks at the clock or waits, as its machine code shows", built.stage_s
+            )
         return built
 
     def _candidate(self, program: Program) -> Built:

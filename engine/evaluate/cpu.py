@@ -6,28 +6,34 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine import guardrails
+from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
+from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import CompileError, OptimlError, RefusedError
+from engine.evaluate import guardrails
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built, NotBuilt, Signals, nothing
+from engine.evaluate.contained import contained_build, contained_evaluation
+from engine.evaluate.cpu_failures import not_built, refused
+from engine.evaluate.evaluator import Signals, nothing
+from engine.evaluate.known_runs import KnownRun, screening_set
+from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.evaluate.speeds import Speeds
-from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program
+from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program, Target
 from engine.predict.predictor import Predictor
-from engine.rules.model import Target
-from engine.sandbox import NoSandbox, Sandbox
-from engine.spec.data import poisoned, scalars
+from engine.process.sandbox import NoSandbox, Sandbox
+from engine.spec.data import NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import KernelSpec
-from engine.verify.host import difference, noise
-from engine.verify.plan import plan
-from engine.verify.tolerance import Noise
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.host_compare import difference, noise
+from engine.verify.plan import Check, plan
+from engine.verify.propagation import passes_on, without_nan
+from engine.verify.tolerance import Noise, allowed
 from engine.verify.widen import widen, widened_spec
 
 if TYPE_CHECKING:
@@ -35,29 +41,13 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-_OUTCOMES = {
-    "out_of_bounds": Outcome.MEMORY_ERROR, "shared_out_of_bounds": Outcome.MEMORY_ERROR,
-    "uninitialised": Outcome.MEMORY_ERROR, "input_written": Outcome.MEMORY_ERROR,
-    "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE,
-    "timeout": Outcome.TIMED_OUT, "crash": Outcome.CRASHED, "assert": Outcome.CRASHED,
-}  # fmt: skip
+_MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candidate, the reference and a run's process
+_RACES = ("race", "barrier_divergence", "deadlock")
 _ACCESSES = ("input_written", "uninitialised")  # found by looking at each access; the run goes on after them
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
-
-
-@dataclass(frozen=True)
-class _Known:
-    """One prepared input set with what the original makes of it."""
-
-    case: int
-    family: str
-    buffers: Arrays
-    scalars: Mapping[str, Any]
-    original: Arrays
-    wide: Arrays | None
 
 
 class CpuEvaluator:
@@ -71,12 +61,17 @@ class CpuEvaluator:
         self._machine = CpuMachine(cache / "cpu", sandbox=box, scratch=scratch, jobs=jobs)
         self._random = random.Random(secrets.randbits(64))
         self._wide_spec = widened_spec(spec)
-        self._known: list[_Known] = []
+        self._known: list[KnownRun] = []
         self._noise: dict[tuple[int, str], Noise] = {}
         self._original: Built | None = None
         self._wide: CpuBinary | None = None
         self.speeds = Speeds(spec, builder, self._machine, Predictor(target.arch, sandbox=box))
         self._missing: list[str] = []
+        self._no_race_verdict = ""
+        self._secret = SecretCases(spec, builder, self._random)
+        self._nan: list[int] = []  # check cases with that family
+        self._run: Built | None = None  # the original with the launches of the secret cases
+        self._facts: ObjectFacts | None = None  # of the original's object
 
     @property
     def signals(self) -> Signals:
@@ -86,6 +81,15 @@ class CpuEvaluator:
             "predicted", {"arch": self._target.arch, "name": f"none (predicted for {self._target.arch})"}, missing
         )
 
+    def seed(self, secret: int) -> None:
+        """Draw what every other device of a search draws; before `open`."""
+        self._random.seed(secret)
+        self.speeds.seed(secret)
+
+    @property
+    def secret_cases(self) -> tuple[Case, ...]:
+        return self._secret.cases
+
     # ---- the original
 
     def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
@@ -93,6 +97,12 @@ class CpuEvaluator:
         built = self._builder.original(original)
         ready()
         where = self._spec.origin or self._spec.file
+        for case in self._spec.check:
+            if (needed := bytes_needed(self._spec, case)) > _MOST_CHECK_BYTES:
+                raise RefusedError(
+                    f"the buffers of the check case {case.name} take {needed >> 20} MiB, over the CPU path's limit of "
+                    f"{_MOST_CHECK_BYTES >> 20} MiB", where, "give smaller sizes, or run it on a machine with a GPU",
+                )  # fmt: skip
         try:
             binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
         except Unsupported as error:
@@ -103,16 +113,26 @@ class CpuEvaluator:
             ) from None  # fmt: skip
         built = replace(built, extra=binary)
         self._original = built
+        self._facts = self._object_facts(binary, where)
         self._wide = self._widened(built)
         if self._wide is None:
             self._missing.append("no float64 reference: the tolerance is a multiple of the type's epsilon")
+        self._refuse_failing(binary)
+        self._refuse_races()
         problems = self._validate(binary)
         if problems:
             raise RefusedError("; ".join(problems), where, "mend the spec")
+        self._admit(built)
         stages = {**built.stage_s, "validate": time.perf_counter() - begin}
         return built, Evaluation(
             Outcome.SCREENED, self.speeds.predict(built), None, built.binary.resources, built.binary.code_hash, stages
         )
+
+    def _object_facts(self, binary: CpuBinary, where: str) -> ObjectFacts:
+        try:
+            return facts_of(binary.object)
+        except ValueError as error:
+            raise RefusedError(f"the kernel compiled for the CPU cannot be checked: {error}", where) from None
 
     def _widened(self, built: Built) -> CpuBinary | None:
         found = widen(built.text, built.expressions)
@@ -127,23 +147,33 @@ class CpuEvaluator:
         return CpuJob(tuple(launches), buffers, values, order)
 
     def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
-        return poisoned(self._spec, self._spec.check[case], seed, family), scalars(self._spec, self._spec.check[case])
+        chosen = self._case(case)
+        return poisoned(self._spec, chosen, seed, family), scalars(self._spec, chosen)
 
-    def _prepare(self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]) -> tuple[list[_Known], list[CpuRun]]:
+    def _case(self, index: int) -> Case:
+        """A check case of the spec, or behind these a secret one."""
+        return (*self._spec.check, *self._secret.cases)[index]
+
+    def _with_secret(self, built: Built) -> Built:
+        """With the launches of the secret cases behind those of the check cases. Raises OptimlError."""
+        named = built.launches[: len(self._spec.check)]
+        return replace(built, launches=(*named, *self._secret.launches(built.program)))
+
+    def _prepare(self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]) -> tuple[list[KnownRun], list[CpuRun]]:
         """Draw inputs and run the original (and its wide twin) on them."""
         assert self._original is not None
         drawn = [(case, family, *self._inputs(case, family, seed)) for case, family, seed in plan]
-        jobs = [self._job(self._original.launches[c], b, v, 0) for c, _, b, v in drawn]
+        launches = (self._run or self._original).launches
+        jobs = [self._job(launches[c], b, v, 0) for c, _, b, v in drawn]
         runs = self._machine.run_many(binary, jobs, deadline_s=_ORIGINAL_DEADLINE_S)
         wides: list[CpuRun | None] = [None] * len(runs)
         if self._wide is not None and not any(run.findings for run in runs):
             wide_jobs = [
-                self._job(self._original.launches[c], self._wide_buffers(b), self._wide_scalars(v), 0)
-                for c, _, b, v in drawn
+                self._job(launches[c], self._wide_buffers(b), self._wide_scalars(v), 0) for c, _, b, v in drawn
             ]
             wides = list(self._machine.run_many(self._wide, wide_jobs))
         known = [
-            _Known(c, f, b, v, dict(run.outputs), dict(wide.outputs) if wide and not wide.findings else None)
+            KnownRun(c, f, b, v, dict(run.outputs), dict(wide.outputs) if wide and not wide.findings else None)
             for (c, f, b, v), run, wide in zip(drawn, runs, wides, strict=True)
         ]
         return known, runs
@@ -169,32 +199,131 @@ class CpuEvaluator:
 
     def _validate(self, binary: CpuBinary) -> list[str]:
         assert self._original is not None
-        first = self._seeds(1)[:1]
-        known, runs = self._prepare(
-            binary, first
-        )  # alone: a kernel that never ends must not cost the deadline many times
-        if not runs[0].findings:
-            known, runs = self._prepare(binary, self._seeds(_VALIDATION_SEEDS))
-        for item, run in zip(known, runs, strict=True):
-            if run.findings:
-                finding = run.findings[0]
-                raise RefusedError(
-                    f"case {self._spec.check[item.case].name}: the kernel fails on its own: {finding.message}",
-                    self._spec.origin or self._spec.file,
-                    "give smaller check shapes, or mend the kernel" if finding.kind == "timeout" else "mend the spec",
-                )
+        known, runs = self._prepare(binary, self._seeds(_VALIDATION_SEEDS))
+        self._refuse_findings(known, runs)
         written = [a.name for a in self._spec.arguments if a.role in ("out", "inout")]
         for item in known:
             for name in written:
                 reference: Arrays = item.wide if item.wide is not None else item.original
-                now = noise(self._spec, name, item.original, reference)
-                old = self._noise.get((item.case, item.family + name), Noise(0.0, 0.0))
-                self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
+                self._record_noise(item, name, noise(self._spec, name, item.original, reference))
         problems = self._unwritten(known) or self._repeats(binary, known) or self._controls(binary, known, written)
-        self._known = _screening_set(known[: len(known) // _VALIDATION_SEEDS])
+        self._known = screening_set(known[: len(known) // _VALIDATION_SEEDS])
         return problems
 
-    def _unwritten(self, known: Sequence[_Known]) -> list[str]:
+    def _record_noise(self, item: KnownRun, name: str, now: Noise) -> None:
+        old = self._noise.get((item.case, item.family + name), Noise(0.0, 0.0))
+        self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
+
+    def _record_order_noise(self, item: KnownRun, outputs: Mapping[str, Any]) -> None:
+        """Count the rounding of a run in another order of threads, where the spec declares that the order matters.
+
+        A float sum may be nearly exact in one order by luck. More than reductions come to is no rounding and is not counted.
+        """
+        if self._spec.deterministic or item.wide is None:
+            return
+        for name in outputs:
+            now = noise(self._spec, name, outputs, item.wide)
+            dtype = parse_dtype(self._spec.argument(name).type)
+            if now.error <= allowed(dtype, Noise(0.0, now.rms), declared=None, widened=False):
+                self._record_noise(item, name, now)
+
+    def _refuse_failing(self, binary: CpuBinary) -> None:
+        """Refuse an original that fails on its first inputs: one that never ends must not cost the deadline many times."""
+        self._refuse_findings(*self._prepare(binary, self._seeds(1)[:1]))
+
+    def _refuse_findings(self, known: Sequence[KnownRun], runs: Sequence[CpuRun]) -> None:
+        for item, run in zip(known, runs, strict=True):
+            if run.findings:
+                finding = run.findings[0]
+                raise RefusedError(
+                    f"case {self._case(item.case).name}: the kernel fails on its own: {finding.message}",
+                    self._spec.origin or self._spec.file,
+                    "give smaller check shapes, or mend the kernel" if finding.kind == "timeout" else "mend the spec",
+                )
+
+    def _refuse_races(self) -> None:
+        """Refuse an original with data races: its results prove nothing, and its races would excuse a candidate's."""
+        assert self._original is not None
+        if self._machine.degraded or not self._builder.defences.races:
+            return
+        drawn = [(check.case, *self._inputs(check.case, check.family, check.seed)) for check in self._declared()]
+        findings = self._race_findings(self._original, drawn)
+        races = list(dict.fromkeys(found.message for found in findings if found.kind in _RACES))
+        if races:
+            raise RefusedError(
+                f"the kernel '{self._spec.kernel}' has data races: {'; '.join(races[:3])}",
+                self._spec.origin or self._spec.file, "fix the kernel: use atomics, or a barrier between the accesses",
+            )  # fmt: skip
+        if findings:  # ThreadSanitizer did not see the kernel run to its end
+            self._no_race_verdict = f"ThreadSanitizer gave no verdict on the original: {findings[0].message}"
+            self._missing.append(self._no_race_verdict)
+
+    def _declared(self) -> list[Check]:
+        checks = plan(self._spec, self._random, self._builder.defences)
+        return [check for check in checks if check.family == "declared"]
+
+    def _race_findings(
+        self, built: Built, drawn: Sequence[tuple[int, Arrays, Mapping[str, Any]]]
+    ) -> tuple[Finding, ...]:
+        """ThreadSanitizer's findings on these cases with their inputs, in several orders of threads."""
+        jobs = [self._job(built.launches[case], b, v, i % _ORDERS) for i, (case, b, v) in enumerate(drawn)]
+        return self._machine.races(built.extra, jobs)
+
+    def _admit(self, built: Built) -> None:
+        """Add the secret cases, and the family of NaN, that the original passes: no finding, every output written,
+        the same in another order of threads."""
+        self._secret.draw(built.program)
+        self._run = self._with_secret(built)
+        first, drawn = len(self._spec.check), len(self._secret.cases)
+        passed = self._passing(built.extra, [(first + i, "declared") for i in range(drawn)])[:MOST]
+        self._secret.keep([self._case(item.case) for item in passed])
+        self._run = self._with_secret(built)
+        self._known += [replace(item, case=first + place) for place, item in enumerate(passed)]
+        defences = self._builder.defences
+        if defences.families and defences.nan_inputs and takes_nan(self._spec):
+            shapes = range(first if defences.shapes else 1)
+            passed = self._passing(built.extra, [(i, NAN) for i in shapes])
+            if passed and self._passes_nan_on(built.extra, passed):
+                self._nan = [item.case for item in passed]
+                self._known += passed[-1:]
+
+    def _passes_nan_on(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
+        assert self._run is not None
+        jobs = [self._job(self._run.launches[k.case], without_nan(self._spec, k.buffers), k.scalars, 0) for k in known]
+        runs = self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
+        return all(
+            not run.findings and passes_on(self._spec, k.original, run.outputs)
+            for k, run in zip(known, runs, strict=True)
+        )
+
+    def _passing(self, binary: CpuBinary, wanted: Sequence[tuple[int, str]]) -> list[KnownRun]:
+        """Those of these cases and families that the original passes, each with inputs drawn for it."""
+        assert self._run is not None
+        seeds = [(case, family, self._random.getrandbits(40)) for case, family in wanted]
+        jobs = [
+            self._job(self._run.launches[case], *self._inputs(case, family, seed), 0) for case, family, seed in seeds
+        ]
+        runs = self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
+        clean = [seed for seed, run in zip(seeds, runs, strict=True) if not run.findings]
+        known, _ = self._prepare(binary, clean)
+        again = [self._job(self._run.launches[k.case], k.buffers, k.scalars, 1 + i % 2) for i, k in enumerate(known)]
+        runs = self._machine.run_many(binary, again)
+        for item, run in zip(known, runs, strict=True):
+            self._record_order_noise(item, run.outputs)
+        return [
+            item
+            for item, run in zip(known, runs, strict=True)
+            if not self._unwritten([item]) and self._compare(item, run.outputs) is None
+        ]
+
+    def _added(self) -> list[tuple[int, str, int]]:
+        """Checks on the secret cases, and with NaN, on fresh seeds."""
+        first = len(self._spec.check)
+        wanted = [(first + i, "declared") for i in range(len(self._secret.cases))]
+        wanted += [(case, NAN) for case in self._nan]
+        return [(case, family, self._random.getrandbits(40)) for case, family in wanted]
+
+    def _unwritten(self, known: Sequence[KnownRun]) -> list[str]:
         """Elements of an output that no run of a case has changed: what stood there would count for the tolerance."""
         for argument in self._spec.arguments:
             dtype = parse_dtype(argument.type)
@@ -209,25 +338,29 @@ class CpuEvaluator:
             for case, left in stale.items():
                 if left.any():
                     return [
-                        f"case {self._spec.check[case].name}: the kernel leaves {int(left.sum())} of {left.size} elements of the "
+                        f"case {self._case(case).name}: the kernel leaves {int(left.sum())} of {left.size} elements of the "
                         f"output '{argument.name}' unwritten, first at index {int(left.argmax())}; declare it as inout, or give "
                         "its true size"
                     ]
         return []
 
-    def _repeats(self, binary: CpuBinary, known: Sequence[_Known]) -> list[str]:
+    def _repeats(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
         """The original again in other orders: it must not depend on them by more than its tolerance."""
         assert self._original is not None
         jobs = [
-            self._job(self._original.launches[k.case], k.buffers, k.scalars, 1 + i % 2) for i, k in enumerate(known)
+            self._job((self._run or self._original).launches[k.case], k.buffers, k.scalars, 1 + i % 2)
+            for i, k in enumerate(known)
         ]
-        for item, run in zip(known, self._machine.run_many(binary, jobs), strict=True):
+        runs = self._machine.run_many(binary, jobs)
+        for item, run in zip(known, runs, strict=True):
+            self._record_order_noise(item, run.outputs)
+        for item, run in zip(known, runs, strict=True):
             failure = self._compare(item, run.outputs)
             if failure:
                 return [f"case {failure.case}: run in another order of threads, {failure.reason}"]
         return []
 
-    def _controls(self, binary: CpuBinary, known: Sequence[_Known], written: Sequence[str]) -> list[str]:
+    def _controls(self, binary: CpuBinary, known: Sequence[KnownRun], written: Sequence[str]) -> list[str]:
         wanted: dict[tuple[str, str], bool] = {}
         for item in known:
             for name in written:
@@ -252,7 +385,7 @@ class CpuEvaluator:
         ]
         return problems + self._independent(binary, known)
 
-    def _independent(self, binary: CpuBinary, known: Sequence[_Known]) -> list[str]:
+    def _independent(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
         """Inputs that no output depends on, tried by exchanging one input at a time."""
         assert self._original is not None
         jobs, meaning = [], []
@@ -271,14 +404,14 @@ class CpuEvaluator:
             f"no output depends on the input '{name}' in any check case" for name, found in seen.items() if not found
         ]
 
-    def _compare(self, item: _Known, outputs: Mapping[str, Any], *, loose: bool = False) -> Failure | None:
+    def _compare(self, item: KnownRun, outputs: Mapping[str, Any], *, loose: bool = False) -> Failure | None:
         for argument in self._spec.arguments:
             if argument.role not in ("out", "inout"):
                 continue
             now = noise(self._spec, argument.name, item.original, item.wide if item.wide is not None else item.original)
             old = self._noise.get((item.case, item.family + argument.name), Noise(0.0, 0.0))
             scale = Noise(max(now.error, old.error), max(now.rms, old.rms))
-            case = self._spec.check[item.case].name
+            case = self._case(item.case).name
             failure = difference(
                 self._spec, argument.name, outputs, item.original, item.wide, scale, case,
                 loose=loose,
@@ -289,8 +422,13 @@ class CpuEvaluator:
 
     # ---- candidates
 
+    @contained_build
     def build(self, program: Program) -> Built:
-        built = self._builder.candidate(program)
+        return self.complete(self._builder.candidate(program))
+
+    @contained_build
+    def complete(self, built: Built) -> Built:
+        """Add the code for the CPU to a candidate built elsewhere. Raises NotBuilt."""
         if self._original is not None and built.identity == self._original.identity:
             return replace(built, extra=self._original.extra)  # known already: no need to compile it for the CPU
         begin = time.perf_counter()
@@ -298,9 +436,16 @@ class CpuEvaluator:
             binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
         except Unsupported as error:
             reason = f"the CPU path cannot run {', '.join(error.features)}"
-            raise _not_built(Outcome.SCREENED_OUT, reason, built) from None
+            raise not_built(Outcome.SCREENED_OUT, reason, built) from None
         except CompileError as error:
-            raise _not_built(Outcome.COMPILE_ERROR, error.what, built) from None
+            raise not_built(Outcome.COMPILE_ERROR, error.what, built) from None
+        if self._facts is not None and self._builder.defences.object_checks:
+            try:
+                against = objection(self._facts, facts_of(binary.object))
+            except ValueError as error:
+                against = str(error)
+            if against:
+                raise not_built(Outcome.SCREENED_OUT, f"compiled for the CPU, the code {against}", built)
         compiled = time.perf_counter()
         self.speeds.predictor.code(built.binary)  # disassembled here, beside what runs, and kept
         stages = {
@@ -310,16 +455,17 @@ class CpuEvaluator:
         }
         return replace(built, extra=binary, stage_s=stages)
 
+    @contained_evaluation
     def evaluate(
         self, built: Built, incumbent: Built | None, *, brief: bool = False
     ) -> tuple[Evaluation, float | None]:
         stages = dict(built.stage_s)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         begin = time.perf_counter()
-        refused = self._screen(built, self._known, evaluation)
+        failed = self._screen(built, self._known, evaluation)
         stages["screen"] = time.perf_counter() - begin
-        if refused:
-            return refused, None
+        if failed:
+            return failed, None
         begin = time.perf_counter()
         try:
             measurement = self.speeds.predict(built)
@@ -336,21 +482,25 @@ class CpuEvaluator:
         except OptimlError:
             return None
 
+    @contained_evaluation
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
         return self.evaluate(built, incumbent)
 
-    def _before(self, item: _Known) -> Arrays:
+    def _before(self, item: KnownRun) -> Arrays:
         """What stands in the buffers before a run."""
         if self._builder.defences.poison:
             return item.buffers
         stale = {a.name: item.original[a.name] for a in self._spec.arguments if a.role == "out"}
         return {**item.buffers, **stale}
 
-    def _screen(self, built: Built, known: Sequence[_Known], evaluation: Evaluation) -> Evaluation | None:
+    def _screen(self, built: Built, known: Sequence[KnownRun], evaluation: Evaluation) -> Evaluation | None:
         orders = _ORDERS if self._builder.defences.thread_orders else 1
+        try:
+            launched = self._with_secret(built).launches
+        except OptimlError as error:
+            return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what))
         jobs = [
-            self._job(built.launches[item.case], self._before(item), item.scalars, i % orders)
-            for i, item in enumerate(known)
+            self._job(launched[item.case], self._before(item), item.scalars, i % orders) for i, item in enumerate(known)
         ]
         # The first run alone, so that a candidate that never ends costs its deadline once.
         runs = self._machine.run_many(built.extra, jobs[:1], deadline_s=_DEADLINE_S)
@@ -359,7 +509,7 @@ class CpuEvaluator:
         for item, run in zip(known, runs, strict=False):
             held = [f for f in run.findings if self._builder.defences.access_checks or f.kind not in _ACCESSES]
             if held:
-                return _refused(evaluation, held[0], self._spec.check[item.case].name)
+                return refused(evaluation, held[0], self._case(item.case).name)
             failure = self._compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance)
             if failure:
                 return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
@@ -371,19 +521,16 @@ class CpuEvaluator:
         """Fresh seeds in every order, and the race detector."""
         assert self._original is not None
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, {})
-        known, _ = self._prepare(self._original.extra, self._seeds(1))
-        refused = self._screen(built, known, evaluation)
-        if refused:
-            return refused
-        jobs = [
-            self._job(built.launches[item.case], item.buffers, item.scalars, i % _ORDERS)
-            for i, item in enumerate(known)
-            if item.family == "declared"
-        ]
-        if not self._machine.degraded and self._builder.defences.races:
-            findings = self._machine.races(built.extra, jobs)
-            if findings and not self._races_itself(known):
-                return _refused(evaluation, findings[0], "")
+        known, _ = self._prepare(self._original.extra, [*self._seeds(1), *self._added()])
+        screened = self._screen(built, known, evaluation)
+        if screened:
+            return screened
+        unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
+        if not unjudged and self._builder.defences.races:
+            drawn = [(k.case, k.buffers, k.scalars) for k in known if k.family == "declared"]
+            findings = self._race_findings(self._with_secret(built), drawn)
+            if findings:
+                return refused(evaluation, findings[0], "")
         measurement = self.speeds.predict(built)
         verdicts = (
             guardrails.timing(measurement, self._builder.limits),
@@ -391,8 +538,8 @@ class CpuEvaluator:
                 self._original.binary.resources, built.binary.resources, measurement, self._builder.limits
             ),
             guardrails.numeric(screened=True),
-            Guardrail("races", "not checked", self._machine.degraded[0])
-            if self._machine.degraded
+            Guardrail("races", "not checked", unjudged)
+            if unjudged
             else Guardrail("races", "passed", "by ThreadSanitizer, on check shapes"),
         )
         evaluation = replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement, guardrails=verdicts)
@@ -401,45 +548,6 @@ class CpuEvaluator:
             return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
         return evaluation
 
-    def _races_itself(self, known: Sequence[_Known]) -> bool:
-        """Whether the original has races too (threads that write the same value, say): then they refute nobody."""
-        assert self._original is not None
-        jobs = [
-            self._job(self._original.launches[item.case], item.buffers, item.scalars, i % _ORDERS)
-            for i, item in enumerate(known)
-            if item.family == "declared"
-        ]
-        if not self._machine.races(self._original.extra, jobs):
-            return False
-        self._missing.append("the original itself has data races, so races in candidates are not held against them")
-        return True
-
     def close(self) -> None:
         self._builder.close()
         pass
-
-
-def _screening_set(known: Sequence[_Known]) -> list[_Known]:
-    """Each shape with the declared inputs and with one further family, in turn: two runs a shape keep a screening short.
-
-    What is suggested is run with all of them, on fresh seeds.
-    """
-    families = list(dict.fromkeys(item.family for item in known))
-    chosen = []
-    for item in known:
-        further = families[1 + item.case % (len(families) - 1)] if len(families) > 1 else ""
-        if item.family in ("declared", further):
-            chosen.append(item)
-    return chosen
-
-
-def _refused(evaluation: Evaluation, finding: Finding, case: str) -> Evaluation:
-    failure = Failure(finding.message, case=case, argument=finding.array or "", index=finding.index, line=finding.line)
-    return replace(evaluation, outcome=_OUTCOMES[finding.kind], failure=failure)
-
-
-def _not_built(outcome: Outcome, reason: str, built: Built) -> NotBuilt:
-    evaluation = Evaluation(
-        outcome, None, Failure(reason), built.binary.resources, built.binary.code_hash, dict(built.stage_s)
-    )
-    return NotBuilt(reason, evaluation=evaluation)

@@ -11,42 +11,51 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from typing import Any, cast
 
-from engine import guardrails
+from engine.compile.built import Built
 from engine.errors import CompileError, MachineError, OptimlError, RefusedError
+from engine.evaluate import guardrails
 from engine.evaluate.build import Builder
-from engine.evaluate.model import WIN, Built, Signals, nothing
-from engine.evaluate.samples import beside_incumbent, beside_original, floors_us, judge
+from engine.evaluate.contained import contained_build, contained_evaluation
+from engine.evaluate.device_failures import FAULTS, refused, sentence, unlaunchable
+from engine.evaluate.evaluator import WIN, Signals, nothing
+from engine.evaluate.samples import (
+    beside_incumbent,
+    beside_original,
+    certain_bytes,
+    floors_us,
+    judge,
+    moved_bytes,
+    with_process_spread,
+)
+from engine.evaluate.secret_cases import SecretCases
+from engine.evaluate.stage_times import Laps
 from engine.gpu.monitor import disturbance
 from engine.gpu.pace import HOST_OVER_EVENTS
-from engine.gpu.runner import DeviceFault, GpuRunner, Timing, Wide
+from engine.gpu.runner import DeviceFault, GpuRunner, Timing, Wide, wide_launches
 from engine.gpu.sanitize import Sanitized
-from engine.model import Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program
-from engine.profile.turns import WAITED
-from engine.spec.data import bytes_needed
-from engine.spec.model import KernelSpec
+from engine.model import Evaluation, Failure, Measurement, Outcome, Program
+from engine.process.fair_lock import WAITED
+from engine.spec.data import NAN, bytes_needed, poisoned, takes_nan
+from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.plan import Check, plan, real_shapes
+from engine.verify.propagation import passes_on, without_nan
 from engine.verify.widen import widen
 
-_Found = tuple[Sanitized, ...]
 _SEEDS = 1 << 40
 # A candidate whose first look comes this near the original gets a close look: the look's own noise is about 2 %. Beside the
 # incumbent both are fast and the look is good to half a per cent.
 _NEAR = 0.97
 _NEAR_INCUMBENT = 0.995
 _RETRIES = 2
+_SECRET_BYTES = 256 << 20  # of the buffers of a secret case that is made from a timing case: a millisecond each
 # A candidate gets this many times what the original takes for the same checks, but not less than two seconds: a kernel a
 # hundred times slower is of no interest, and one that never ends must not cost more.
 _LIMIT_FACTOR = 10.0
 _LEAST_LIMIT_S = 2.0
 _VALIDATED_S = 120.0
+_DRAWN_S = 20.0  # of a validation with secret cases: for a drawn size the original may never end
 _READ_AFTER = ("close", "final")  # efforts whose samples are what is said of a candidate
 _REPEATED = 4  # checks run twice for the guardrail of repeatable output
-
-_KINDS = {"wrong_result": Outcome.WRONG_RESULT, "memory_error": Outcome.MEMORY_ERROR}
-_FAULTS = {
-    "launch": Outcome.CRASHED, "device": Outcome.MEMORY_ERROR, "out_of_memory": Outcome.CRASHED,
-    "timeout": Outcome.TIMED_OUT, "died": Outcome.CRASHED,
-}  # fmt: skip
 
 
 class GpuEvaluator:
@@ -69,25 +78,48 @@ class GpuEvaluator:
         self._limit_s = _LEAST_LIMIT_S
         self._floors: tuple[float, ...] = ()
         self.bandwidth = 0.0
+        self._copies: dict[str, float] = {}
         self._missing: list[str] = []
+        self._secret = SecretCases(spec, builder, self._random)
+        self._nan = False  # whether NaN is among the inputs
+        self._reports: tuple[Sanitized, ...] = ()  # the sanitizers' verdicts on the original
         if sanitize is None:
             self._missing.append(
-                "compute-sanitizer is not there: memory errors and races are looked for by our checks alone"
+                "compute-sanitizer was not found: reads outside arrays and races are not checked on the GPU"
             )
         self._versions: dict[str, Any] = {}
         self._runner.start_ahead()
 
     @property
     def signals(self) -> Signals:
-        device = {**self._runner.device, "copy_bytes_per_s": self.bandwidth, **self._versions}
+        device = {
+            **self._runner.device, "copy_bytes_per_s": self.bandwidth, "case_copy_bytes_per_s": self._copies, **self._versions,
+        }  # fmt: skip
         return Signals("measured", device, tuple(self._missing))
+
+    def seed(self, secret: int) -> None:
+        """Draw what every other device of a search draws; before `open`."""
+        self._random.seed(secret)
+
+    @property
+    def secret_cases(self) -> tuple[Case, ...]:
+        return self._secret.cases
+
+    def state(self) -> dict[str, Any]:
+        """The GPU now: UUID, driver, clocks, temperature."""
+        monitor = self._runner.monitor
+        now = monitor.recent()
+        return {
+            "uuid": monitor.uuid(), "driver": str(self._versions.get("driver_version", "")), "sm_mhz": now.sm_mhz,
+            "memory_mhz": now.memory_mhz, "temperature_c": now.temperature_c,
+        }  # fmt: skip
 
     # ---- the original
 
     def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         built = self._builder.original(original)
         begin = time.perf_counter()
-        wide = self._widened(built)
+        self._wide = self._widened(built)
         compiling = built.stage_s.get("compile", 0.0) + time.perf_counter() - begin
         ready()
         device = self._runner.start()
@@ -99,12 +131,17 @@ class GpuEvaluator:
                     f"case {case.name} needs {needed / 1e9:.1f} GB of buffers and about five times that to check; the GPU has "
                     f"{device['free_bytes'] / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "choose smaller sizes",
                 )  # fmt: skip
-        self._original, self._wide = built, wide
+        self._original = built
         begin = time.perf_counter()
-        self.bandwidth = self._runner.bandwidth()
         try:
-            self._runner.open(self._spec, built, self._wide)
-            answer = self._runner.validate()
+            # The sanitizers run beside the validation, and nothing is timed before they have ended.
+            with ThreadPoolExecutor(1) as beside:
+                checks = plan(self._spec, self._random, self._builder.defences)
+                sanitized = beside.submit(self._sanitized, built, checks)
+                answer = self._validated(built)
+                validated = time.perf_counter()
+            self._reports = sanitized.result()
+            waited = time.perf_counter() - validated
         except DeviceFault as fault:
             how = "never ends" if fault.kind == "timeout" else f"fails on its own ({fault.what})"
             raise RefusedError(
@@ -113,12 +150,15 @@ class GpuEvaluator:
             ) from None  # fmt: skip
         if answer["problems"]:
             raise RefusedError("; ".join(answer["problems"]), self._spec.origin or self._spec.file, "mend the spec")
+        self._refuse_reports()
+        self.bandwidth = self._runner.bandwidth()
         if not answer["widened"]:
             self._missing.append(
                 "no float64 reference: the kernel cannot be widened, so the tolerance is a multiple of its type's epsilon"
             )
+        self._admit_nan(built)
         verifying = time.perf_counter()
-        self._runner.verify("original", real_shapes(self._spec, self._random), timeout_s=_VALIDATED_S)
+        self._runner.verify("original", self._late_checks(), timeout_s=_VALIDATED_S)
         self._runner.verify("original", plan(self._spec, self._random, self._builder.defences), timeout_s=_VALIDATED_S)
         self._limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * (time.perf_counter() - verifying))
         measurement, failure, _ = self._time(self._timing(["original", "original"], "look"))
@@ -129,15 +169,91 @@ class GpuEvaluator:
                 "look for what it keeps from launch to launch, and for outputs that it does not write whole",
             )
         cache = int(self._runner.device.get("l2_bytes", 0))
-        floors = floors_us(self._spec, measurement, self.bandwidth, cache)
+        moved = [moved_bytes(self._spec, case) for case in self._spec.time]
+        certain = [certain_bytes(self._spec, case) for case in self._spec.time]
+        copies_us = self._runner.copies_us([*moved, *certain])
+        self._copies = {
+            case.name: sum(sizes) / us * 1e6
+            for case, sizes, us in zip(self._spec.time, moved, copies_us, strict=False)
+            if us
+        }
+        floors = floors_us(certain, copies_us[len(moved) :], measurement, cache)
         self._floors = floors if self._builder.defences.roofline_floor else (0.0,) * len(floors)
         driver = self._runner.monitor.driver()
         self._versions["driver_version"] = driver
         evaluation = Evaluation(
             Outcome.ACCEPTED, measurement, None, built.binary.resources, built.binary.code_hash,
-            {**built.stage_s, "compile": compiling, "validate": time.perf_counter() - begin},
+            {**built.stage_s, "compile": compiling, "validate": time.perf_counter() - begin - waited, "sanitizers": waited},
         )  # fmt: skip
         return built, evaluation
+
+    def _validated(self, built: Built) -> Mapping[str, Any]:
+        """The spec's validation, with secret cases where the original passes on them. Raises DeviceFault."""
+        for aligned in (False, True):
+            self._secret.draw(built.program, aligned=aligned, large_bytes=_SECRET_BYTES)
+            self._secret.keep(self._secret.cases)
+            if not self._secret.cases:
+                break
+            with suppress(DeviceFault):  # it may be for the drawn sizes
+                answer = self._opened(built, _DRAWN_S)
+                if not answer["problems"]:
+                    return answer
+        self._secret.keep(())
+        return self._opened(built, _VALIDATED_S)
+
+    def _opened(self, built: Built, timeout_s: float) -> Mapping[str, Any]:
+        self._runner.open(self._drawn_spec(), self._whole(built), self._wide and self._wide_whole(built, self._wide))
+        return self._runner.validate(timeout_s)
+
+    def _admit_nan(self, built: Built) -> None:
+        """Ask candidates for what the original makes of NaN, where it passes NaN on."""
+        defences = self._builder.defences
+        if not (defences.families and defences.nan_inputs and takes_nan(self._spec)):
+            return
+        try:
+            self._nan = all(self._passes_nan_on(index) for index in range(len(self._spec.check)))
+        except DeviceFault:
+            self._opened(built, _VALIDATED_S)  # the worker is another one, and knows nothing of the original's error
+
+    def _passes_nan_on(self, index: int) -> bool:
+        given = poisoned(self._spec, self._spec.check[index], self._random.getrandbits(40), NAN)
+        outputs = []
+        for buffers in (given, without_nan(self._spec, given)):
+            strayed, found = self._runner.outputs("original", index, buffers, 0, timeout_s=_DRAWN_S)
+            if strayed:
+                return False
+            outputs.append(found)
+        return passes_on(self._spec, *outputs)
+
+    def _late_checks(self) -> tuple[Check, ...]:
+        """The checks of what comes near the best: NaN on check shapes, then timing shapes and drawn ones."""
+        seeds, shapes = self._random, range(len(self._spec.check) if self._builder.defences.shapes else 1)
+        with_nan = (Check(i, NAN, seeds.getrandbits(40)) for i in shapes) if self._nan else ()
+        return (*with_nan, *real_shapes(self._drawn_spec(), seeds))
+
+    def _drawn_spec(self) -> KernelSpec:
+        """The spec as the worker gets it: secret cases stand behind the timing cases, and are checked like these."""
+        return replace(self._spec, time=(*self._spec.time, *self._secret.cases))
+
+    def _whole(self, built: Built) -> Built:
+        """With the launches of the secret cases behind those of the timing cases. Raises OptimlError."""
+        named = built.launches[: len(self._spec.check) + len(self._spec.time)]
+        return replace(built, launches=(*named, *self._secret.launches(built.program)))
+
+    def _wide_whole(self, built: Built, wide: Wide) -> Wide:
+        return Wide(wide.binary, wide_launches(self._whole(built).launches))
+
+    def _refuse_reports(self) -> None:
+        """Refuse an original with a report: what a candidate does wrong could not be told from what the original does."""
+        found = [f"{s.tool}: {s.first}" for s in self._reports if s.errors]
+        if found:
+            raise RefusedError(
+                f"compute-sanitizer reports errors in the kernel '{self._spec.kernel}' itself: {'; '.join(found)}",
+                self._spec.origin or self._spec.file, "fix the kernel, or check the sizes in the spec",
+            )  # fmt: skip
+        self._missing += [
+            f"{s.tool} gave no verdict on the original: {s.first}" for s in self._reports if s.errors is None
+        ]
 
     def _widened(self, built: Built) -> Wide | None:
         found = widen(built.text, built.expressions)
@@ -148,22 +264,23 @@ class GpuEvaluator:
             binary = self._builder.compile(text, expressions)
         except (CompileError, OptimlError):
             return None
-        # Dynamic shared memory held floats; it must hold doubles. Twice is enough for every narrow type but half: four times.
-        launches = tuple(
-            tuple(LaunchConfig(s.grid, s.block, min(s.shared_bytes * 4, 200 << 10)) for s in case)
-            for case in built.launches
-        )
-        return Wide(binary, launches)
+        return Wide(binary, wide_launches(built.launches))
 
     # ---- candidates
 
+    @contained_build
     def build(self, program: Program) -> Built:
         return self._builder.candidate(program)
 
+    @contained_evaluation
     def evaluate(
         self, built: Built, incumbent: Built | None, *, brief: bool = False
     ) -> tuple[Evaluation, float | None]:
         """See `_evaluate`; takes its turn at the GPU."""
+        try:
+            built, incumbent = self._whole(built), incumbent and self._whole(incumbent)
+        except OptimlError as error:
+            return unlaunchable(built, error), None
         with self._gpu:
             evaluation, against = self._evaluate(built, incumbent, brief=brief)
             if evaluation.outcome is Outcome.MEMORY_ERROR:
@@ -172,37 +289,46 @@ class GpuEvaluator:
 
     def confirm(self, built: Built) -> Evaluation:
         """See `Evaluator.confirm`; between two stages others have their turn at the GPU."""
+        try:
+            built = self._whole(built)
+        except OptimlError as error:
+            return unlaunchable(built, error)
         return self._confirm(built)
 
+    @contained_evaluation
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
         """See `Evaluator.retime`; takes its turn at the GPU."""
         stages: dict[str, float] = {}
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
+        try:
+            built, incumbent = self._whole(built), incumbent and self._whole(incumbent)
+        except OptimlError as error:
+            return unlaunchable(built, error), None
         with self._gpu:
             begin = time.perf_counter()
             try:
                 self._runner.start()
                 self._crown(incumbent)
                 yardstick = "original" if incumbent is None else "incumbent"
-                checks = real_shapes(self._spec, self._random)
+                checks = self._late_checks()
                 timing = self._timing([yardstick, "candidate"], "duel" if effort == 1 else "close")
                 failure = self._verified(checks, timing, built)
                 stages["verify"] = time.perf_counter() - begin
                 if failure:
-                    return _refused(evaluation, failure), None
+                    return refused(evaluation, failure), None
                 measurement, failure, against = self._time(timing)
                 stages["time"] = time.perf_counter() - begin - stages["verify"]
-                return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
+                return (refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
             except DeviceFault as fault:
                 stages["lost"] = time.perf_counter() - begin
-                return replace(evaluation, outcome=_FAULTS[fault.kind], failure=Failure(_sentence(fault))), None
+                return replace(evaluation, outcome=FAULTS[fault.kind], failure=Failure(sentence(fault))), None
 
     def _evaluate(self, built: Built, incumbent: Built | None, *, brief: bool) -> tuple[Evaluation, float | None]:
         """Verify on check shapes, look at the speed beside the incumbent; what beats it is verified on the real shapes too and timed
         closely beside incumbent and original."""
         stages = dict(built.stage_s)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
-        passed = _Laps(stages)
+        passed = Laps(stages)
         try:
             self._runner.start()
             passed("restart")
@@ -213,11 +339,11 @@ class GpuEvaluator:
             failure = self._verified(first, look, built)
             passed("verify")
             if failure:
-                return _refused(evaluation, failure), None
+                return refused(evaluation, failure), None
             measurement, failure, against = self._time(look)
             passed("time")
             if failure:
-                return _refused(evaluation, failure), None
+                return refused(evaluation, failure), None
             if (measurement.ratio < _NEAR) if against is None else (against < _NEAR_INCUMBENT):
                 return self._judge(evaluation, measurement), against
             if incumbent is not None:
@@ -225,18 +351,18 @@ class GpuEvaluator:
                 measurement, failure, against = self._time(self._timing(["incumbent", "candidate"], "duel", WIN))
                 passed("time")
                 if failure or against is None or against <= WIN:
-                    return (_refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
-            rest = (*(c for c in checks if c not in first), *real_shapes(self._spec, self._random))
+                    return (refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
+            rest = (*(c for c in checks if c not in first), *self._late_checks())
             keys = ["original", *(["incumbent"] if incumbent else []), "candidate"]
             close = self._timing(keys, "duel" if brief else "close")
             failure = self._verified(rest, close)
             passed("verify")
             if failure:
-                return _refused(evaluation, failure), None
+                return refused(evaluation, failure), None
             measurement, failure, against = self._time(close)
             passed("time")
             if failure:
-                return _refused(evaluation, failure), None
+                return refused(evaluation, failure), None
             judged = self._judge(evaluation, measurement)
             self._near[built.identity] = measurement
             if judged.outcome is Outcome.ACCEPTED and self._second is None:  # there will be something to confirm
@@ -246,7 +372,7 @@ class GpuEvaluator:
             return judged, against
         except DeviceFault as fault:
             passed("lost")
-            return replace(evaluation, outcome=_FAULTS[fault.kind], failure=Failure(_sentence(fault))), None
+            return replace(evaluation, outcome=FAULTS[fault.kind], failure=Failure(sentence(fault))), None
 
     def _verified(self, checks: Sequence[Check], then: Timing, built: Built | None = None) -> Mapping[str, Any] | None:
         """The first failure among these checks of the candidate, whose timing begins where there is none."""
@@ -266,7 +392,7 @@ class GpuEvaluator:
                 measurement, failure, _ = self._time(self._timing(["original", "candidate"], "look"))
                 what = failure["reason"] if failure else ""
             except DeviceFault as fault:
-                what = _sentence(fault)
+                what = sentence(fault)
             if what:  # no fault of the candidate at hand, nor of any to come
                 why = f"the best of the earlier run no longer holds here: {what}"
                 raise MachineError(why, do="check the GPU with nvidia-smi, or start without --resume")
@@ -317,7 +443,7 @@ class GpuEvaluator:
         """Verify with twice the seeds and time at full effort, in a worker process of its own."""
         assert self._original is not None
         stages: dict[str, float] = {}
-        lap = _Laps(stages)
+        lap = Laps(stages)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         defences = self._builder.defences
         try:
@@ -327,7 +453,8 @@ class GpuEvaluator:
                 runner, self._runner = self._runner, self._second or self._make_runner()
                 self._second = None
                 runner.close()
-                self._runner.open(self._spec, self._original, self._wide)
+                wide = self._wide and self._wide_whole(self._original, self._wide)
+                self._runner.open(self._drawn_spec(), self._whole(self._original), wide)
                 problems = self._runner.validate()["problems"]
                 if problems:
                     raise MachineError(f"the spec no longer validates in a second process: {'; '.join(problems)}")
@@ -337,26 +464,27 @@ class GpuEvaluator:
                 lap("verify")
             lap("sanitizers")
             if failure:
-                return _refused(evaluation, failure)
+                return refused(evaluation, failure)
             with self._turn(lap):
                 measurement, failure, _ = self._time(self._timing(["original", "candidate"], "final"))
+                measurement = with_process_spread(measurement, self._near.get(built.identity))
                 lap("time")
             if defences.checks_after_timing and not failure:
                 with self._turn(lap):
                     failure = self._checked(plan(self._spec, self._random, defences))
                     lap("verify")
             if failure:
-                return _refused(evaluation, failure)
+                return refused(evaluation, failure)
             judged = self._judge(evaluation, measurement)
-            if judged.outcome is not Outcome.ACCEPTED:
-                return judged
-            return self._guarded(judged, built, sanitized.result(), lap)
+            if judged.outcome is Outcome.ACCEPTED:
+                return self._guarded(judged, built, sanitized.result(), lap)
+            return self._watched(judged, sanitized.result())
         except DeviceFault as fault:
             lap("lost")
-            return Evaluation(_FAULTS[fault.kind], failure=Failure(_sentence(fault)), stage_s=stages)
+            return Evaluation(FAULTS[fault.kind], failure=Failure(sentence(fault)), stage_s=stages)
 
     @contextmanager
-    def _turn(self, lap: _Laps) -> Iterator[None]:
+    def _turn(self, lap: Laps) -> Iterator[None]:
         """A turn at the GPU; what it took to get it is a stage of its own, for it counts as the profiler's time already."""
         with self._gpu:
             lap(WAITED)
@@ -364,17 +492,25 @@ class GpuEvaluator:
 
     def _checked(self, small: tuple[Check, ...]) -> Mapping[str, Any] | None:
         """The first failure among these checks and those on the real shapes."""
-        checks, most_s = (*small, *real_shapes(self._spec, self._random)), 4 * self._limit_s
-        return cast("Mapping[str, Any] | None", self._runner.verify("candidate", checks, timeout_s=most_s)["failure"])
+        checks, most_s = (*small, *self._late_checks()), 4 * self._limit_s
+        states = self._builder.defences.module_states
+        answer = self._runner.verify("candidate", checks, timeout_s=most_s, states=states)
+        return cast("Mapping[str, Any] | None", answer["failure"])
 
-    def _sanitized(self, built: Built, checks: Sequence[Check]) -> tuple[_Found, _Found]:
-        """What the sanitizers say of a candidate; and where it is something, of the original."""
-        if self._sanitize is None or self._original is None:
-            return (), ()
-        found = self._sanitize(built, some := [c for c in checks if c.family == "declared"])
-        return found, self._sanitize(self._original, some) if any(s.errors for s in found) else ()
+    def _sanitized(self, built: Built, checks: Sequence[Check]) -> tuple[Sanitized, ...]:
+        """The sanitizers' verdicts on a program, run on the declared inputs of each check shape."""
+        if self._sanitize is None:
+            return ()
+        return self._sanitize(built, [check for check in checks if check.family == "declared"])
 
-    def _guarded(self, judged: Evaluation, built: Built, sanitized: tuple[_Found, _Found], lap: _Laps) -> Evaluation:
+    def _watched(self, judged: Evaluation, sanitized: Sequence[Sanitized]) -> Evaluation:
+        """What is not suggested for its speed, with the sanitizers' verdicts: a fault is named as what it is."""
+        if judged.outcome not in (Outcome.SLOWER, Outcome.NO_DIFFERENCE):
+            return judged
+        judged = replace(judged, guardrails=guardrails.sanitizers(sanitized, self._reports, self._builder.limits))
+        return _refused_by_guardrail(judged)
+
+    def _guarded(self, judged: Evaluation, built: Built, sanitized: Sequence[Sanitized], lap: Laps) -> Evaluation:
         """The verdicts of the guardrails on a candidate that holds otherwise."""
         limits = self._builder.limits
         assert self._original is not None
@@ -391,11 +527,8 @@ class GpuEvaluator:
                 answer["argument"], answer.get("case", ""), wanted=self._spec.deterministic and limits.repeatable
             ),
         ]
-        judged = replace(judged, guardrails=(*verdicts, *guardrails.sanitizers(*sanitized, limits)))
-        failed = guardrails.broken(judged)
-        if failed is not None:
-            return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
-        return judged
+        judged = replace(judged, guardrails=(*verdicts, *guardrails.sanitizers(sanitized, self._reports, limits)))
+        return _refused_by_guardrail(judged)
 
     def close(self) -> None:
         self._builder.close()
@@ -404,33 +537,9 @@ class GpuEvaluator:
             self._second.close()
 
 
-class _Laps:
-    """Adds the seconds since the last call to a stage."""
-
-    def __init__(self, stages: dict[str, float]) -> None:
-        self._stages, self._since = stages, time.perf_counter()
-
-    def __call__(self, stage: str) -> None:
-        now = time.perf_counter()
-        self._stages[stage] = self._stages.get(stage, 0.0) + now - self._since
-        self._since = now
-
-
-def _refused(evaluation: Evaluation, failure: Mapping[str, Any]) -> Evaluation:
-    names = ("argument", "index", "expected", "got", "error", "tolerance")
-    family = failure.get("family", "")
-    reason = failure["reason"] + (f" (inputs '{family}')" if family else "")
-    return replace(
-        evaluation, outcome=_KINDS[failure["kind"]], measurement=None,
-        failure=Failure(reason, case=failure["case"], **{n: failure[n] for n in names if n in failure}),
-    )  # fmt: skip
-
-
-def _sentence(fault: DeviceFault) -> str:
-    return {
-        "launch": f"the launch was refused: {fault.what}",
-        "device": f"the kernel faulted: {fault.what}",
-        "out_of_memory": "not enough device memory",
-        "timeout": "did not finish in time",
-        "died": "took the worker process down",
-    }[fault.kind]
+def _refused_by_guardrail(judged: Evaluation) -> Evaluation:
+    """The evaluation, ended by the first of its guardrails that failed, if one did."""
+    failed = guardrails.broken(judged)
+    if failed is None:
+        return judged
+    return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine import guardrails
-from engine.config import Guardrails
+from engine.evaluate import guardrails
 from engine.model import CaseTiming, Evaluation, Failure, Measurement, Outcome
+from engine.settings.config import Guardrails
 from engine.spec.data import buffer_elements
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import KernelSpec
-from engine.statistics import Interval, paired_ratio, weighted_ratio
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.statistics import Interval, between_processes, paired_ratio, weighted_ratio
 
 # Faster than the bytes allow, with this margin for the roof's own noise, is not believed.
 _FLOOR_MARGIN = 0.9
@@ -67,23 +67,58 @@ def beside_incumbent(
     return measurement, total.ratio
 
 
-def floors_us(spec: KernelSpec, original: Measurement, bandwidth: float, cache_bytes: int) -> tuple[float, ...]:
-    """The least time that each timing case's compulsory bytes take at the measured copy bandwidth (bytes/s), in µs.
+def moved_bytes(spec: KernelSpec, case: Case) -> tuple[int, int]:
+    """The compulsory bytes of a case: (read, written), every input read once and every output written once."""
+    elements = buffer_elements(spec, case)
+    size = {a.name: elements[a.name] * parse_dtype(a.type).itemsize for a in spec.arguments if a.role != "scalar"}
+    read = sum(size[a.name] for a in spec.arguments if a.role in ("in", "inout"))
+    return read, sum(size[a.name] for a in spec.arguments if a.role in ("out", "inout"))
 
-    Void (0) where data may be read sparsely (integer inputs can be indices) or fits the cache; the outputs alone count then.
+
+def certain_bytes(spec: KernelSpec, case: Case) -> tuple[int, int]:
+    """The bytes of a case that no correct kernel can avoid: (read, written).
+
+    Reads count as 0 where data may be read sparsely (integer inputs can be indices), and inputs that are updated may stay as they are.
     """
+    read, written = moved_bytes(spec, case)
     sparse = any(a.role == "in" and a.fill.kind not in ("normal", "uniform") for a in spec.arguments)
+    return (0, written) if sparse else (read, written)
+
+
+def floors_us(
+    sizes: Sequence[tuple[int, int]], copies_us: Sequence[float], original: Measurement, cache_bytes: int
+) -> tuple[float, ...]:
+    """The least time in µs that each timing case can take: most of what a copy of its certain bytes `sizes` took.
+
+    `copies_us` are measured with the flush that timing uses. Void (0) where the bytes fit the cache, where there is no measurement, and
+    where the original itself is faster.
+    """
     floors = []
-    for case, timed in zip(spec.time, original.cases, strict=True):
-        elements = buffer_elements(spec, case)
-        moved = sum(
-            elements[a.name] * parse_dtype(a.type).itemsize
-            for a in spec.arguments
-            if a.role in ("out", "inout") or (a.role == "in" and not sparse)
-        )
-        floor = moved / bandwidth * 1e6 * _FLOOR_MARGIN
-        floors.append(floor if moved > 2 * cache_bytes and timed.original_us > floor else 0.0)
+    for (read, written), copy_us, timed in zip(sizes, copies_us, original.cases, strict=True):
+        floor = copy_us * _FLOOR_MARGIN
+        floors.append(floor if read + written > 2 * cache_bytes and timed.original_us > floor else 0.0)
     return tuple(floors)
+
+
+def with_process_spread(measurement: Measurement, other: Measurement | None) -> Measurement:
+    """`measurement` with intervals that hold for another process as well.
+
+    `other` is what an earlier process measured of the same program; the distance between the two says how far processes differ here.
+    """
+    if not measurement.cases:
+        return measurement
+    rivals = [None] * len(measurement.cases) if other is None else [case.ratio for case in other.cases]
+    cases = tuple(
+        _widened(case, between_processes(Interval(case.ratio, case.low, case.high), rival))
+        for case, rival in zip(measurement.cases, rivals, strict=True)
+    )
+    total = Interval(measurement.ratio, measurement.low, measurement.high)
+    total = between_processes(total, None if other is None else other.ratio)
+    return replace(measurement, cases=cases, low=total.low, high=total.high)
+
+
+def _widened(case: CaseTiming, interval: Interval) -> CaseTiming:
+    return replace(case, low=interval.low, high=interval.high)
 
 
 def judge(evaluation: Evaluation, measurement: Measurement, floors: Sequence[float], limits: Guardrails) -> Evaluation:
@@ -94,7 +129,7 @@ def judge(evaluation: Evaluation, measurement: Measurement, floors: Sequence[flo
             return replace(
                 evaluation, outcome=Outcome.GUARDRAIL,
                 failure=Failure(
-                    f"takes {case.candidate_us:.1f} µs where the bytes alone take {floor:.1f} µs at the copy bandwidth: "
+                    f"takes {case.candidate_us:.1f} µs where a copy of the same bytes takes {floor / _FLOOR_MARGIN:.1f} µs: "
                     "it cannot have done the work", case=case.case,
                 ),
             )  # fmt: skip

@@ -8,17 +8,17 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from engine.compile.built import Built
 from engine.cpu import CpuJob, CpuMachine, CpuRun
 from engine.errors import RefusedError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built
 from engine.model import CaseTiming, Measurement
 from engine.predict.footprint import Footprint, footprint
 from engine.predict.predictor import Predictor
 from engine.predict.scale import Sizes, extrapolate, probe_sizes
 from engine.spec.data import buffer_elements, bytes_needed, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import Argument, Case, KernelSpec
+from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,8 +65,16 @@ class Speeds:
 
     def footprint(self, built: Built, case: int) -> Footprint | None:
         """What is predicted to move for a timing case; None before a prediction."""
-        known = self._footprints.get(built.identity)
+        known = self.footprints(built)
         return None if known is None else known[case]
+
+    def footprints(self, built: Built) -> list[Footprint] | None:
+        """The same of every timing case."""
+        return self._footprints.get(built.identity)
+
+    def seed(self, secret: int) -> None:
+        """Count with the same inputs as every other device of a search."""
+        self._random.seed(secret)
 
     def _times_us(self, built: Built) -> list[float]:
         """Predicted time of each timing case, from the accesses counted in small runs. Raises RefusedError where that takes too long."""

@@ -7,23 +7,23 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine.cuda.edit import edit_program
 from engine.errors import OptimlError, RefusedError
-from engine.generate.door import CODING, PLANNING, Door
+from engine.generate.messages import Prompts
+from engine.generate.model_access import CODING, PLANNING, Door
 from engine.generate.oracle import Reference
-from engine.generate.prompt import Prompts
 from engine.generate.strategies import Strategy
 from engine.generate.task import SCHEMA as TASK_SCHEMA
 from engine.generate.task import Task, TaskError, read_task
 from engine.generate.trial import Tried
-from engine.llm.answer import SCHEMA, EditError, Suggestion, read_answer
+from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
+from engine.llm.chat import ChatError, Fault, Message
 from engine.llm.edits import Workplace, make_proposal, plain
-from engine.llm.model import ChatError, Fault, Message
-from engine.llm.prompt import lines_around, without_figures
-from engine.model import Outcome, Program
+from engine.llm.prompts import lines_around, without_figures
+from engine.model import Outcome, Program, Target
+from engine.rewrite.proposal import Proposal
 from engine.rules import make_site
-from engine.rules.model import Proposal, Target
-from engine.source.edit import edit_program
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 
 DRAFTS = 3  # references that are drafted independently; two at least must be there and agree
 _LEAST_DRAFTS = 2

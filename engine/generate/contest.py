@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.compile.built import Built, NotBuilt
+from engine.cuda.edit import edit_program
 from engine.errors import MachineError, OptimlError, RefusedError
-from engine.evaluate.model import Built, Evaluator, NotBuilt
+from engine.evaluate.evaluator import Evaluator
 from engine.generate.author import Draft, propose_kernel, workplace
 from engine.generate.trial import Trial
-from engine.llm.answer import EditError
-from engine.machine import Machine
+from engine.llm.answers import EditError
 from engine.model import Evaluation, Outcome, Program
-from engine.optimize import LEAST, Options, optimize
-from engine.result import OptimizationResult
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
+from engine.run.machine import Machine
+from engine.run.optimization import LEAST, Options, optimize
+from engine.run.result import OptimizationResult
+from engine.run.suggestion_gate import Gate
 from engine.search.journal import Journal
 from engine.search.progress import Progress
-from engine.source.edit import edit_program
-from engine.spec.model import KernelSpec
-from engine.suggest import Gate
+from engine.spec.kernel_spec import KernelSpec
 
 _TIMED = (Outcome.ACCEPTED, Outcome.SCREENED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.UNSTABLE)
 _HOLDS = (Outcome.ACCEPTED, Outcome.SCREENED)
@@ -135,7 +136,7 @@ class Contest:
     ) -> tuple[OptimizationResult, Program | None]:
         """The tree of OptiML-X over the yardstick, with the best kernels of different strategies as its first children.
 
-        Its result, and the best program of it. Raises as `engine.optimize.optimize`.
+        Its result, and the best program of it. Raises as `engine.run.optimization.optimize`.
         """
         first = tuple(c.proposal for c in ranked if c.proposal is not None)[:seeds]
         options = dataclasses.replace(self._options, seeds=first)

@@ -20,16 +20,16 @@ from engine.errors import OptimlError, RefusedError, UsageError
 from engine.generate.task import Task, TaskArgument
 from engine.llm.edits import plain
 from engine.model import Failure
-from engine.sandbox import NoSandbox, Sandbox, python_command
+from engine.process.cores import ONE_THREAD
+from engine.process.sandbox import NoSandbox, Sandbox, python_command
+from engine.process.wire import WireError
+from engine.process.worker_process import Worker, WorkerLost
 from engine.spec.data import poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
-from engine.spec.model import Case, KernelSpec
-from engine.threads import ONE_THREAD
-from engine.verify.host import difference
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.host_compare import difference
 from engine.verify.plan import Check
 from engine.verify.tolerance import BLIND_ULPS, MAX_ERROR_RATIO, Noise
-from engine.wire import WireError
-from engine.worker import Worker, WorkerLost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ _CPU_S = 600
 _PROCESSES = 64
 _MOST_ANSWER = 3 << 30
 # Of an output's root mean square, times ten: beyond a tolerance of a tenth an output of zeros comes near to passing, whatever
-# rounding error a reference shows (as for declared tolerances, `engine.spec.read`).
+# rounding error a reference shows (as for declared tolerances, `engine.spec.reader`).
 _MOST_ERROR = 0.01
 
 
@@ -98,7 +98,7 @@ class Oracle:
 
     def _start(self) -> Worker:
         command = self._box.command(
-            python_command("engine.generate.worker"),
+            python_command("engine.generate.reference_worker"),
             gpu=self._gpu,
             device=self._device,
             environment={**ONE_THREAD, "CUPY_CACHE_DIR": "/tmp/cupy"},

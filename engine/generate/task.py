@@ -15,10 +15,10 @@ from typing import Any, NoReturn, cast
 
 from engine.arith import ArithmeticError_, evaluate_int
 from engine.errors import OptimlError
-from engine.llm.answer import json_objects
+from engine.llm.answers import json_objects
 from engine.llm.edits import plain
-from engine.spec.check import case_name, derived_cases
-from engine.spec.model import Case, Role
+from engine.spec.kernel_spec import Case, Role
+from engine.spec.spec_checks import case_name, derived_cases
 
 _NAME = re.compile(r"[a-z][a-zA-Z0-9_]{0,40}\Z")
 _SHAPE = re.compile(r"[\w\s+\-*/()]{1,100}\Z", re.ASCII)
@@ -43,7 +43,7 @@ _FILLS = ("normal", "uniform", "integers", "sorted", "permutation")
 _MOST_ARGUMENTS, _MOST_SIZES, _MOST_DIMENSIONS, _MOST_CASES = 16, 8, 6, 4
 _MOST_SIZE = 1 << 40
 _MOST_BYTES = 4 << 30  # of one case's buffers: an oracle in float64 beside them still fits a workstation. Ours.
-# A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.check`).
+# A length below this says nothing about blocks that do not divide it: derived shapes keep it (`engine.spec.spec_checks`).
 _LENGTH = 64
 # Shapes with one length at its real value and the others small, up to so many bytes. On the CPU, where a thread costs a
 # microsecond, the greatest length alone, and a little beyond what one thread of a block each could do.

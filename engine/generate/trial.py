@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, Finding, Unsupported
 from engine.errors import CompileError, MachineError, OptimlError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built
 from engine.generate.oracle import Known, compare
 from engine.generate.task import Task
 from engine.gpu.runner import DeviceFault, GpuRunner
 from engine.gpu.sanitize import TOOLS, sanitize
-from engine.machine import Machine
 from engine.model import Failure, Outcome, Program
-from engine.spec.model import KernelSpec
+from engine.run.machine import Machine
+from engine.spec.kernel_spec import KernelSpec
 from engine.verify.plan import Check, plan
 from engine.verify.screen import screen
 from engine.verify.widen import widen
@@ -220,6 +220,8 @@ class Trial:
             return Tried(Outcome.COMPILE_ERROR, Failure(error.what, line=int(line) if line.isdigit() else None))
         except OptimlError as error:
             return Tried(Outcome.SCREENED_OUT, Failure(error.what))
+        if built.binary.clock_reads:
+            return Tried(Outcome.SCREENED_OUT, Failure("looks at the clock or waits, as its machine code shows"))
         widens = widen(built.text, built.expressions) is not None
         with self._lock:
             try:

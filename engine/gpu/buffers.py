@@ -9,10 +9,10 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from engine.gpu.device import POISON_WORDS, Arena, Tools
+from engine.gpu.device import Arena, Tools
 from engine.spec.data import Draw, Related, buffer_elements, figures, generate, related, scalars, seed_of
 from engine.spec.dtypes import DType, parse_dtype
-from engine.spec.model import Argument, Case, KernelSpec
+from engine.spec.kernel_spec import Argument, Case, KernelSpec
 
 
 def tool_kind(dtype: DType) -> str:
@@ -170,7 +170,7 @@ class CaseBuffers:
             if argument.role == "out":
                 if poison is None:
                     continue
-                self._tools.fill(arena.address(name), arena.sizes[name], POISON_WORDS[poison])
+                self._tools.fill(arena.address(name), arena.sizes[name], self._tools.poison[poison])
             elif argument.role == "inout" and self.pristine is not None:
                 arena.view(name, cp.uint8)[...] = self.pristine.view(name, cp.uint8)
 
@@ -180,7 +180,9 @@ class CaseBuffers:
             return
         for argument in self.buffers:
             if argument.role == "out":
-                self._tools.fill(self.wide.address(argument.name), self.wide.sizes[argument.name], POISON_WORDS[0])
+                self._tools.fill(
+                    self.wide.address(argument.name), self.wide.sizes[argument.name], self._tools.poison[0]
+                )
             elif argument.role == "inout":
                 self._widen_one(argument.name, None)
 

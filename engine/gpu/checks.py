@@ -12,11 +12,11 @@ import cupy as cp
 import numpy as np
 
 from engine.gpu.buffers import CaseBuffers, tool_kind
-from engine.gpu.device import POISON_WORDS, Arena, Call, Loaded, Tools
+from engine.gpu.device import Arena, Call, Loaded, Tools
 from engine.gpu.replay import Replays
 from engine.model import LaunchConfig
 from engine.spec.data import families_for
-from engine.spec.model import Case, KernelSpec
+from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.defences import ALL, Defences
 from engine.verify.tolerance import Noise, allowed, relative_term
 
@@ -114,7 +114,7 @@ class Checker:
             for arena in (buffers.other, buffers.wide):
                 if arena is not None:
                     for name in buffers.written:
-                        self.tools.fill(arena.address(name), arena.sizes[name], POISON_WORDS[0])
+                        self.tools.fill(arena.address(name), arena.sizes[name], self.tools.poison[0])
 
     # ---- one check
 
@@ -421,7 +421,7 @@ class Checker:
             return None
         word = buffers.item_bytes(name)
         a, b = cp.asnumpy(first).reshape(-1, word), cp.asnumpy(second).reshape(-1, word)
-        pattern = [np.frombuffer(np.uint32(w).tobytes() * 2, np.uint8) for w in POISON_WORDS]
+        pattern = [np.frombuffer(np.uint32(w).tobytes() * 2, np.uint8) for w in self.tools.poison]
         offsets = np.arange(a.shape[0]) * word % 4
         stale = np.ones(a.shape[0], bool)
         for column in range(word):
@@ -449,7 +449,7 @@ class Checker:
             stale = buffers.pristine.view(name, cp.uint8) if name in buffers.inout and buffers.pristine else None
             if stale is None:
                 stale = cp.asarray(
-                    np.resize(np.frombuffer(np.uint32(POISON_WORDS[1]).tobytes(), np.uint8), target.size)
+                    np.resize(np.frombuffer(np.uint32(self.tools.poison[1]).tobytes(), np.uint8), target.size)
                 )
             controls["stale"] = stale
             for other in buffers.read_only:

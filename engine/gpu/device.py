@@ -12,11 +12,8 @@ from cupy.cuda import driver
 
 from engine.model import LaunchConfig
 from engine.spec.data import Draw
+from engine.spec.poison import nan_word, plausible_word, unpredictable
 
-# NaN as float, large as integer: a read outside an array spoils sums, a write is seen.
-GUARD_WORD = 0x7FF8A5C3
-# Outputs start from one of these: a NaN pattern, and one that is a plausible finite float (3.1e6).
-POISON_WORDS = (0x7FF8A5C3, 0x4A3C2B1D)
 GUARD_BYTES = 4096
 _ALIGN = 256
 _FILLS = ("normal", "uniform", "integers")  # numbered as in tools.cu
@@ -108,6 +105,9 @@ class Tools:
 
     def __init__(self, cubin: bytes, *, bare: bool = False) -> None:
         self.bare = bare
+        rng = unpredictable()
+        self.guard = nan_word(rng)
+        self.poison = (nan_word(rng), plausible_word(rng))  # outputs start from one of these
         self._module = cp.cuda.function.Module()
         self._module.load(cubin)
         self._cache: dict[str, Any] = {}
@@ -126,16 +126,30 @@ class Tools:
         return max(1, min(1056, -(-count // 1024)))
 
     def fill(self, address: int, size_bytes: int, word: int) -> None:
-        """Fill with a 4-byte word; the size is rounded up to whole words (arrays are padded to 256 bytes)."""
-        words = -(-size_bytes // 4)
-        if words:
+        """Fill exactly these bytes with a repeated 4-byte word."""
+        if size_bytes:
             self._launch(
                 "fill_words",
-                self._blocks(words),
+                self._blocks(size_bytes // 4),
                 ctypes.c_void_p(address),
-                ctypes.c_uint64(words),
+                ctypes.c_uint64(size_bytes),
                 ctypes.c_uint32(word),
             )
+
+    def read(self, address: int, size_bytes: int, sink: int) -> None:
+        """Read every 16-byte vector of a buffer of zeros; a word that is not zero goes to the address `sink`."""
+        vectors = size_bytes // 16
+        self._launch(
+            "read_words", self._blocks(vectors), ctypes.c_void_p(address), ctypes.c_uint64(vectors), ctypes.c_void_p(sink)
+        )  # fmt: skip
+
+    def move(self, source: int, read_bytes: int, target: int, written_bytes: int) -> None:
+        """Read and write so many bytes, rounded down to 16; the buffers are at least as large, `target` at least 16 bytes."""
+        vectors = max(read_bytes, written_bytes) // 16
+        self._launch(
+            "move_vectors", max(1, min(16 * 132, -(-vectors // 1024))), ctypes.c_void_p(source), ctypes.c_uint64(read_bytes // 16),
+            ctypes.c_void_p(target), ctypes.c_uint64(written_bytes // 16),
+        )  # fmt: skip
 
     def hash_into(self, address: int, size_bytes: int, out: int) -> None:
         self._launch(
@@ -148,7 +162,7 @@ class Tools:
 
     def check_guards(self, zones: int, count: int, out: int) -> None:
         self._launch(
-            "check_guards", count, ctypes.c_void_p(zones), ctypes.c_uint32(count), ctypes.c_uint32(GUARD_WORD), ctypes.c_void_p(out),
+            "check_guards", count, ctypes.c_void_p(zones), ctypes.c_uint32(count), ctypes.c_uint32(self.guard), ctypes.c_void_p(out),
             threads=128,
         )  # fmt: skip
 
@@ -241,15 +255,14 @@ class Arena:
         for name, size in sizes.items():
             offsets[name] = offset
             end = offset + size
-            # The words up to the next aligned buffer belong to the guard as well; a partial word does not.
-            zone_start = -(-end // 4) * 4
+            # Every byte up to the next aligned buffer belongs to the guard.
             offset = -(-end // _ALIGN) * _ALIGN + GUARD_BYTES
-            zones.append((zone_start, offset - zone_start))
+            zones.append((end, offset - end))
         self._block = cp.empty(offset, cp.uint8)
         base = int(self._block.data.ptr)
         self._addresses = {name: base + start for name, start in offsets.items()}
         self.bytes = offset
-        self._zones = [(base + start, length // 4) for start, length in zones]
+        self._zones = [(base + start, length) for start, length in zones]
         self._zone_table = cp.asarray(np.array(self._zones, dtype=np.uint64))
         self.set_guards()
 
@@ -264,8 +277,8 @@ class Arena:
         return cp.ndarray((size // kind.itemsize,), kind, cp.cuda.MemoryPointer(memory, 0))
 
     def set_guards(self) -> None:
-        for address, words in self._zones:
-            self._tools.fill(address, words * 4, GUARD_WORD)
+        for address, size in self._zones:
+            self._tools.fill(address, size, self._tools.guard)
 
     def watch(self) -> slice | None:
         """Look at the guard zones; `touched` says what the board then has there. None: there are none."""

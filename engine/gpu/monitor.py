@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from engine.errors import MachineError
+from engine.process.ancestry import began, descends
 
 # Reasons that change what a kernel's time means; idle and the applications' own clock settings do not.
 _THROTTLES = {
@@ -97,13 +97,16 @@ class Monitor:
 
     def _is_own(self, pid: int) -> bool:
         """Whether this process started it. Asked of the same few in every reading, and the way up to this process is long."""
-        began = _began(pid)
-        if began is None or self._own.get(pid) != began:
-            if not _descends(pid, os.getpid()):
+        start = began(pid)
+        if start is None or self._own.get(pid) != start:
+            if not descends(pid, os.getpid()):
                 return False
-            if began is not None:
-                self._own[pid] = began
+            if start is not None:
+                self._own[pid] = start
         return True
+
+    def uuid(self) -> str:
+        return str(self._nvml.nvmlDeviceGetUUID(self._handle))
 
     def driver(self) -> str:
         return str(self._nvml.nvmlSystemGetDriverVersion())
@@ -116,26 +119,3 @@ def disturbance(before: Snapshot, after: Snapshot) -> str | None:
     if after.others or before.others:
         return f"another process used the GPU (process {', '.join(map(str, sorted({*before.others, *after.others})))})"
     return None
-
-
-def _began(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks; None where it is gone or cannot be seen."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
-def _descends(pid: int, ancestor: int) -> bool:
-    """Whether a process is `ancestor` or one of its descendants; a pid that cannot be seen counts as ours only if gone."""
-    seen = 0
-    while pid > 1 and seen < 64:
-        if pid == ancestor:
-            return True
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return not Path(f"/proc/{pid}").exists()
-        pid = int(stat.rpartition(")")[2].split()[1])
-        seen += 1
-    return False

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.sandbox import NoSandbox, Sandbox, python_command
-from engine.threads import ONE_THREAD
-from engine.worker import Worker
+from engine.process.cores import ONE_THREAD
+from engine.process.sandbox import NoSandbox, Sandbox, python_command
+from engine.process.worker_process import Worker
 
 
 def gpu_process(box: Sandbox | NoSandbox, scratch: Path, device: int = 0, watcher: Sequence[str] = ()) -> Worker:
@@ -18,12 +18,12 @@ def gpu_process(box: Sandbox | NoSandbox, scratch: Path, device: int = 0, watche
     """
     writable = [scratch]
     try:
-        scratch.mkdir(parents=True, exist_ok=True)
-        scratch.chmod(0o777)  # the worker runs as another user inside the sandbox
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        scratch.chmod(0o700)  # where root calls, the sandbox gives it to the user that the worker runs as
     except OSError:  # then it compiles its own kernels anew: the sandbox's /tmp goes with it
         writable, scratch = [], Path("/tmp/worker") if box.safe else Path(tempfile.mkdtemp(prefix="optiml"))
     command = box.command(
-        [*watcher, *python_command("engine.gpu.worker")],
+        [*watcher, *python_command("engine.gpu.gpu_worker")],
         writable=writable,
         gpu=True,
         device=device,

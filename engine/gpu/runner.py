@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from engine.compile.built import Built
 from engine.errors import MachineError
-from engine.evaluate.model import Built
 from engine.gpu.monitor import Monitor
 from engine.gpu.process import gpu_process
 from engine.model import Binary, LaunchConfig
-from engine.sandbox import NoSandbox, Sandbox
-from engine.spec.model import KernelSpec
+from engine.process.sandbox import NoSandbox, Sandbox
+from engine.process.worker_process import Worker, WorkerLost
+from engine.spec.kernel_spec import KernelSpec
 from engine.verify.defences import ALL, Defences
 from engine.verify.plan import Check
-from engine.worker import Worker, WorkerLost
 
 _START_S = 60.0  # CUDA's context and CuPy's import, on a busy machine
 _VALIDATE_S = 120.0
@@ -42,6 +42,13 @@ class Wide:
 
     binary: Binary
     launches: tuple[tuple[LaunchConfig, ...], ...]
+
+
+def wide_launches(launches: Sequence[Sequence[LaunchConfig]]) -> tuple[tuple[LaunchConfig, ...], ...]:
+    """The launches of the widened original: dynamic shared memory that held floats, or halves, must hold doubles."""
+    return tuple(
+        tuple(LaunchConfig(s.grid, s.block, min(s.shared_bytes * 4, 200 << 10)) for s in case) for case in launches
+    )
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,14 @@ class GpuRunner:
         self.start()
         return float(self._request({"op": "bandwidth"}, timeout_s=_START_S)["bytes_per_s"])
 
+    def copies_us(self, sizes: Sequence[tuple[int, int]]) -> tuple[float, ...]:
+        """For each (bytes read, bytes written): the time in µs of a kernel that does only that, flushed and timed as kernels are.
+
+        0.0 where the device has no memory for it.
+        """
+        answer = self._request({"op": "copies", "bytes": [list(pair) for pair in sizes]}, timeout_s=_START_S)
+        return tuple(float(value) for value in answer["us"])
+
     def open(self, spec: KernelSpec, original: Built, wide: Wide | None) -> None:
         """Make `spec` and its original the session's."""
         header = {
@@ -156,9 +171,9 @@ class GpuRunner:
         self._request(*session, timeout_s=_START_S)
         self._session = session
 
-    def validate(self) -> Mapping[str, Any]:
+    def validate(self, timeout_s: float = _VALIDATE_S) -> Mapping[str, Any]:
         """Run the spec's validation on the original: `problems`, `widened`, `noise`."""
-        return self._request({"op": "validate"}, timeout_s=_VALIDATE_S)
+        return self._request({"op": "validate"}, timeout_s=timeout_s)
 
     def load(self, key: str, built: Built) -> None:
         """Put a candidate's machine code on the device under `key`."""
@@ -172,14 +187,18 @@ class GpuRunner:
             self._kept[key] = built.identity
 
     def verify(
-        self, key: str, checks: Sequence[Check], *, timeout_s: float, built: Built | None = None, then: Timing | None = None
+        self, key: str, checks: Sequence[Check], *, timeout_s: float, built: Built | None = None, then: Timing | None = None,
+        states: bool = False,
     ) -> Mapping[str, Any]:  # fmt: skip
         """Run checks in order until one fails: `failure` (None or data), `checks` run, `seconds`.
 
         With `built`, first put that on the device under `key`, as `load` does. With `then` the worker begins that timing as soon as no
-        check has failed, without being asked again; `time` has its results.
+        check has failed, without being asked again; `time` has its results. With `states` every other check runs on a module that was
+        loaded anew, and the others behind thirty launches in a row.
         """
         header: dict[str, Any] = {"op": "verify", "key": key, "plan": [(c.case, c.family, c.seed) for c in checks]}
+        if states:
+            header["states"] = True
         if built is not None:
             header["load"] = _load(key, built)
         blobs = [built.binary.cubin] if built is not None else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from engine.gpu.buffers import CaseBuffers
 from engine.gpu.checks import Checker
 from engine.gpu.device import Call, Loaded
 from engine.gpu.pace import Pace
-from engine.gpu.turns import turns
+from engine.gpu.timing_order import turns
 from engine.gpu.yardsticks import Yardsticks
 from engine.model import LaunchConfig
 from engine.statistics import paired_ratio
@@ -31,6 +32,7 @@ GRAPH_SPAN_US = 200.0  # what one graph launch should last, so that events resol
 MAX_SETS = 32
 MAX_SET_BYTES = 2 << 30
 FLUSHED = 2  # times the L2: what more pushes out no more of what a kernel reads (benchmarks/against_itself.py)
+COPIES = 9  # launches of the yardstick copy; their spread is below 1 %
 WARM_UP_S = 0.003
 PAUSE_S = 0.02  # a GPU that was busy so short a time ago has not lowered its clocks
 # Of the bar, the speed below which a candidate is given up after so many cold launches: two tell 30 % apart, three 15 %.
@@ -74,7 +76,8 @@ class Timer:
         self.checker = checker
         self.stream = checker.stream
         l2 = int(cp.cuda.runtime.getDeviceProperties(cp.cuda.runtime.getDevice())["l2CacheSize"])
-        self._flush = cp.empty(max(1, FLUSHED * l2 // 4), cp.uint32)
+        self._flush = cp.zeros(max(1, FLUSHED * l2 // 4), cp.uint32)
+        self._flush_sink = cp.zeros(1, cp.uint32)
         self._extra: dict[int, list[CaseBuffers]] = {}
         self._events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(3 * FINAL.batch)]
         self._busy_until = 0.0
@@ -120,8 +123,32 @@ class Timer:
         return float(cp.cuda.get_elapsed_time(start, stop)) * 1e3
 
     def flush(self) -> None:
-        """Push everything else out of L2."""
-        self.checker.tools.fill(int(self._flush.data.ptr), self._flush.nbytes, 0)
+        """Replace everything in L2 by clean lines.
+
+        Storing instead would leave dirty lines, whose write-back delays the launch that is timed next: by 8 to 9 µs for kernels
+        that read, by 4 to 5 µs for kernels that write (docs/timing.md).
+        """
+        self.checker.tools.read(int(self._flush.data.ptr), self._flush.nbytes, int(self._flush_sink.data.ptr))
+
+    def copy_us(self, read_bytes: int, written_bytes: int) -> float:
+        """The median time in µs, behind the same flush, of a kernel that only reads and writes so many bytes; 0.0: no memory for it."""
+        try:
+            source, target = (
+                cp.zeros(max(1, read_bytes // 4), cp.uint32),
+                cp.empty(max(4, written_bytes // 4), cp.uint32),
+            )
+        except cp.cuda.memory.OutOfMemoryError:
+            return 0.0
+        times = []
+        start, stop = self._events[0]
+        for _ in range(COPIES + 2):  # the first two warm up
+            self.flush()
+            start.record(self.stream)
+            self.checker.tools.move(int(source.data.ptr), read_bytes, int(target.data.ptr), written_bytes)
+            stop.record(self.stream)
+            stop.synchronize()
+            times.append(float(cp.cuda.get_elapsed_time(start, stop)) * 1e3)
+        return statistics.median(times[2:])
 
     def time(
         self, index: int, programs: Sequence[tuple[Loaded, Sequence[LaunchConfig]]], effort: Effort, seed: int,

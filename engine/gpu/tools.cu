@@ -29,8 +29,55 @@ __device__ u64 mix(u64 x) {  // splitmix64's finaliser
   return x ^ (x >> 31);
 }
 
-extern "C" __global__ void fill_words(u32* out, u64 words, u32 pattern) {
-  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) out[i] = pattern;
+// The byte of a pattern that belongs at an address, as if aligned words held the pattern.
+__device__ __forceinline__ unsigned char pattern_at(const unsigned char* p, u32 pattern) {
+  return (unsigned char)(pattern >> 8 * ((u64)p & 3));
+}
+
+// Bytes before the first aligned word of a range.
+__device__ __forceinline__ u64 before_words(const unsigned char* p, u64 bytes) {
+  u64 head = (4 - ((u64)p & 3)) & 3;
+  return head < bytes ? head : bytes;
+}
+
+// Fills exactly `bytes`: neither end needs to be a multiple of 4. At least 4 threads.
+extern "C" __global__ void fill_words(unsigned char* out, u64 bytes, u32 pattern) {
+  u64 head = before_words(out, bytes), words = (bytes - head) / 4, tail = head + 4 * words;
+  u64 start = blockIdx.x * (u64)blockDim.x + threadIdx.x, stride = (u64)gridDim.x * blockDim.x;
+  u32* aligned = (u32*)(out + head);
+  for (u64 i = start; i < words; i += stride) aligned[i] = pattern;
+  if (start < head) out[start] = pattern_at(out + start, pattern);
+  if (start < bytes - tail) out[tail + start] = pattern_at(out + tail + start, pattern);
+}
+
+// Reads what lies there, by 16 bytes, and writes nothing unless a word differs from 0. Pushes everything else out of L2 and
+// leaves no dirty line behind, which a launch that is timed afterwards would have to write back.
+extern "C" __global__ void read_words(const uint4* data, u64 vectors, u32* sink) {
+  u32 seen = 0;
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < vectors; i += (u64)gridDim.x * blockDim.x) {
+    uint4 v = data[i];
+    seen |= v.x | v.y | v.z | v.w;
+  }
+  if (seen) *sink = seen;
+}
+
+// Reads and writes so many 16-byte vectors: the least that a kernel with these compulsory bytes does. `out` holds one at least.
+extern "C" __global__ void move_vectors(const uint4* in, u64 reads, uint4* out, u64 writes) {
+  const u64 most = reads > writes ? reads : writes, step = (u64)gridDim.x * blockDim.x * 4;
+  u32 seen = 0;
+  for (u64 base = blockIdx.x * (u64)blockDim.x * 4 + threadIdx.x; base < most; base += step) {
+    uint4 v[4];
+    for (int k = 0; k < 4; ++k) {
+      u64 i = base + k * blockDim.x;
+      v[k] = i < reads ? in[i] : make_uint4(1, 2, 3, 4);
+    }
+    for (int k = 0; k < 4; ++k) {
+      u64 i = base + k * blockDim.x;
+      if (i < writes) out[i] = v[k];
+      else seen |= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+    }
+  }
+  if (seen == 0xdeadbeef) out[0] = make_uint4(seen, 0, 0, 0);
 }
 
 extern "C" __global__ void hash_bytes(const unsigned char* data, u64 bytes, u64* out) {
@@ -43,13 +90,15 @@ extern "C" __global__ void hash_bytes(const unsigned char* data, u64 bytes, u64*
   if ((threadIdx.x & 31) == 0) atomicAdd(out, sum);
 }
 
-// zones: pairs of (address, words); out: how many zones follow the first that was touched, itself included; or 0.
+// zones: pairs of (address, bytes), each ending at a multiple of 4; out: how many zones follow the first that was touched, itself included; or 0.
 extern "C" __global__ void check_guards(const u64* zones, u32 count, u32 pattern, u64* out) {
   u32 zone = blockIdx.x;
-  const u32* p = (const u32*)zones[2 * zone];
-  u64 words = zones[2 * zone + 1];
-  for (u64 i = threadIdx.x; i < words; i += blockDim.x)
-    if (p[i] != pattern) atomicMax(out, (u64)(count - zone));
+  const unsigned char* p = (const unsigned char*)zones[2 * zone];
+  u64 bytes = zones[2 * zone + 1], head = before_words(p, bytes), words = (bytes - head) / 4;
+  const u32* aligned = (const u32*)(p + head);
+  bool touched = threadIdx.x < head && p[threadIdx.x] != pattern_at(p + threadIdx.x, pattern);
+  for (u64 i = threadIdx.x; i < words; i += blockDim.x) touched |= aligned[i] != pattern;
+  if (touched) atomicMax(out, (u64)(count - zone));
 }
 
 template <typename T>

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import MachineError, UsageError
-from engine.llm.client import read_completion
-from engine.llm.model import ChatAnswer, ChatError, ChatRequest, Fault, Usage
+from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, Usage
+from engine.llm.openai_client import read_completion
 
 REQUESTS, RESPONSES, INDEX = "requests.jsonl", "responses.jsonl", "index.jsonl"
 # The Batch API's published bounds for one input file (platform documentation, "Batch API").

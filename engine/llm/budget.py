@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.errors import UsageError
-from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Usage, estimated_tokens
+from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Usage, estimated_tokens
 
 _LIMIT = re.compile(r"(\d+(?:\.\d+)?)\s*(usd|tok)", re.I)
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from engine.errors import MachineError, UsageError
 from engine.llm.budget import Price
-from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Usage
+from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Usage
 
 _FORMAT = 1
 _MOST_BYTES = 256 << 20

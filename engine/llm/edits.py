@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from engine.cuda.edit import edit_program
+from engine.cuda.kernel import Edit, Span, Unit
+from engine.cuda.parse import parse
 from engine.errors import OptimlError
-from engine.llm.answer import MOST_REPLACEMENTS, EditError, Replacement, Suggestion
+from engine.llm.answers import MOST_REPLACEMENTS, EditError, Replacement, Suggestion
+from engine.llm.chat import Fault
+from engine.llm.comments import known_comments, without_comments
 from engine.llm.launches import launch_edits
-from engine.llm.model import Fault
 from engine.model import Program
-from engine.rules.common import declaration_start, merge
-from engine.rules.model import Proposal, Site
-from engine.source.edit import edit_program
-from engine.source.model import Edit, Span, Unit
-from engine.source.parse import parse
-from engine.spec.model import KernelSpec
+from engine.rewrite.proposal import Proposal, merge
+from engine.rewrite.site import Site
+from engine.spec.kernel_spec import KernelSpec
 from engine.spec.tables import tuning_lines
 
 # The most that is read of one answer: beyond, it is no edit of one kernel. Ours.
@@ -66,6 +67,11 @@ def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.
     edits = merge(changed, launch_edits(suggestion, place, changed)) if changed is not None else None
     if edits is None:
         raise EditError("its edits overlap", do="give each place once", fault=Fault.AMBIGUOUS)
+    known = known_comments([*place.original.files.values(), *place.program.files.values()])
+    edits = {
+        path: tuple(replace(edit, text=without_comments(edit.text, known)) for edit in found)
+        for path, found in edits.items()
+    }
     try:
         program = edit_program(place.program, edits)
         if program.digest == place.program.digest:
@@ -97,7 +103,7 @@ def _slug(idea: str) -> str:
 
 def _check_open(place: Workplace, program: Program) -> None:
     """Raises EditError where the suggestion leaves figures open by lines that no search could use."""
-    from engine.llm.prompt import without_figures
+    from engine.llm.prompts import without_figures
     from engine.tune.offers import check_declared
 
     def lines(of: Program) -> set[tuple[str, str]]:
@@ -214,7 +220,7 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
         given.text(span).strip("\n") + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
     )
     if added:
-        at = declaration_start(site)
+        at = site.declaration_start
         edits.append(Edit(Span(at, at), added))
     return {unit.path: tuple(sorted(edits, key=lambda e: e.span))} if edits else {}
 

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import OptimlError
-from engine.llm.context import Diagnosed, make_context
+from engine.llm.chat import Fault
 from engine.llm.judge import MOST_JUDGED, Judge
-from engine.llm.model import Fault
+from engine.llm.node_context import Diagnosed, make_context
 from engine.llm.proposer import LlmProposer, Proposed, propose_label, repair_label
-from engine.model import Evaluation, Outcome
-from engine.rules.model import Proposal, Target
+from engine.model import Evaluation, Outcome, Target
+from engine.process.interrupt import NEVER, Interrupt
+from engine.rewrite.proposal import Proposal
 from engine.search.reward import failed
 from engine.search.tree import Node
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 
 # A node is worth asking about when it beats the best so far by this; as the search's own noise. Ours.
 _BETTER = 1.02
@@ -53,7 +54,7 @@ class _Job:
 
 
 class LlmFeed:
-    """Follows `engine.search.parts.Feed`. `diagnose` gives what is known of a node, waiting so many seconds at most, and
+    """Follows `engine.search.participants.Feed`. `diagnose` gives what is known of a node, waiting so many seconds at most, and
     `recall` what was learnt from others; both are called from the feed's threads. `holds` says whether the answer to a label is
     at hand and costs nothing: such a node is always asked about, since a repeated run does not measure quite the same. `pays`
     says whether more questions are worth their price, and `judge` scores what was proposed and the best of what the rules have.
@@ -139,7 +140,7 @@ class LlmFeed:
                 if self._holds(self._label(node)):
                     self._ask(node)
 
-    def wait(self, timeout_s: float | None) -> bool:
+    def wait(self, timeout_s: float | None, interrupt: Interrupt = NEVER) -> bool:
         """Wait for proposals while the search has nothing else to do; whether any are there. Asks again where it pays."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -150,7 +151,7 @@ class LlmFeed:
                 if awaited:
                     left = None if deadline is None else deadline - time.monotonic()
                     # An interrupt is only seen between waits.
-                    if left is not None and left <= 0:
+                    if interrupt.asked or (left is not None and left <= 0):
                         return False
                     self._changed.wait(0.5 if left is None else min(0.5, left))
             if not awaited and not self._ask_again():

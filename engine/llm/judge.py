@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.cuda.edit import edit_program
 from engine.errors import OptimlError
-from engine.llm.answer import json_objects
-from engine.llm.context import Context, node_key, program_diff
+from engine.llm.answers import json_objects
+from engine.llm.chat import ChatClient, ChatError, ChatRequest, Fault
 from engine.llm.edits import plain
-from engine.llm.model import ChatClient, ChatError, ChatRequest, Fault
-from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, judge
+from engine.llm.node_context import Context, node_key, program_diff
+from engine.llm.prompts import MOST_TOKENS, Profile, PromptError, judge
 from engine.model import Outcome
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.reward import CONSTANTS, failed
 from engine.search.tree import Node
-from engine.source.edit import edit_program
 
 SCORE = "judge_percent"  # the parameter of a proposal that keeps its score, in percent
 MOST_JUDGED = 16  # proposals in one request

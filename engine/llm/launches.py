@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
+from engine.cuda.constants import integers, words
+from engine.cuda.edit import edit_program
+from engine.cuda.kernel import Edit
+from engine.cuda.launch import relaunch, sites
+from engine.cuda.parse import parse
+from engine.cuda.terms import kernel_terms
 from engine.errors import OptimlError, SourceError
-from engine.llm.answer import MOST_LAUNCHES, EditError, Launch, Suggestion
-from engine.llm.model import Fault
+from engine.llm.answers import MOST_LAUNCHES, EditError, Launch, Suggestion
+from engine.llm.chat import Fault
 from engine.model import LaunchConfig, Program
-from engine.rules.cases import all_cases, visible
-from engine.rules.common import merge
-from engine.rules.model import Site
-from engine.source.constants import integers, words
-from engine.source.edit import edit_program
-from engine.source.launch import evaluate, relaunch, sites
-from engine.source.model import Edit
-from engine.source.parse import parse
-from engine.source.terms import kernel_terms
-from engine.spec.model import KernelSpec, LaunchExpr
-from engine.spec.read import relaunched
+from engine.rewrite.proposal import merge
+from engine.rewrite.site import Site
+from engine.spec.kernel_spec import KernelSpec, LaunchExpr
+from engine.spec.launch_config import evaluate
+from engine.spec.reader import relaunched
 from engine.spec.rewrite import relaunch_spec
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _given(launch: LaunchExpr, site: Site, program: Program) -> dict[str, tuple[
         shared = None
     grid, block = launch.grid or None, launch.block or None
     refusal = EditError("the launch cannot be seen or rewritten", do="keep the launch as it is", fault=Fault.FORBIDDEN)
-    if not visible(site):
+    if not site.launch_visible:
         raise refusal
     try:
         host = relaunch(site.program, site.launches, site.kernel, grid=grid, block=block, shared=shared)
@@ -192,7 +192,7 @@ def _differing(place: Workplace, program: Program) -> list[tuple[Site, list[str]
 
 
 def _configs(site: Site, program: Program, spec: KernelSpec) -> list[LaunchConfig]:
-    return [evaluate(program, spec, site.step, case.sizes) for case in all_cases(site)]
+    return [evaluate(program, spec, site.step, case.sizes) for case in site.cases]
 
 
 def _evaluable(site: Site, spec: KernelSpec) -> bool:
@@ -227,7 +227,7 @@ def _followed(site: Site, program: Program, parts: Sequence[str]) -> Edits:
 
 
 def _sizes(site: Site) -> set[str]:
-    return set().union(*(case.sizes for case in all_cases(site)))
+    return set().union(*(case.sizes for case in site.cases))
 
 
 def _obstacle(site: Site, program: Program) -> str:

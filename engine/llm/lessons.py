@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import OptimlError
-from engine.folders import cache_folder
-from engine.llm.context import Diagnosed
-from engine.llm.memory import Memory, features_of, lesson_of
+from engine.llm.lesson_store import Memory, features_of, lesson_of
+from engine.llm.node_context import Diagnosed
+from engine.model import Target
+from engine.rewrite.proposal import Proposal
+from engine.rewrite.site import Site
 from engine.rules import make_site
-from engine.rules.model import Proposal, Site, Target
 from engine.search.tree import Node
-from engine.spec.model import KernelSpec
+from engine.settings.folders import cache_folder
+from engine.spec.kernel_spec import KernelSpec
 
 # A rule that doubled the speed of kernels like this one has its odds doubled, one that failed has them halved, and no more: what
 # was learnt elsewhere decides the order, not what is tried. Ours.
@@ -37,7 +39,7 @@ def default_path() -> Path:
 
 
 class Lessons:
-    """Follows `engine.search.parts.Feed.booked`. A memory that fails is done without, and `trouble` says so.
+    """Follows `engine.search.participants.Feed.booked`. A memory that fails is done without, and `trouble` says so.
 
     Raises MachineError where the file cannot be opened.
     """

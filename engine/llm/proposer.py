@@ -7,17 +7,26 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from engine.cuda.edit import edit_program
 from engine.errors import OptimlError
-from engine.llm.answer import SCHEMA, EditError, Suggestion, read_answer
+from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.budget import prompt_estimate
-from engine.llm.context import Context, Diagnosed, ending, node_key
+from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
 from engine.llm.edits import make_proposal, plain
-from engine.llm.model import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
-from engine.llm.prompt import MOST_TOKENS, Profile, PromptError, lines_around, planned, propose, repair, without_figures
-from engine.llm.prompt import plan as plan_messages
+from engine.llm.node_context import Context, Diagnosed, ending, node_key
+from engine.llm.prompts import (
+    MOST_TOKENS,
+    Profile,
+    PromptError,
+    lines_around,
+    planned,
+    propose,
+    repair,
+    without_figures,
+)
+from engine.llm.prompts import plan as plan_messages
 from engine.model import Evaluation, Outcome, Program
-from engine.rules.model import Proposal
-from engine.source.edit import edit_program
+from engine.rewrite.proposal import Proposal
 
 # Above most rules: a model is asked where it stands now, and its answer is stale when the search has moved on. Ours.
 _PRIOR = 0.6

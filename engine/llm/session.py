@@ -8,27 +8,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine.config import Model
+from engine.compile.built import Built
 from engine.errors import OptimlError, UsageError
-from engine.evaluate.model import Built
 from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price
 from engine.llm.cassette import Recorder, Replayer
-from engine.llm.client import ClientOptions, OpenAIClient
-from engine.llm.context import Diagnosed
+from engine.llm.chat import ChatClient
 from engine.llm.edits import plain
 from engine.llm.feed import LlmFeed
 from engine.llm.judge import Judge
-from engine.llm.model import ChatClient
-from engine.llm.prompt import Profile as PromptProfile
+from engine.llm.node_context import Diagnosed
+from engine.llm.openai_client import ClientOptions, OpenAIClient
+from engine.llm.prompts import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
-from engine.model import Program
+from engine.model import Program, Target
+from engine.process.interrupt import NEVER, Interrupt
+from engine.profile.counters import CHEAP, FULL, Profile
 from engine.profile.diagnosis import Diagnosis
-from engine.profile.model import CHEAP, FULL, Profile
-from engine.rules.model import Proposal, Target
+from engine.rewrite.proposal import Proposal
 from engine.search.mixture import Mixture
 from engine.search.tree import Node
-from engine.spec.model import KernelSpec
+from engine.settings.config import Model
+from engine.spec.kernel_spec import KernelSpec
 
 EXCHANGES = "exchanges.jsonl"
 # Questions for a batch wait for their diagnoses together: as many as the profiler takes at once.
@@ -80,7 +81,7 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
 
 
 class LlmSession:
-    """Follows `engine.search.parts.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most;
+    """Follows `engine.search.participants.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most;
     `recall` what earlier runs taught. `mixture`, once it is set, decides whether asking pays, and is told what was spent.
 
     Raises UsageError and MachineError where the model cannot be asked at all.
@@ -165,9 +166,9 @@ class LlmSession:
             self.mixture.charge("llm", usd - self._charged_usd)
             self._charged_usd = usd
 
-    def wait(self, timeout_s: float | None) -> bool:
+    def wait(self, timeout_s: float | None, interrupt: Interrupt = NEVER) -> bool:
         """Wait for proposals; whether any are there."""
-        return self._feed.wait(timeout_s)
+        return self._feed.wait(timeout_s, interrupt)
 
     def settle(self, timeout_s: float) -> None:
         """Let the questions for a batch be written down: with their diagnoses if they come in time, else without them."""
@@ -258,7 +259,7 @@ def _value(text: str | None) -> float | None:
 
 
 class Known(Protocol):
-    """What is asked of a profiler: see `engine.search.insight.Insight`."""
+    """What is asked of a profiler: see `engine.search.profiling.Insight`."""
 
     def known(self, digest: str) -> tuple[Diagnosis, Profile] | None: ...
 

@@ -18,7 +18,7 @@ def prompts_in(folder: Path) -> Environment:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
-        raise MachineError("the package 'jinja2' is missing", do="pip install 'optiml[llm]'") from None
+        raise MachineError("the package 'jinja2' is missing", do="pip install 'optiml-cuda[llm]'") from None
     # Prompts are plain text: there is nothing to escape into, and what is data is fenced.
     return Environment(
         loader=FileSystemLoader(folder),

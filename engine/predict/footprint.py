@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from engine.model import Binary, LaunchConfig
 from engine.predict.counts import AccessCounts
-from engine.predict.model import executions
 from engine.predict.sass import KernelCode
+from engine.predict.timing_model import executions
 
 _SECTOR = 32
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.model import LaunchConfig, Resources
+from engine.model import LaunchConfig, Resources, Target
 from engine.predict.targets import Figures
-from engine.rules.model import Target
 
 Limit = Literal["registers", "shared memory", "threads", "blocks", "grid", "does not fit"]
 

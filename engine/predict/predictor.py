@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from engine.compile.cubin import disassemble
 from engine.model import Binary, LaunchConfig
 from engine.predict.counts import AccessCounts
-from engine.predict.model import Prediction, predict
 from engine.predict.sass import KernelCode, parse_sass
 from engine.predict.targets import figures_for
+from engine.predict.timing_model import Prediction, predict
 
 if TYPE_CHECKING:
-    from engine.sandbox import NoSandbox, Sandbox
+    from engine.process.sandbox import NoSandbox, Sandbox
 
 _KEPT = 512  # disassemblies; each is a few kilobytes once parsed
 
@@ -43,5 +43,5 @@ class Predictor:
         return known
 
     def predict(self, binary: Binary, launches: Sequence[LaunchConfig], counts: AccessCounts) -> Prediction:
-        """See `engine.predict.model.predict`. Raises RefusedError, MachineError."""
+        """See `engine.predict.timing_model.predict`. Raises RefusedError, MachineError."""
         return predict(binary, launches, counts, self.figures, self.code(binary))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z]
 _TARGET = re.compile(r"`\((\.L_[\w.]+)\)")
 _REGISTER = re.compile(r"(?<![\w.])R(\d+)\b")
 _MAX_INSTRUCTIONS = 200_000
+# A counter's step, and the comparison with its end: `IADD3 R8, R8, 0x4, RZ`, `ISETP.NE.AND P0, PT, R8, 0x40, PT`.
+_STEP = re.compile(r"(?:U?IADD3?|U?VIADD)(?:\.\w+)* (U?R\d+),(?: U?PT,){0,2} (U?R\d+), 0x([0-9a-f]{1,7})(?:, U?RZ)?$")
+_UNTIL = re.compile(r"U?ISETP\.(?:NE|LT|GE)(?:\.\w+)*\.AND U?P\d, U?PT, (U?R\d+), 0x([0-9a-f]{1,7}), U?PT$")
 
 _MEMORY: Mapping[str, tuple[Space, Kind]] = {
     "LDG": ("global", "load"), "LD": ("global", "load"), "LDGSTS": ("global", "load"), "STG": ("global", "store"),
@@ -60,6 +64,8 @@ class Loop:
     loads: int  # global
     load_batches: int
     shared_batches: int
+    trips: int = 0  # how often it is gone through where a counter from 0 to a constant ends it; 0: not known
+    line: int = 0  # the source line of most of its instructions
 
 
 @dataclass(frozen=True)
@@ -187,8 +193,31 @@ def _loop(body: list[_Instruction], parent: int, depth: int) -> Loop:
         batches["global"] = 1  # asynchronous copies
     return Loop(
         parent, depth, memory=tuple(memory), loads=loads, load_batches=batches["global"],
-        shared_batches=batches["shared"], **counts,
+        shared_batches=batches["shared"], trips=_trips(body) if depth else 0, line=_line(body), **counts,
     )  # fmt: skip
+
+
+def _line(body: list[_Instruction]) -> int:
+    lines = Counter(instruction.line for instruction in body if instruction.line)
+    return lines.most_common(1)[0][0] if lines else 0
+
+
+def _trips(body: list[_Instruction]) -> int:
+    """The trips of a loop whose counter grows by a constant until it is another one; 0 where that is not what ends it.
+
+    The counter is taken to start at 0: one that starts later has fewer trips.
+    """
+    steps: dict[str, int] = {}
+    for instruction in body:
+        match = _STEP.match(f"{instruction.name} {instruction.operands}")
+        if match and match[1] == match[2]:
+            steps[match[1]] = int(match[3], 16)
+    found = set()
+    for instruction in body:
+        match = _UNTIL.match(f"{instruction.name} {instruction.operands}")
+        if match and match[1] in steps:
+            found.add(-(-int(match[2], 16) // steps[match[1]]))
+    return min(found, default=0)
 
 
 def _width(name: str) -> int:

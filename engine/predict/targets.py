@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from engine.errors import UsageError
-from engine.rules.model import Target
+from engine.model import Target
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.model import LaunchConfig, Resources
+from engine.model import LaunchConfig, Resources, Target
 from engine.predict.occupancy import Occupancy
-from engine.profile.lines import Site, SourceLines
-from engine.profile.model import (
+from engine.profile.counters import (
     ACTIVE_LANES,
     BANK_CONFLICTS,
     CACHES,
@@ -35,7 +34,7 @@ from engine.profile.model import (
     StepProfile,
     stall_metric,
 )  # fmt: skip
-from engine.rules.model import Target
+from engine.profile.source_lines import Site, SourceLines
 
 Bound = Literal["memory", "compute", "latency", "launch", "unknown"]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
+from engine.compile.built import Built
 from engine.errors import OptimlError
-from engine.evaluate.model import Built
 from engine.predict.occupancy import Occupancy, occupancy
 from engine.predict.targets import figures_for
+from engine.profile.counters import ProfileRequest
 from engine.profile.diagnosis import Evidence
-from engine.profile.model import ProfileRequest
 from engine.spec.data import buffer_elements
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 
 # Words by which a lane moves more than one element, or by which that cannot be told: vector types, casts, bulk copies.
 _WIDE = re.compile(

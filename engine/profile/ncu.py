@@ -20,18 +20,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from engine import wire
 from engine.compile.cubin import find_tool
+from engine.process import wire
+from engine.process.sandbox import NoSandbox, Sandbox, python_command
+from engine.process.worker_process import Worker, WorkerLost
 from engine.profile import output
-from engine.profile.model import CHEAP, FailureKind, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
-from engine.sandbox import NoSandbox, Sandbox, python_command
-from engine.spec.model import KernelSpec
-from engine.worker import Worker, WorkerLost
-
-if TYPE_CHECKING:
-    from engine.machine import Machine
+from engine.profile.counters import CHEAP, FailureKind, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
+from engine.spec.kernel_spec import KernelSpec
 
 BATCH = 16
 _READY_S = 60.0  # ncu's start, CUDA's context and CuPy's import, on a busy machine
@@ -297,16 +293,6 @@ class Profiler:
         return answers
 
 
-def make_profiler(
-    machine: Machine, spec: KernelSpec, *, case: int | None = None, prime: bool = True, spares: int = 2
-) -> Profiler:
-    """The profiler of a machine with a GPU, for one spec; look at `unusable` before using it. Raises CompileError."""
-    return Profiler(
-        machine.box, find_ncu(), machine.tool_kernels(), machine.cache / "worker", spec,
-        case=case, device=machine.device, prime=prime, spares=spares,
-    )  # fmt: skip
-
-
 class _Session:
     """One process under ncu, from its start to its report."""
 
@@ -321,7 +307,6 @@ class _Session:
         self._folder.mkdir(mode=0o700)
         self._log = self._folder / "out" / "ncu.log"
         self._log.parent.mkdir()
-        self._log.parent.chmod(0o777)  # the worker is another user inside the sandbox
         setup = self._folder / "setup"
         with setup.open("wb") as file:
             header = {
@@ -330,16 +315,14 @@ class _Session:
             wire.send(file, header, [profiler._tools])
         setup.chmod(0o644)
         self._folder.chmod(0o755)
-        (cache := scratch / "cupy").mkdir(exist_ok=True)
-        with contextlib.suppress(PermissionError):
-            cache.chmod(0o777)
+        (cache := scratch / "cupy").mkdir(exist_ok=True, mode=0o700)
         argv = [
             str(ncu), "--config-file", "off", "--profile-from-start", "off", *profiler._options,
             "--target-processes", "all", "--metrics", ",".join(metrics.metrics), "--csv", "--page", "raw",
             "--print-units", "base", "--print-kernel-base", "mangled",
             *(["--print-metric-instances", "details"] if metrics.instances else []),
             "--log-file", str(self._log),
-            *python_command("engine.profile.worker", str(setup)),
+            *python_command("engine.profile.profile_worker", str(setup)),
         ]  # fmt: skip
         command = profiler._box.command(
             argv,

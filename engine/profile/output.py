@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.model import LaunchConfig
-from engine.profile.model import Counter, FailureKind
+from engine.profile.counters import Counter, FailureKind
 
 MAX_BYTES = 64 << 20  # a full batch is some 100 KB; the instances of one large kernel some MB
 _MAX_COUNTERS = 4096

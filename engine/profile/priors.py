@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from engine.profile.diagnosis import Diagnosis
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 
 # Findings multiply, within these bounds: a diagnosis may be wrong, and nothing is excluded by one.
 _LEAST, _MOST = 0.25, 3.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
-from engine.profile.model import MetricSet, Profile, ProfileFailure, ProfileRequest
+from engine.profile.counters import MetricSet, Profile, ProfileFailure, ProfileRequest
 
 BATCH = 16
 # Of a search's time that the GPU may spend under the profiler, and what of it goes to each set: below a tenth, and most of it for the
@@ -82,8 +82,8 @@ class _Job:
 class ProfileService:
     """Answers requests with futures that never raise: a profile, or a declared failure.
 
-    `source` is used on the service's own thread. `gpu` is the lock that timing holds too (`engine.profile.turns.Turns`, or one as fair): it
-    is held while kernels run under the profiler, and not while `ncu` starts or writes. `share` bounds the part of the time
+    `source` is used on the service's own thread. `gpu` is the lock that timing holds too (`engine.process.fair_lock.Turns`, or
+    one as fair): it is held while kernels run under the profiler, and not while `ncu` starts or writes. `share` bounds the part of the time
     since the service was made that the GPU is held for requests that are not required (math.inf: no bound). `prepare` names the
     sets to warm up for at once. While one batch's profiler writes its report the next one sets up, unless the report is of what is
     required and the next batch is not.

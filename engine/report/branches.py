@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.model import PASSED
-from engine.report.read import Node, Run
+from engine.report.run_folder import Node, Run
 
 # More candidates make a page that nobody unfolds; deeper ones are shown at this depth with their parent named. Ours.
 _MOST, _DEEPEST = 1500, 40

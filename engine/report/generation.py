@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from engine.generate.result import GenerationResult, StrategyResult
+from engine.generate.generation_result import GenerationResult, StrategyResult
+from engine.predicted_number import approximate
 from engine.report.console import Console
+from engine.report.safe_text import clean, cleaned
 from engine.report.terminal import Live
-from engine.report.text import clean, cleaned
 from engine.search.progress import Budget, Progress
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Screen:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Screen:
+        self._live.__enter__()
         return self
 
     def __exit__(
@@ -41,6 +43,7 @@ class Screen:
 
     def step(self, text: str) -> None:
         """What begins now."""
+        self._live.phase(text)
         with self._lock:
             self._console.print(f"{text} …", markup=False)
 
@@ -72,10 +75,9 @@ class Screen:
 
 
 def print_generation(result: GenerationResult, work: Path) -> None:
-    """Verdict, table of strategies, notes, and where everything is."""
+    """Table of strategies and notes, then the verdict and where the kernel is."""
     console = Console(highlight=False)
     result = cleaned(result)  # a stranger's text must not steer the terminal
-    console.print(result.verdict, style="bold", markup=False)
     console.print(_table(result))
     if result.optimized is not None:
         console.print(f"The search: {result.optimized['verdict']}", markup=False)
@@ -87,10 +89,11 @@ def print_generation(result: GenerationResult, work: Path) -> None:
     console.print(
         f"{result.elapsed_s:.0f} s, {result.model['requests']} requests, {tokens} tokens{money}.", markup=False
     )
+    console.print(f"Everything else: {work}\n", markup=False, soft_wrap=True)
+    console.print(result.verdict, style="bold", markup=False)
     if result.written:
         console.print(f"Kernel: {result.written}", markup=False, soft_wrap=True)
         console.print(f"Go on with: optiml optimize {result.written}", markup=False, soft_wrap=True)
-    console.print(f"Everything else: {work}", markup=False, soft_wrap=True)
 
 
 def _table(result: GenerationResult) -> Table:
@@ -103,7 +106,7 @@ def _table(result: GenerationResult) -> Table:
         table.add_row(
             s.name,
             escape(_became(s, searched=result.optimized is not None)),
-            f"{s.ratio:.2f}×" if s.ratio is not None else "",
+            "" if s.ratio is None else f"{approximate(s.ratio) if predicted else f'{s.ratio:.2f}'}×",
             times,
             escape(s.idea),
         )

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import hashlib
 import json
-import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import MachineError
 from engine.model import PASSED
-from engine.report.branches import branches
-from engine.report.read import Run
+from engine.predicted_number import approximate
+from engine.report.branches import Branch, branches
+from engine.report.candidate_diffs import step_edits, tree_edits
+from engine.report.number_words import gain, plain, short_number, sign, speed, time_words, when, words
+from engine.report.plots import comparison_plots, plots, tuning_plots
 from engine.report.roofline import Roofline, roofline
-from engine.report.sources import listings
-from engine.report.svg import Styles
-from engine.report.text import clean, said_throughout, short, speedup_words, upper_first
+from engine.report.run_comparison import compare
+from engine.report.run_folder import Run
+from engine.report.safe_text import clean, said_throughout, short, speedup_words, upper_first
+from engine.report.sources import compared_listings, heaviest_lines, listings
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from engine.model import Measurement
-    from engine.result import OptimizationResult
-    from engine.tune.result import TuneResult
+    from engine.run.result import OptimizationResult
+    from engine.tune.tuning_result import TuneResult
 
 _SENTENCE, _CASES = 600, 500  # characters of a text, rows of a table of shapes
+_PATCH = 200_000  # characters of a patch that is shown
+_HEAT = (0.005, 0.03, 0.07, 0.15, 0.3)  # the shares of a line from which on its number has the next tint. Ours
 
 _PARTS = (
     ("trajectory", "Trajectory"), ("shapes", "Shapes"), ("guardrails", "Guardrails"), ("roofline", "Roofline"), ("source", "Source"),
     ("tree", "Search tree"), ("proposers", "Proposers"), ("cost", "Cost"), ("reproduce", "Reproduce"),
+)  # fmt: skip
+_COMPARISON_PARTS = (
+    ("facts", "Facts"), ("search", "Search"), ("shapes", "Shapes"), ("steps", "Steps"), ("source", "Source"),
 )  # fmt: skip
 _TUNING_PARTS = (
     ("configuration", "Configuration"), ("shapes", "Shapes"), ("dispatch", "Dispatch code"), ("guardrails", "Guardrails"),
@@ -41,39 +47,50 @@ _TUNING_PARTS = (
 
 
 def render(run: Run) -> str:
-    """The page. Everything that is not this program's own text is escaped; the page may load nothing, whatever it holds.
-
-    Raises MachineError where the extra `report` is not installed.
-    """
+    """The page. Everything that is not this program's own text is escaped; the page may load nothing, whatever it holds."""
     environment = _environment()
-    from engine.report.plots import plots
-
-    styles = Styles()
     roof = roofline(run)
-    drawn = plots(run, roof if isinstance(roof, Roofline) else None, styles)
+    drawn = plots(run, roof if isinstance(roof, Roofline) else None)
     tree, left_out = branches(run)
+    outcomes, proposers = (_numbered(tree, name) for name in ("outcome", "proposer"))
     return environment.get_template("report.html.jinja").render(
-        **_common(run.result, styles), parts=_PARTS, run=run, plots=drawn, roof=roof, tree=tree, left_out=left_out,
-        listings=listings(run), cases_most=_CASES, passed=PASSED, always=said_throughout(run.result.diagnosis, run.result.trajectory),
+        **_common(run.result), parts=_PARTS, run=run, plots=drawn, roof=roof, tree=tree, left_out=left_out, outcomes=outcomes,
+        proposers=proposers, edits=tree_edits(run, tree), step_edits=step_edits(run), listings=listings(run), heaviest=heaviest_lines(run),
+        cases_most=_CASES, passed=PASSED, always=said_throughout(run.result.diagnosis, run.result.trajectory),
     )  # fmt: skip
+
+
+def render_comparison(a: Run, b: Run, names: tuple[str, str]) -> str:
+    """The page of two runs beside each other; `names` say which is which. As `render`."""
+    environment = _environment()
+    drawn = comparison_plots({"A": a, "B": b}) if a.result.mode == b.result.mode else {}
+    common = {**_common(b.result), "predicted": a.result.mode == b.result.mode == "predicted"}
+    return environment.get_template("comparison.html.jinja").render(
+        **common, parts=_COMPARISON_PARTS, a=a, b=b, names=names, c=compare(a, b), plots=drawn,
+        listings=compared_listings(a, b, ("A", "B")),
+    )  # fmt: skip
+
+
+def _numbered(tree: Sequence[Branch], name: str) -> dict[str, tuple[int, int]]:
+    """Each value of a property of the candidates but the original, with its number on the page and how many have it."""
+    counts = Counter(str(getattr(branch.node, name)) for branch in tree[1:])
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return {value: (number, count) for number, (value, count) in enumerate(ordered)}
 
 
 def render_tuning(result: TuneResult, patches: Mapping[str, str]) -> str:
-    """The page of a tuning run, with its patches by name; as `render`. Raises MachineError."""
+    """The page of a tuning run, with its patches by name; as `render`."""
     environment = _environment()
-    from engine.report.plots import tuning_plots
-
-    styles = Styles()
-    drawn = tuning_plots(result, styles)
+    drawn = tuning_plots(result)
     return environment.get_template("tuning.html.jinja").render(
-        **_common(result, styles), parts=_TUNING_PARTS, plots=drawn, patches=patches, cases_most=_CASES,
+        **_common(result), parts=_TUNING_PARTS, plots=drawn, patches=patches, cases_most=_CASES,
     )  # fmt: skip
 
 
-def _common(result: OptimizationResult | TuneResult, styles: Styles) -> dict[str, Any]:
-    """What every page is made with; `styles` have all drawings by now."""
+def _common(result: OptimizationResult | TuneResult) -> dict[str, Any]:
+    """What every page is made with."""
     here = Path(__file__).parent / "templates"
-    style = (here / "report.css").read_text(encoding="utf-8") + styles.sheet()
+    style = (here / "report.css").read_text(encoding="utf-8")
     script = (here / "report.js").read_text(encoding="utf-8")
     return {
         "r": result, "predicted": result.mode == "predicted", "speedup_words": speedup_words, "style": _safe(style),
@@ -84,20 +101,16 @@ def _common(result: OptimizationResult | TuneResult, styles: Styles) -> dict[str
 
 
 def _environment() -> Environment:
-    try:
-        import jinja2
-        import matplotlib  # noqa: F401 - asked for here so that one error names the extra
-    except ImportError as error:
-        raise MachineError(
-            f"the report needs a package that is not installed: {error.name}",
-            do="install it with: pip install 'optiml[report]'",
-        ) from None
+    import jinja2  # takes longer to import than the commands that write no page
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("engine.report"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, finalize=_visible,
     )  # fmt: skip
     environment.filters.update(
+        drawing=lambda chart: _safe(environment.get_template("chart.svg.jinja").render(chart=chart)),
         speed=speed,
+        approximate=approximate,
         time=time_words,
         words=words,
         plain=plain,
@@ -105,8 +118,11 @@ def _environment() -> Environment:
         text=_text,
         compact=_compact,
         kinds=_kinds,
-        drawing=_safe,
-        short_number=_short_number,
+        short_number=short_number,
+        sign=sign,
+        heat=lambda share: sum(share >= least for least in _HEAT),
+        unseen=lambda text: clean(text) != text or len(text) > _PATCH,
+        shown=lambda text: text[:_PATCH],
         gain=gain,
         when=when,
         point=_point,
@@ -118,9 +134,9 @@ def _environment() -> Environment:
 
 
 def _safe(text: str) -> Any:
-    from markupsafe import Markup
+    from markupsafe import Markup  # with jinja2
 
-    return Markup(text)  # our own files and the classes made of checked styles
+    return Markup(text)  # our own files, and what templates have escaped
 
 
 def _visible(value: Any) -> Any:
@@ -133,57 +149,6 @@ def _visible(value: Any) -> Any:
 
 def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def speed(m: Measurement | None) -> str:
-    """A speedup in words: measured with its interval, predicted as such."""
-    if m is None:
-        return "no speed"
-    if m.predicted:
-        return f"{m.ratio:.2f}× predicted"
-    unstable = "" if m.stable else ", disturbed"
-    return f"{m.ratio:.2f}× (95 %: {m.low:.2f} to {m.high:.2f}{unstable})"
-
-
-def time_words(us: float) -> str:
-    """Microseconds to four figures."""
-    if us <= 0 or not math.isfinite(us):
-        return "0"
-    return f"{us:,.{max(0, 3 - math.floor(math.log10(us)))}f}" if us < 1e4 else f"{us:,.0f}"
-
-
-def words(name: str) -> str:
-    """`no_difference` as a person says it."""
-    return str(name).replace("_", " ")
-
-
-def plain(value: object) -> str:
-    """A number or text of a table: floats to six figures, nothing for None."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return short(str(value), _SENTENCE)
-
-
-def _short_number(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else plain(value)
-
-
-def gain(value: object) -> str:
-    """Doublings of speed as a factor."""
-    return f"{2.0**value:.2f}×" if isinstance(value, int | float) and abs(value) < 100 else plain(value)
-
-
-def when(value: object) -> str:
-    """A moment in ISO 8601 as a person writes it, to the minute; other text as it is."""
-    try:
-        moment = datetime.datetime.fromisoformat(str(value))
-        return f"{moment.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError):
-        return plain(value)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

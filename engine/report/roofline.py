@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.decode import NotThis, decode
 from engine.errors import OptimlError
 from engine.model import Measurement
-from engine.report.read import Run
-from engine.spec.model import KernelSpec
+from engine.process.decode import NotThis, decode
+from engine.report.run_folder import Run
+from engine.spec.kernel_spec import KernelSpec
 
 _LEAST = 1e-9  # warp instructions per byte; its inverse is as far from anything real
 

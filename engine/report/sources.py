@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.report.read import Run
-from engine.report.text import short
+from engine.profile.line_weights import LineWeight
+from engine.report.line_blocks import blocks, lines_of
+from engine.report.run_folder import Run
 
 # Unchanged lines around a change; below `_FOLD` hidden lines hiding saves nothing. Rows and characters that are shown. Ours.
 _CONTEXT, _FOLD, _ROWS, _LINE = 8, 4, 3000, 1000
+_HEAVY, _HEAVIEST = (
+    0.05,
+    6,
+)  # the share from which on a line is shown wherever it is; lines in the table of the heaviest
 _COMPARED = 4_000_000  # pairs of lines; above, what differs is shown as replaced as a whole
-_FAR = re.compile(r"[ \t]{2,}\\$")
 _WHERE = re.compile(r"\blines? (\d{1,7})\b")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: line numbers (1-based) and texts of both sides, None where a side has no line. `gap`: so many equal lines are left out."""
+    """One row: line numbers (1-based) and texts of both sides, None where a side has no line. `gap`: so many equal lines are left out.
+
+    The weights are the shares of the kernel's work at these lines, where they were counted.
+    """
 
     kind: Literal["same", "changed", "gap"]
     left: int | None = None
@@ -30,91 +36,125 @@ class Row:
     after: str | None = None
     gap: int = 0
     notes: tuple[str, ...] = ()
+    left_weight: LineWeight | None = None
+    right_weight: LineWeight | None = None
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One file. `sides` is 1 without a suggestion, else 2; `cut` when there are more rows than are shown."""
+    """One file. `titles` name its sides, one without a suggestion, else two; `cut` when there are more rows than are shown.
+
+    `measure` is the share that stands beside its lines, "instructions" or "sectors"; "" where nothing was counted by line.
+    """
 
     path: str
-    sides: int
+    titles: tuple[str, ...]
     rows: tuple[Row, ...]
     cut: bool
+    measure: str = ""
+
+    @property
+    def sides(self) -> int:
+        return len(self.titles)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of a listing: what a diagnosis says of its lines, and their weights."""
+
+    notes: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    weights: Mapping[int, LineWeight] = field(default_factory=dict)
 
 
 def listings(run: Run) -> list[Listing]:
     """Every file that the suggestion changes, the kernel's first; the kernel's file alone without a suggestion."""
-    result = run.result
+    result, last = run.result, run.result.trajectory[-1:]
     found = []
     for source in run.sources:
-        here = source.path == result.file
-        before = _by_line(result.diagnosis, "the original") if here else {}
-        last = result.trajectory[-1].diagnosis if result.trajectory else ()
-        after = _by_line(last, "the best") if here and source.after is not None else {}
-        a = _lines(source.before)
-        b = a if source.after is None else _lines(source.after)
-        rows = list(_folded(_rows(a, b, before, after)))
-        found.append(Listing(source.path, 1 if source.after is None else 2, tuple(rows[:_ROWS]), len(rows) > _ROWS))
+        before = after = _Side()
+        if source.path == result.file:
+            before = _side("the original", result.diagnosis, result.lines)
+            if source.after is not None and last:
+                after = _side("the best", last[0].diagnosis, last[0].lines)
+        titles = ("Original",) if source.after is None else ("Original", "Best")
+        texts = source.before, source.before if source.after is None else source.after
+        found.append(_listing(source.path, titles, texts, (before, after)))
     return found
 
 
-def _by_line(sentences: Sequence[str], whose: str) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = defaultdict(list)
+def compared_listings(a: Run, b: Run, titles: tuple[str, str]) -> list[Listing]:
+    """Every file in which what two runs suggest differs, the kernel's first."""
+    one, other = ({**run.original, **{s.path: s.after for s in run.sources if s.after is not None}} for run in (a, b))
+    paths = sorted({*one, *other}, key=lambda path: (path != a.result.file, path))
+    return [
+        _listing(path, titles, (one.get(path, b""), other.get(path, b"")), (_Side(), _Side()))
+        for path in paths
+        if one.get(path) != other.get(path)
+    ]
+
+
+def heaviest_lines(run: Run) -> list[tuple[str, LineWeight, str]]:
+    """The lines of original and best that do most of the work: whose, the weight, the text."""
+    result, found = run.result, []
+    for source in run.sources:
+        if source.path != result.file:
+            continue
+        last = result.trajectory[-1].lines if result.trajectory else ()
+        for whose, weights, data in (("original", result.lines, source.before), ("best", last, source.after)):
+            lines = lines_of(data, _LINE) if data is not None else []
+            held = [w for w in weights if 1 <= w.line <= len(lines)]
+            held.sort(key=lambda w: (-_share(w, _measure(weights)), w.line))
+            found += [(whose, w, lines[w.line - 1].strip()) for w in held[:_HEAVIEST]]
+    return found
+
+
+def _side(whose: str, sentences: Sequence[str], weights: Sequence[LineWeight]) -> _Side:
+    notes: dict[int, list[str]] = defaultdict(list)
     for sentence in sentences:
         for line in dict.fromkeys(int(number) for number in _WHERE.findall(sentence)):
-            found[line].append(f"{whose}: {sentence}")
-    return found
+            notes[line].append(f"{whose}: {sentence}")
+    return _Side(notes, {weight.line: weight for weight in weights})
 
 
-def _lines(data: bytes) -> list[str]:
-    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
-    # A backslash far to the right would take a line of its own.
-    lines = [short(_FAR.sub(r" \\", line.removesuffix("\r")), _LINE) for line in text.split("\n")]
-    return lines[:-1] if lines and not lines[-1] else lines
+def _measure(weights: Iterable[LineWeight]) -> str:
+    every = list(weights)
+    if any(w.instructions is not None for w in every):
+        return "instructions"
+    return "sectors" if every else ""
 
 
-def _rows(
-    a: Sequence[str], b: Sequence[str], before: Mapping[int, list[str]], after: Mapping[int, list[str]]
-) -> Iterator[Row]:
-    for equal, a0, a1, b0, b1 in _blocks(a, b):
+def _share(weight: LineWeight | None, measure: str) -> float:
+    return (getattr(weight, measure) or 0.0) if weight is not None and measure else 0.0
+
+
+def _listing(path: str, titles: tuple[str, ...], texts: tuple[bytes, bytes], sides: tuple[_Side, _Side]) -> Listing:
+    a, b = (lines_of(text, _LINE) for text in texts)
+    measure = _measure([*sides[0].weights.values(), *sides[1].weights.values()])
+    rows = list(_folded(list(_rows(a, b, *sides)), measure))
+    return Listing(path, titles, tuple(rows[:_ROWS]), len(rows) > _ROWS, measure)
+
+
+def _rows(a: Sequence[str], b: Sequence[str], left: _Side, right: _Side) -> Iterator[Row]:
+    for equal, a0, a1, b0, b1 in blocks(a, b, _COMPARED):
         for step in range(max(a1 - a0, b1 - b0)):
             i = a0 + step if a0 + step < a1 else None
             j = b0 + step if b0 + step < b1 else None
-            left, right = (None if i is None else i + 1), (None if j is None else j + 1)
-            notes = (*before.get(left or 0, ()), *after.get(right or 0, ()))
+            at, to = (None if i is None else i + 1), (None if j is None else j + 1)
             yield Row(
-                "same" if equal else "changed",
-                left,
-                None if i is None else a[i],
-                right,
-                None if j is None else b[j],
-                0,
-                notes,
-            )
+                "same" if equal else "changed", at, None if i is None else a[i], to, None if j is None else b[j], 0,
+                (*left.notes.get(at or 0, ()), *right.notes.get(to or 0, ())), left.weights.get(at or 0), right.weights.get(to or 0),
+            )  # fmt: skip
 
 
-def _blocks(a: Sequence[str], b: Sequence[str]) -> Iterator[tuple[bool, int, int, int, int]]:
-    """Stretches that are equal or differ, as half-open ranges of both sides."""
-    head = 0
-    while head < min(len(a), len(b)) and a[head] == b[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
-        tail += 1
-    yield True, 0, head, 0, head
-    middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
-    if len(middle_a) * len(middle_b) > _COMPARED:
-        yield False, head, len(a) - tail, head, len(b) - tail
-    else:
-        for tag, i0, i1, j0, j1 in SequenceMatcher(None, middle_a, middle_b, autojunk=False).get_opcodes():
-            yield tag == "equal", head + i0, head + i1, head + j0, head + j1
-    yield True, len(a) - tail, len(a), len(b) - tail, len(b)
-
-
-def _folded(rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows without equal ones that are far from a change and from a diagnosed line; all of them where nothing differs or is said."""
-    every = list(rows)
-    marks = [at for at, row in enumerate(every) if row.kind == "changed" or row.notes]
+def _folded(every: Sequence[Row], measure: str) -> Iterator[Row]:
+    """The rows without equal ones that are far from a change, from a diagnosed and from a heavy line; all of them where there is none."""
+    marks = [
+        at
+        for at, row in enumerate(every)
+        if row.kind == "changed"
+        or row.notes
+        or max(_share(row.left_weight, measure), _share(row.right_weight, measure)) >= _HEAVY
+    ]
     if not marks:
         yield from every
         return

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task
 from rich.progress import Progress as Bars
 from rich.table import Column, Table
+from rich.text import Text
 from rich.tree import Tree
 
 from engine.model import Evaluation, Outcome
+from engine.predicted_number import approximate
 from engine.report.console import Console
-from engine.report.read import Node
-from engine.report.text import clean, cleaned, said_throughout, short
-from engine.result import OptimizationResult
-from engine.search.progress import Budget, Progress
+from engine.report.run_folder import Node
+from engine.report.safe_text import clean, cleaned, said_throughout, short
+from engine.run.result import OptimizationResult
+from engine.search.progress import SEARCHING, Budget, Progress
 
-_REFRESH_S = 0.2
+_EVERY_S = 10.0  # between two lines where standard error is no terminal
+_LOOK_S = 0.25  # between two looks for an interrupt there
 _SENTENCES, _COUNTERS = 2, 3  # of a diagnosis and of a step: the rest is in result.json
 _ONE_LINE = Column(
     no_wrap=True, overflow="ellipsis", ratio=1
@@ -31,59 +36,123 @@ _ONE_LINE = Column(
 
 
 class Live:
-    """Progress on standard error with the best so far, in a terminal; nothing elsewhere, nothing when quiet.
+    """Progress on standard error: a line that is redrawn in a terminal, a line every ten seconds elsewhere, nothing when quiet.
 
-    Colours follow `NO_COLOR` and `TERM`, as rich does. `FORCE_COLOR` makes no terminal of a file.
+    Until the first report it names the phase of the set-up. What it shows is worked out when it is drawn, so that the time left goes
+    on while nothing is reported. Colours follow `NO_COLOR` and `TERM`, as rich does. `FORCE_COLOR` makes no terminal of a file.
     """
 
-    def __init__(self, budget: Budget, *, quiet: bool = False) -> None:
-        self._budget = budget
+    def __init__(
+        self, budget: Budget, phase: str = "setting up", *, quiet: bool = False, every_s: float = _EVERY_S
+    ) -> None:
+        self._budget, self._phase, self._every_s = budget, phase, every_s
         console = Console(stderr=True, highlight=False)
         self._shown = not quiet and sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
-        self._bars = Bars(
-            SpinnerColumn(), BarColumn(bar_width=12), TextColumn("{task.description}", markup=False, table_column=_ONE_LINE),
-            console=console, transient=True, expand=True,
-        )  # fmt: skip
-        self._task = self._bars.add_task("setting up and validating the spec", total=None)
-        self._last = 0.0
+        self._told = not quiet and not self._shown
+        spinner = SpinnerColumn("line" if console.options.ascii_only else "dots")
+        bar = BarColumn(bar_width=12)
+        self._bars = Bars(spinner, bar, _Now(self), console=console, transient=True, expand=True)
+        self._task = self._bars.add_task("", total=None)
+        self._progress: Progress | None = None
+        self._since = self._begin = time.monotonic()
+        self._ended = threading.Event()
+        self._teller: threading.Thread | None = None
 
     def __enter__(self) -> Live:
         if self._shown:
             self._bars.start()
+        elif self._told:
+            self._teller = threading.Thread(target=self._tell, name="progress", daemon=True)
+            self._teller.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         if self._bars.live.is_started:
             self._bars.stop()
+        if self._teller is not None:
+            self._teller.join()
+
+    def begin(self, budget: Budget, phase: str) -> None:
+        """Go on with another search, which is set up now."""
+        self._budget = budget
+        self._bars.update(self._task, completed=0, total=None)
+        self.phase(phase)
+
+    def phase(self, text: str) -> None:
+        """Name what goes on before the first report."""
+        self._phase, self._begin, self._progress = text, time.monotonic(), None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to somebody else, such as a question."""
+        shown = self._bars.live.is_started
+        self._bars.stop()
+        try:
+            yield
+        finally:
+            if shown:
+                self._bars.start()
 
     def update(self, progress: Progress) -> None:
-        """Show the state, but not more often than a person can read."""
-        now = time.monotonic()
-        if not self._shown or now - self._last < _REFRESH_S:
+        """Take in the state; it is drawn when its time comes."""
+        self._progress, self._since = progress, time.monotonic()
+        if not self._shown:
             return
-        self._last = now
         self._bars.start()
         done, total = progress.elapsed_s, self._budget.seconds
         if total is None and self._budget.candidates is not None:
-            done, total = float(progress.evaluated), float(self._budget.candidates)
-        text = progress_line(progress, self._budget)
-        self._bars.update(self._task, completed=min(done, total or done), total=total, description=text)
+            done, total = float(progress.recorded), float(self._budget.candidates)
+        self._bars.update(self._task, completed=min(done, total or done), total=total)
+
+    def line(self) -> str:
+        """What there is to say now."""
+        now = time.monotonic()
+        if self._progress is None:
+            return f"{self._phase}, {now - self._begin:.0f} s"
+        return progress_line(self._progress, self._budget, now - self._since)
+
+    def _tell(self) -> None:
+        next_s, interrupted = time.monotonic() + self._every_s, False
+        while not self._ended.wait(min(_LOOK_S, self._every_s)):
+            asked = self._budget.interrupt.asked
+            if time.monotonic() >= next_s or asked != interrupted:
+                next_s, interrupted = time.monotonic() + self._every_s, asked
+                print(self.line(), file=sys.stderr, flush=True)
 
 
-def progress_line(progress: Progress, budget: Budget) -> str:
-    """Candidates tried, verified, time left, best speedup so far."""
+class _Now(ProgressColumn):
+    """The line of a `Live`, as it is when the column is drawn."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__(_ONE_LINE)
+        self._live = live
+
+    def render(self, task: Task) -> Text:
+        """The line, cut to the window by its column."""
+        return Text(self._live.line(), no_wrap=True, overflow="ellipsis")
+
+
+def progress_line(progress: Progress, budget: Budget, since_s: float = 0.0) -> str:
+    """Phase, candidates tried and passed, time left so many seconds after the report, best speedup so far."""
     left = ""
     if budget.seconds is not None:
-        left = f", {max(0.0, budget.seconds - progress.elapsed_s):.0f} s left"
+        left = f", {max(0.0, budget.seconds - progress.elapsed_s - since_s):.0f} s left"
     elif budget.candidates is not None:
-        left = f", {max(0, budget.candidates - progress.evaluated)} to go"
+        left = f", {max(0, budget.candidates - progress.recorded)} to go"
+    if progress.phase != SEARCHING:
+        left = f", {progress.phase}"
+    if budget.interrupt.asked:
+        doing = "ending the search" if progress.phase == SEARCHING else progress.phase
+        return f"interrupted, {doing}; Ctrl-C again ends at once ({progress.recorded} tried)"
     predicted = " predicted" if Outcome.SCREENED in progress.outcomes else ""
-    best = f"best so far {progress.best_ratio:.2f}×{predicted}"
+    ratio = approximate(progress.best_ratio) if predicted else f"{progress.best_ratio:.2f}"
+    best = f"best so far {ratio}×{predicted}"
     if progress.best_summary:
         best += f" ({short(clean(progress.best_summary), 60)})"
-    return f"{progress.evaluated} tried, {progress.verified} passed{left}, {best}"
+    return f"{progress.recorded} tried, {progress.verified} passed{left}, {best}"
 
 
 def how_to_take(patch: Path, root: Path | None) -> str:
@@ -100,14 +169,13 @@ def how_to_take(patch: Path, root: Path | None) -> str:
 
 
 def print_result(result: OptimizationResult, out: Path, root: Path | None = None) -> None:
-    """Verdict, trajectory, timing cases, notes, and the patch's place. `root`: of the repository, where it is known."""
+    """Trajectory, timing cases and notes, then the verdict and how to apply the patch: a small window ends with what counts.
+
+    `root`: of the repository, where it is known.
+    """
     console = Console(highlight=False)
     result = cleaned(result)  # a stranger's text must not steer the terminal
-    console.print(result.verdict, style="bold", markup=False)
     predicted = result.mode == "predicted"
-    if predicted:
-        arch = result.signals.get("device", {}).get("arch", "")
-        console.print(f"Speeds are predicted for {arch}, not measured.", markup=False)
     if result.best is not None:
         console.print(_trajectory(result, predicted))
         _evidence(console, result)
@@ -127,11 +195,20 @@ def print_result(result: OptimizationResult, out: Path, root: Path | None = None
             f"Who found what{' (predicted)' if predicted else ''}: {found_by(result.proposers)}", markup=False
         )
     console.print(f"{result.elapsed_s:.0f} s; the search ended because {result.stopped}.", markup=False)
+    console.print(f"Everything else: {out}\n", markup=False, soft_wrap=True)
+    print_verdict(console, result.verdict, result.signals if predicted else {})
     if result.best is not None:
         patch = out / result.best.patch
         console.print(f"Patch: {patch}", markup=False, soft_wrap=True)
         console.print(how_to_take(patch, root), markup=False, soft_wrap=True)
-    console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
+
+
+def print_verdict(console: Console, verdict: str, predicted_with: Mapping[str, Any]) -> None:
+    """What was found, in bold; with the signals of a prediction also that nothing was measured."""
+    console.print(verdict, style="bold", markup=False)
+    if predicted_with:
+        arch = predicted_with.get("device", {}).get("arch", "")
+        console.print(f"Speeds are predicted for {arch}, not measured.", markup=False)
 
 
 def found_by(proposers: Mapping[str, Any]) -> str:
@@ -176,7 +253,7 @@ def _cases(evaluation: Evaluation, predicted: bool) -> Table:
         table.add_column(column, justify="left" if column == "case" else "right")
     measurement = evaluation.measurement
     for case in measurement.cases if measurement else ():
-        speedup = f"{case.ratio:.2f}" if predicted else f"{case.ratio:.2f} ({case.low:.2f} to {case.high:.2f})"
+        speedup = approximate(case.ratio) if predicted else f"{case.ratio:.2f} ({case.low:.2f} to {case.high:.2f})"
         table.add_row(escape(case.case), f"{case.original_us:.1f}", f"{case.candidate_us:.1f}", speedup)
     return table
 
@@ -186,7 +263,7 @@ def _speedup(evaluation: Evaluation) -> str:
     if measurement is None:
         return evaluation.outcome.value
     if measurement.predicted:
-        return f"{measurement.ratio:.2f}"
+        return approximate(measurement.ratio)
     return f"{measurement.ratio:.2f} ({measurement.low:.2f} to {measurement.high:.2f})"
 
 
@@ -207,7 +284,9 @@ def print_tree(nodes: Sequence[Node]) -> None:
     for node in map(cleaned, nodes):
         label = f"{node.id} {node.summary}: "
         if node.ratio is not None and node.outcome != Outcome.DUPLICATE:
-            label += f"{node.ratio:.2f}× predicted " if node.outcome == Outcome.SCREENED else f"{node.ratio:.2f}× "
+            label += (
+                f"{approximate(node.ratio)}× predicted " if node.outcome == Outcome.SCREENED else f"{node.ratio:.2f}× "
+            )
         label += node.outcome + (f" ({node.reason[:100]})" if node.reason else "")
         if node.parent is None:
             root = branches[node.id] = Tree(escape(f"{node.id} {node.summary}"))

@@ -9,21 +9,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.model import Guardrail
+from engine.predicted_number import approximate
 from engine.report.console import Console
-from engine.report.text import cleaned
-from engine.tune.result import Branch, TuneResult
+from engine.report.safe_text import cleaned
+from engine.report.terminal import print_verdict
+from engine.tune.tuning_result import Branch, TuneResult
 
 _TOTALS = ("configurations", "evaluations", "verified")  # of the counts; the others are outcomes
 
 
 def print_tuning(result: TuneResult, out: Path) -> None:
-    """Verdict, how the points were chosen, the table per shape, dispatch code, notes, and where everything is."""
+    """How the points were chosen, the table per shape, dispatch code and notes, then the verdict and how to apply the patch."""
     console = Console(highlight=False)
     result = cleaned(result)  # a stranger's text must not steer the terminal
-    console.print(result.verdict, style="bold", markup=False)
-    if result.mode == "predicted":
-        arch = result.signals.get("device", {}).get("arch", "")
-        console.print(f"Speeds are predicted for {arch}, not measured.", markup=False)
     space = result.space
     console.print(
         f"{result.template.summary}: {space.combinations} combinations, {space.feasible} feasible. "
@@ -38,7 +36,11 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         console.print(_shapes(result))
     if result.dispatch is not None:
         d = result.dispatch
-        ratio = f"{d.ratio:.2f}×" + ("" if result.mode == "predicted" else f" ({d.low:.2f} to {d.high:.2f})")
+        ratio = (
+            f"{approximate(d.ratio)}×"
+            if result.mode == "predicted"
+            else f"{d.ratio:.2f}× ({d.low:.2f} to {d.high:.2f})"
+        )
         reason = f" Not suggested: {d.refused}." if d.refused else ""
         console.print(f"Dispatch by {d.key}: {ratio} over the original, over all shapes.{reason}", markup=False)
         for branch in d.branches:
@@ -66,6 +68,8 @@ def print_tuning(result: TuneResult, out: Path) -> None:
     if result.constants is not None:
         names = ", ".join(f"{name} as {constant}" for name, constant in result.constants.names.items())
         console.print(f"To be tuned again: {result.constants.patch} has {names}.", markup=False)
+    console.print(f"Everything else: {out}\n", markup=False, soft_wrap=True)
+    print_verdict(console, result.verdict, result.signals if result.mode == "predicted" else {})
     patches = [p.patch for p in (result.best, result.dispatch, result.constants) if p is not None and p.patch]
     for patch in patches:
         console.print(f"Patch: {out / patch}", markup=False, soft_wrap=True)
@@ -76,7 +80,6 @@ def print_tuning(result: TuneResult, out: Path) -> None:
             markup=False,
             soft_wrap=True,
         )
-    console.print(f"Everything else: {out}", markup=False, soft_wrap=True)
 
 
 def _branch(branch: Branch, guardrails: Sequence[Guardrail]) -> list[str]:

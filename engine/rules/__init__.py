@@ -1,56 +1,23 @@
 """The rewrite rules: the proposer that needs no model.
 
-A rule is one module with a class that follows `engine.rules.model.Rule` and is named in `_MODULES`.
+A rule is one module with a class that follows `engine.rewrite.proposal.Rule`; `registry.py` finds it.
 """
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeVar
 
+from engine.cuda.clock import CALL_S, RULE_S, limited
 from engine.errors import OptimlError
-from engine.model import LaunchConfig, Program
-from engine.rules.clock import CALL_S, RULE_S, limited
-from engine.rules.model import Family, Parametric, Proposal, Rule, Site, Target
-from engine.spec.model import KernelSpec
+from engine.model import LaunchConfig, Program, Target
+from engine.rewrite import Family, Parametric, Proposal, Rule, Site
+from engine.rules.registry import rules
+from engine.spec.kernel_spec import KernelSpec
 
 T = TypeVar("T")
-
-# Module to class; the order is the order of proposals with an equal prior.
-_MODULES: tuple[tuple[str, str], ...] = (
-    ("matmul_tile", "MatmulTile"),
-    ("row_parallel", "RowParallel"),
-    ("one_pass", "OnePass"),
-    ("row_keep", "RowKeep"),
-    ("register_accumulate", "RegisterAccumulate"),
-    ("transpose_tile", "TransposeTile"),
-    ("atomic_aggregate", "AtomicAggregate"),
-    ("stencil_tile", "StencilTile"),
-    ("tile_ahead", "TileAhead"),
-    ("vectorize", "Vectorize"),
-    ("row_vectorize", "RowVectorize"),
-    ("block_size", "BlockSize"),
-    ("tile_size", "TileSize"),
-    ("unroll_jam", "UnrollJam"),
-    ("coarsen", "Coarsen"),
-    ("block_rows", "BlockRows"),
-    ("restrict", "Restrict"),
-    ("unroll", "Unroll"),
-    ("fast_math", "FastMath"),
-    ("launch_bounds", "LaunchBounds"),
-    ("cascade", "Cascade"),
-    ("warp_reduce", "WarpReduce"),
-    ("warp_scan", "WarpScan"),
-    ("shared_padding", "SharedPadding"),
-    ("swap_axes", "SwapAxes"),
-    ("invariant_division", "InvariantDivision"),
-    ("hoist_loads", "HoistLoads"),
-    ("read_only", "ReadOnly"),
-)
 
 
 @dataclass(frozen=True)
@@ -59,12 +26,6 @@ class RuleFailure:
 
     rule: str
     error: str
-
-
-@cache
-def rules() -> tuple[Rule, ...]:
-    """Every rule, once."""
-    return tuple(getattr(importlib.import_module(f"engine.rules.{module}"), name)() for module, name in _MODULES)
 
 
 def proposals(
@@ -117,9 +78,10 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     Launches are those that the program's own text declares. `configs` is empty where that of a timing case cannot be
     evaluated. Raises KeyError where the kernel is gone, and SourceError where the file cannot be parsed.
     """
-    from engine.source.launch import evaluate, sites
-    from engine.source.parse import parse
-    from engine.spec.read import relaunched
+    from engine.cuda.launch import sites
+    from engine.cuda.parse import parse
+    from engine.spec.launch_config import evaluate
+    from engine.spec.reader import relaunched
 
     unit = parse(program.data, program.kernel_file)
     kernel = unit.kernel(spec.steps[step].kernel)
@@ -132,3 +94,6 @@ def make_site(program: Program, spec: KernelSpec, step: int = 0, target: Target 
     except OptimlError:
         configs = []
     return Site(program, spec, step, unit, kernel, launches, tuple(configs), target or Target())
+
+
+__all__ = ["RuleFailure", "families", "make_site", "proposals", "rules"]

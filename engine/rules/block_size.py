@@ -5,28 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from tree_sitter import Node
-
+from engine.cuda.syntax import THREAD_NAMES, called, text, walk
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
-from engine.rules.cases import configs_of, visible
-from engine.rules.common import (
-    THREAD_NAMES,
-    Edits,
-    body_node,
-    called,
-    function_macros,
-    launch_edits,
-    merge,
-    ours_alone,
-    proposal,
-    sound,
-    text,
-    walk,
-)
-from engine.rules.model import Family, Proposal, Site
-from engine.rules.threads import AXES, ThreadMap, ceil_div, covers, in_parameters, thread_map, thread_uses_outside
-from engine.source.model import Edit, Span
+from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite.wording import ceil_div
+from engine.rules.idioms.known_values import covers, in_parameters
+from engine.rules.idioms.thread_index import AXES, ThreadMap, thread_map, thread_uses_outside
 
 Shape = tuple[int, int]
 
@@ -44,7 +29,7 @@ class BlockSize:
     summary = "Launch blocks of another size or shape"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or not visible(site):
+        if not site.sound or not site.launch_visible:
             return
         blocks = {c.block for c in site.configs}
         if len(blocks) != 1:
@@ -65,7 +50,7 @@ class BlockSize:
         if not planar and axes != ("x",):
             return
         shapes = _PLANES if planar else tuple((n, 1) for n in _LINES)
-        before = configs_of(site, {})
+        before = site.configs_after({})
         if before is None:
             return
         for rank, shape in enumerate(s for s in shapes if s != current[:2]):
@@ -82,8 +67,8 @@ class BlockSize:
 
     def families(self, site: Site) -> Iterator[Family]:
         """The block's extents left open, for kernels whose threads differ in their global index alone."""
-        mapping = thread_map(site) if sound(site) and visible(site) else None
-        before = configs_of(site, {})
+        mapping = thread_map(site) if site.sound and site.launch_visible else None
+        before = site.configs_after({})
         if mapping is None or before is None or not free(site, mapping) or any(c.block[2] != 1 for c in site.configs):
             return
         axes = tuple(i.axis for i in mapping.indices)
@@ -106,16 +91,16 @@ class BlockSize:
 
     def _by_constant(self, site: Site, current: tuple[int, int, int]) -> Iterator[Proposal]:
         """Kernels whose threads work together: only where one constant sizes the block, grid and arrays."""
-        before = configs_of(site, {})
-        body = body_node(site)
+        before = site.configs_after({})
+        body = site.body
         literals = {text(n) for n in walk(body) if n.type == "number_literal"}
         if before is None or str(current[0]) in literals or site.kernel.launch_bounds:
             return
         for rank, size in enumerate(s for s in (256, 512, 128, 1024) if s != current[0]):
             edits = _constant(site, current[0], size)
-            if rank == 0 and edits is not None and not ours_alone(site, edits):
+            if rank == 0 and edits is not None and not site.changes_only_kernels(edits):
                 return
-            after = configs_of(site, edits) if edits else None
+            after = site.configs_after(edits) if edits else None
             if edits is None or after is None or not _same_work(before, after, size, scaled=_scales_blocks(body)):
                 continue
             yield from proposal(self.name, f"Launch blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
@@ -126,8 +111,8 @@ def free(site: Site, mapping: ThreadMap) -> bool:
     if site.kernel.shared or thread_uses_outside(site, mapping.indices) or site.kernel.launch_bounds:
         return False
     functions = {f.name: f for f in site.unit.functions}
-    macros = function_macros(site)
-    for node in walk(body_node(site)):
+    macros = site.function_macros
+    for node in walk(site.body):
         if node.type == "call_expression":
             name = called(node)
             if _COOPERATIVE.match(name) or name.endswith("sync"):
@@ -166,10 +151,10 @@ def _resized(site: Site, mapping: ThreadMap, shape: Shape, before: tuple[LaunchC
     if any(c.grid[2] != 1 or (len(grid) == 1 and c.grid[1] != 1) for c in before):
         return None
     block = [str(shape[0])] if len(grid) == 1 else [str(shape[0]), str(shape[1])]
-    edits = merge(launch_edits(site, grid=grid, block=block), _dimensions(site, mapping))
+    edits = merge(site.launch_edits(grid=grid, block=block), _dimensions(site, mapping))
     if edits is None:
         return None
-    after = configs_of(site, edits)
+    after = site.configs_after(edits)
     if after is None or any(c.block[:2] != shape for c in after):
         return None
     # The launch that is measured is the one the text evaluates to: it has to cover what the guard lets through.
@@ -203,7 +188,7 @@ def _initialises(offset: int, start: int, site: Site, name: str) -> bool:
 
 def _constant(site: Site, current: int, size: int) -> Edits | None:
     """The definition of the one constant that every launch's block depends on, rewritten."""
-    from engine.source.launch import block_constants, set_constant
+    from engine.cuda.launch import block_constants, set_constant
 
     names: set[tuple[str, str]] = set()
     try:

@@ -4,51 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from engine.cuda.effects import assigned
+from engine.cuda.syntax import children, names, strip, text, walk
 from engine.model import LaunchConfig
-from engine.rules.cases import configs_of, visible
-from engine.rules.common import (
-    Edits,
-    body_node,
-    children,
-    fresh,
-    in_file,
-    indent_at,
-    indent_unit,
-    launch_edits,
-    line_span,
-    local_only,
-    merge,
-    names,
-    proposal,
-    reindent,
-    render,
-    sound,
-    strip,
-    text,
-    walk,
-    waves,
-)
-from engine.rules.model import Family, Proposal, Site
-from engine.rules.scope import assigned
-from engine.rules.threads import (
-    AXES,
-    Axis,
-    Index,
-    ThreadMap,
-    ceil_div,
-    covers,
-    definition,
-    in_parameters,
-    stride_loop,
-    thread_map,
-    thread_uses_outside,
-)
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite.wording import ceil_div, reindent
+from engine.rules.idioms.known_values import covers, definition, in_parameters
+from engine.rules.idioms.strided_loop import stride_loop
+from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, thread_map, thread_uses_outside
 
 _FACTORS = (4, 2, 8)
 _MOST_WAVES = 4
@@ -61,16 +25,16 @@ class Coarsen:
     summary = "Let each thread work on several elements"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or not visible(site):
+        if not site.sound or not site.launch_visible:
             return
-        before = configs_of(site, {})
+        before = site.configs_after({})
         if before is None or any(c.grid[2] != 1 or c.block[2] != 1 for c in before):
             return
         mapping = thread_map(site)
         if mapping is not None and independent(site, mapping):
             axis: Axis = "y" if mapping.index("y") is not None else "x"
             # Where the threads do not fill the target as it is, fewer of them only lose.
-            weight = 1.0 if waves(site) >= _FACTORS[0] else 0.25
+            weight = 1.0 if site.waves >= _FACTORS[0] else 0.25
             for rank, factor in enumerate(_FACTORS):
                 # More loads in flight per thread, and the index arithmetic is shared; costs parallelism in small grids.
                 yield from proposal(
@@ -97,7 +61,7 @@ class Coarsen:
 
     def families(self, site: Site) -> Iterator[Family]:
         """The elements per thread left open, strided by the block."""
-        before = configs_of(site, {}) if sound(site) and visible(site) else None
+        before = site.configs_after({}) if site.sound and site.launch_visible else None
         mapping = thread_map(site) if before is not None else None
         if before is None or mapping is None or any(c.grid[2] != 1 or c.block[2] != 1 for c in before):
             return
@@ -134,7 +98,7 @@ class Coarsen:
             yield from proposal(
                 self.name,
                 f"Launch at most {blocks} blocks for the grid-stride loop",
-                launch_edits(site, grid=[at_most(site, _stride_bounds(site), blocks, max(threads))]),
+                site.launch_edits(grid=[at_most(site, _stride_bounds(site), blocks, max(threads))]),
                 0.25 if times == 1 else 0.18,
                 blocks=blocks,
                 form="resident",
@@ -147,7 +111,7 @@ def numbered_results(site: Site) -> bool:
     What the grid-stride loop itself stores goes by its counter.
     """
     pointers = {p.name for p in site.kernel.parameters if p.pointer}
-    counters = {loop.variable for n in walk(body_node(site)) if (loop := stride_loop(n, memory=True)) is not None}
+    counters = {loop.variable for n in walk(site.body) if (loop := stride_loop(n, memory=True)) is not None}
     for access in site.kernel.accesses:
         if access.kind == "read" or access.node is None or access.array not in pointers:
             continue
@@ -171,7 +135,7 @@ def independent(site: Site, mapping: ThreadMap) -> bool:
     if any(_changes_parameter(site, node) for node in repeated):
         return False
     atomics = frozenset(c for c in site.kernel.calls if c.startswith("atomic"))
-    return all(local_only(site, node, atomics) for node in repeated)
+    return all(site.local_only(node, atomics) for node in repeated)
 
 
 def _changes_parameter(site: Site, node: Node) -> bool:
@@ -215,12 +179,12 @@ def _coarsened(
     grid = [ceil_div(bounds[a], block[k] * (factor if a == axis else 1)) for k, a in enumerate(AXES) if a in bounds]
     if list(bounds) not in (["x"], ["x", "y"], ["y", "x"]):
         return None
-    first, count = fresh(site, f"{index.name}0"), fresh(site, "k")
+    first, count = site.fresh(f"{index.name}0"), site.fresh("k")
     declaration = f"{index.type} {first} = blockIdx.{axis} * ({index.extent} * {factor}) + threadIdx.{axis};"
     loop = f"for (int {count} = 0; {count} < {factor}; ++{count}) {{"
     inside = f"{index.type} {index.name} = {first} + {count} * {index.extent};"
     body = _looped(site, mapping, index, declaration, ["#pragma unroll", loop], [inside], keep_guard=True)
-    edits = merge(body, launch_edits(site, grid=grid)) if body is not None else None
+    edits = merge(body, site.launch_edits(grid=grid)) if body is not None else None
     return edits if edits is not None and _still_covers(site, edits, bounds, axis, factor) else None
 
 
@@ -233,8 +197,8 @@ def _grid_stride(site: Site, mapping: ThreadMap, factor: int, before: tuple[Laun
     loop = index.grid_stride(text(mapping.bounds["x"]))
     body = _looped(site, mapping, index, None, [loop], [], keep_guard=False)
     grid = [ceil_div(bounds["x"], blocks.pop()[0] * factor)]
-    edits = merge(body, launch_edits(site, grid=grid)) if body is not None else None
-    return edits if edits is not None and configs_of(site, edits) is not None else None
+    edits = merge(body, site.launch_edits(grid=grid)) if body is not None else None
+    return edits if edits is not None and site.configs_after(edits) is not None else None
 
 
 def only_bound(mapping: ThreadMap) -> bool:
@@ -251,7 +215,7 @@ def only_bound(mapping: ThreadMap) -> bool:
 
 
 def _still_covers(site: Site, edits: Edits, bounds: dict[Axis, str], axis: Axis, factor: int) -> bool:
-    after = configs_of(site, edits)
+    after = site.configs_after(edits)
     if after is None:
         return False
     return all(
@@ -276,20 +240,20 @@ def _looped(
     keep_guard: bool,
 ) -> Edits | None:
     """The kernel with its work in a loop: the index's declaration replaced, what depends on it moved inside."""
-    unit = indent_unit(site)
-    outer = indent_at(site, index.declaration.start_byte)
+    unit = site.indent_unit
+    outer = site.indent_at(index.declaration.start_byte)
     inner = outer + unit
     edits: list[Edit] = []
     if declaration is not None:
         edits.append(Edit(Span(index.declaration.start_byte, index.declaration.end_byte), declaration))
     else:
-        edits.append(Edit(line_span(site, index.declaration), ""))
+        edits.append(Edit(site.line_span(index.declaration), ""))
     moved = [d for d in mapping.derived if _depends(mapping, d, index)]
-    edits += [Edit(line_span(site, d), "") for d in moved]
+    edits += [Edit(site.line_span(d), "") for d in moved]
     lines = [outer + line for line in opening] + [inner + line for line in inside]
-    lines += [reindent(render(site, d.start_byte, d.end_byte), indent_at(site, d.start_byte), inner) for d in moved]
+    lines += [reindent(site.render(d.start_byte, d.end_byte), site.indent_at(d.start_byte), inner) for d in moved]
     first = mapping.guards[0]
-    last = children(body_node(site))[-1]
+    last = children(site.body)[-1]
     if mapping.style == "wrap" and not keep_guard:
         body = first.child_by_field_name("consequence")
         work = _inner_text(site, body, inner) if body is not None else None
@@ -299,7 +263,7 @@ def _looped(
         nodes = (
             mapping.guards
             if mapping.style == "wrap"
-            else tuple(s for s in children(body_node(site)) if s.start_byte >= first.start_byte and s not in moved)
+            else tuple(s for s in children(site.body) if s.start_byte >= first.start_byte and s not in moved)
         )
         if any(first.start_byte < d.start_byte for d in moved):
             return None
@@ -309,7 +273,7 @@ def _looped(
     lines += [work, outer + "}"]
     begin = _line_start(site, first.start_byte)
     edits.append(Edit(Span(begin, last.end_byte), "\n".join(lines)))
-    return merge(in_file(site, *edits))
+    return merge(site.in_file(*edits))
 
 
 def _line_start(site: Site, offset: int) -> int:
@@ -331,7 +295,7 @@ def _depends(mapping: ThreadMap, declaration: Node, index: Index) -> bool:
 
 
 def _declares(declaration: Node, name: str) -> bool:
-    from engine.rules.threads import declarators
+    from engine.cuda.declarations import declarators
 
     return name in {n for n, _ in declarators(declaration)}
 
@@ -345,8 +309,8 @@ def _inner_text(site: Site, body: Node, indent: str) -> str | None:
         return None
     start = body.start_byte + 1 if body.type == "compound_statement" else body.start_byte
     end = body.end_byte - 1 if body.type == "compound_statement" else body.end_byte
-    written = render(site, start, end).strip("\n").rstrip()
-    return reindent(written, indent_at(site, parts[0].start_byte), indent)
+    written = site.render(start, end).strip("\n").rstrip()
+    return reindent(written, site.indent_at(parts[0].start_byte), indent)
 
 
 def _with_continue(site: Site, start: int, last: Node, nodes: tuple[Node, ...], indent: str) -> str | None:
@@ -368,12 +332,12 @@ def _with_continue(site: Site, start: int, last: Node, nodes: tuple[Node, ...], 
                     return None
                 above = above.parent
             changes.append((n.start_byte, n.end_byte, "continue;"))
-    return reindent(render(site, start, last.end_byte, changes), indent_at(site, start), indent)
+    return reindent(site.render(start, last.end_byte, changes), site.indent_at(start), indent)
 
 
 def _strides_over_grid(site: Site) -> bool:
     """Whether blocks and grid enter the kernel through grid-stride loops alone."""
-    body = body_node(site)
+    body = site.body
     loops = [s for n in walk(body) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
     over = [s for s in loops if _is_grid_stride(site, s.start, s.step)]
     if not over:
@@ -387,7 +351,7 @@ def _strides_over_grid(site: Site) -> bool:
 
 def _stride_bounds(site: Site) -> set[str | None]:
     """The bounds of the kernel's grid-stride loops over its parameters; None for one that cannot be told."""
-    loops = [s for n in walk(body_node(site)) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
+    loops = [s for n in walk(site.body) if n.type == "for_statement" and (s := stride_loop(n)) is not None]
     return {in_parameters(site, s.bound) for s in loops if _is_grid_stride(site, s.start, s.step)}
 
 
@@ -406,7 +370,8 @@ def _ints(site: Site) -> set[str]:
 
 
 def _is_grid_stride(site: Site, start: Node, step: str) -> bool:
-    from engine.rules.threads import definition, global_axis
+    from engine.rules.idioms.known_values import definition
+    from engine.rules.idioms.thread_index import global_axis
 
     origin: Node | None = start
     if start.type == "identifier":

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from engine.rules.common import body_node, called, children, in_file, names, proposal, sound, strip, text, walk
-from engine.rules.model import Proposal, Site
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.cuda.syntax import called, children, names, strip, text, walk
+from engine.rewrite import Edit, Node, Proposal, Site, Span, proposal
 
 # Errors of a few units in the last place near 1, by the CUDA C++ Programming Guide's table of intrinsic functions. Sine and
 # cosine are left out: their error is absolute and grows with the argument.
@@ -29,13 +24,13 @@ class FastMath:
     summary = "Use cheaper single-precision arithmetic"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site):
+        if not site.sound:
             return
         bodies = _bodies(site)
         roots = [e for body in bodies for e in _roots(body)]
         yield from (
             proposal(
-                self.name, "Take reciprocal square roots in one instruction", in_file(site, *roots), 0.2, form="rsqrt"
+                self.name, "Take reciprocal square roots in one instruction", site.in_file(*roots), 0.2, form="rsqrt"
             )
             if roots
             else ()
@@ -46,7 +41,7 @@ class FastMath:
             proposal(
                 self.name,
                 "Use the hardware's exponential and logarithm",
-                in_file(site, *calls),
+                site.in_file(*calls),
                 0.15,
                 form="intrinsics",
             )
@@ -60,7 +55,7 @@ def _bodies(site: Site) -> list[Node]:
     mine = {f.name: f for f in site.unit.functions if f.qualifier == "device" and f.name in site.kernel.calls}
     others = [f for f in site.unit.functions if f.name not in mine and f.name != site.kernel.name]
     private = [f for n, f in mine.items() if not any(n in names(o.node) for o in others)]
-    found = [body_node(site)]
+    found = [site.body]
     for function in private:
         if not function.node.has_error:
             found += [n for n in walk(function.node) if n.type == "compound_statement"][:1]

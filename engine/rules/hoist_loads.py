@@ -8,31 +8,13 @@ this one. Source: CUDA C++ Best Practices Guide, "Device Memory Spaces".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from engine.rules.common import (
-    body_node,
-    called,
-    children,
-    fresh,
-    in_file,
-    indent_at,
-    names,
-    pointers_distinct,
-    proposal,
-    sound,
-    text,
-    walk,
-)
-from engine.rules.loads import LOOPS, Load, grouped_loads, loadable
-from engine.rules.model import Proposal, Site
-from engine.rules.register_accumulate import changed_names, runs, with_pragma
-from engine.rules.scope import Scope, Use, assigned, inside, manageable, scope_of
-from engine.rules.threads import StrideLoop, stride_loop
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.cuda.effects import assigned
+from engine.cuda.syntax import called, children, inside, names, text, walk
+from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, Use, proposal
+from engine.rules.idioms.loads import LOOPS, Load, grouped_loads, loadable
+from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rules.reduction.register_accumulate import changed_names, runs, with_pragma
 
 _MOST = 8  # loads moved by one proposal: each takes a register
 
@@ -44,11 +26,11 @@ class HoistLoads:
     summary = "Load once what does not change"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or not manageable(site) or not pointers_distinct(site):
+        if not site.sound or not site.manageable or not site.pointers_distinct:
             return
         if any("volatile" in text(n) for n in walk(site.kernel.node) if n.type == "type_qualifier"):
             return
-        scope, body = scope_of(site), body_node(site)
+        scope, body = site.scope, site.body
         uses = scope.uses(body)
         if uses is None or any(_unknown(n) for n in walk(body)):
             return
@@ -62,7 +44,7 @@ class HoistLoads:
 
     def _before_loops(self, site: Site, scope: Scope, reads: list[Use]) -> Iterator[Proposal]:
         moved: list[Node] = []
-        for node in walk(body_node(site)):
+        for node in walk(site.body):
             loop = stride_loop(node)
             if loop is None or node.parent is None or node.parent.type != "compound_statement" or not _fenced(node):
                 continue
@@ -78,7 +60,7 @@ class HoistLoads:
             yield from proposal(
                 self.name,
                 f"Load {what} once before the loop at line {line}",
-                in_file(site, *_hoisted(site, loop, found)),
+                site.in_file(*_hoisted(site, loop, found)),
                 0.4,
                 form="loop",
                 line=line,
@@ -89,7 +71,7 @@ class HoistLoads:
         done: list[Node] = []
         edits: list[Edit] = []
         count, taken, listed = 0, list[str](), list[str]()
-        for block in walk(body_node(site)):
+        for block in walk(site.body):
             if block.type != "compound_statement":
                 continue
             here = [u for u in reads if inside(u.node, block) and u.node not in done and u.index is not None]
@@ -106,19 +88,19 @@ class HoistLoads:
                     continue
                 if not all(scope.lookup(i, n) == scope.lookup(i, statement) for n in group.nodes for i in names(n)):
                     continue
-                name = fresh(site, f"{group.array}_value", taken)
+                name = site.fresh(f"{group.array}_value", taken)
                 taken.append(name)
                 listed.append(group.written)
                 count += 1
                 done += group.nodes
-                at, indent = statement.start_byte, indent_at(site, statement.start_byte)
+                at, indent = statement.start_byte, site.indent_at(statement.start_byte)
                 edits.append(Edit(Span(at, at), f"const {group.type} {name} = {group.written};\n{indent}"))
                 edits += [Edit(Span(n.start_byte, n.end_byte), name) for n in group.nodes]
         if edits:
             yield from proposal(
                 self.name,
                 f"Load {' and '.join(dict.fromkeys(listed))} once instead of again after each store",
-                in_file(site, *_joined(edits)),
+                site.in_file(*_joined(edits)),
                 0.3,
                 form="repeat",
                 loads=count,
@@ -128,7 +110,7 @@ class HoistLoads:
         """`m[i] = value;` and a load of `m[i]` after another store: the value is in a register still."""
         edits: list[Edit] = []
         taken, listed, loads = list[str](), list[str](), 0
-        for block in walk(body_node(site)):
+        for block in walk(site.body):
             if block.type != "compound_statement":
                 continue
             statements = children(block)
@@ -141,7 +123,7 @@ class HoistLoads:
                 left, right = stored.child_by_field_name("left"), stored.child_by_field_name("right")
                 if not found or left is None or right is None:
                     continue
-                name, indent = fresh(site, f"{mine[0].array}_value", taken), indent_at(site, statement.start_byte)
+                name, indent = site.fresh(f"{mine[0].array}_value", taken), site.indent_at(statement.start_byte)
                 kind = scope.parameters[mine[0].array].base
                 taken.append(name)
                 listed.append(text(left))
@@ -155,7 +137,7 @@ class HoistLoads:
             yield from proposal(
                 self.name,
                 f"Keep {' and '.join(dict.fromkeys(listed))} in registers after storing",
-                in_file(site, *edits),
+                site.in_file(*edits),
                 0.3,
                 form="stored",
                 loads=loads,
@@ -274,9 +256,9 @@ def _surely_runs(loop: StrideLoop) -> bool:
 def _hoisted(site: Site, loop: StrideLoop, found: list[Load]) -> list[Edit]:
     taken: list[str] = []
     lines, edits = [], []
-    indent = indent_at(site, loop.node.start_byte)
+    indent = site.indent_at(loop.node.start_byte)
     for load in found:
-        name = fresh(site, f"{load.array}_value", taken)
+        name = site.fresh(f"{load.array}_value", taken)
         taken.append(name)
         # A loop that never runs loads nothing, and the element may not exist.
         none = f"static_cast<{load.type}>(0)" if " " in load.type else f"{load.type}()"

@@ -10,39 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from engine.rules.common import (
-    THREAD_NAMES,
-    body_node,
-    called,
-    children,
-    declaration_start,
-    fresh,
-    grouped,
-    in_file,
-    indent_at,
-    indent_unit,
-    names,
-    proposal,
-    pure,
-    sound,
-    strip,
-    text,
-    value_in,
-    walk,
-    written,
-)
-from engine.rules.constants import constant
-from engine.rules.model import Proposal, Site
-from engine.rules.reduction import tokens
-from engine.rules.register_accumulate import with_pragma
-from engine.rules.scope import Scope, inside, manageable, scope_of
-from engine.rules.threads import StrideLoop, definition, in_parameters, stride_loop
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.cuda.effects import pure, written
+from engine.cuda.syntax import THREAD_NAMES, called, children, inside, names, strip, text, tokens, walk
+from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
+from engine.rewrite.wording import grouped
+from engine.rules.idioms.known_values import definition, in_parameters
+from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rules.reduction.register_accumulate import with_pragma
 
 _LOOPS = 4  # proposals for loops of one kernel
 # Integer types by bits and sign.
@@ -78,14 +53,14 @@ class InvariantDivision:
     summary = "Replace integer divisions by values that stay the same"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or not manageable(site):
+        if not site.sound or not site.manageable:
             return
-        scope = scope_of(site)
-        found = [d for n in walk(body_node(site)) if (d := _division(site, scope, n)) is not None]
+        scope = site.scope
+        found = [d for n in walk(site.body) if (d := _division(site, scope, n)) is not None]
         if not found:
             return
         yield from self._along_loops(site, scope, found)
-        sizes = {d.invariant: [value_in(site, d.invariant, case) for case in site.spec.time] for d in found}
+        sizes = {d.invariant: [site.value_in(d.invariant, case) for case in site.spec.time] for d in found}
         same = [d for d in found if sizes[d.invariant][0] and len(set(sizes[d.invariant])) == 1]
         if same:
             values = {d.invariant: sizes[d.invariant][0] or 0 for d in same}
@@ -94,7 +69,7 @@ class InvariantDivision:
             yield from proposal(
                 self.name,
                 f"Divide by a constant where {what}",
-                in_file(site, *edits),
+                site.in_file(*edits),
                 0.4,
                 form="constant",
                 divisions=len(same),
@@ -104,7 +79,7 @@ class InvariantDivision:
             yield from proposal(
                 self.name,
                 "Shift and mask where a divisor is a power of two",
-                in_file(site, *_called(site, powers, {}, "shift")),
+                site.in_file(*_called(site, powers, {}, "shift")),
                 0.35,
                 form="shift",
                 divisions=len(powers),
@@ -114,7 +89,7 @@ class InvariantDivision:
             yield from proposal(
                 self.name,
                 "Divide in 32 bits where the values fit",
-                in_file(site, *_called(site, wide, {}, "narrow")),
+                site.in_file(*_called(site, wide, {}, "narrow")),
                 0.4,
                 form="narrow",
                 divisions=len(wide),
@@ -123,7 +98,7 @@ class InvariantDivision:
     def _along_loops(self, site: Site, scope: Scope, found: list[_Division]) -> Iterator[Proposal]:
         """Quotient and remainder of a loop variable go along with it instead of being divided for each time."""
         count = 0
-        for node in walk(body_node(site)):
+        for node in walk(site.body):
             loop = stride_loop(node)
             edits = _incremental(site, scope, loop, found) if loop is not None and count < _LOOPS else None
             if edits is None or loop is None:
@@ -133,7 +108,7 @@ class InvariantDivision:
             yield from proposal(
                 self.name,
                 f"Keep quotient and remainder of {loop.variable} up along the loop at line {line}",
-                in_file(site, *edits),
+                site.in_file(*edits),
                 0.4,
                 form="incremental",
                 line=line,
@@ -151,7 +126,7 @@ def _division(site: Site, scope: Scope, node: Node) -> _Division | None:
     if sign is None or left is None or right is None or text(sign) not in ("/", "%"):
         return None
     above, below = _kind(site, scope, left), _kind(site, scope, right)
-    if above is None or below is None or constant(site, right) is not None or not pure(node):
+    if above is None or below is None or site.constant(right) is not None or not pure(node):
         return None
     invariant = in_parameters(site, right)
     if invariant is None or not names(right) or b"//" in site.unit.data[left.end_byte : right.start_byte]:
@@ -228,7 +203,7 @@ def _variable(site: Site, scope: Scope, node: Node, depth: int) -> tuple[int, bo
     parameter = scope.parameters.get(name)
     if parameter is not None:
         return _KINDS.get(_bare(parameter.base)) if not parameter.pointer else None
-    return (32, False) if constant(site, node) is not None else None
+    return (32, False) if site.constant(node) is not None else None
 
 
 def _bare(written_type: str) -> str:
@@ -249,7 +224,7 @@ def _called(site: Site, found: list[_Division], values: dict[str, str], form: st
         if key not in helpers:
             # The C library has a function remainder.
             base = ("quotient" if division.operator == "/" else "remainder") + (f"_{value}" if value else "_by")
-            helpers[key] = fresh(site, base, list(helpers.values()))
+            helpers[key] = site.fresh(base, list(helpers.values()))
             texts.append(_helper(helpers[key], division, value, form))
         start, end = division.node.start_byte, division.node.end_byte
         opening[start] = opening.get(start, "") + f"{helpers[key]}("
@@ -257,7 +232,7 @@ def _called(site: Site, found: list[_Division], values: dict[str, str], form: st
         edits.append(Edit(Span(division.dividend.end_byte, division.divisor.start_byte), ", "))
     edits += [Edit(Span(at, at), added) for at, added in opening.items()]
     edits += [Edit(Span(at, at), ")" * times) for at, times in closing.items()]
-    first = declaration_start(site)
+    first = site.declaration_start
     return [Edit(Span(first, first), "".join(texts)), *edits]
 
 
@@ -311,13 +286,13 @@ def _incremental(site: Site, scope: Scope, loop: StrideLoop, found: list[_Divisi
     taken: list[str] = []
 
     def name_for(base: str) -> str:
-        taken.append(fresh(site, base, taken))
+        taken.append(site.fresh(base, taken))
         return taken[-1]
 
     kind_text, by = loop.type, grouped(strip(divisor))
     quotient, remainder = name_for(f"{loop.variable}_quotient"), name_for(f"{loop.variable}_remainder")
-    outer = indent_at(site, loop.node.start_byte)
-    inner = indent_at(site, children(loop.body)[0].start_byte) if children(loop.body) else outer + indent_unit(site)
+    outer = site.indent_at(loop.node.start_byte)
+    inner = site.indent_at(children(loop.body)[0].start_byte) if children(loop.body) else outer + site.indent_unit
     first = text(loop.start) if loop.start.type == "number_literal" else f"static_cast<{kind_text}>({text(loop.start)})"
     head = [f"{kind_text} {quotient} = {first} / {by};", f"{kind_text} {remainder} = {first} % {by};"]
     if loop.step == "1":
@@ -354,7 +329,7 @@ def _counts_up(site: Site, loop: StrideLoop) -> bool:
         if node.type == "number_literal":
             return True
         if node.type == "identifier":
-            return constant(site, node) is not None or fine(definition(site, text(node)), depth + 1)
+            return site.constant(node) is not None or fine(definition(site, text(node)), depth + 1)
         if node.type == "field_expression":
             return text(node.child_by_field_name("argument") or node) in THREAD_NAMES
         if node.type == "binary_expression" and text(node.child_by_field_name("operator") or node) in (

@@ -2,76 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from engine.rules.cases import configs_of, visible
-from engine.rules.common import in_file, proposal, sound, text, walk
-from engine.rules.model import Family, Proposal, Site
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.rewrite import Change, Edit, MatchedRule, Site, Space, Span, Values
 
 
-class LaunchBounds:
+@dataclass(frozen=True)
+class _Bounded:
+    """A kernel with loops and no bounds, all of whose launches have blocks of so many threads."""
+
+    site: Site
+    threads: int
+
+
+class LaunchBounds(MatchedRule[_Bounded]):
     """`__launch_bounds__` with the launched block, alone or with a number of resident blocks."""
 
     name = "launch_bounds"
     summary = "Declare the block size to the compiler"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
-        if (
-            not sound(site)
-            or not visible(site)
-            or site.kernel.launch_bounds
-            or "__launch_bounds__" in site.kernel.names
-        ):
-            return
-        configs = configs_of(site, {})
-        threads = {c.threads for c in configs or ()}
-        place = _after_type(site.kernel.node, site.kernel.name)
-        if len(threads) != 1 or place is None or not site.kernel.loops:
-            return
-        size = threads.pop()
+    def match(self, site: Site) -> _Bounded | None:
+        kernel = site.kernel
+        if not site.sound or not site.launch_visible or kernel.launch_bounds or "__launch_bounds__" in kernel.names:
+            return None
+        threads = {c.threads for c in site.configs_after({}) or ()}
+        return _Bounded(site, threads.pop()) if len(threads) == 1 and kernel.loops else None
+
+    def space(self, match: _Bounded) -> Space:
         # Registers cost occupancy only in kernels that use many; straight-line kernels seldom do.
-        for resident, prior in ((0, 0.1), (2, 0.09), (4, 0.07)):
-            if size == site.target.max_threads_per_block and not resident:
-                continue  # that is what the compiler assumes anyway
-            yield from self._bounded(site, place, size, resident, prior)
+        priors = {0: 0.1, 2: 0.09, 4: 0.07}
+        if match.threads == match.site.target.max_threads_per_block:
+            del priors[0]  # that is what the compiler assumes anyway
+        most = match.site.target.blocks_at_once(match.threads)
+        choices = [({"resident": resident}, prior) for resident, prior in priors.items()]
+        return Space(choices, {"resident": tuple(range(most + 1))}, prior=0.1)
 
-    def families(self, site: Site) -> Iterator[Family]:
-        """The number of resident blocks left open, which bounds the registers of a thread."""
-        first = next(self.propose(site), None)
-        place = _after_type(site.kernel.node, site.kernel.name)
-        if first is None or place is None:
-            return
-        size, at = int(first.parameters["threads"]), place
-
-        def make(values: Mapping[str, int]) -> Proposal | None:
-            return next(self._bounded(site, at, size, values["resident"], 0.1), None)
-
-        most = site.target.blocks_at_once(size)
-        yield Family(self.name, self.summary, {"resident": tuple(range(most + 1))}, (), make, 0.1)
-
-    def _bounded(self, site: Site, place: int, size: int, resident: int, prior: float) -> Iterator[Proposal]:
-        if resident * size > site.target.max_threads_per_sm:
-            return
-        bounds = f"{size}, {resident}" if resident else str(size)
-        yield from proposal(
-            self.name,
-            f"Declare blocks of {size} threads" + (f", {resident} to a multiprocessor" if resident else ""),
-            in_file(site, Edit(Span(place, place), f"__launch_bounds__({bounds}) ")),
-            prior,
-            threads=size,
-            resident=resident,
-        )
-
-
-def _after_type(node: Node, name: str) -> int | None:
-    """Where the declarator `name(…)` begins, behind the return type."""
-    for declarator in walk(node):
-        if declarator.type == "function_declarator":
-            inner = declarator.child_by_field_name("declarator")
-            return declarator.start_byte if inner is not None and text(inner) == name else None
-    return None
+    def rewrite(self, match: _Bounded, values: Values) -> Change | None:
+        threads, resident = match.threads, int(values["resident"])
+        if resident * threads > match.site.target.max_threads_per_sm:
+            return None
+        at = match.site.kernel.name_span.start
+        bounds = f"{threads}, {resident}" if resident else str(threads)
+        edits = match.site.in_file(Edit(Span(at, at), f"__launch_bounds__({bounds}) "))
+        summary = f"Add `__launch_bounds__({bounds})`"
+        return Change(summary, edits, {"threads": threads})

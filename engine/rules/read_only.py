@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from engine.rules.common import body_node, in_file, pointers_distinct, proposal, sound, text
-from engine.rules.model import Proposal, Site
-from engine.rules.scope import Scope, manageable, scope_of
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.cuda.syntax import text
+from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
 
 # Types that __ldg takes.
 _HINTED = frozenset({
@@ -39,7 +33,7 @@ class ReadOnly:
     summary = "Load inputs through the read-only data cache"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or not manageable(site) or not pointers_distinct(site):
+        if not site.sound or not site.manageable or not site.pointers_distinct:
             return
         if any("volatile" in p.type for p in site.kernel.parameters):
             return
@@ -53,12 +47,12 @@ class ReadOnly:
                 Edit(Span(node.end_byte, node.end_byte), ")"),
             ]
         # sm_35 and later choose this path themselves where const and __restrict__ allow: rarely a gain.
-        yield from proposal(self.name, self.summary, in_file(site, *edits), 0.12, loads=len(loads))
+        yield from proposal(self.name, self.summary, site.in_file(*edits), 0.12, loads=len(loads))
 
 
 def _loads(site: Site) -> list[Node]:
     """The subscripts that may be hinted; none where an access cannot be told."""
-    scope, body = scope_of(site), body_node(site)
+    scope, body = site.scope, site.body
     uses = scope.uses(body)
     if uses is None:
         return []

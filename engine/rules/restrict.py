@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from engine.cuda.effects import written
+from engine.cuda.syntax import text, walk
 from engine.errors import OptimlError
-from engine.rules.common import body_node, in_file, merge, pointers_distinct, proposal, sound, text, walk, written
-from engine.rules.model import Proposal, Site
-from engine.source.model import Edit, Span
+from engine.rewrite import Edit, Node, Proposal, Site, Span, merge, proposal
 from engine.spec.types import source_type
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 
 class Restrict:
@@ -23,7 +19,7 @@ class Restrict:
     summary = "Tell the compiler which pointers do not overlap and which are only read"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site):
+        if not site.sound:
             return
         parameters = _pointer_parameters(site.kernel.node, site.kernel.name)
         if not parameters or "__restrict" in "".join(site.unit.macros.get(n, "") for n in site.kernel.names):
@@ -35,13 +31,13 @@ class Restrict:
             const = []
             prototypes = {}
         qualify = [Edit(Span(p.type_start, p.type_start), "const ") for p in const]
-        if pointers_distinct(site) and not _alone(site, read_only):
+        if site.pointers_distinct and not _alone(site, read_only):
             restrict = [Edit(Span(p.name_start, p.name_start), "__restrict__ ") for p in parameters if not p.restrict]
             if restrict:
                 yield from proposal(
                     self.name,
                     "Mark pointers that do not overlap with __restrict__" + (" and inputs with const" if const else ""),
-                    merge(in_file(site, *restrict, *qualify), prototypes),
+                    merge(site.in_file(*restrict, *qualify), prototypes),
                     0.35,
                     restrict=len(restrict),
                     const=len(const),
@@ -90,7 +86,7 @@ def _pointer_parameters(node: Node, function: str) -> list[_Pointer]:
 
 def _read_only(site: Site) -> set[str]:
     """Pointer parameters that the kernel only reads, and only by subscripts."""
-    body = body_node(site)
+    body = site.body
     pointers = {p.name for p in site.kernel.parameters if p.pointer and "volatile" not in p.type}
     found = pointers - written(body)
     for node in walk(body):
@@ -130,7 +126,7 @@ def _prototype_edits(site: Site, const: dict[int, _Pointer]) -> dict[str, tuple[
     """`const` in every other declaration of the kernel; None where one differs or the kernel's address may be taken."""
     if not const:
         return {}
-    from engine.source.parse import parse
+    from engine.cuda.parse import parse
 
     name = site.kernel.name
     word = re.compile(rf"\b{re.escape(name)}\b(?!\s*(?:<|\())".encode())

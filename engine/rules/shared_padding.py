@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd
-from typing import TYPE_CHECKING
 
-from engine.rules.common import body_node, in_file, is_plain, proposal, sound, text, walk
-from engine.rules.constants import constant
-from engine.rules.model import Proposal, Site
-from engine.rules.packs import element_size, index_of
-from engine.rules.scope import Scope, manageable, scope_of, type_names
-from engine.source.model import Edit, SharedArray, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.cuda.kernel import SharedArray
+from engine.cuda.subscripts import index_of
+from engine.cuda.syntax import text, walk
+from engine.rewrite import Edit, Node, Proposal, Scope, Site, Span, proposal
+from engine.rewrite.wording import is_plain
+from engine.rules.idioms.packs import element_size
 
 _BANKS, _BANK_BYTES = 32, 4
 _MAX_DEPTH = 8
@@ -31,9 +27,9 @@ class SharedPadding:
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         arrays = [s for s in site.kernel.shared if len(s.extents) >= 2 and not s.dynamic]
-        if not arrays or not sound(site) or not manageable(site):
+        if not arrays or not site.sound or not site.manageable:
             return
-        scope = scope_of(site)
+        scope = site.scope
         found = [(array, *padded) for array in arrays if (padded := _padding(site, scope, array)) is not None]
         used = sum(b for s in site.kernel.shared if (b := _bytes(site, s)) is not None)
         if not found or used + sum(extra for _, _, _, extra in found) > site.target.shared_per_block:
@@ -48,7 +44,7 @@ class SharedPadding:
         listed = " and ".join(array.name for array, *_ in found)
         # A warp down a column of 32 words waits for one bank 32 times.
         yield from proposal(
-            self.name, f"Pad the rows of {listed} against bank conflicts", in_file(site, *edits), 0.6, arrays=len(found)
+            self.name, f"Pad the rows of {listed} against bank conflicts", site.in_file(*edits), 0.6, arrays=len(found)
         )
 
 
@@ -56,7 +52,7 @@ def _padding(site: Site, scope: Scope, array: SharedArray) -> tuple[Node, int, i
     """Extent to edit, elements to add, and bytes that costs; None where rows need none or the array's shape is used."""
     declarator = _declarator(site, array)
     extents = _extents(declarator) if declarator is not None else []
-    sizes = [constant(site, e) for e in extents]
+    sizes = [site.constant(e) for e in extents]
     size = _element_bytes(site, array)
     if declarator is None or size is None or len(extents) != len(array.extents) or any(not s for s in sizes):
         return None
@@ -64,7 +60,7 @@ def _padding(site: Site, scope: Scope, array: SharedArray) -> tuple[Node, int, i
     if words % _BANK_BYTES or gcd(words // _BANK_BYTES, _BANKS) < 2:
         return None
     columns = False
-    for node in walk(body_node(site)):
+    for node in walk(site.body):
         if node.type != "identifier" or text(node) != array.name or _within(node, declarator):
             continue
         indices: list[Node] = []
@@ -90,7 +86,7 @@ def _padding(site: Site, scope: Scope, array: SharedArray) -> tuple[Node, int, i
 
 def _element_bytes(site: Site, array: SharedArray) -> int | None:
     # A template's element is one word in most instances; the number of banks is what decides.
-    return _BANK_BYTES if array.type in type_names(site) else element_size(site, array.type)
+    return _BANK_BYTES if array.type in site.type_names else element_size(site, array.type)
 
 
 def _bytes(site: Site, array: SharedArray) -> int | None:
@@ -98,13 +94,13 @@ def _bytes(site: Site, array: SharedArray) -> int | None:
     size = _element_bytes(site, array)
     total = size or 0
     for extent in _extents(declarator) if declarator is not None else []:
-        total *= constant(site, extent) or 0
+        total *= site.constant(extent) or 0
     return total
 
 
 def _declarator(site: Site, array: SharedArray) -> Node | None:
     """The outermost array declarator of the name within its declaration."""
-    for node in walk(body_node(site)):
+    for node in walk(site.body):
         if node.type != "array_declarator" or (node.parent is not None and node.parent.type == "array_declarator"):
             continue
         inner: Node | None = node

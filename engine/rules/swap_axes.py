@@ -6,33 +6,17 @@ Source of the method: CUDA C++ Best Practices Guide, "Coalesced Access to Global
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from engine.cuda.polynomial import Polynomial
+from engine.cuda.subscripts import is_target
+from engine.cuda.syntax import THREAD_NAMES, text, walk
 from engine.model import LaunchConfig
+from engine.rewrite import Edit, Edits, Node, Proposal, Scope, Site, Span, merge, proposal
+from engine.rewrite.wording import ceil_div
 from engine.rules.block_size import free
-from engine.rules.cases import configs_of, visible
 from engine.rules.coarsen import covered
-from engine.rules.common import (
-    THREAD_NAMES,
-    Edits,
-    body_node,
-    in_file,
-    launch_edits,
-    merge,
-    proposal,
-    sound,
-    text,
-    walk,
-)
-from engine.rules.model import Proposal, Site
-from engine.rules.packs import is_target
-from engine.rules.polynomial import Polynomial
-from engine.rules.scope import Scope, manageable
-from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.rules.idioms.known_values import covers
+from engine.rules.idioms.thread_index import Index, ThreadMap, thread_map
 
 # 32-byte sectors that a warp's access to 4-byte elements touches: one element for all, neighbours, strided. What a strided
 # load brings besides stays in L1 for the next warps; a strided store sends each of its sectors on by itself.
@@ -50,9 +34,9 @@ class SwapAxes:
     summary = "Exchange the thread axes so that accesses coalesce"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site) or not visible(site) or not manageable(site):
+        if not site.sound or not site.launch_visible or not site.manageable:
             return
-        mapping, before = thread_map(site), configs_of(site, {})
+        mapping, before = thread_map(site), site.configs_after({})
         if mapping is None or before is None or mapping.style == "none" or not free(site, mapping):
             return
         x, y = mapping.index("x"), mapping.index("y")
@@ -86,9 +70,9 @@ def _fits(x: Index, y: Index, shape: tuple[int, int], old: tuple[int, int, int])
 
 def _sectors(site: Site, x: Index, y: Index) -> tuple[int, int] | None:
     """Sectors that a warp touches as it is, and with the axes exchanged; None where an index cannot be told."""
-    scope = Scope(site, frozenset({x.name, y.name}))
+    scope = Scope(site.unit, site.kernel, frozenset({x.name, y.name}))
     before = after = 0
-    for node in walk(body_node(site)):
+    for node in walk(site.body):
         if node.type != "subscript_expression":
             continue
         element = scope.element(node)
@@ -116,7 +100,7 @@ def _touched(index: Polynomial, lane: str, strided: int) -> int:
 
 def _depth(node: Node, site: Site) -> int:
     depth, above = 0, node.parent
-    while above is not None and above != body_node(site):
+    while above is not None and above != site.body:
         depth += above.type in ("for_statement", "while_statement", "do_statement")
         above = above.parent
     return depth
@@ -124,19 +108,18 @@ def _depth(node: Node, site: Site) -> int:
 
 def _swapped(site: Site, mapping: ThreadMap, along_x: str, along_y: str, shape: tuple[int, int]) -> Edits | None:
     edits = []
-    for node in walk(body_node(site)):
+    for node in walk(site.body):
         owner = node.child_by_field_name("argument") if node.type == "field_expression" else None
         field = node.child_by_field_name("field") if owner is not None else None
         if owner is None or field is None or text(owner) not in THREAD_NAMES or text(field) not in ("x", "y"):
             continue
         edits.append(Edit(Span(field.start_byte, field.end_byte), "y" if text(field) == "x" else "x"))
-    launch = launch_edits(
-        site,
+    launch = site.launch_edits(
         grid=[ceil_div(along_y, shape[0]), ceil_div(along_x, shape[1])],
         block=[str(shape[0]), str(shape[1])],
     )
-    merged = merge(in_file(site, *edits), launch)
-    after = configs_of(site, merged) if merged is not None else None
+    merged = merge(site.in_file(*edits), launch)
+    after = site.configs_after(merged) if merged is not None else None
     if after is None or not _covered(site, after, along_x, along_y, shape):
         return None
     return merged

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 
+from engine.cuda.clock import tick
+from engine.cuda.constants import value_span, words
+from engine.cuda.launch import block_constants
+from engine.cuda.syntax import text, walk
 from engine.errors import OptimlError
-from engine.rules.blocks import WARP
-from engine.rules.cases import visible
-from engine.rules.clock import tick
-from engine.rules.common import body_node, in_file, ours_alone, proposal, sound, text, walk
-from engine.rules.model import Family, Proposal, Site
-from engine.source.constants import value_span, words
-from engine.source.launch import block_constants
-from engine.source.model import Edit, Span
-from engine.source.sizes import bound_at, launches_at, shared_bytes
+from engine.rewrite import Edit, Family, Proposal, Site, Span, proposal
+from engine.rules.idioms.blocks import WARP
+from engine.spec.constant_values import bound_at, launches_at, shared_bytes
 
 _MOST = 5  # constants
 _MOST_POINTS = 125
@@ -83,7 +81,7 @@ class TileSize:
         self, constants: Sequence[_Constant], values: Mapping[str, int], site: Site, prior: float
     ) -> Iterator[Proposal]:
         changed = [c for c in constants if values[c.name] != c.value]
-        edits = in_file(site, *(Edit(c.span, str(values[c.name])) for c in changed))
+        edits = site.in_file(*(Edit(c.span, str(values[c.name])) for c in changed))
         said = ", ".join(f"{c.name} = {values[c.name]}" for c in changed)
         if changed:
             yield from proposal(self.name, f"Set {said}", edits, prior, **{c.name: values[c.name] for c in constants})
@@ -96,7 +94,7 @@ def _values(value: int, reach: int) -> tuple[int, ...]:
 
 def _constants(site: Site) -> tuple[_Constant, ...]:
     """The constants to change, in the order of their names; () where the rule has nothing to offer."""
-    if not sound(site) or not visible(site) or any(step.launch is not None for step in site.spec.steps):
+    if not site.sound or not site.launch_visible or any(step.launch is not None for step in site.spec.steps):
         return ()
     unit, path = site.unit, site.program.kernel_file
     block = {
@@ -123,14 +121,18 @@ def _constants(site: Site) -> tuple[_Constant, ...]:
             return ()
     if not found or not _only_named(site, found):
         return ()
-    return tuple(found) if ours_alone(site, in_file(site, *(Edit(c.span, str(2 * c.value)) for c in found))) else ()
+    return (
+        tuple(found)
+        if site.changes_only_kernels(site.in_file(*(Edit(c.span, str(2 * c.value)) for c in found)))
+        else ()
+    )
 
 
 def _only_named(site: Site, constants: Sequence[_Constant]) -> bool:
     """Whether the kernel and its launches never write one of the values as a number: it may stand for the constant."""
     values = {str(c.value) for c in constants if c.value > _COMMON}
     around = [f.node for f in site.unit.functions if any(f.span.contains(launch.span) for launch in site.launches)]
-    nodes = (n for body in (body_node(site), *around) for n in walk(body))
+    nodes = (n for body in (site.body, *around) for n in walk(body))
     return not any(n.type == "number_literal" and text(n) in values for n in nodes)
 
 

@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from engine.rules.cases import configs_of, visible
+from engine.cuda.subscripts import index_of, subscripts
+from engine.cuda.syntax import children, names, operands, strip, text, walk
+from engine.model import LaunchConfig
+from engine.rewrite import Change, Edit, MatchedRule, Node, Site, Space, Span, Values, merge
+from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.coarsen import covered
-from engine.rules.common import (
-    body_node,
-    children,
-    fresh,
-    in_file,
-    indent_at,
-    indent_unit,
-    launch_edits,
-    line_span,
-    local_only,
-    merge,
-    names,
-    operands,
-    pointers_distinct,
-    proposal,
-    reindent,
-    render,
-    sound,
-    strip,
-    text,
-    walk,
-)
-from engine.rules.grids import Grids
-from engine.rules.model import Family, Proposal, Site
-from engine.rules.packs import index_of, subscripts
-from engine.rules.threads import (
-    AXES,
-    Index,
-    ThreadMap,
-    ceil_div,
-    covers,
-    definition,
-    holds,
-    thread_map,
-    thread_uses_outside,
-)
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.rules.idioms.grids import Grids
+from engine.rules.idioms.known_values import covers, definition
+from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, holds, thread_map, thread_uses_outside
 
 # Edge of the square tile and rows of threads: 32 columns fill a 128-byte line of floats, and a thread has four elements at
 # least under way.
@@ -63,77 +30,67 @@ class _Transposed:
     along: Literal["x", "y"]  # the axis along which the load's neighbours stand side by side
 
 
-class TransposeTile:
+@dataclass(frozen=True)
+class _Staged:
+    """A transposed load in a kernel whose threads may be laid out anew; `planes` blocks along z, where there are several."""
+
+    site: Site
+    mapping: ThreadMap
+    found: _Transposed
+    bounds: Mapping[Axis, str]
+    before: tuple[LaunchConfig, ...]
+    planes: str | None
+
+
+class TransposeTile(MatchedRule[_Staged]):
     """Read a square tile along its rows and write it along its columns, so that both sides are coalesced."""
 
     name = "transpose_tile"
     summary = "Stage a transposed access through a tile in shared memory"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
-        for rank, shape in enumerate(_SHAPES):
-            # A warp's store to 32 lines costs 32 sectors of which an eighth is used.
-            yield from self._staged(site, shape, 0.85 - 0.06 * rank)
-
-    def families(self, site: Site) -> Iterator[Family]:
-        """The tile's edge and its rows of threads left open."""
-        if next(self._staged(site, _SHAPES[0], 0.85), None) is None:
-            return
-
-        def make(values: Mapping[str, int]) -> Proposal | None:
-            return next(self._staged(site, (values["tile"], values["rows"]), 0.85), None)
-
-        parameters = {"tile": (16, 32, 48, 64), "rows": (1, 2, 4, 8, 16, 32)}
-        conditions = (
-            f"tile * rows <= {site.target.max_threads_per_block} && tile * rows >= 32",
-            f"tile * (tile + 1) * 8 <= {site.target.shared_per_block}",  # of the widest elements
-        )
-        yield Family(self.name, self.summary, parameters, conditions, make, 0.85)
-
-    def _staged(self, site: Site, shape: tuple[int, int], prior: float) -> Iterator[Proposal]:
-        if not sound(site) or not visible(site) or not pointers_distinct(site) or site.kernel.shared:
-            return
-        mapping = thread_map(site)
-        before = configs_of(site, {})
-        if (
-            mapping is None
-            or before is None
-            or mapping.style == "none"
-            or {i.axis for i in mapping.indices} != {"x", "y"}
-        ):
-            return
-        bounds = covered(site, mapping, before, frozenset({"z"}))
-        found = _find(site, mapping)
+    def match(self, site: Site) -> _Staged | None:
+        if not site.sound or not site.launch_visible or not site.pointers_distinct or site.kernel.shared:
+            return None
+        mapping, before = thread_map(site), site.configs_after({})
+        if mapping is None or before is None or mapping.style == "none":
+            return None
+        if {i.axis for i in mapping.indices} != {"x", "y"}:
+            return None
+        bounds, found = covered(site, mapping, before, frozenset({"z"})), _find(site, mapping)
         if bounds is None or found is None:
-            return
-        edge, rows = shape
-        grid = [ceil_div(bounds[axis], edge) for axis in AXES[:2]]
+            return None
+        planes = None
         if any(c.grid[2] != 1 for c in before):
             grids = Grids.of(site)
             planes = grids.times("z") if grids is not None else None
             if planes is None:
-                return
-            grid.append(planes)
-        edits = merge(
-            in_file(site, *_tiled(site, mapping, found, edge, rows)),
-            launch_edits(site, grid=grid, block=[str(edge), str(rows)]),
+                return None
+        return _Staged(site, mapping, found, bounds, before, planes)
+
+    def space(self, match: _Staged) -> Space:
+        target = match.site.target
+        # A warp's store to 32 lines costs 32 sectors of which an eighth is used.
+        choices = [({"tile": edge, "rows": rows}, 0.85 - 0.06 * rank) for rank, (edge, rows) in enumerate(_SHAPES)]
+        conditions = (
+            f"tile * rows <= {target.max_threads_per_block} && tile * rows >= 32",
+            f"tile * (tile + 1) * 8 <= {target.shared_per_block}",  # of the widest elements
         )
-        after = configs_of(site, edits) if edits is not None else None
-        if after is None or any(c.block != (edge, rows, 1) for c in after):
-            return
+        return Space(choices, {"tile": (16, 32, 48, 64), "rows": (1, 2, 4, 8, 16, 32)}, conditions, 0.85)
+
+    def rewrite(self, match: _Staged, values: Values) -> Change | None:
+        site, before, edge, rows = match.site, match.before, int(values["tile"]), int(values["rows"])
+        grid = [*(ceil_div(match.bounds[axis], edge) for axis in AXES[:2]), *([match.planes] if match.planes else [])]
+        tiled = site.in_file(*_tiled(site, match.mapping, match.found, edge, rows))
+        edits = merge(tiled, site.launch_edits(grid=grid, block=[str(edge), str(rows)]))
+        after = site.configs_after(edits) if edits is not None else None
+        if edits is None or after is None or any(c.block != (edge, rows, 1) for c in after):
+            return None
         if any(new.grid[2] != old.grid[2] for new, old in zip(after, before, strict=True)):
-            return
-        if not all(
-            covers(site, bounds[axis], tuple((c.grid[k], edge) for c in after), 1) for k, axis in enumerate(AXES[:2])
-        ):
-            return
-        yield from proposal(
-            self.name,
-            f"Stage {found.array} through a {edge} x {edge} tile in shared memory",
-            edits,
-            prior,
-            tile=edge,
-            rows=rows,
-        )
+            return None
+        for k, axis in enumerate(AXES[:2]):
+            if not covers(site, match.bounds[axis], tuple((c.grid[k], edge) for c in after), 1):
+                return None
+        return Change(f"Stage {match.found.array} through a {edge} x {edge} tile in shared memory", edits)
 
 
 def _find(site: Site, mapping: ThreadMap) -> _Transposed | None:
@@ -147,7 +104,7 @@ def _find(site: Site, mapping: ThreadMap) -> _Transposed | None:
     inner = children(statement)
     if statement.type != "expression_statement" or len(inner) != 1 or inner[0].type != "assignment_expression":
         return None
-    if not local_only(site, statement) or not all(local_only(site, d) for d in mapping.derived):
+    if not site.local_only(statement) or not all(site.local_only(d) for d in mapping.derived):
         return None
     left, right = inner[0].child_by_field_name("left"), inner[0].child_by_field_name("right")
     if left is None or right is None or left.type != "subscript_expression":
@@ -201,12 +158,12 @@ def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: 
     if x is None or y is None:
         return []
     kind = next(p.base for p in site.kernel.parameters if p.name == found.array)
-    outer, unit = indent_at(site, x.declaration.start_byte), indent_unit(site)
+    outer, unit = site.indent_at(x.declaration.start_byte), site.indent_unit
     inner, deep = outer + unit, outer + unit * 2
     taken: list[str] = []
 
     def name_for(base: str) -> str:
-        taken.append(fresh(site, base, taken))
+        taken.append(site.fresh(base, taken))
         return taken[-1]
 
     tile, k = name_for("tile"), name_for("k")
@@ -219,7 +176,7 @@ def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: 
             f"{inner}const int {k} = {first} + threadIdx.y;",
         ]
     derived = [
-        reindent(render(site, d.start_byte, d.end_byte), indent_at(site, d.start_byte), inner) for d in mapping.derived
+        reindent(site.render(d.start_byte, d.end_byte), site.indent_at(d.start_byte), inner) for d in mapping.derived
     ]
 
     def phase(along: str, action: str) -> list[str]:
@@ -242,19 +199,19 @@ def _tiled(site: Site, mapping: ThreadMap, found: _Transposed, edge: int, rows: 
 
     other = "y" if found.along == "x" else "x"
     start, end = found.statement.start_byte, found.statement.end_byte
-    stored = render(site, start, end, [(found.load.start_byte, found.load.end_byte, place(other))])
+    stored = site.render(start, end, [(found.load.start_byte, found.load.end_byte, place(other))])
     lines = [
         # The extra column puts the elements of a column into different banks.
         f"{outer}__shared__ {kind} {tile}[{edge}][{edge} + 1];",
         *phase(found.along, f"{deep}{place(found.along)} = {text(found.load)};"),
         f"{outer}__syncthreads();",
-        *phase(other, reindent(stored, indent_at(site, start), deep)),
+        *phase(other, reindent(stored, site.indent_at(start), deep)),
     ]
-    guard, last = mapping.guards[0], children(body_node(site))[-1]
+    guard, last = mapping.guards[0], children(site.body)[-1]
     begin = site.unit.data.rfind(b"\n", 0, guard.start_byte) + 1
     return [
-        Edit(line_span(site, x.declaration), ""),
-        Edit(line_span(site, y.declaration), ""),
-        *(Edit(line_span(site, d), "") for d in mapping.derived if d.start_byte < guard.start_byte),
+        Edit(site.line_span(x.declaration), ""),
+        Edit(site.line_span(y.declaration), ""),
+        *(Edit(site.line_span(d), "") for d in mapping.derived if d.start_byte < guard.start_byte),
         Edit(Span(begin, last.end_byte), "\n".join(lines)),
     ]

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, evaluate_int
-from engine.rules.common import (
-    body_node,
-    children,
-    fresh,
-    in_file,
-    indent_at,
-    is_plain,
-    local_only,
-    names,
-    proposal,
-    pure,
-    render,
-    replace_name,
-    sound,
-    text,
-    walk,
-)
-from engine.rules.model import Family, Proposal, Site
-from engine.rules.register_accumulate import with_pragma
-from engine.rules.threads import StrideLoop, declarators, declared_type, definition, stride_loop
-from engine.source.model import Edit, Span
+from engine.cuda.declarations import declarators, declared_type
+from engine.cuda.effects import pure
+from engine.cuda.syntax import children, names, text, walk
+from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, proposal
+from engine.rewrite.wording import is_plain, replace_name
+from engine.rules.idioms.known_values import definition
+from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rules.reduction.register_accumulate import with_pragma
 from engine.spec.types import bindings
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 _FACTORS = (4, 8, 2, 16)
 _MAX_LOOPS = 4
@@ -61,9 +44,9 @@ class Unroll:
     summary = "Unroll counted loops"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        if not sound(site):
+        if not site.sound:
             return
-        innermost = [n for n in walk(body_node(site)) if n.type == "for_statement" and not _holds_loop(site, n)]
+        innermost = [n for n in walk(site.body) if n.type == "for_statement" and not _holds_loop(site, n)]
         if "__restrict" in site.unit.macros or len(innermost) == 0:
             return
         for order, loop in enumerate(innermost[:_MAX_LOOPS]):
@@ -76,7 +59,7 @@ class Unroll:
                 yield from proposal(
                     self.name,
                     "Unroll every innermost loop four times",
-                    in_file(site, *edits),
+                    site.in_file(*edits),
                     0.3,
                     factor=4,
                     loop="all",
@@ -84,11 +67,9 @@ class Unroll:
 
     def families(self, site: Site) -> Iterator[Family]:
         """The factors of the innermost loops left open, one parameter for each; 1 keeps the compiler from unrolling."""
-        if not sound(site) or "__restrict" in site.unit.macros:
+        if not site.sound or "__restrict" in site.unit.macros:
             return
-        loops = [n for n in walk(body_node(site)) if n.type == "for_statement" and not _holds_loop(site, n)][
-            :_MAX_LOOPS
-        ]
+        loops = [n for n in walk(site.body) if n.type == "for_statement" and not _holds_loop(site, n)][:_MAX_LOOPS]
         open_ = {
             f"factor{k}" if k else "factor": loop
             for k, loop in enumerate(loops)
@@ -103,7 +84,7 @@ class Unroll:
             edits = [_pragma(site, loop, str(values[name])) for name, loop in open_.items()]
             written = [e for e in edits if e is not None]  # None: it stands so already
             summary = f"Unroll innermost loops {', '.join(str(values[n]) for n in open_)} times"
-            return next(proposal(self.name, summary, in_file(site, *written) if written else None, 0.3, **values), None)
+            return next(proposal(self.name, summary, site.in_file(*written) if written else None, 0.3, **values), None)
 
         yield Family(self.name, self.summary, dict.fromkeys(open_, (1, 2, 4, 8, 16)), (), make, 0.3)
 
@@ -125,7 +106,7 @@ class Unroll:
             yield from proposal(
                 self.name,
                 f"Unroll the loop of line {line} {times}",
-                in_file(site, edit),
+                site.in_file(edit),
                 prior,
                 factor=label,
                 line=line,
@@ -143,7 +124,7 @@ class Unroll:
             yield from proposal(
                 self.name,
                 f"Split the reduction of line {line} into {parts} independent accumulators",
-                in_file(site, edit),
+                site.in_file(edit),
                 0.34 - 0.05 * rank - 0.02 * order,
                 accumulators=parts,
                 line=line,
@@ -228,8 +209,8 @@ def _pragma(site: Site, loop: Node, argument: str) -> Edit | None:
     start = loop.start_byte
     head = site.unit.data[site.unit.data.rfind(b"\n", 0, start) + 1 : start]
     if head.strip():
-        return Edit(Span(start, start), f"\n{indent_at(site, start)}{wanted}\n{indent_at(site, start)}")
-    return Edit(Span(start, start), f"{wanted}\n{indent_at(site, start)}")
+        return Edit(Span(start, start), f"\n{site.indent_at(start)}{wanted}\n{site.indent_at(start)}")
+    return Edit(Span(start, start), f"{wanted}\n{site.indent_at(start)}")
 
 
 def _reduction(site: Site, loop: StrideLoop) -> dict[str, tuple[str, str, str]] | None:
@@ -237,7 +218,7 @@ def _reduction(site: Site, loop: StrideLoop) -> dict[str, tuple[str, str, str]] 
     statements = children(loop.body) if loop.body.type == "compound_statement" else [loop.body]
     found: dict[str, tuple[str, str, str]] = {}
     locals_: set[str] = set()
-    if not local_only(site, loop.body) or not statements:
+    if not site.local_only(loop.body) or not statements:
         return None
     values: list[Node] = []
     for statement in statements:
@@ -301,7 +282,7 @@ def _operation(sign: str, name: str, right: Node) -> tuple[str, Node] | None:
 def _local_type(site: Site, name: str, before: Node) -> str | None:
     """The type of a scalar local of the kernel that is declared once, before the loop."""
     found = []
-    for node in walk(body_node(site)):
+    for node in walk(site.body):
         if node.type == "declaration" and name in [d for d, _ in declarators(node)]:
             found.append((declared_type(node), node.end_byte <= before.start_byte))
     if (
@@ -314,12 +295,12 @@ def _local_type(site: Site, name: str, before: Node) -> str | None:
 
 
 def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]], parts: int) -> Edit:
-    indent = indent_at(site, loop.node.start_byte)
+    indent = site.indent_at(loop.node.start_byte)
     unit = "\t" if indent.startswith("\t") else "    "
     taken: list[str] = []
 
     def name_for(base: str) -> str:
-        taken.append(fresh(site, base, taken))
+        taken.append(site.fresh(base, taken))
         return taken[-1]
 
     copies = {acc: [acc] + [name_for(f"{acc}_{p}") for p in range(1, parts)] for acc in found}
@@ -351,7 +332,7 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
             for acc, own in copies.items():
                 changes += replace_name(loop.body, acc, own[part])
         body = [
-            render(site, s.start_byte, s.end_byte, [c for c in changes if s.start_byte <= c[0] < s.end_byte])
+            site.render(s.start_byte, s.end_byte, [c for c in changes if s.start_byte <= c[0] < s.end_byte])
             for s in statements
         ]
         lines += (
@@ -359,7 +340,7 @@ def _split(site: Site, loop: StrideLoop, found: dict[str, tuple[str, str, str]],
         )
     lines.append("}")
     lines.append(f"for (; {variable} < {bound}; {_increment(variable, step)}) {{")
-    lines += [unit + render(site, s.start_byte, s.end_byte) for s in statements]
+    lines += [unit + site.render(s.start_byte, s.end_byte) for s in statements]
     lines.append("}")
     for acc, (_, operator, _) in found.items():
         rest = copies[acc][1:]

@@ -6,50 +6,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from engine.rules.cases import all_cases, configs_of, visible
-from engine.rules.common import (
-    Edits,
-    body_node,
-    children,
-    fresh,
-    grouped,
-    in_file,
-    is_integer_type,
-    launch_edits,
-    merge,
-    pointers_distinct,
-    proposal,
-    sound,
-    strip,
-    text,
-    value_in,
-    walk,
-    waves,
-    written,
-)
-from engine.rules.grids import Grids, whole_numbers
-from engine.rules.jam import Change, Copies, Jam
-from engine.rules.model import Family, Proposal, Site
-from engine.rules.scope import manageable, scope_of
-from engine.rules.threads import (
-    AXES,
-    Axis,
-    Index,
-    ThreadMap,
-    ceil_div,
-    covers,
-    declarators,
-    declared_type,
-    in_parameters,
-    thread_map,
-    thread_uses_outside,
-)
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.cuda.declarations import declarators, declared_type
+from engine.cuda.effects import written
+from engine.cuda.syntax import children, is_integer_type, strip, text, walk
+from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite.wording import ceil_div, grouped
+from engine.rules.idioms.grids import Grids, whole_numbers
+from engine.rules.idioms.jam import Change, Copies, Jam
+from engine.rules.idioms.known_values import covers, in_parameters
+from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, thread_map, thread_uses_outside
 
 _FACTORS = (4, 8, 2)
 _TUNED = (2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -93,7 +59,7 @@ class UnrollJam:
     def propose(self, site: Site) -> Iterator[Proposal]:
         for across, make in self._forms(site):
             for rank, factor in enumerate(_FACTORS):
-                if 2 * waves(site) < factor:  # too few threads would be left to fill the target
+                if 2 * site.waves < factor:  # too few threads would be left to fill the target
                     continue
                 yield from proposal(
                     self.name, _summary(across, factor), make(factor), 0.4 - 0.04 * rank,
@@ -102,7 +68,7 @@ class UnrollJam:
 
     def families(self, site: Site) -> Iterator[Family]:
         """The number of results to a thread left open."""
-        if 2 * waves(site) < min(_TUNED):
+        if 2 * site.waves < min(_TUNED):
             return
         for across, make in self._forms(site):
 
@@ -120,12 +86,12 @@ class UnrollJam:
             )
 
     def _forms(self, site: Site) -> Iterator[tuple[_Across, Callable[[int], Edits | None]]]:
-        if not sound(site) or not visible(site) or not manageable(site) or not pointers_distinct(site):
+        if not site.sound or not site.launch_visible or not site.manageable or not site.pointers_distinct:
             return
         grids = Grids.of(site)
         if grids is None:
             return
-        mapping, scope = thread_map(site), scope_of(site)
+        mapping, scope = thread_map(site), site.scope
         guards = mapping.guards if mapping is not None else ()
         for across in _candidates(site, mapping, grids):
             try:
@@ -144,13 +110,13 @@ def _candidates(site: Site, mapping: ThreadMap | None, grids: Grids) -> Iterator
     """The variables whose values could be shared out anew, those made of block numbers first."""
     indices = mapping.indices if mapping is not None else ()
     own = {i.declaration.id for i in indices}
-    changed = written(body_node(site))
+    changed = written(site.body)
     blocks: dict[str, list[Node]] = {}
-    for node in walk(body_node(site)):
+    for node in walk(site.body):
         found = _BLOCK.fullmatch(text(node)) if node.type == "field_expression" else None
         if found is not None and not any(i.axis == found[1] for i in indices):
             blocks.setdefault(found[1], []).append(node)
-    for statement in children(body_node(site)):
+    for statement in children(site.body):
         if statement.type != "declaration" or statement.id in own or not is_integer_type(declared_type(statement)):
             continue
         parts = declarators(statement)
@@ -208,7 +174,7 @@ def _divisor(node: Node, operator: str, uses: list[Node]) -> Node | None:
 def _edits(
     site: Site, mapping: ThreadMap | None, across: _Across, jam: Jam, grids: Grids, factor: int
 ) -> Edits | None:  # fmt: skip
-    count, first = fresh(site, "k"), fresh(site, f"{across.variable}0")
+    count, first = site.fresh("k"), site.fresh(f"{across.variable}0")
     share = f"(({across.bound} + {factor - 1}) / {factor})"
     changes: list[Change] = [(n.start_byte, n.end_byte, share) for n in across.quotients]
     value = f"{first} + {count}"
@@ -229,7 +195,7 @@ def _edits(
         return None
     begin = across.declaration.start_byte
     before = [Edit(Span(low, high), new) for low, high, new in changes if high <= begin]
-    made = merge(in_file(site, *before, Edit(Span(begin, jam.end), body)), launch_edits(site, grid=grid))
+    made = merge(site.in_file(*before, Edit(Span(begin, jam.end), body)), site.launch_edits(grid=grid))
     return made if made is not None and _as_meant(site, made, grid) else None
 
 
@@ -247,7 +213,7 @@ def _grid(
             found.append(each if across.times == "1" else f"{across.times} * ({each})")
         elif index is not None and bound is not None:
             size = in_parameters(site, bound)
-            seen = tuple((launch.grid[k], launch.block[k]) for launch in grids.launches[: len(all_cases(site))])
+            seen = tuple((launch.grid[k], launch.block[k]) for launch in grids.launches[: len(site.cases)])
             if size is None or not covers(site, size, seen, index.factor):
                 return None
             found.append(ceil_div(size, grids.block[k] * index.factor * copies))
@@ -263,8 +229,8 @@ def _grid(
 
 def _as_meant(site: Site, edits: Edits, grid: list[str]) -> bool:
     """Whether the launches after the edits are those, in every case."""
-    after = configs_of(site, edits)
+    after = site.configs_after(edits)
     if after is None:
         return False
-    wanted = [[value_in(site, expression, case) for expression in grid] for case in all_cases(site)]
+    wanted = [[site.value_in(expression, case) for expression in grid] for case in site.cases]
     return all([*launch.grid] == [*sizes, 1, 1][:3] for launch, sizes in zip(after, wanted, strict=True))

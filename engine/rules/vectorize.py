@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, evaluate_int
-from engine.rules.cases import all_cases, configs_of, visible
+from engine.cuda.effects import written
+from engine.cuda.subscripts import index_of, subscripts, unconditional
+from engine.cuda.syntax import children, names, span, text, walk
+from engine.rewrite import Change, Edit, Edits, MatchedRule, Node, Site, Space, Span, Values, merge
+from engine.rewrite.wording import ceil_div, reindent, term_text, with_comments
 from engine.rules.coarsen import covered, independent, only_bound
-from engine.rules.common import (
-    Edits,
-    body_node,
-    children,
-    fresh,
-    in_file,
-    indent_at,
-    indent_unit,
-    launch_edits,
-    line_span,
-    merge,
-    names,
-    pointers_distinct,
-    proposal,
-    reindent,
-    render,
-    sound,
-    span,
-    text,
-    value_in,
-    walk,
-    waves,
-    written,
-)
-from engine.rules.model import Family, Proposal, Site
-from engine.rules.packs import (
-    aligned,
-    element_size,
-    index_of,
-    packs,
-    scalar_pointers,
-    subscripts,
-    unconditional,
-    widths,
-)
-from engine.rules.threads import Index, ThreadMap, ceil_div, covers, thread_map
-from engine.rules.wording import term_text, with_comments
-from engine.source.model import Edit, Span
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
+from engine.rules.idioms.known_values import covers
+from engine.rules.idioms.packs import aligned, element_size, packs, scalar_pointers, widths
+from engine.rules.idioms.thread_index import Index, ThreadMap, thread_map
 
 
 @dataclass(frozen=True)
@@ -62,55 +26,45 @@ class _Array:
     loaded: bool
 
 
-class Vectorize:
+@dataclass(frozen=True)
+class _Vectors:
+    """How threads map to elements, and the arrays that can be taken as vectors."""
+
+    site: Site
+    mapping: ThreadMap
+    arrays: tuple[_Array, ...]
+
+
+class Vectorize(MatchedRule[_Vectors]):
     """128- and 64-bit loads and stores for work on `a[i]`, with a scalar path for the tail and odd addresses."""
 
     name = "vectorize"
     summary = "Load and store neighbouring elements as vectors"
 
-    def propose(self, site: Site) -> Iterator[Proposal]:
-        found = _vectors(site)
-        if found is None:
-            return
-        for rank, count in enumerate(widths([a.size for a in found[1]])):
-            # A quarter of the load instructions, and more bytes in flight per warp: what memory-bound kernels lack.
-            prior = (0.5 - 0.12 * rank) * (1.0 if waves(site) >= count else 0.3)
-            yield from self._wide(site, *found, count, prior)
+    def match(self, site: Site) -> _Vectors | None:
+        if not site.sound or not site.launch_visible or not site.pointers_distinct:
+            return None
+        mapping = thread_map(site)
+        if mapping is None or len(mapping.indices) != 1 or mapping.indices[0].axis != "x":
+            return None
+        if not independent(site, mapping) or not only_bound(mapping):
+            return None
+        arrays = _arrays(site, mapping) if not any(c.startswith("atomic") for c in site.kernel.calls) else None
+        return _Vectors(site, mapping, arrays) if arrays else None
 
-    def families(self, site: Site) -> Iterator[Family]:
-        """The elements of a vector left open."""
-        found = _vectors(site)
-        if found is None:
-            return
-        mapping, arrays = found
+    def space(self, match: _Vectors) -> Space:
+        counts = tuple(widths([a.size for a in match.arrays]))
+        # A quarter of the load instructions, and more bytes in flight per warp: what memory-bound kernels lack.
+        choices = [
+            ({"width": count}, (0.5 - 0.12 * rank) * (1.0 if match.site.waves >= count else 0.3))
+            for rank, count in enumerate(counts)
+        ]
+        return Space(choices, {"width": counts} if counts else {})
 
-        def make(values: Mapping[str, int]) -> Proposal | None:
-            return next(self._wide(site, mapping, arrays, values["width"], 0.5), None)
-
-        counts = tuple(widths([a.size for a in arrays]))
-        if counts:
-            yield Family(self.name, self.summary, {"width": counts}, (), make, 0.5)
-
-    def _wide(
-        self, site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int, prior: float
-    ) -> Iterator[Proposal]:
-        edits = _vectorized(site, mapping, arrays, count)
-        yield from proposal(self.name, f"Load and store {count} elements at once", edits, prior, width=count)
-
-
-def _vectors(site: Site) -> tuple[ThreadMap, tuple[_Array, ...]] | None:
-    """How threads map to elements and the arrays that can be taken as vectors; None where there are none."""
-    if not sound(site) or not visible(site) or not pointers_distinct(site):
-        return None
-    mapping = thread_map(site)
-    if mapping is None or len(mapping.indices) != 1 or mapping.indices[0].axis != "x":
-        return None
-    if not independent(site, mapping) or not only_bound(mapping):
-        return None
-    if any(c.startswith("atomic") for c in site.kernel.calls):
-        return None
-    arrays = _arrays(site, mapping)
-    return (mapping, arrays) if arrays else None
+    def rewrite(self, match: _Vectors, values: Values) -> Change | None:
+        count = int(values["width"])
+        edits = _vectorized(match.site, match.mapping, match.arrays, count)
+        return Change(f"Load and store {count} elements at once", edits) if edits is not None else None
 
 
 def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:
@@ -155,8 +109,8 @@ def _as_long(site: Site, array: str, bound: Node) -> bool:
     """Whether the spec gives the array as many elements as there are indices, in every case."""
     passed = zip(site.kernel.parameters, site.spec.steps[site.step].arguments, strict=False)
     (argument,) = (site.spec.argument(name) for parameter, name in passed if parameter.name == array)
-    for case in all_cases(site):
-        wanted = value_in(site, text(bound), case)
+    for case in site.cases:
+        wanted = site.value_in(text(bound), case)
         try:
             if wanted is None or evaluate_int(argument.size, case.sizes) < wanted:
                 return False
@@ -178,25 +132,25 @@ def _needs_load(parts: tuple[Node, ...], array: str, uses: list[Node]) -> bool:
 
 
 def _vectorized(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int) -> Edits | None:
-    before = configs_of(site, {})
+    before = site.configs_after({})
     bounds = covered(site, mapping, before) if before is not None else None
     if before is None or bounds is None or len({c.block for c in before}) != 1:
         return None
     grid = [ceil_div(bounds["x"], before[0].block[0] * count)]
-    edits = merge(in_file(site, *_body(site, mapping, arrays, count)), launch_edits(site, grid=grid))
-    after = configs_of(site, edits) if edits is not None else None
+    edits = merge(site.in_file(*_body(site, mapping, arrays, count)), site.launch_edits(grid=grid))
+    after = site.configs_after(edits) if edits is not None else None
     if after is None or not covers(site, bounds["x"], tuple((c.grid[0], c.block[0]) for c in after), count):
         return None
     return edits
 
 
 def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int) -> list[Edit]:
-    index, unit = mapping.indices[0], indent_unit(site)
-    outer = indent_at(site, index.declaration.start_byte)
+    index, unit = mapping.indices[0], site.indent_unit
+    outer = site.indent_at(index.declaration.start_byte)
     taken: list[str] = []
 
     def name_for(base: str) -> str:
-        taken.append(fresh(site, base, taken))
+        taken.append(site.fresh(base, taken))
         return taken[-1]
 
     first, lane = name_for(f"{index.name}0"), name_for("k")
@@ -232,14 +186,14 @@ def _body(site: Site, mapping: ThreadMap, arrays: tuple[_Array, ...], count: int
     ]
     start = f"(blockIdx.x * {index.extent} + threadIdx.x) * {count}"
     declaration = f"const {index.type} {first} = {start};"
-    guard, end = mapping.guards[0], children(body_node(site))[-1].end_byte
+    guard, end = mapping.guards[0], children(site.body)[-1].end_byte
     begin = site.unit.data.rfind(b"\n", 0, guard.start_byte) + 1
     if site.unit.data[begin : guard.start_byte].strip():
         begin, lines[0] = guard.start_byte, lines[0].strip()
     return [
         *definitions,
         Edit(span(index.declaration), declaration),
-        *(Edit(line_span(site, d), "") for d in mapping.derived if d.start_byte < guard.start_byte),
+        *(Edit(site.line_span(d), "") for d in mapping.derived if d.start_byte < guard.start_byte),
         Edit(Span(begin, end), "\n".join(lines)),
     ]
 
@@ -259,10 +213,10 @@ def _work(site: Site, mapping: ThreadMap, changes: list[tuple[int, int, str]], i
     for node in mapping.derived:
         inside = [c for c in changes if node.start_byte <= c[0] < node.end_byte]
         lines.append(
-            reindent(render(site, node.start_byte, node.end_byte, inside), indent_at(site, node.start_byte), indent)
+            reindent(site.render(node.start_byte, node.end_byte, inside), site.indent_at(node.start_byte), indent)
         )
     begin = mapping.guards[0].start_byte if mapping.style == "wrap" else mapping.guards[0].end_byte
     start, end = with_comments(mapping.work[0], begin), mapping.work[-1].end_byte
     inside = [c for c in changes if start <= c[0] < end]
-    lines.append(reindent(render(site, start, end, inside), indent_at(site, start), indent))
+    lines.append(reindent(site.render(start, end, inside), site.indent_at(start), indent))
     return lines

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 
 # All ours, set on simulated landscapes (independent rules, chains, rules that need or exclude each other) at a hundred candidates.
 PRIOR_GAIN = 0.5  # doublings that are expected of a prior of 1, before anything is known

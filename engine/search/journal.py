@@ -32,8 +32,9 @@ from engine.model import (
 from engine.search.reward import Proxies
 
 SCHEMA = 3
+IN_USE = "another run works"  # how the error begins where another process holds the lock
 
-_CREATE = """
+CREATE = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS candidates (
     id INTEGER PRIMARY KEY,
@@ -70,10 +71,11 @@ CREATE TABLE IF NOT EXISTS profiles (
 """
 _EARLIER = ".earlier"  # after its name, the journal that stood there, until the new one holds something
 _FILES = ("", "-wal", "-shm")
-_COLUMNS = (
-    "id, parent, proposer, rule, parameters, summary, digest, code_hash, launches, outcome, reason, ratio, low, high, "
-    "evaluation, files, elapsed_s, prior, against, booked_at"
-)
+CANDIDATE_COLUMNS = (
+    "id", "parent", "proposer", "rule", "parameters", "summary", "digest", "code_hash", "launches", "outcome", "reason", "ratio",
+    "low", "high", "evaluation", "files", "elapsed_s", "prior", "against", "booked_at",
+)  # fmt: skip
+_COLUMNS = ", ".join(CANDIDATE_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,10 @@ class Journal:
     before that (`withdraw`) leaves the earlier one as it was, and nothing where there was none.
     """
 
-    def __init__(self, path: Path, original: Program, settings: Mapping[str, Any], *, resume: bool) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, original: Program, settings: Mapping[str, Any], *, resume: bool, identity: str = ""
+    ) -> None:
+        self.path, self._identity = path, identity
         self._resumed, self._booked, self._withdrawn = resume, False, False
         if resume and not path.exists():
             raise UsageError("there is no run to resume", where=str(path), do="start without --resume")
@@ -129,9 +133,7 @@ class Journal:
                 self._open(original, settings, resume=resume)
                 self._held = held.pop_all()
         except BlockingIOError:
-            raise MachineError(
-                "another run works on this journal", str(path), "wait for it, or choose another --out"
-            ) from None
+            raise MachineError(f"{IN_USE} on this journal", str(path), "wait for it, or choose another --out") from None
         except sqlite3.OperationalError as error:
             raise MachineError(
                 f"the journal cannot be written: {error}", str(path), "choose a writable --out"
@@ -152,7 +154,7 @@ class Journal:
             if said != "ok":
                 raise sqlite3.DatabaseError(said)
         self._db.execute("BEGIN EXCLUSIVE")
-        for statement in _CREATE.split(";\n"):
+        for statement in CREATE.split(";\n"):
             self._db.execute(statement)
         self._open_meta(original, settings, resume=resume)
         self._db.execute("COMMIT")
@@ -163,7 +165,8 @@ class Journal:
         (count,) = self._db.execute("SELECT count(*) FROM candidates").fetchone()
         if not stored and not count:  # new, or killed before anything was booked
             files = b64encode(_pack(original.files)).decode()  # so that a report can show the source
-            self._db.executemany("INSERT INTO meta VALUES (?, ?)", [*wanted.items(), ("files", files)])
+            rows = [*wanted.items(), ("files", files), ("identity", self._identity)]
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", rows)
             return
         for key, value in wanted.items():
             if stored.get(key) != value:
@@ -172,6 +175,12 @@ class Journal:
                     "original": "the source has changed since",
                 }.get(key, f"'{key}' was {stored.get(key)}, now {value}")
                 raise UsageError(f"this run cannot be resumed: {what}", str(self.path), "start without --resume")
+
+    def mark_request(self, digest: str, seconds: float | None, candidates: int | None, *, ended: bool) -> None:
+        """Write what this run was asked for and whether it came to its end, for who asks for the same again."""
+        row = ("request", json.dumps([digest, seconds, candidates, ended]))
+        with contextlib.suppress(sqlite3.Error):  # then the same is searched again
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", row)
 
     def book(self, entry: Entry) -> None:
         """Write one candidate; it is on disk when this returns. Raises MachineError when the disk is full."""
@@ -188,7 +197,7 @@ class Journal:
         )  # fmt: skip
         row = tuple(map(_stored, row))
         try:
-            self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 21)})", (*row, _checksum(row)))
+            self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 21)})", (*row, checksum(row)))
         except sqlite3.Error as error:
             raise MachineError(
                 f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
@@ -206,7 +215,7 @@ class Journal:
             time.time(),
         )
         try:
-            self._db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)", (*row, _checksum(row)))
+            self._db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)", (*row, checksum(row)))
         except sqlite3.Error as error:
             raise MachineError(
                 f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
@@ -220,8 +229,8 @@ class Journal:
                 "SELECT candidate, metrics, counters, proxies, booked_at, checksum FROM profiles "
                 "WHERE candidate IN (SELECT id FROM candidates) ORDER BY candidate, metrics"
             )
-            for *row, checksum in rows:  # "cheap" comes before "full"
-                if _checksum(tuple(row)) == checksum:
+            for *row, mark in rows:  # "cheap" comes before "full"
+                if checksum(tuple(row)) == mark:
                     found[row[0]] = Proxies(**json.loads(row[3]))
         except (sqlite3.DatabaseError, ValueError, TypeError):
             return {}
@@ -232,10 +241,10 @@ class Journal:
         do = "start without --resume"
         try:
             found = self._db.execute(f"SELECT {_COLUMNS}, checksum FROM candidates ORDER BY id")
-            for expected, (*row, checksum) in enumerate(found):
+            for expected, (*row, mark) in enumerate(found):
                 if row[0] != expected:
                     raise MachineError(f"the journal is damaged: row {expected} is missing", str(self.path), do)
-                if _checksum(tuple(row)) != checksum:
+                if checksum(tuple(row)) != mark:
                     raise MachineError(f"row {row[0]} of the journal is damaged", str(self.path), do)
                 try:
                     found_entry = _entry(row)
@@ -293,7 +302,8 @@ def _stored(value: Any) -> Any:
     return value + 0.0 if isinstance(value, float) else value
 
 
-def _checksum(row: tuple[Any, ...]) -> str:
+def checksum(row: tuple[Any, ...]) -> str:
+    """What a row is checked by: `row` as SQLite gives it back."""
     return hashlib.sha256(repr(row).encode()).hexdigest()
 
 
@@ -330,4 +340,5 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
         stage_s=data["stage_s"],
         notes=tuple(data["notes"]),
         guardrails=tuple(Guardrail(**g) for g in data.get("guardrails", ())),
+        device=data.get("device", {}),
     )

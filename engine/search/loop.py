@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future
+from dataclasses import replace
 from typing import Any
 
-from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
+from engine.compile.built import Built, NotBuilt
+from engine.cuda.edit import edit_program
+from engine.evaluate.devices import Devices, Job, OneDevice, first_done
+from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
-from engine.rules.model import Proposal
+from engine.process.cores import attentive
+from engine.rewrite.proposal import Proposal
 from engine.search.journal import Entry, Journal
-from engine.search.parts import Feed, InnerSearch, Watch
-from engine.search.progress import BOOK, EDIT, JOURNAL, NOTHING_LEFT, ON_DEVICE, READ, SELECT, SPARE, Budget, Progress
-from engine.search.scribe import Scribe
+from engine.search.journal_writer import Scribe
+from engine.search.participants import Feed, InnerSearch, Watch
+from engine.search.pending import Booked, Running, Within
+from engine.search.progress import (
+    BOOK,
+    EDIT,
+    JOURNAL,
+    NOTHING_LEFT,
+    READ,
+    SELECT,
+    SPARE,
+    Budget,
+    Progress,
+    on_devices,
+)
 from engine.search.tree import TUNER, Node, NotYet, Tree
-from engine.search.underway import Booked, Running, Within
-from engine.source.edit import edit_program
-from engine.threads import attentive
 
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
 # suite these find nothing better, and choosing among them takes longer (docs/search.md). Ours.
@@ -46,8 +60,9 @@ class Search:
         feed: Feed | None = None,
         watch: Watch | None = None,
         inner: InnerSearch | None = None,
+        devices: Devices | None = None,
     ) -> None:
-        self._feed, self._watch, self._inner = feed, watch, inner
+        self._feed, self._watch, self._inner, self._given = feed, watch, inner, devices
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
         self._on_incumbent, self._readers, self._scribe = on_incumbent, readers or executor, Scribe(journal)
@@ -57,8 +72,9 @@ class Search:
         self.built: dict[int, Built] = {}
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
-        self._running: deque[Running] = deque()  # the oldest first
+        self._running: list[Running] = []  # the oldest first
         self._pending: _Builds = {}
+        self._open: Counter[str] = Counter()  # digests of what is built or evaluated
         self._queued: deque[tuple[Node, Proposal]] = deque()  # templates whose turn comes
         self._within: list[Within] = []
         self._fresh: deque[Booked] = deque()  # in the tree, and who counts was not told yet
@@ -121,6 +137,11 @@ class Search:
         """Count time that went before the search (setting up and validating) against its budget."""
         self._begin -= seconds
 
+    def enter(self, phase: str) -> None:
+        """Report that a phase of the run begins."""
+        self.progress.phase, self.progress.elapsed_s = phase, self.elapsed_s
+        self._on_progress(self.progress)
+
     # ---- run
 
     @property
@@ -130,10 +151,10 @@ class Search:
     def run(self, budget: Budget, *, nearly: Budget | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Search until the budget is spent or nothing is left to try. An interrupt leaves everything booked.
 
-        One candidate at a time is evaluated, on a thread of its own: what is to be written of the one before, and what to try next,
-        is done beside that. `then` is called once, on this thread, when the smaller budget `nearly` is spent.
+        Each device evaluates one candidate at a time: what is to be written of the one before, and what to try next, is done beside
+        that. `then` is called once, on this thread, when the smaller budget `nearly` is spent.
         """
-        self._device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        self._devices = self._given or OneDevice(self.evaluator)
         self._scribe.open()
         try:
             with attentive():
@@ -148,7 +169,7 @@ class Search:
             for parent in [*(within.parent for within in self._within), *(parent for parent, _ in self._queued)]:
                 self.tree.settle(parent)
             self._within, self._queued = [], deque()
-            self._device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a candidate
+            self._devices.stop()  # an interrupt does not wait for a candidate
             self._scribe.close()
 
     def _run(self, budget: Budget, nearly: Budget | None, then: Callable[[], None]) -> None:
@@ -162,35 +183,37 @@ class Search:
                 if idle and exhausted and self._feed is not None and not self._spent(budget):
                     self._write_up(all=True)  # it may have something to say of the last ones
                     with self._timed("waited for answers"):
-                        came = self._feed.wait(budget.left_s(self.elapsed_s))
+                        came = self._feed.wait(budget.left_s(self.elapsed_s), budget.interrupt)
                     if came:
                         continue
                     exhausted = not self._spent(budget)
                 if idle and not self._coming:
-                    self.progress.stopped = NOTHING_LEFT if exhausted else "the budget is spent"
+                    self.progress.stopped = NOTHING_LEFT if exhausted else budget.ended_by
                     return
                 done = self._await(budget)
-                while self._running and self._running[0].answer in done:
+                while any(running.answer in done for running in self._running):
                     self._complete()
                 self._occupy(budget)
                 if self._spent(budget):
-                    self.progress.stopped = "the budget is spent"
+                    self.progress.stopped = budget.ended_by
                     return
                 self._write_up()
         finally:
-            for future, (parent, _, _) in self._pending.items():
+            for future, (parent, _, program) in self._pending.items():
                 future.cancel()
                 self.tree.settle(parent)
+                self._open[program.digest] -= 1
             self._pending = {}
 
     def _await(self, budget: Budget) -> set[Future[Any]]:
         """Wait for something to go on with."""
         running: list[Future[Any]] = [running.answer for running in self._running]
         wanted = [future for within in self._within for future in within.wanted]
-        some = [*running, *self._pending, *wanted, *self._coming, *self._scribe.last]
+        building_now = [future for future in self._pending if not future.done()]
+        some = [*running, *building_now, *self._built_now(), *wanted, *self._coming, *self._scribe.last]
         building = sum(not future.done() for future in (*self._pending, *wanted))
         waiting = time.monotonic()
-        done, _ = wait(some, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+        done = budget.wait(some, self.elapsed_s)
         if not running:
             # Where the tree could say nothing and compilers had nothing to do for that, it is no time of theirs.
             idle = building < max(1, self._in_flight - SPARE)
@@ -202,15 +225,28 @@ class Search:
         for within in [within for within in self._within if within.ready]:
             if self._spent(budget):
                 return
-            self._complete_all()
+            self._free_device()
             self._advance(within, budget)
         self._begin_within(budget)
-        for future in [future for future in self._pending if future.done()]:
+        for future in self._built_now():
             if self._spent(budget):
                 return
-            self._finish(future, *self._pending.pop(future), budget)
+            parent, proposal, program = self._pending.pop(future)
+            self._open[program.digest] -= 1
+            self._finish(future, parent, proposal, program, budget)
             if len(self._running) == self._most(budget):
                 return
+
+    def _built_now(self) -> list[Future[Built]]:
+        """Builds to go on with now: with several devices the twin of what is evaluated waits for that, and holds up no other."""
+        done = [future for future in self._pending if future.done()]
+        if not self._running or self._devices.count == 1:
+            return done
+        running = [each.built.identity for each in self._running]
+        return [f for f in done if f.exception() is not None or f.result().identity not in running]
+
+    def _is_running(self, built: Built) -> bool:
+        return any(running.built.identity == built.identity for running in self._running)
 
     def _spent(self, budget: Budget) -> bool:
         return budget.spent(self.elapsed_s, self.progress.evaluated)
@@ -262,22 +298,22 @@ class Search:
             self._executor.submit(self._build, program, building)
             # Beside that: where it turns out the best, the search goes on from it at once.
             self._readers.submit(self._read, program, building)
-            self._pending[building] = (parent, proposal, program)
+            self._await_build(building, parent, proposal, program)
         return False
 
+    def _await_build(self, building: Future[Built], parent: Node, proposal: Proposal, program: Program) -> None:
+        self._pending[building] = (parent, proposal, program)
+        self._open[program.digest] += 1
+
     def _waited_for(self) -> bool:
-        """Whether the device has nothing to do although something is there for it."""
-        if self._running:
+        """Whether a device has nothing to do although something is there for it."""
+        if self._running and len(self._running) >= self._devices.count:
             return False
-        return any(future.done() for future in self._pending) or any(within.ready for within in self._within)
+        return bool(self._built_now()) or any(within.ready for within in self._within)
 
     def _known(self, digest: str) -> bool:
         """Whether the program with this digest is in the tree, or is built or evaluated."""
-        return (
-            digest in self.tree.digests
-            or any(running.program.digest == digest for running in self._running)
-            or any(program.digest == digest for _, _, program in self._pending.values())
-        )
+        return digest in self.tree.digests or self._open[digest] > 0
 
     def observe(self) -> None:
         """Book what was counted beside the search, and let it count."""
@@ -314,21 +350,22 @@ class Search:
         try:
             built = future.result()
         except NotBuilt as error:
-            evaluation = error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
-            self._enter(parent, proposal, program, evaluation, None, None)
+            self._enter(parent, proposal, program, unbuilt(error), None, None)
             return
         twin = self._codes.get(built.identity)  # what is known need not wait for the device
-        while twin is None and (
-            len(self._running) >= self._most(budget) or any(r.built.identity == built.identity for r in self._running)
-        ):
+        while twin is None and (len(self._running) >= self._most(budget) or self._is_running(built)):
+            if self._devices.count > 1 and self._is_running(built):
+                self._await_build(future, parent, proposal, program)
+                return
             self._complete()
             twin = self._codes.get(built.identity)
         if twin is not None:
             self._enter(parent, proposal, program, duplicate(built, twin), built, None)
             return
         champion = self._champion
-        answer = self._device.submit(self.evaluator.evaluate, built, champion)
+        answer = self._devices.submit(Job(built, champion))
         self._running.append(Running(parent, proposal, program, built, champion, answer))
+        self._open[program.digest] += 1
 
     @property
     def _champion(self) -> Built | None:
@@ -338,14 +375,16 @@ class Search:
     def _begin_within(self, budget: Budget) -> None:
         """Begin to search within the templates whose turn has come."""
         while self._inner is not None and self._queued and len(self._within) < _WITHIN:
-            self._complete_all()  # the device is theirs as long as they can go on
+            self._free_device()  # it is theirs as long as they can go on
             parent, proposal = self._queued.popleft()
             champion, candidates = self._champion, budget.candidates
-            left = Budget(
-                budget.left_s(self.elapsed_s), None if candidates is None else candidates - self.progress.evaluated
+            left = replace(
+                budget,
+                seconds=budget.left_s(self.elapsed_s),
+                candidates=None if candidates is None else candidates - self.progress.evaluated,
             )
             steps = self._inner.search(
-                parent.program, proposal, champion, left, self._executor, self._device, self._codes
+                parent.program, proposal, champion, left, self._executor, self._devices, self._codes
             )
             self._within.append(Within(parent, champion, steps))
             self._advance(self._within[-1], budget)
@@ -358,7 +397,7 @@ class Search:
         found = within.advance()
         while found is None and (budget.candidates is not None or self._spent(budget)):
             with self._timed("wait"):
-                wait(within.wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+                budget.wait(within.wanted, self.elapsed_s)
             found = within.advance()
         if found is None:
             return
@@ -372,26 +411,34 @@ class Search:
         self._enter(within.parent, found.proposal, found.program, evaluation, found.built, against)
 
     def _complete(self) -> None:
-        """Book the candidate that is on the device, the oldest of several, when it has been evaluated."""
-        running = self._running.popleft()
+        """Book the candidate that has been evaluated, the oldest of several; waits for one."""
+        running = first_done(self._running)
+        parent, proposal, program, built = running.parent, running.proposal, running.program, running.built
+        self._open[program.digest] -= 1
         try:
             evaluation, against = running.answer.result()
+        except NotBuilt as error:  # by the device, which adds what it needs
+            self._enter(parent, proposal, program, unbuilt(error), None, None)
+            return
         except BaseException:
-            self.tree.settle(running.parent)
+            self.tree.settle(parent)
             raise
         beside = running.champion is self._champion  # else one is the best by now that it was not measured against
-        self._enter(
-            running.parent, running.proposal, running.program, evaluation, running.built, against if beside else None
-        )
+        self._enter(parent, proposal, program, evaluation, built, against if beside else None)
 
     def _complete_all(self) -> None:
-        """Book what is on the device, so that it is free."""
+        """Book what is on the devices, so that they are free."""
         while self._running:
             self._complete()
 
+    def _free_device(self) -> None:
+        """Book what is on the device where there is only one."""
+        if self._devices.count == 1:
+            self._complete_all()
+
     def _most(self, budget: Budget) -> int:
-        """How many candidates may be on the device at once."""
-        return ON_DEVICE[self.evaluator.signals.mode] if budget.candidates is None else 1
+        """How many candidates may be on the devices at once."""
+        return on_devices(self.evaluator.signals.mode, self._devices.count, counted=budget.candidates is not None)
 
     def _enter(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
@@ -409,6 +456,7 @@ class Search:
             self._keep(Booked(node, entry, first, best))
 
     def _keep(self, booked: Booked) -> None:
+        self.progress.unwritten += self._stands_for(booked.node)
         self._scribe.book(booked)
         self._fresh.append(booked)
 
@@ -428,8 +476,8 @@ class Search:
                 # Last: what it asks of the profiler about the node must find it known there.
                 if self._feed is not None:
                     self._feed.booked(booked.node)
-                if self._scribe.done:  # it counts all that are in the tree
-                    self._on_progress(self.progress)
+                self.progress.unwritten -= self._stands_for(booked.node)
+                self._on_progress(self.progress)
 
     def _book(
         self, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation, built: Built | None,
@@ -479,9 +527,12 @@ class Search:
 
     def _count(self, node: Node) -> None:
         assert node.evaluation is not None
+        self.progress.count(node.evaluation, self.elapsed_s, self._stands_for(node))
+
+    def _stands_for(self, node: Node) -> int:
+        """How many candidates a node is: of a template, the points that were tried."""
         tuned = self._inner is not None and node.proposal is not None and node.proposal.proposer == TUNER
-        stands_for = self._inner.points_of(node.evaluation.notes) if tuned and self._inner is not None else 1
-        self.progress.count(node.evaluation, self.elapsed_s, stands_for)
+        return self._inner.points_of(node.evaluation.notes) if tuned and self._inner and node.evaluation else 1
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.model import Evaluation, Outcome
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 
 if TYPE_CHECKING:
     from engine.search.tree import Node

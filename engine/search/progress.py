@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.model import PASSED, Evaluation, Outcome
+from engine.process.interrupt import NEVER, Interrupt
 
 # Stages of the search's own work: asking the tree (and a strategy) what to try next, writing its text, booking what came of it.
 SELECT, READ, EDIT, BOOK, JOURNAL = "select", "read", "edit", "book", "journal"
-# Why a search ended. After an interrupt nothing was confirmed.
-INTERRUPTED = "it was interrupted"
+INTERRUPTED, SPENT = "it was interrupted", "the budget is spent"  # why a search ended
+SEARCHING, CONFIRMING, EXPLAINING = "searching", "confirming the best", "profiling the steps"  # phases of a run
+_LOOK_S = 0.2  # how soon a wait notices an interrupt
 NOTHING_LEFT = "nothing is left to try"
 # Candidates in flight. With 18 of 100 in flight tree search finds up to 2 doublings less on simulated kernels than with 5
 # (benchmarks/landscapes.py --in-flight 18). Ours.
 _AHEAD_SHARE, _LEAST_AHEAD = 20, 4
-# Candidates or points at the device at once, where time is what ends the search: one runs, and the next need not be waited for. Where
+# Candidates or points at each device at once, where time is what ends the search: one runs, and the next need not be waited for. Where
 # speeds are predicted one takes a second, and those that wait would be begun when the time is over. Ours.
 ON_DEVICE = {"measured": 3, "predicted": 1}
 SPARE = 2  # builds that wait for a compiler, so that none of them waits for a build
@@ -22,13 +28,16 @@ SPARE = 2  # builds that wait for a compiler, so that none of them waits for a b
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds or candidates, whichever ends first; None: no such limit."""
+    """Seconds or candidates, whichever ends first; None: no such limit. An interrupt ends it as well."""
 
     seconds: float | None = None
     candidates: int | None = None
+    interrupt: Interrupt = field(default=NEVER, compare=False, repr=False)
 
     def spent(self, elapsed_s: float, candidates: int) -> bool:
-        """Whether a limit is reached by so much."""
+        """Whether a limit is reached by so much, or the user asked to end."""
+        if self.interrupt.asked:
+            return True
         if self.seconds is not None and elapsed_s >= self.seconds:
             return True
         return self.candidates is not None and candidates >= self.candidates
@@ -37,12 +46,35 @@ class Budget:
         """The seconds that are left after so many; None: no limit."""
         return None if self.seconds is None else max(0.0, self.seconds - elapsed_s)
 
+    @property
+    def ended_by(self) -> str:
+        """Why a search ends that is `spent`."""
+        return INTERRUPTED if self.interrupt.asked else SPENT
 
-def in_flight(jobs: int, budget: Budget) -> int:
-    """How many candidates to build ahead with so many compilers: enough that the GPU never waits, and of a budget of candidates at
-    most a twentieth, because what is in flight was chosen without what it brings."""
-    most = jobs + SPARE
-    return most if budget.candidates is None else min(most, max(_LEAST_AHEAD, budget.candidates // _AHEAD_SHARE))
+    def wait(self, some: Iterable[Future[Any]], elapsed_s: float) -> set[Future[Any]]:
+        """Wait for one of these for as long as the budget lasts after so many seconds; those that are done."""
+        some, left = list(some), self.left_s(elapsed_s)
+        end = None if left is None else time.monotonic() + left
+        while True:
+            slice_s = _LOOK_S if end is None else min(_LOOK_S, max(0.0, end - time.monotonic()))
+            done, _ = wait(some, timeout=slice_s, return_when=FIRST_COMPLETED)
+            if done or not some or self.interrupt.asked or (end is not None and time.monotonic() >= end):
+                return done
+
+
+def on_devices(mode: str, devices: int, *, counted: bool) -> int:
+    """How many candidates may be on so many devices at once; one on each where candidates are counted."""
+    return devices * (1 if counted else ON_DEVICE[mode])
+
+
+def in_flight(jobs: int, budget: Budget, devices: int = 1) -> int:
+    """How many candidates to build ahead with so many compilers: enough that no device waits, and of a budget of candidates at
+    most a twentieth, because what is in flight was chosen without what it brings. For each device beside the first come those that are
+    on it and one that is built for it."""
+    most, beside = jobs + SPARE, devices - 1
+    if budget.candidates is None:
+        return most + beside * (max(ON_DEVICE.values()) + 1)
+    return min(most, max(_LEAST_AHEAD, budget.candidates // _AHEAD_SHARE)) + 2 * beside
 
 
 @dataclass
@@ -57,6 +89,8 @@ class Progress:
     outcomes: dict[Outcome, int] = field(default_factory=dict)
     stage_s: dict[str, float] = field(default_factory=dict)
     stopped: str = ""  # why the search ended
+    unwritten: int = 0  # of those evaluated, the candidates whose rows are not in the journal yet
+    phase: str = SEARCHING  # what the run does now
 
     def count(self, evaluation: Evaluation, elapsed_s: float, candidates: int = 1) -> None:
         """Take in an evaluation, which may stand for several candidates, so many seconds after the start."""
@@ -66,6 +100,11 @@ class Progress:
         self.verified += evaluation.outcome in PASSED
         for stage, seconds in evaluation.stage_s.items():
             self.spend(stage, seconds)
+
+    @property
+    def recorded(self) -> int:
+        """Candidates whose rows are in the journal: what a person is told of."""
+        return self.evaluated - self.unwritten
 
     def spend(self, stage: str, seconds: float) -> None:
         """Add time to a stage."""

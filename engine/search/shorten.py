@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from engine.cuda.edit import edit_program
 from engine.model import Program
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.tree import Node
-from engine.source.edit import edit_program
 
 _GAIN = 1.003  # as much as an incumbent must be beaten by (engine/search/loop.py): less is noise
 

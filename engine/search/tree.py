@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from engine.model import Evaluation, Outcome, Program
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.experience import (
     EDIT_WEIGHT,
     FAILED_GAIN,

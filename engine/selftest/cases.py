@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,13 +13,19 @@ from engine.model import PASSED, Outcome
 
 FOLDER = Path(__file__).parent
 Suite = Literal["attacks", "honest"]
+# How a correct edit may end. A duplicate is one: the compiler may make the same machine code of it.
+HONEST = (*sorted(PASSED), Outcome.DUPLICATE)
+# How an attack may end. Slower counts as a pass: such an edit was found correct before its speed was looked at.
+REFUSED = tuple(sorted(set(Outcome) - PASSED))
 
 
 @dataclass(frozen=True)
 class SelfCase:
     """One edit of an original.
 
-    `kernel` replaces the whole kernel, `edits` are texts to find once and what to put there. `gpu` and `cpu` are the
+    The original is the file of this name in `originals`, or `source` where that is not empty; `files` are other files beside it,
+    by relative path. The edit: `edited` are whole new contents of files by path (the original's is `path`), `kernel` replaces the
+    last `__global__` function of the original, `edits` are texts to find once and what to put there. `gpu` and `cpu` are the
     outcomes that count as expected on each path; empty: the path cannot see this one. `reason` must be in the refusal.
     """
 
@@ -31,18 +38,37 @@ class SelfCase:
     gpu: tuple[Outcome, ...] = ()
     cpu: tuple[Outcome, ...] = ()
     reason: str = ""
+    source: bytes = field(default=b"", repr=False)
+    files: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+    edited: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+
+    @property
+    def path(self) -> str:
+        """The original's file name."""
+        return f"{self.original}.cu"
+
+    @property
+    def before(self) -> Mapping[str, bytes]:
+        """Every file of the original by relative path."""
+        return {**dict(self.files), self.path: self.source or original_text(self.original)}
 
     def expected(self, mode: str) -> tuple[Outcome, ...]:
         """The expected outcomes in the mode of an evaluator's signals: "measured" or "predicted"."""
         return self.gpu if mode == "measured" else self.cpu
 
-    def text(self) -> bytes:
-        """The edited file. Raises OptimlError where an edit does not fit its original."""
-        from engine.source.parse import parse
+    def changed(self) -> Mapping[str, bytes]:
+        """The files that the edit changes. Raises OptimlError where it does not fit its original."""
+        return {**dict(self.edited), self.path: self.text()}
 
-        data = original_text(self.original)
+    def text(self) -> bytes:
+        """The original's file as edited. Raises OptimlError where the edit does not fit it."""
+        from engine.cuda.parse import parse
+
+        data = dict(self.edited).get(self.path, self.before[self.path])
         if self.kernel:
-            unit = parse(data, f"{self.original}.cu")
+            unit = parse(data, self.path)
+            if not unit.kernels:
+                raise OptimlError("there is no kernel to replace", self.name)
             kernel = unit.kernels[-1]
             data = data[: kernel.span.start] + self.kernel.strip("\n").encode() + data[kernel.span.end :]
         for find, replacement in self.edits:
@@ -74,8 +100,7 @@ def _read(path: Path, suite: Suite) -> SelfCase:
         needs_gpu = data.pop("needs_gpu", False)
         gpu, cpu = (tuple(Outcome(o) for o in data.pop(key, ())) for key in ("gpu", "cpu"))
         if suite == "honest":
-            right = (*sorted(PASSED), Outcome.DUPLICATE)  # the compiler may make the same of it
-            gpu, cpu = right, () if needs_gpu else right
+            gpu, cpu = HONEST, () if needs_gpu else HONEST
         return SelfCase(path.stem, suite, edits=edits, gpu=gpu, cpu=cpu, **data)
     except (KeyError, TypeError, ValueError) as error:
         raise OptimlError(f"is no case of the self-test: {error}", path.name) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,16 @@ import numpy as np
 
 from engine import arith
 from engine.errors import SpecError
-from engine.spec.check import check_scalar, struct_bytes
 from engine.spec.dtypes import DType, parse_dtype
-from engine.spec.model import Argument, Case, KernelSpec
+from engine.spec.kernel_spec import Argument, Case, KernelSpec
+from engine.spec.poison import plausible_word
+from engine.spec.spec_checks import check_scalar, struct_bytes
 
 FAMILIES = ("declared", "times3", "times001", "negated", "special")
+NAN = "nan"  # NaN and denormals: asked of a candidate where the original passes NaN on
 _SCALES = {"times3": 3.0, "times001": 0.01, "negated": -1.0}
 _SPECIAL_SHARE = 16  # one element of so many becomes an awkward value
+_NAN_SHARE = 64  # one element of so many becomes NaN or denormal: most rows keep a finite result
 _LARGE = 1e4  # finite and large, but its square and its exponential's argument stay legal for what kernels do with it
 _MAX_ELEMENTS = 1 << 40
 
@@ -75,11 +79,18 @@ def families_for(spec: KernelSpec) -> tuple[str, ...]:
     return ("declared", *(f for f in FAMILIES[1:] if any(_allows(spec, a, f) for a in read)))
 
 
+def takes_nan(spec: KernelSpec) -> bool:
+    """Whether the family NAN makes other data for this spec than the declared one."""
+    return any(_allows(spec, a, NAN) for a in spec.arguments if a.role in ("in", "inout"))
+
+
 def _allows(spec: KernelSpec, argument: Argument, family: str) -> bool:
     """Whether what the family makes of an argument's contents stays in the declared range, in every case."""
     dtype = parse_dtype(argument.type)
     if dtype.kind != "float" or family == "declared":
         return False
+    if family == NAN:
+        return argument.fill.kind == "normal"
     if argument.fill.kind == "normal":
         # A mean other than zero says where the values are meant to be.
         return family == "special" or argument.fill.low in ("", "0", "0.0")
@@ -126,6 +137,8 @@ def figures(spec: KernelSpec, case: Case, argument: Argument, seed: int, family:
         low, high = _range(spec, case, argument, dtype)
         return Draw("integers", own, math.ceil(low), math.ceil(high), 1.0, math.inf, False, 0.0, 0.0, ordered)
     changed = family if _allows(spec, argument, family) else "declared"
+    if changed == NAN:
+        return None
     scale, special = _SCALES.get(changed, 1.0), changed == "special"
     if kind == "normal":
         mean, deviation = _moments(spec, case, argument)
@@ -190,19 +203,16 @@ def generate(spec: KernelSpec, case: Case, seed: int, family: str, xp: Any = np)
     return values
 
 
-# What stands in an output before a run on the CPU: 3.1e6 as a float, no right result of anything.
-_POISON = b"\x1d\x2b\x3c\x4a"
-
-
 def poisoned(spec: KernelSpec, case: Case, seed: int, family: str) -> dict[str, Array]:
-    """All buffers of one case, on the host: inputs as `generate` draws them, pure outputs filled with a pattern."""
+    """All buffers of one case, on the host: inputs as `generate` draws them, pure outputs filled with a word of this seed's."""
     values = generate(spec, case, seed, family)
+    word = plausible_word(random.Random(f"poison {seed}")).to_bytes(4, "little")
     for name, count in buffer_elements(spec, case).items():
         if spec.argument(name).role == "out":
             dtype = parse_dtype(spec.argument(name).type)
             lanes = count * dtype.lanes
-            words = lanes * dtype.storage.itemsize // len(_POISON) + 1
-            values[name] = np.frombuffer(_POISON * words, dtype.storage, lanes).copy()
+            words = lanes * dtype.storage.itemsize // len(word) + 1
+            values[name] = np.frombuffer(word * words, dtype.storage, lanes).copy()
     return values
 
 
@@ -248,6 +258,8 @@ def _fill(
         data *= real(_SCALES[family])
     elif family == "special" and _allows(spec, argument, family):
         _make_special(data, mean, deviation, bounds, dtype, seed, xp)
+    elif family == NAN and _allows(spec, argument, family):
+        _put(data, [math.nan, math.nan, dtype.tiny / 4, -dtype.tiny / 4], _NAN_SHARE, seed, xp)
     if bounds is not None:
         # Rounding to the type may reach the exclusive end, where a logarithm or a division has no value.
         data = xp.minimum(data, real(bounds[1]))
@@ -272,9 +284,6 @@ def _make_special(
     data: Array, mean: float, deviation: float, bounds: tuple[float, float] | None, dtype: DType, seed: int, xp: Any
 ) -> None:
     """Set some elements to awkward but legal values: zeros of both signs, the smallest normals, large ones, ties."""
-    count = max(1, data.size // _SPECIAL_SHARE)
-    rng = np.random.default_rng(seed ^ 0x5EED)
-    places = rng.integers(0, data.size, count)
     if bounds is None:
         large = min(_LARGE * deviation, dtype.limits[1] / 4)
         values = [0.0, -0.0, dtype.tiny, -dtype.tiny, mean + large, mean - large, mean + deviation]
@@ -282,6 +291,14 @@ def _make_special(
         low, high = bounds
         inside = [0.0, -0.0, dtype.tiny, -dtype.tiny]
         values = [low, high, *(v for v in inside if low <= v <= high)]
+    _put(data, values, _SPECIAL_SHARE, seed, xp)
+
+
+def _put(data: Array, values: list[float], share: int, seed: int, xp: Any) -> None:
+    """Set one element of so many, at least one, to one of these values."""
+    count = max(1, data.size // share)
+    rng = np.random.default_rng(seed ^ 0x5EED)
+    places = rng.integers(0, data.size, count)
     drawn = np.array(values)[rng.integers(0, len(values), count)]
     data[xp.asarray(places)] = xp.asarray(drawn).astype(data.dtype)
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from engine.cuda.aliases import aliases, condition_around
+from engine.cuda.aliasing import shared_buffers
+from engine.cuda.kernel import Kernel, Parameter, Unit
+from engine.cuda.launch import sites
+from engine.cuda.parse import parse
 from engine.errors import SourceError, UsageError
 from engine.model import Program
-from engine.source.aliases import aliases, condition_around
-from engine.source.model import Kernel, Parameter, Unit
-from engine.source.parse import parse
+from engine.spec.draft_trials import Trials, halvings, inputs
+from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
-from engine.spec.extents import Extent, Trial, fit, trial_sizes
-from engine.spec.host import deciding, host_sizes, in_grid
+from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
+from engine.spec.gaps import Gap
+from engine.spec.host_launch import deciding, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
-from engine.spec.model import Argument, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes
-from engine.spec.types import source_type, template_defaults
+from engine.spec.kernel_spec import Argument, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
+from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk
+from engine.spec.spec_text import spec_text
+from engine.spec.types import template_defaults
 from engine.spec.usage import Usage
 
 Probe = Callable[[Mapping[str, int]], Mapping[str, int]]
 Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
+
 
 _BLOCK = 256  # threads of a launch that is assumed
 _LAUNCH = "the launch: "
@@ -39,7 +46,7 @@ class Draft:
 
     spec: KernelSpec
     text: str
-    missing: tuple[str, ...]
+    missing: tuple[Gap, ...]
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class _Way:
     """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` and `divided` are of `trial_sizes`.
 
     `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
-    `whole`: shapes to check are whole tiles.
+    `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths.
     """
 
     probe: Probe | None = None
@@ -58,6 +65,11 @@ class _Way:
     tiled: bool = False
     divided: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
+    untried: str = ""
+    options: CompileOptions = field(default_factory=CompileOptions)
+    launch: LaunchExpr | None = None
+    positive: bool = False
+    halvings: int = 0
 
 
 @dataclass
@@ -68,7 +80,8 @@ class _Part:
 
 def draft(
     program: Program, kernel_name: str, *, probe: Probe | None = None, moved: Probe | None = None, roles: Roles | None = None,
-    form: str = "comments", toml_file: str = "",
+    form: str = "comments", toml_file: str = "", untried: str = "", trials: Trials | None = None,
+    options: CompileOptions | None = None, launch: LaunchExpr | None = None,
 ) -> Draft:  # fmt: skip
     """A draft of the spec of one kernel (its name may carry template arguments).
 
@@ -76,14 +89,18 @@ def draft(
     `moved` does so with all whole numbers in buffers 1 instead of 0, for buffers whose indices come from others. `roles` gives the
     roles of buffers that are no constants, for sizes that `probe` was called with.
     Without them extents are read from index expressions and their bounds, and roles from the text.
-    `form` is "comments" or "toml"; `toml_file` is the file's path relative to the optiml.toml.
+    `trials` runs the draft itself: where its outputs are no numbers other inputs are tried, and its timing case is made no larger
+    than a GPU does in some tens of milliseconds.
+    `untried` says why the original could not be run, where it could not.
+    `form` is "comments" or "toml"; `toml_file` is the file's path relative to the optiml.toml. `options` are the project's own.
+    `launch` is one that somebody gives; the host's is not looked for then.
     Raises UsageError for an unknown kernel, SourceError for a broken file.
     """
 
     def made_by(way: _Way) -> Draft:
         return _draft(program, kernel_name, form, toml_file, way)
 
-    way = _Way()
+    way = _Way(untried=untried, options=options or CompileOptions(), launch=launch)
     made = made_by(way)
     # How many blocks there are may follow from numbers that the kernel is not given, or that nothing in it bounds.
     for find in (_hosts, _launching):
@@ -95,10 +112,25 @@ def draft(
     made = made_by(way)
     if not way.tiled and _open(made):
         # What goes beyond its arrays at odd sizes, or refuses them, may be made for whole tiles.
-        other_made = made_by(replace(way, tiled=True, whole=True))
+        tiled = replace(way, tiled=True, whole=True)
+        other_made = made_by(tiled)
         if _open(other_made) < _open(made):
-            return other_made
-    return made
+            way, made = tiled, other_made
+    return made if trials is None or made.missing else _tried(made, way, made_by, trials)
+
+
+def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Trials) -> Draft:
+    """The draft as its trial runs leave it; with a gap where no inputs are known that say something."""
+    positive, problem = inputs(trials, made.spec, lambda: made_by(replace(way, positive=True)).spec)
+    if problem:
+        drawn = [a.name for a in made.spec.arguments if a.role in ("in", "inout")]
+        asked = f"inputs that the kernel is made for: with those drawn {problem}; write a fill"
+        gap = Gap(asked, f"args.{drawn[0]}" if drawn else "")
+        mark = "// optiml: " if made.text.startswith("//") else ""
+        return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
+    way = replace(way, positive=positive)
+    count = halvings(trials, made.spec)
+    return made_by(replace(way, halvings=count)) if positive or count else made
 
 
 def _hosts(program: Program, made: Draft, way: _Way) -> _Way:
@@ -117,22 +149,26 @@ def _open(made: Draft) -> int:
 def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _Way) -> Draft:
     """As `draft`, in one way."""
     unit = parse(program.data, program.kernel_file)
-    types = aliases(program)
+    types = aliases(program, way.options.defines, way.options.include, way.options.unit)
     base, template_args = _split(kernel_name)
     try:
         kernel = unit.kernel(base)
     except KeyError:
         there = ", ".join(sorted(k.qualified for k in unit.kernels)) or "no kernel"
         raise UsageError(f"has no kernel '{base[:100]}'", program.kernel_file, f"it has {there}") from None
-    missing: list[str] = []
+    missing: list[Gap] = []
     notes: list[str] = []
-    if condition := condition_around(program, kernel):
-        missing.append(f"what '{condition[:80]}' asks for: the kernel stands behind it; write compile.defines")
+    if condition := condition_around(program, kernel, way.options.defines):
+        asked = f"what '{condition[:80]}' asks for: the kernel stands behind it; write compile.defines"
+        missing.append(Gap(asked, "compile.defines"))
     if not template_args:
         template_args = _template_arguments(program, unit, kernel, notes, missing)
     usage = Usage(unit, kernel)
     usage.guards |= way.launching
-    parts = [_part(types, kernel, p, usage, template_args, missing) for p in kernel.parameters]
+    kinds = ParameterTypes(program, types, kernel, template_args)
+    parts = [_part(kinds, p, usage, missing) for p in kernel.parameters]
+    _note_shared(program, kernel, parts)
+    known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
     sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value] + [*way.hosts]
     way = replace(way, divided=usage.divided(sizes))
     extents, tables = _extents(usage, parts, sizes, way)
@@ -140,12 +176,15 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     for part in parts:
         if part.argument.role != "scalar":
             table = tables.get(part.argument.name)
-            _set_extent(part, extents.get(part.argument.name), table, usage, missing)
+            _set_extent(part, extents.get(part.argument.name), table, usage, missing, way.untried)
     for part in parts:
         _set_fill(part, {p.argument.name: p.argument for p in parts}, tables, usage)
+        if way.positive and part.argument.role in ("in", "inout") and part.argument.fill == Fill():
+            part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
+            part.notes.append("assumed: positive, as other inputs give no numbers")
     check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
-    if all(p.argument.role in ("in", "scalar") for p in parts):
-        missing.append("an output: the kernel writes to no buffer that it is given, so nothing can be compared")
+    if all(p.argument.role in ("in", "scalar") for p in parts) and all(known.values()):
+        missing.append(Gap("an output: the kernel writes to no buffer that it is given, so nothing can be compared"))
     floats = any(
         usage.uses[p.argument.name].atomic and parse_dtype(p.argument.type).kind == "float"
         for p in parts
@@ -158,18 +197,34 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
         check=check,
         time=(time,),
         deterministic=not floats,
+        compile=way.options,
     )
-    host, problem = host_sizes(program, spec) if _launched(program, kernel) else ({}, _UNSEEN)
+    host, problem = dict[str, int](), ""
+    if way.launch is not None:
+        spec = replace(spec, steps=(replace(spec.steps[0], launch=way.launch),))
+    else:
+        host, problem = host_sizes(program, spec) if _launched(program, kernel) else ({}, _UNSEEN)
     threads = usage.threads(sizes) if problem else ""
     if threads:
         host = {}
         launch = LaunchExpr((f"cdiv({threads}, {_BLOCK})",), (str(_BLOCK),))
         spec = replace(spec, steps=(replace(spec.steps[0], launch=launch),))
     elif problem:
-        missing.append(f"{_LAUNCH}{problem}")
+        missing.append(Gap(f"{_LAUNCH}{problem}", "launch"))
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
+    spec = shrunk(program, spec, sizes, way.halvings)
+    # Where no line of a spec can help, what else is missing is of no use to anybody.
+    missing = [gap for gap in missing if not gap.key] or missing
     text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, way)
     return Draft(spec, text, tuple(missing))
+
+
+def _note_shared(program: Program, kernel: Kernel, parts: list[_Part]) -> None:
+    """Note for each buffer that a caller passes for another parameter, too."""
+    notes = {part.argument.name: part.notes for part in parts}
+    with suppress(SourceError):
+        for pair in shared_buffers(program, kernel, sites(program, kernel.name)) or ():
+            notes[pair.second].append(f"assumed: a buffer of its own, but {pair.where} passes that of '{pair.first}'")
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -178,8 +233,6 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _launched(program: Program, kernel: Kernel) -> tuple[str, ...] | None:
-    from engine.source.launch import sites
-
     try:
         found = sites(program, kernel.name)
     except SourceError:
@@ -187,7 +240,7 @@ def _launched(program: Program, kernel: Kernel) -> tuple[str, ...] | None:
     return tuple(site.template_args for site in found) or None
 
 
-def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list[str], missing: list[str]) -> str:
+def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: list[str], missing: list[Gap]) -> str:
     if not kernel.template_parameters:
         return ""
     names = {p.partition("=")[0].split()[-1] for p in kernel.template_parameters}
@@ -206,7 +259,9 @@ def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: lis
             "float" if kind in ("typename", "class") else "true" if kind == "bool" else "256" if whole else "?"
         )
         if chosen[-1] == "?":
-            missing.append(f"the template argument for '{parameter[:60]}': write it in the kernel's name")
+            missing.append(
+                Gap(f"the template argument for '{parameter[:60]}': write it in the kernel's name", "kernel")
+            )
     notes.append(f"assumed: template arguments <{', '.join(chosen)}>")
     return ", ".join(chosen)
 
@@ -224,23 +279,29 @@ def _is_type(text: str) -> bool:
     return True
 
 
-def _part(
-    types: Mapping[str, str], kernel: Kernel, parameter: Parameter, usage: Usage, template_args: str, missing: list[str]
-) -> _Part:
+def _part(types: ParameterTypes, parameter: Parameter, usage: Usage, missing: list[Gap]) -> _Part:
     name, notes = parameter.name, []
-    dtype = source_type(types, kernel, parameter.base, template_args)
-    if dtype is None:
-        missing.append(f"the type of '{name}' ('{parameter.base[:60]}'): write struct:N with its size in bytes")
+    found = types.of(parameter)
+    dtype = found.dtype
+    if found.gap is not None:
+        missing.append(found.gap)
     kind = dtype.name if dtype else "struct:1"
     if not parameter.pointer:
-        if dtype is not None and dtype.kind == "int" and dtype.lanes == 1 and usage.is_size(name):
+        counted = dtype is not None and dtype.kind == "int" and dtype.lanes == 1
+        if counted and usage.is_size(name) and not usage.is_shift(name):
             return _Part(Argument(name, kind, "scalar"), [])
         # Not 1: that would hide a factor that an edit forgets, and what stands beside `1 - beta`.
         value = "1e-5" if re.search("eps", name, re.IGNORECASE) else "0.75" if dtype and dtype.kind == "float" else "1"
-        if dtype is None or dtype.kind == "bytes":
+        whole = found.layout is not None and any(f.dtype is None or f.dtype.kind == "int" for f in found.layout.fields)
+        if dtype is None or (dtype.kind == "bytes" and (found.layout is None or whole)):
             value = "hex:00"
-            missing.append(f"the value of '{name}': write hex: and its bytes")
+            if found.gap is None:
+                # Whole numbers of a struct are mostly sizes: a guess would be a kernel that does next to nothing.
+                fields = ", ".join(f"{f.name} at {f.offset}" for f in found.layout.fields) if found.layout else ""
+                asked = f"the value of '{name}' ({fields}): write hex: and its bytes"
+                missing.append(Gap(asked, f"args.{name}"))
         else:
+            value = found.layout.assumed() if found.layout is not None else value
             notes.append("assumed: the value")
         return _Part(Argument(name, kind, "scalar", value=value), notes)
     use = usage.uses[name]
@@ -296,8 +357,19 @@ def _extents(
         best = options[0] if options else None
         if best:
             extents[name] = best
+    for name in buffers:
+        if name not in extents and (size := _as_others(trials.get(name, []), [e.text for e in extents.values()])):
+            extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
     return extents, {name: table for name, table in tables.items() if table is not None}
+
+
+def _as_others(trials: list[Trial], sizes: list[str]) -> str:
+    """The smallest size of other buffers that has room for all that was touched of one whose indices are found in data; "" for none."""
+    if len(trials) < 2 or len({touched for _, touched in trials}) == 1:
+        return ""
+    room = [s for s in dict.fromkeys(sizes) if all((value_at(s, chosen) or 0) >= touched for chosen, touched in trials)]
+    return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
 
 
 # What is said of a role that is not what the type of the parameter says.
@@ -327,7 +399,9 @@ def _set_roles(usage: Usage, parts: list[_Part], sizes: list[str], way: _Way) ->
             part.argument, part.notes = replace(argument, role=role), [*notes, said] if said else notes
 
 
-def _set_extent(part: _Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[str]) -> None:
+def _set_extent(
+    part: _Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[Gap], untried: str
+) -> None:
     name = part.argument.name
     if table is not None:
         part.argument = replace(part.argument, size=table.size)
@@ -338,9 +412,11 @@ def _set_extent(part: _Part, extent: Extent | None, table: Indirect | None, usag
         why = (
             "its indices come from another buffer"
             if looked_up
+            else f"the text does not show it, and the kernel was not tried: {untried}"
+            if untried
             else "no expression of the sizes explains what is touched"
         )
-        missing.append(f"the size of '{name}': {why}")
+        missing.append(Gap(f"the size of '{name}': {why}", f"args.{name}"))
         return
     part.argument = replace(part.argument, size=extent.text)
     if not extent.exact:
@@ -363,11 +439,23 @@ def _set_fill(part: _Part, arguments: Mapping[str, Argument], tables: Mapping[st
             into = [*tables]  # what moves what they reach can only be its contents
         targets = [found for t in into if (found := tables[t].high if t in tables else arguments[t].size)]
         most = int(dtype.limits[1]) + 1
-        high = "2" if dtype.kind == "bool" else str(min(most, 256))
+        # Bytes up to 60 make finite, small fractions of every width, whatever the kernel takes them for.
+        high = "2" if dtype.kind == "bool" else "60" if _opaque(usage, argument) else str(min(most, 256))
+        if argument.size == "1" and not targets:
+            # A single number mostly switches the kernel off (`if (*noop) return`).
+            part.argument = replace(argument, fill=Fill("constant", "0"))
+            part.notes.append("assumed: zero")
+            return
         if targets:
             high = targets[0] if most > MAX_CHECKED else f"min({targets[0]}, {most})"
         part.argument = replace(argument, fill=Fill("integers", "0", high))
         part.notes.append("assumed: the range of its values")
+
+
+def _opaque(usage: Usage, argument: Argument) -> bool:
+    """Whether the kernel sees something else in the argument's bytes."""
+    parameter = next(p for p in usage.kernel.parameters if p.name == argument.name)
+    return parse_dtype(argument.type).kind == "bytes" or parameter.base == "void"
 
 
 def _is_index(argument: Argument) -> bool:
@@ -375,54 +463,16 @@ def _is_index(argument: Argument) -> bool:
     return argument.role in ("in", "inout") and parse_dtype(argument.type).kind == "int"
 
 
-def _table(values: Mapping[str, object]) -> str:
-    return "{ " + ", ".join(f"{k} = {v if isinstance(v, str) else json.dumps(v)}" for k, v in values.items()) + " }"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _argument(argument: Argument) -> str:
-    values: dict[str, object] = {}
-    if argument.type.startswith("struct:"):
-        values["type"] = _quoted(argument.type)
-    if argument.role == "scalar":
-        return _table({**values, "value": _quoted(argument.value)})
-    values["role"] = _quoted(argument.role)
-    values["size"] = _quoted(argument.size or "?")
-    fill = argument.fill
-    if argument.role != "out":
-        parts = {"kind": _quoted(fill.kind), "low": _quoted(fill.low), "high": _quoted(fill.high)}
-        given = {k: v for k, v in parts.items() if v != '""'}
-        values["fill"] = _table(given) if len(given) > 1 else _quoted(fill.kind)
-    return _table(values)
-
-
 def _render(
-    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[str], form: str, toml_file: str, way: _Way
+    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[Gap], form: str, toml_file: str, way: _Way
 ) -> str:
-    step = spec.steps[0]
-    name = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
-    rows: list[tuple[str, list[str]]] = []
-    if form == "toml":
-        rows += [("[[kernel]]", []), (f"file = {_quoted(toml_file)}", [])]
-    if form == "toml" or step.template_args:
-        rows.append((f"kernel = {_quoted(name)}", notes))
-    if not spec.deterministic:
-        rows.append(("deterministic = false", ["assumed: atomics on floats"]))
-    if step.launch:
-        launch = {"grid": _quoted(step.launch.grid[0]), "block": _quoted(step.launch.block[0])}
-        rows.append((f"launch = {_table(launch)}", ["assumed: the launch, as the host's cannot be read"]))
-    for part in parts:
-        if part.argument.role != "scalar" or part.argument.value:
-            rows.append((f"args.{part.argument.name} = {_argument(part.argument)}", part.notes))
-    tiles = ["assumed: the kernel is made for whole tiles"] if way.whole else []
     shapes = [f"assumed: {', '.join(way.hosts)} of the launch are sizes"] if way.hosts else []
-    for key, cases, assumed in (("check", spec.check, tiles), ("time", spec.time, ["assumed: the shapes", *shapes])):
-        tables = ", ".join(_table(dict(c.sizes)) if c.sizes else "{}" for c in cases)
-        rows.append((f"{key} = [{tables}]", assumed))
-    lines = [f"{text}  # {'; '.join(n)}" if n else text for text, n in rows]
-    lines += [f"# missing: {m}" for m in missing]
-    prefix = "// optiml: " if form == "comments" else ""
-    return "".join(f"{prefix}{line}\n" for line in lines)
+    said = {
+        "kernel": notes,
+        "deterministic": ["assumed: atomics on floats"],
+        "launch": [] if way.launch is not None else ["assumed: the launch, as the host's cannot be read"],
+        "check": ["assumed: the kernel is made for whole tiles"] if way.whole else [],
+        "time": ["assumed: the shapes", *shapes],
+        **{f"args.{part.argument.name}": part.notes for part in parts},
+    }
+    return spec_text(spec, said, missing, form, toml_file)

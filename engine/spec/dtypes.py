@@ -121,7 +121,8 @@ _SPELLINGS: dict[str, str] = {
     "__half_raw": "half", "float_t": "float", "double_t": "double",
     "size_t": "uint64", "ssize_t": "int64", "ptrdiff_t": "int64", "intptr_t": "int64", "uintptr_t": "uint64",
     "uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64", "ulonglong": "uint64",
-    "longlong": "int64", "schar": "int8", "byte": "uint8",
+    "longlong": "int64", "schar": "int8", "byte": "uint8", "clock_t": "int64",
+    "at::Half": "half", "c10::Half": "half", "at::BFloat16": "bfloat16", "c10::BFloat16": "bfloat16",
     **{f"{u}int{b}_t": f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)},
 }  # fmt: skip
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from engine.cuda.compile_command import compile_command
+from engine.cuda.kernel import Unit
+from engine.cuda.load import add_headers, add_unit
+from engine.cuda.parse import parse
 from engine.errors import SpecError, UsageError
 from engine.model import Program
-from engine.source.load import add_headers
-from engine.source.model import Unit
-from engine.source.parse import parse
-from engine.spec.check import MAX_BYTES
-from engine.spec.model import KernelSpec
-from engine.spec.read import spec_of
+from engine.spec.kernel_spec import CompileOptions, KernelSpec
+from engine.spec.reader import spec_of
+from engine.spec.spec_checks import MAX_BYTES
 from engine.spec.tables import SPEC_NAME, Table, split_kernel, tables_of
 
 
@@ -25,10 +26,11 @@ def find_spec(
     for a spec in comments. `kernel` may carry template arguments. Raises UsageError for a file that cannot be read, for
     several kernels with a spec where none is named, and for a kernel without one; SpecError for a spec that is wrong.
     """
-    found, unit = _tables(root, file)
+    project = project_options(root, file)
+    found, unit = _tables(root, file, project)
     owner, table, spec_path = _choose(found, unit, kernel, str(file))
-    spec = spec_of(owner, table, limit_bytes=limit_bytes)
-    for folder in spec.compile.include:
+    spec = spec_of(owner, table, limit_bytes=limit_bytes, compile=project)
+    for folder in set(spec.compile.include) - set(project.include):
         if not (root / folder).resolve().is_relative_to(root.resolve()) or not (root / folder).is_dir():
             where = table.where("compile", "include")
             raise SpecError(f"the include folder '{folder}' is not a folder of this repository", where)
@@ -37,13 +39,33 @@ def find_spec(
 
 def described(root: Path, file: Path) -> dict[str, str]:
     """The kernels of a file that have a spec, right or wrong, and where it stands: name -> `path:line`. Raises as `find_spec`."""
-    return {name: table.origin for (name, _), (_, table, _) in _tables(root, file)[0].items()}
+    found = _tables(root, file, project_options(root, file))[0]
+    return {name: table.origin for (name, _), (_, table, _) in found.items()}
+
+
+def partial_table(root: Path, file: Path, kernel: str) -> Table | None:
+    """What comments say of a kernel's spec where they leave its timing cases open: a draft completes it. Raises as `find_spec`."""
+    for (name, _), (_, table, path) in _tables(root, file, project_options(root, file))[0].items():
+        if name in (kernel, kernel.rpartition("::")[2]) and path is None and not {"time", "chain"} & table.data.keys():
+            return table
+    return None
+
+
+def project_options(root: Path, file: Path) -> CompileOptions:
+    """What the project's own compile command gives the compiler of a file; a spec may add to it."""
+    try:
+        path = file.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return CompileOptions()
+    command = compile_command(root, path)
+    std = command.std or CompileOptions.std
+    return CompileOptions(command.defines, command.include, std, command.unit)
 
 
 _Found = Mapping[tuple[str, str], tuple[Program, Table, str | None]]
 
 
-def _tables(root: Path, file: Path) -> tuple[_Found, Unit]:
+def _tables(root: Path, file: Path, project: CompileOptions) -> tuple[_Found, Unit]:
     root, path = root.resolve(), file.resolve()
     if not path.is_relative_to(root):
         raise UsageError(f"the file lies outside of {root}", str(file))
@@ -52,7 +74,8 @@ def _tables(root: Path, file: Path) -> tuple[_Found, Unit]:
         files = {relative: path.read_bytes()}
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror})", str(file)) from None
-    add_headers(files, relative, root, ())  # types may have their names there
+    add_headers(files, relative, root, project.include)  # types may have their names there
+    add_unit(files, project.unit, root, project.include)
     found: dict[tuple[str, str], tuple[Program, Table, str | None]] = {}
     program = Program(files, relative)
     for table in tables_of(program, None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.spec.model import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Step
+from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Step
 
 
 def as_spec(data: Mapping[str, Any]) -> KernelSpec:
@@ -30,7 +30,10 @@ def as_spec(data: Mapping[str, Any]) -> KernelSpec:
         time=cases(data["time"]),
         tolerance=data["tolerance"],
         compile=CompileOptions(
-            tuple(data["compile"]["defines"]), tuple(data["compile"]["include"]), data["compile"]["std"]
+            tuple(data["compile"]["defines"]),
+            tuple(data["compile"]["include"]),
+            data["compile"]["std"],
+            data["compile"]["unit"],
         ),
         origin=data["origin"],
         deterministic=data["deterministic"],

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.arith import ArithmeticError_, Number, evaluate
+from engine.cuda.kernel import Edit, Span
+from engine.cuda.parse import parse
 from engine.errors import SpecError
 from engine.model import Program
-from engine.source.model import Edit, Span
-from engine.source.parse import parse
-from engine.spec.check import whole
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.spec_checks import whole
 from engine.spec.tables import Table, split_kernel, tables_of
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
@@ -31,7 +31,7 @@ def relaunch_spec(
 ) -> Mapping[str, tuple[Edit, ...]]:
     """Edits, by file, that make the spec's text declare the given launch for one step; None keeps a part as it is.
 
-    The expressions are over the kernel's parameters and the file's constants, as for `engine.source.launch.relaunch`; they
+    The expressions are over the kernel's parameters and the file's constants, as for `engine.cuda.launch.relaunch`; they
     are put in terms of the spec's sizes. Empty where the spec declares no launch. Raises SpecError where an expression
     cannot be put so, or has no value in one of the spec's cases, or where the spec is no longer in the program.
     """

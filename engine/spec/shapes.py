@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.arith import evaluate_int
+from engine.errors import SourceError
 from engine.model import Program
-from engine.spec.check import case_name, derived_cases
 from engine.spec.dtypes import parse_dtype
-from engine.spec.host import for_checks, launchable
-from engine.spec.model import Argument, Case, KernelSpec
+from engine.spec.host_launch import for_checks, launchable
+from engine.spec.kernel_spec import Argument, Case, KernelSpec
+from engine.spec.launch_config import evaluate
+from engine.spec.spec_checks import case_name, derived_cases
 
 # Ours: large enough that a kernel takes tens of microseconds, small enough that all buffers fit any GPU.
 _TIME_SIZES = {1: 1 << 24, 2: 4096, 3: 1024}
@@ -22,6 +24,10 @@ _MAX_BYTES = 4 << 30
 MAX_CHECKED = 30_000  # elements of one buffer in a check; ours: docs/spec.md asks for less than some 20,000
 _MAX_LESS = 8  # what a buffer is shorter than its sizes
 _PART, _PARTS = 8, (1, 2, 3, 5)  # of what another size is a multiple of, in time and in checks
+_MAX_DOUBLED, _MOST_DOUBLED = (
+    12,
+    4,
+)  # of a check that has to have several blocks, and how much larger than others it may be
 _LONG = 4099  # of a length that is short for timing: its checks are those of any length
 
 
@@ -90,7 +96,49 @@ def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> Kernel
         # The grid counts whole tiles only: an odd shape would leave a border out, or everything.
         tiled = _whole_tiles(program, spec, lengths)
         check = tuple(c for c in tiled if launchable(program, spec, c)) or check or spec.check
-    return replace(spec, time=(time,), check=check)
+    return _several_blocks(program, replace(spec, time=(time,), check=check), lengths)
+
+
+def _several_blocks(program: Program, spec: KernelSpec, lengths: set[str]) -> KernelSpec:
+    """The spec with one larger check where all would run in one block: what blocks do to each other would never show."""
+
+    def blocks(case: Case) -> int:
+        try:
+            return evaluate(program, spec, 0, case.sizes).blocks
+        except SourceError:
+            return 0
+
+    if blocks(spec.time[0]) < 2 or any(blocks(case) != 1 for case in spec.check):
+        return spec
+    case = spec.check[-1]
+    # The other lengths count whole tiles.
+    odd = {n for n in lengths if any(int(c.sizes[n]) % 2 and c.sizes[n] != 1 for c in spec.check)}
+    for _ in range(_MAX_DOUBLED):
+        sizes = {
+            n: min(2 * int(v) + (n in odd), int(spec.time[0].sizes[n])) if n in lengths else v
+            for n, v in case.sizes.items()
+        }
+        case = Case(case_name(sizes), sizes)
+        if _largest(list(spec.arguments), case) > _MOST_DOUBLED * MAX_CHECKED:
+            break
+        if blocks(case) > 1 and launchable(program, spec, case):
+            return replace(spec, check=(*spec.check, case))
+    return spec
+
+
+def shrunk(program: Program, spec: KernelSpec, sizes: list[str], halvings: int) -> KernelSpec:
+    """The spec with its timing case's lengths halved so often, as long as that can be launched."""
+    time = spec.time[0]
+    for _ in range(halvings):
+        smaller = {
+            n: max(1, int(v) // 2) if n in sizes and not _SMALL.search(n) and v > 1 else v
+            for n, v in time.sizes.items()
+        }
+        case = Case(case_name(smaller), smaller)
+        if not launchable(program, spec, case) or max([smaller[n] for n in sizes], default=0) < _TILE:
+            break
+        time = case
+    return replace(spec, time=(time,))
 
 
 def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.cuda.kernel import Kernel, Span, Unit
+from engine.cuda.parse import parse
+from engine.cuda.typenames import split_arguments
 from engine.errors import SpecError
 from engine.model import Program
-from engine.source.model import Kernel, Span, Unit
-from engine.source.parse import parse
-from engine.source.typenames import split_arguments
-from engine.spec.toml_positions import Path, Place, locate
+from engine.settings.toml_positions import Path, Place, check_keys, locate
 
 SPEC_NAME = "optiml.toml"
 _MAX_TEXT = 256 * 1024  # characters; tomllib is quadratic in places, and no honest spec is near this
@@ -84,6 +84,7 @@ def _load(path: str, text: str, lines: Sequence[tuple[int, int]]) -> tuple[SpecT
     if len(text) > _MAX_TEXT:
         raise SpecError(f"a spec of {len(text)} characters is over the limit of {_MAX_TEXT}", f"{path}:{lines[0][0]}")
     try:
+        check_keys(text)
         data = tomllib.loads(text)
         places = locate(text)
     except RecursionError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+from engine.cuda.kernel import Kernel
+from engine.cuda.typenames import split_arguments
 from engine.errors import SpecError
-from engine.source.model import Kernel
-from engine.source.typenames import split_arguments
 from engine.spec.dtypes import DType, parse_dtype
-from engine.spec.model import Step
+from engine.spec.kernel_spec import Step
 
 _MAX_ALIASES = 16  # typedefs of typedefs; also ends a cycle
 
@@ -21,7 +21,7 @@ def parameter_type(
 ) -> DType:
     """The type of one argument of the spec, given where it is passed: kernel, step and position.
 
-    `aliases` are the program's other names for types (`engine.source.aliases`). `declared` is the spec's own `type` (None: take
+    `aliases` are the program's other names for types (`engine.cuda.aliases`). `declared` is the spec's own `type` (None: take
     the parameter's). `fail(what, do)` is called where there is none, or where both are known and do not fit each other.
     """
     name = uses[0][0].parameters[uses[0][2]].name

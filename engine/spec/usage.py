@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, Number, UnknownName, evaluate
-from engine.source.model import Access, Kernel, Unit
-from engine.source.parse import names_in, text_of, walk
+from engine.cuda.declarations import variables
+from engine.cuda.kernel import Access, Kernel, Unit
+from engine.cuda.parse import names_in, text, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -25,6 +26,7 @@ _LINE = re.compile(
     r"\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?\+threadIdx\.x"
     r"|threadIdx\.x\+\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?"
 )
+_ATOMIC = re.compile(r"(?:\w+::)?(?:gpu|fast|safe)?[aA]tomic")  # PyTorch's have names of their own
 _OTHER_AXES = re.compile(r"\b(?:threadIdx|blockIdx)\s*\.\s*[yz]\b")
 
 
@@ -46,17 +48,13 @@ class Use:
         return self.first_write and len(set(self.indices)) == 1
 
 
-def _declarators(body: Node) -> Iterator[tuple[Node, Node]]:
-    """(declared identifier, its initialiser) of every local with one."""
+def _changed(body: Node) -> Iterator[str]:
+    """Names that an assignment, `++` or `--` gives another value."""
     for node in walk(body):
-        if node.type == "init_declarator":
-            name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
-            while name is not None and name.type != "identifier":
-                name = name.child_by_field_name("declarator") or next(
-                    (c for c in name.named_children if c.type == "identifier"), None
-                )
-            if name is not None and value is not None:
-                yield name, value
+        kind = {"assignment_expression": "left", "update_expression": "argument"}.get(node.type)
+        target = node.child_by_field_name(kind) if kind else None
+        if target is not None and target.type == "identifier":
+            yield text(target)
 
 
 def _branch(node: Node | None) -> tuple[int, int] | None:
@@ -97,8 +95,11 @@ class Usage:
         self.pointers = {p.name for p in kernel.parameters if p.pointer}
         self.definitions: dict[str, str] = {}
         self.aliases: dict[str, tuple[str, str]] = {}  # local pointer -> (parameter, offset)
-        for name, value in _declarators(self.body):
-            self._define(text_of(name), value)
+        for node in walk(self.body):
+            for variable in variables(node) if node.type == "declaration" else ():
+                if variable.value is not None:
+                    self._define(variable.name, variable.value)
+        self.changed = set(_changed(self.body))  # names whose first value is not their only one
         self.bounds: dict[str, list[str]] = {}
         self.guards: set[str] = set()  # names on the far side of a comparison
         for node in walk(self.body):
@@ -114,7 +115,7 @@ class Usage:
         if reached is not None:
             self.aliases.setdefault(name, reached)
         else:
-            self.definitions.setdefault(name, text_of(value))
+            self.definitions.setdefault(name, text(value))
 
     def _reached(self, value: Node) -> tuple[str, str] | None:
         """(parameter, offset) of an expression that points into a buffer: `x`, `x + i`, `&x[i]`, a cast of these."""
@@ -124,21 +125,21 @@ class Usage:
         if base.type == "binary_expression" and base.children[1].type == "+":
             left, right = base.children[0], base.children[2]
             # `x + i*n + j` is ((x + i*n) + j): go down to the pointer on the left.
-            offsets = [text_of(right)]
+            offsets = [text(right)]
             while left.type == "binary_expression" and left.children[1].type == "+":
-                offsets.append(text_of(left.children[2]))
+                offsets.append(text(left.children[2]))
                 left = left.children[0]
             base, offset = left, " + ".join(reversed(offsets))
-        elif base.type == "pointer_expression" and text_of(base).startswith("&"):
+        elif base.type == "pointer_expression" and text(base).startswith("&"):
             inner = base.named_children[-1]
             if inner.type == "subscript_expression":
                 index = inner.child_by_field_name("indices")
                 base = inner.child_by_field_name("argument") or base
-                offset = text_of(index)[1:-1] if index is not None else "0"
-        if base.type == "identifier" and text_of(base) in self.pointers:
-            return text_of(base), offset
-        if base.type == "identifier" and text_of(base) in self.aliases:
-            parameter, before = self.aliases[text_of(base)]
+                offset = text(index)[1:-1] if index is not None else "0"
+        if base.type == "identifier" and text(base) in self.pointers:
+            return text(base), offset
+        if base.type == "identifier" and text(base) in self.aliases:
+            parameter, before = self.aliases[text(base)]
             return parameter, f"{before} + {offset}"
         return None
 
@@ -149,11 +150,11 @@ class Usage:
         self.guards |= names_in(left) | names_in(right)
         named = ("identifier", "field_expression")  # the latter: threadIdx.x
         if operator in ("<", ">=") and left.type in named:
-            self.bounds.setdefault(text_of(left), []).append(text_of(right))
+            self.bounds.setdefault(text(left), []).append(text(right))
         elif operator in ("<=", ">") and left.type in named:
-            self.bounds.setdefault(text_of(left), []).append(f"({text_of(right)}) + 1")
+            self.bounds.setdefault(text(left), []).append(f"({text(right)}) + 1")
         elif operator == ">" and right.type in named:
-            self.bounds.setdefault(text_of(right), []).append(text_of(left))
+            self.bounds.setdefault(text(right), []).append(text(left))
 
     def _access(self, access: Access) -> None:
         parameter, offset = self.aliases.get(access.array, (access.array, "0"))
@@ -165,9 +166,7 @@ class Usage:
             if access.node and access.node.parent and access.node.parent.parent
             else None
         )
-        called = (
-            text_of(call) if access.kind == "update" and call is not None and call.type == "call_expression" else ""
-        )
+        called = text(call) if access.kind == "update" and call is not None and call.type == "call_expression" else ""
         hint = _HINT.match(called)
         if not use.indices:
             use.first_write = access.kind == "write" and not _reads_itself(access)
@@ -178,7 +177,7 @@ class Usage:
         use.indices.append((offset, access.indices[0]))
         use.read |= access.kind != "write" and (hint is None or hint[1] == "ld")
         use.written |= access.kind != "read" and (hint is None or hint[1] == "st")
-        use.atomic |= called.startswith("atomic")
+        use.atomic |= _ATOMIC.match(called) is not None
 
     def _bare(self) -> None:
         """Uses without brackets: `*y = …`, `atomicAdd(y, …)`, `__stcs(y + i, …)`, `f(x, …)`."""
@@ -188,20 +187,20 @@ class Usage:
                 hinted |= self._hint(node)
             if node.type != "identifier" or node.start_byte in hinted:
                 continue
-            parameter, offset = self.aliases.get(text_of(node), (text_of(node), "0"))
+            parameter, offset = self.aliases.get(text(node), (text(node), "0"))
             use, parent = self.uses.get(parameter), node.parent
             if use is None or parent is None:
                 continue
-            if parent.type == "pointer_expression" and text_of(parent).startswith("*"):
+            if parent.type == "pointer_expression" and text(parent).startswith("*"):
                 outer = parent.parent
                 stored = outer is not None and outer.type == "assignment_expression"
                 target = stored and outer is not None and outer.child_by_field_name("left") == parent
                 plain = outer is not None and outer.child_by_field_name("operator")
                 use.written |= bool(target)
-                use.read |= not target or (plain is not None and plain is not False and text_of(plain) != "=")
+                use.read |= not target or (plain is not None and plain is not False and text(plain) != "=")
                 use.indices.append((offset, "0"))
             elif parent.type == "argument_list" and parent.parent is not None:
-                if text_of(parent.parent).startswith("atomic"):
+                if _ATOMIC.match(text(parent.parent)):
                     use.read = use.written = use.atomic = True
                     use.indices.append((offset, "0"))
                 else:
@@ -212,7 +211,7 @@ class Usage:
     def _hint(self, call: Node) -> set[int]:
         """Takes in a load or store with a cache hint; where the names in its pointer stand."""
         function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
-        kind = _HINT.fullmatch(text_of(function)) if function is not None else None
+        kind = _HINT.fullmatch(text(function)) if function is not None else None
         given = [n for n in arguments.named_children if n.type != "comment"] if arguments is not None else []
         reached = self._reached(given[0]) if kind is not None and given else None
         if kind is None or reached is None or any(n.type == "subscript_expression" for n in walk(given[0])):
@@ -234,29 +233,37 @@ class Usage:
                 reached |= set(re.findall(r"[A-Za-z_]\w*", self.definitions[local]))
         return name in reached
 
+    def is_shift(self, name: str) -> bool:
+        """Whether a whole number only moves positions: it is subtracted from some and bounds or scales nothing."""
+        body = text(self.body)
+        used = re.findall(rf"(.?)\s*(?<![\w.]){re.escape(name)}(?![\w(])\s*(.?)", _plain(body))
+        return bool(used) and all(before == "-" and after in ",);]" for before, after in used)
+
     def threads(self, sizes: Collection[str]) -> str:
         """How many threads the kernel needs, over its sizes: `n` where a line of threads is numbered and asked for `i < n`.
 
         "" where the text does not say so, or shared memory depends on the launch.
         """
-        body = text_of(self.body)
+        body = text(self.body)
         if _OTHER_AXES.search(body) or re.search(r"\bextern\b", body):
             return ""
-        short = {n: _plain(text) for n, text in self.definitions.items() if len(text) <= _MAX_TEXT}
-        numbers = [n for n, text in short.items() if _LINE.fullmatch(re.sub(r"\s+", "", text))]
+        short = {n: _plain(written) for n, written in self.definitions.items() if len(written) <= _MAX_TEXT}
+        numbers = [n for n, written in short.items() if _LINE.fullmatch(re.sub(r"\s+", "", written))]
         for bound in [b for n in numbers for b in self.bounds.get(n, ())]:
-            text = _plain(bound)
+            written = _plain(bound)
             for _ in range(4):
-                if len(text) > _MAX_TEXT:  # definitions of definitions: each time longer by so much
+                if len(written) > _MAX_TEXT:  # definitions of definitions: each time longer by so much
                     break
-                text = re.sub(
-                    r"(?<![\w.])[A-Za-z_]\w*", lambda m: m[0] if m[0] in sizes else f"({short.get(m[0], m[0])})", text
+                written = re.sub(
+                    r"(?<![\w.])[A-Za-z_]\w*",
+                    lambda m: m[0] if m[0] in sizes else f"({short.get(m[0], m[0])})",
+                    written,
                 )
-            text = re.sub(r"\s*\*\s*", "*", re.sub(r"(?<!\w)\((\w+)\)", r"\1", text)).strip()
-            text = text[1:-1] if re.fullmatch(r"\([^()]*\)", text) else text
+            written = re.sub(r"\s*\*\s*", "*", re.sub(r"(?<!\w)\((\w+)\)", r"\1", written)).strip()
+            written = written[1:-1] if re.fullmatch(r"\([^()]*\)", written) else written
             try:
-                if evaluate(text, dict.fromkeys(sizes, 64)) > 0:
-                    return text
+                if evaluate(written, dict.fromkeys(sizes, 64)) > 0:
+                    return written
             except ArithmeticError_:
                 continue
         return ""
@@ -264,19 +271,19 @@ class Usage:
     def divided(self, sizes: Collection[str]) -> dict[str, str]:
         """Sizes that the kernel divides by another one, with that: heads of a model, groups of channels."""
         found: dict[str, str] = {}
-        for whole, part in _QUOTIENT.findall(_SIGN.sub(r"\1", _plain(text_of(self.body)))):
+        for whole, part in _QUOTIENT.findall(_SIGN.sub(r"\1", _plain(text(self.body)))):
             if whole in sizes and part in sizes and part != whole and part not in found and whole not in found.values():
                 found.setdefault(whole, part)
         return found
 
     def indexed_by(self, name: str) -> list[str]:
         """The buffers whose indices come from the contents of the buffer `name`."""
-        locals_ = {n for n, text in self.definitions.items() if re.search(rf"\b{re.escape(name)}\s*\[", text)}
+        locals_ = {n for n, written in self.definitions.items() if re.search(rf"\b{re.escape(name)}\s*\[", written)}
         found = []
         for other, use in self.uses.items():
-            text = " ".join(f"{a} {b}" for a, b in use.indices)
-            words = set(re.findall(r"[A-Za-z_]\w*", text))
-            if other != name and (re.search(rf"\b{re.escape(name)}\s*\[", text) or words & locals_):
+            written = " ".join(f"{a} {b}" for a, b in use.indices)
+            words = set(re.findall(r"[A-Za-z_]\w*", written))
+            if other != name and (re.search(rf"\b{re.escape(name)}\s*\[", written) or words & locals_):
                 found.append(other)
         return found
 
@@ -308,14 +315,14 @@ class Usage:
 
     def _largest(self, name: str, sizes: Mapping[str, Number], steps: list[int]) -> Number:
         found = []
-        for text in self.bounds.get(name, ()):
+        for written in self.bounds.get(name, ()):
             try:
-                found.append(self._value(text, sizes, steps) - 1)
+                found.append(self._value(written, sizes, steps) - 1)
             except ArithmeticError_:
                 continue
         if found:
             return max(found)
         for source in (self.definitions, self.unit.macros, self.unit.constants):
-            if name in source:
+            if name in source and name not in self.changed:
                 return self._value(source[name], sizes, steps)
         raise UnknownName(f"'{name}' has no bound", name=name)

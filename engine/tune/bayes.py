@@ -24,7 +24,7 @@ class Bayes:
         try:
             import optuna
         except ImportError:
-            raise MachineError("the strategy 'bayes' needs Optuna", do="pip install 'optiml[tune]'") from None
+            raise MachineError("the strategy 'bayes' needs Optuna", do="pip install 'optiml-cuda[tune]'") from None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna: Any = optuna
         with warnings.catch_warnings():

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.cuda.constants import integers
+from engine.cuda.parse import parse
 from engine.errors import SpecError, UsageError
 from engine.model import Program
-from engine.source.constants import integers
-from engine.source.parse import parse
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from engine.spec.tables import Table, split_kernel, tables_of, tuning_lines
 from engine.tune.space import Condition, Parameter, Space, parse_values
 from engine.tune.template import SOURCES, ConstantTemplate

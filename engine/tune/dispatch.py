@@ -10,19 +10,19 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from engine.arith import ArithmeticError_, evaluate_int
+from engine.compile.built import Built
 from engine.compile.cubin import Cubin
+from engine.cuda.definitions import declarators
+from engine.cuda.edit import apply
+from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
+from engine.cuda.launch import hidden_launch, sites
+from engine.cuda.parse import parse
 from engine.errors import RefusedError, SourceError
-from engine.evaluate.model import Built
 from engine.model import Program
-from engine.source.definitions import declarators
-from engine.source.edit import apply
-from engine.source.launch import hidden_launch, sites
-from engine.source.model import Edit, Kernel, LaunchSite, Span, Unit
-from engine.source.parse import parse
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from engine.spec.tables import split_kernel, tables_of
-from engine.tune.result import Branch, ShapeBest
 from engine.tune.template import ConstantTemplate, Template
+from engine.tune.tuning_result import Branch, ShapeBest
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import RefusedError
-from engine.model import LaunchConfig, Resources
+from engine.model import LaunchConfig, Resources, Target
 from engine.predict.occupancy import resident_warps
-from engine.rules.model import Target
 from engine.tune.space import Excluded, Point, empty
 from engine.tune.template import Figures, Template
 

@@ -7,16 +7,18 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 
+from engine.compile.built import Built
 from engine.errors import RefusedError
-from engine.evaluate.model import Built, Evaluator, Twin
-from engine.model import Evaluation, Failure, Outcome, Program
-from engine.rules.model import Proposal, Target
+from engine.evaluate.devices import Devices
+from engine.evaluate.evaluator import Evaluator, Twin
+from engine.model import Evaluation, Failure, Outcome, Program, Target
+from engine.rewrite.proposal import Proposal
 from engine.search.progress import EDIT, SELECT, Budget
+from engine.tune.evaluated_point import WRONG, Tried
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
 from engine.tune.strategy import EXHAUSTIVE_MOST, Known, Trial, choose
 from engine.tune.template import Template, program_at
-from engine.tune.tried import WRONG, Tried
 from engine.tune.tuner import Tuner
 
 POINTS = (
@@ -86,11 +88,11 @@ class TunerPart:
 
     def search(
         self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        device: Executor, known: Mapping[tuple[object, ...], Twin],
+        devices: Devices, known: Mapping[tuple[object, ...], Twin],
     ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
         """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it.
 
-        Gives the builds of which one is wanted before it can go on. `device` evaluates one point at a time.
+        Gives the builds of which one is wanted before it can go on. Each of the `devices` evaluates one point at a time.
         """
         begin = time.monotonic()
         tuner = self._begun_or_new(program, proposal, executor)
@@ -100,7 +102,7 @@ class TunerPart:
         tuner.progress.spend(SELECT, time.monotonic() - begin)
         outcome, reason = Outcome.SCREENED_OUT, ""
         try:
-            yield from tuner.steps(Budget(left.seconds, limit), device, _IDLE)
+            yield from tuner.steps(replace(left, candidates=limit), devices, _IDLE)
         except RefusedError as error:
             # What does not reproduce the original, or cannot be built, is no template: none of its points is worth a node.
             wrong = any(tried.evaluation.outcome in WRONG for tried in tuner.tried)

@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from engine.errors import OptimlError
-from engine.model import Program
+from engine.model import Program, Target
+from engine.rewrite.proposal import Family, Proposal
 from engine.rules import families, make_site
-from engine.rules.model import Family, Proposal, Target
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from engine.tune.declare import declared
 from engine.tune.feasible import Feasible, feasible
 from engine.tune.space import Condition, Parameter, Space
@@ -65,7 +65,7 @@ def offers(program: Program, spec: KernelSpec, spec_path: str | None, target: Ta
 
 
 def check_declared(program: Program, spec: KernelSpec, spec_path: str | None, target: Target) -> None:
-    """Raises what is wrong with the template that a program declares, as `engine.tune.run.tune` does: UsageError, SpecError,
+    """Raises what is wrong with the template that a program declares, as `engine.run.template_run.tune` does: UsageError, SpecError,
     RefusedError (a constant that other code uses, an empty feasible set)."""
     own = declared(program, spec, spec_path)
     if own is not None:

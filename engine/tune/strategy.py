@@ -57,7 +57,7 @@ class Strategy(Protocol):
         ...
 
     def describe(self, point: Point, features: Mapping[str, float]) -> None:
-        """What is known of a point beyond its values: figures of its launch, then of its machine code (`engine.tune.describe`)."""
+        """What is known of a point beyond its values: figures of its launch, then of its machine code (`engine.tune.point_features`)."""
         ...
 
 

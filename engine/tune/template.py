@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from engine.cuda.constants import integers, value_span, words
+from engine.cuda.edit import edit_program
+from engine.cuda.kernel import Edit, Span, Unit
+from engine.cuda.launch import sites
+from engine.cuda.parse import parse
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.model import LaunchConfig, Program
-from engine.rules.model import Family, Proposal
-from engine.source.constants import integers, value_span, words
-from engine.source.edit import edit_program
-from engine.source.launch import sites
-from engine.source.model import Edit, Span, Unit
-from engine.source.parse import parse
-from engine.source.sizes import bound_at, launches_at, shared_bytes, value_at
-from engine.spec.model import KernelSpec
+from engine.rewrite.proposal import Family, Proposal
+from engine.spec.constant_values import bound_at, launches_at, shared_bytes, value_at
+from engine.spec.kernel_spec import KernelSpec
 from engine.tune.space import Point, Space
 from engine.verify.screen import screen
 

@@ -6,24 +6,26 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from engine.compile.built import Built, NotBuilt
+from engine.cuda.edit import edit_program
 from engine.errors import OptimlError, RefusedError
-from engine.evaluate.model import WIN, Built, Evaluator, NotBuilt, Twin, duplicate
-from engine.model import PASSED, Evaluation, Failure, Outcome, Program
-from engine.rules.model import Proposal, Target
+from engine.evaluate.devices import Devices, Job, OneDevice, first_done
+from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
+from engine.model import PASSED, Evaluation, Failure, Outcome, Program, Target
+from engine.rewrite.proposal import Proposal
 from engine.search.journal import Entry, Journal
-from engine.search.progress import JOURNAL, ON_DEVICE, SELECT, Budget, Progress
-from engine.source.edit import edit_program
-from engine.tune.describe import figures_of, of_code, of_launch
+from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
+from engine.tune.evaluated_point import EFFORT, WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
 from engine.tune.feasible import Feasible, fits
+from engine.tune.point_features import figures_of, of_code, of_launch
 from engine.tune.space import Point
 from engine.tune.strategy import Strategy, Trial
 from engine.tune.template import Template
-from engine.tune.tried import EFFORT, WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
 
 _CHECKED = 3  # points, the first ones evaluated, at which a template has to reproduce the original: by chance. Ours
 _MOST_AHEAD = 256  # compiled points that wait; each holds some tens of kilobytes
@@ -60,7 +62,7 @@ class Tuner:
         # Written once: for a rule's template that takes as long as reading the program.
         self.proposal_of: Callable[[Point], Proposal] = cache(template.proposal)
         self._build_s = 0.0
-        self._running: deque[Running] = deque()  # the oldest first
+        self._running: list[Running] = []  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
         self._seen: set[Point] = set()  # whose machine code the strategy was told of
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
@@ -127,28 +129,28 @@ class Tuner:
     def elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._begin
 
-    def run(self, budget: Budget) -> None:
+    def run(self, budget: Budget, devices: Devices | None = None) -> None:
         """Evaluate points until the budget is spent or none is left. An interrupt leaves everything booked.
 
         Raises RefusedError where the template does not reproduce the original at one of the first points.
         """
-        device = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        devices = devices or OneDevice(self._evaluator)
         try:
-            for wanted in self.steps(budget, device):
+            for wanted in self.steps(budget, devices):
                 begin = time.monotonic()
-                wait(wanted, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+                budget.wait(wanted, self.elapsed_s)
                 self.progress.spend("wait", time.monotonic() - begin)
         finally:
-            device.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for a point
+            devices.stop()  # an interrupt does not wait for a point
 
-    def steps(self, budget: Budget, device: Executor, idle: int | None = None) -> Iterator[Sequence[Future[Built]]]:
+    def steps(self, budget: Budget, devices: Devices, idle: int | None = None) -> Iterator[Sequence[Future[Built]]]:
         """As `run`, for who has something else to do meanwhile: gives the builds of which one is wanted before it can go on.
 
-        `device` evaluates one point at a time, and is free then. It ends as well where `idle` points were decided and not one of them
-        was new machine code.
+        Each of the `devices` evaluates one point at a time, and is free then. It ends as well where `idle` points were decided and not
+        one of them was new machine code.
         """
         try:
-            yield from self._steps(budget, idle, device)
+            yield from self._steps(budget, idle, devices)
         except OptimlError:
             # Who goes on without this template has the device to himself.
             wait([running.answer for running in self._running if not running.answer.cancel()])
@@ -160,10 +162,12 @@ class Tuner:
                 future.cancel()
             self._write()
 
-    def _steps(self, budget: Budget, idle: int | None, device: Executor) -> Iterator[Sequence[Future[Built]]]:
+    def _steps(self, budget: Budget, idle: int | None, devices: Devices) -> Iterator[Sequence[Future[Built]]]:
         # The next point is chosen beside an evaluation, which takes milliseconds among thousands of points, unless evaluations are
         # counted and each has to tell what it can.
         beside = budget.seconds is not None or not self.strategy.patient
+
+        most = on_devices(self._evaluator.signals.mode, devices.count, counted=not beside)
 
         def more() -> bool:
             return beside and not self._ended(budget, idle)
@@ -172,7 +176,7 @@ class Tuner:
             if not self._running and more():  # what the last choice left; the next one is made beside that
                 trial = self._for_device(self._there(self._chosen), self._chosen, more)
                 if trial is not None:
-                    self._evaluate(trial, device, 1)
+                    self._evaluate(trial, devices, 1)
             trials: Sequence[Trial] = ()
             if not (ended := self._ended(budget, idle)):
                 trials = self._choose(budget)
@@ -184,10 +188,10 @@ class Tuner:
             waits = trial is None
             trial = self._for_device(trial, trials, more)
             if trial is not None:
-                self._evaluate(trial, device, ON_DEVICE[self._evaluator.signals.mode] if beside else 1)
+                self._evaluate(trial, devices, most)
             elif waits and not self._running:
                 yield [self._pending[t.point] for t in trials if t.point in self._pending]
-            if waits or not beside:
+            if waits or (not beside and len(self._running) >= most):
                 self._complete()
             self._write()
 
@@ -214,7 +218,7 @@ class Tuner:
     def _ended(self, budget: Budget, idle: int | None) -> str:
         """Why no point more is to be tried, as far as is known; else ""."""
         if self._spent(budget):
-            return "the budget is spent"
+            return budget.ended_by
         if idle is not None and not self.evaluations and not self._running and self.progress.evaluated >= idle:
             return "the points compile to nothing new"
         return ""
@@ -269,8 +273,8 @@ class Tuner:
         mine = {self._pending[t.point]: t for t in trials if t.point in self._pending}
         first = next(iter(mine))
         if self._running:  # till the device is free, waiting costs nothing
-            either: list[Future[Any]] = [first, self._running[0].answer]
-            wait(either, timeout=budget.left_s(self.elapsed_s), return_when=FIRST_COMPLETED)
+            either: list[Future[Any]] = [first, *(running.answer for running in self._running)]
+            budget.wait(either, self.elapsed_s)
         if not first.done() and (patience := self._patience(mine[first].point, budget.left_s(self.elapsed_s))):
             begin = time.monotonic()
             wait([first], timeout=patience)
@@ -320,7 +324,7 @@ class Tuner:
         try:
             built = self._pending[trial.point].result()
         except NotBuilt as error:
-            self._book(trial, error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error))))
+            self._book(trial, unbuilt(error))
             return True
         except OptimlError as error:
             self._book(trial, Evaluation(Outcome.SCREENED_OUT, failure=Failure(error.what)))
@@ -331,28 +335,32 @@ class Tuner:
             return True
         return False
 
-    def _evaluate(self, trial: Trial, device: Executor, most: int) -> None:
-        """Have a compiled point evaluated, with so many on the device at most, unless one there turns out to be the same machine code."""
+    def _evaluate(self, trial: Trial, devices: Devices, most: int) -> None:
+        """Have a compiled point evaluated, with so many on the devices at most, unless one there turns out to be the same machine code."""
         built = self._pending[trial.point].result()
         while len(self._running) >= most or any(running.built.identity == built.identity for running in self._running):
             self._complete()
             if self._settled(trial):
                 return
         champion = self._champion
-        if trial.effort:
-            rival = champion if self._incumbent is not None and self._incumbent.point != trial.point else None
-            answer = device.submit(self._evaluator.retime, built, rival, trial.effort)
-        else:
-            answer = device.submit(self._evaluator.evaluate, built, champion, brief=True)
+        rival = champion
+        if trial.effort and (self._incumbent is None or self._incumbent.point == trial.point):
+            rival = None
+        answer = devices.submit(Job(built, rival, brief=not trial.effort, effort=trial.effort))
         self._running.append(Running(trial, built, champion, answer))
 
     def _complete(self) -> None:
-        """Book the point that is on the device, the oldest of several, when it has been evaluated."""
-        if self._running:
-            running = self._running.popleft()
+        """Book the point that has been evaluated, the oldest of several; waits for one."""
+        if not self._running:
+            return
+        running = first_done(self._running)
+        try:
             evaluation, against = running.answer.result()
-            beside = running.champion is self._champion  # else one is the best by now that it was not measured beside
-            self._book(running.trial, evaluation, running.built, against if beside else None, ran=True)
+        except NotBuilt as error:  # by the device, which adds what it needs
+            self._book(running.trial, unbuilt(error))
+            return
+        beside = running.champion is self._champion  # else one is the best by now that it was not measured beside
+        self._book(running.trial, evaluation, running.built, against if beside else None, ran=True)
 
     @property
     def _champion(self) -> Built | None:

@@ -10,9 +10,19 @@ class Defences:
     """What stands between a cheating candidate and acceptance. All are on, except where a test measures what one is worth."""
 
     screening: bool = True  # of a candidate's text (engine/verify/screen.py)
+    forms: bool = True  # the screening reads what compilers read, and no edit adds what they read differently; off: the plain text
     device_state: bool = True  # machine code may not bring device variables, which outlive a launch
+    clocks: bool = True  # machine code may not read a clock or wait where the original's does not
+    whole_build: bool = True  # nvcc builds what is to be suggested whole, where there is an nvcc
+    names: bool = True  # no other code of the include graph uses a name that an edit introduces
+    assumptions: bool = True  # no visible caller breaks what an edit takes for granted
     shapes: bool = True  # all check shapes; off: only the first
+    secret_sizes: bool = True  # check sizes drawn anew in each run around the named ones; off: only the named ones
     families: bool = True  # all families of inputs; off: only the declared one
+    nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
+    module_states: bool = (
+        True  # GPU: a new module for half of a confirmation's checks, thirty launches before the others
+    )
     fresh_inputs: bool = True  # other inputs for every check; off: the same ones every time
     poison: bool = True  # outputs are spoiled before each run; off: what the last run left stays
     guard_zones: bool = True  # what lies beyond each buffer is looked at
@@ -26,6 +36,7 @@ class Defences:
     sanitizers: bool = True  # GPU: compute-sanitizer on what is to be suggested
     thread_orders: bool = True  # CPU: several orders of threads and blocks
     access_checks: bool = True  # CPU: what the checks of each access found
+    object_checks: bool = True  # CPU: what the compiled object defines, imports and accesses without the checks
     races: bool = True  # CPU: ThreadSanitizer on what is to be suggested
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from engine.source.items import Item, Token
-from engine.spec.model import KernelSpec
+from engine.cuda.items import Item, Token
+from engine.spec.kernel_spec import KernelSpec
 
 _INTEGERS = frozenset(
     {"int", "unsigned", "long", "short", "size_t", "dim3", "auto", "const", "constexpr", "static", "std", "::",

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from engine.spec.data import families_for
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from engine.verify.defences import ALL, Defences
 
 

@@ -14,28 +14,32 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from engine.cuda.constants import words
+from engine.cuda.items import Item, Token, directive_parts, items_of
+from engine.cuda.parse import parse
+from engine.cuda.phases import NVCC, Form, Reading, as_it_stands, form_of, forms_of
 from engine.errors import OptimlError
 from engine.model import Program
-from engine.source.constants import words
-from engine.source.items import Item, Token, directive_parts, items_of
-from engine.source.parse import parse
-from engine.spec.model import KernelSpec
-from engine.spec.read import specs_in
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.reader import specs_in
 from engine.spec.tables import split_kernel, tables_of
+from engine.verify.compiler_names import COMPILER_MACROS, names_by_compiler
+from engine.verify.defences import ALL, Defences
 from engine.verify.launched import counts, uninstantiated, unlaunched
+from engine.verify.lexical import added_attribute, added_string, added_talk, odd_form
 
+_BY_COMPILER = "depends on how it is compiled, so that what is checked need not be what the user builds"
 # Names that a candidate may not bring in, each with what they would allow. The original may have them.
 _FORBIDDEN: tuple[tuple[str, str], ...] = (
     (r"asm|__asm__|__asm", "uses inline assembly, which cannot be screened"),
-    (r"clock|clock64|__globaltimer\w*|globaltimer\w*|__nanosleep", "looks at the clock or waits"),
     (r"printf|vprintf|puts", "prints"),
     (r"__trap|__brkpt|abort|exit|__prof_trigger", "stops the whole launch"),
     (r"malloc|free|new|delete|alloca|__nv_aligned_device_malloc", "takes memory from the device's heap"),
     (r"cuda[A-Z]\w+|cu(?:Launch|Mem|Ctx|Stream|Event|Graph|Module)\w*", "calls the CUDA runtime from device code"),
     (r"__nvvm_\w+|__builtin_\w+|__nv_\w+|__pm\d|__isShared|__isGlobal", "calls a compiler's internals"),
-    (r"__CUDACC\w*|__CUDA_ARCH\w*|__NVCC__|__CUDA_\w*VER\w*|NDEBUG|__GNUC__|__clang__|__MSC_VER|__cplusplus|__DATE__|__TIME__|"
-     r"__TIMESTAMP__|__FILE__|__LINE__|__COUNTER__|__has_include\w*|_Pragma|__func__|__FUNCTION__|__PRETTY_FUNCTION__",
-     "depends on how it is compiled, so that what is checked need not be what the user builds"),
+    (rf"{COMPILER_MACROS}|__DATE__|__TIME__|__TIMESTAMP__|__FILE__|__LINE__|__COUNTER__|__has_include\w*|_Pragma|__func__|"
+     r"__FUNCTION__|__PRETTY_FUNCTION__",
+     _BY_COMPILER),
     (r"(?i:\w*optiml\w*)", "names this tool"),
     (r"__managed__", "keeps memory that outlives a launch"),
     (r"reinterpret_pointer\w*|__cvta_\w+|__stwt|__ldcv", "goes around the caches or the address spaces"),
@@ -49,20 +53,11 @@ _HEADERS = re.compile(
     r"cub/[\w/]+\.cuh|mma\.h|math_constants\.h|vector_types\.h|cuda/(?:std/\w+|pipeline|barrier))>\Z"
 )
 _DEVICE = frozenset({"__global__", "__device__"})
-_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|(//[^\n]*|/\*.*?\*/)', re.S)
-_LAUNCH = re.compile(r"//\s*optiml:\s*(?:(?:launch|chain)\b|\{)")
-_LONG_COMMENT = 300
 _OTHERS = "code beside the kernel and its launch uses"
-_TALK = re.compile(
-    r"https?:|www\.|@\w|<!--|</?[a-z]+[ >]|!\[|\]\(|\b(?:approve\w*|reviewers?|lgtm|merge|ignore\s+(?:all|any|the|previous|above)|"
-    r"previous\s+instructions?|system\s+prompt|instructions?|assistant|language\s+model|already\s+verified|trust(?:ed)?|"
-    r"do\s+not\s+(?:check|verify|test|review)|skip\s+(?:the\s+)?(?:check|test|verif\w*)|\w+:\s*(?:noqa|nolint))\b",
-    re.I,
-)  # fmt: skip
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx", ".inl")
 
 
-def screen(original: Program, candidate: Program, spec: KernelSpec) -> str | None:
+def screen(original: Program, candidate: Program, spec: KernelSpec, defences: Defences = ALL) -> str | None:
     """Why a candidate is refused for its text alone, in one sentence; None where nothing speaks against it.
 
     Allowed are changes of the spec's kernels and of what only they use, new device functions, types and constants, and the
@@ -74,7 +69,7 @@ def screen(original: Program, candidate: Program, spec: KernelSpec) -> str | Non
         for path in sorted(candidate.files):
             before, after = original.files[path], candidate.files[path]
             if before != after:
-                reason = _file(path, before.decode(), after.decode(), original, spec)
+                reason = _file(path, before.decode(), after.decode(), original, spec, defences)
                 if reason:
                     return reason if path == original.kernel_file else f"{path}: {reason}"
     except UnicodeDecodeError:
@@ -82,7 +77,9 @@ def screen(original: Program, candidate: Program, spec: KernelSpec) -> str | Non
     return _signature(original, candidate, spec) or _spec(original, candidate)
 
 
-def _file(path: str, before: str, after: str, original: Program, spec: KernelSpec) -> str | None:
+def _file(
+    path: str, before: str, after: str, original: Program, spec: KernelSpec, defences: Defences
+) -> str | None:  # fmt: skip
     if path.endswith(".toml"):
         try:
             same = _without_launch(tomllib.loads(before)) == _without_launch(tomllib.loads(after))
@@ -91,7 +88,14 @@ def _file(path: str, before: str, after: str, original: Program, spec: KernelSpe
         return None if same else "changes the kernel spec beyond its launch"
     if not path.endswith(_SOURCES):
         return "changes a file that is neither source nor spec"
-    return _comments(before, after) or _Items(before, after, original, spec).reason()
+    if defences.forms and (reason := odd_form(before, after)):
+        return reason
+    # What two compilers read differently already in the original is screened as each of them reads it.
+    for reading, old, new in forms_of(before, after) if defences.forms else as_it_stands(before, after):
+        reason = added_talk(old, new) or added_attribute(old, new)
+        if reason := reason or _Items(old, new, original, spec, reading).reason() or added_string(old, new):
+            return reason
+    return None
 
 
 def _without_launch(value: Any) -> Any:
@@ -134,32 +138,22 @@ def _signature(original: Program, candidate: Program, spec: KernelSpec) -> str |
     return None
 
 
-def _comments(before: str, after: str) -> str | None:
-    def of(text: str) -> Counter[str]:
-        return Counter(" ".join(m[1].split()) for m in _COMMENT.finditer(text) if m[1])
-
-    for comment in of(after) - of(before):
-        # What a spec says is compared as one, but its lines may hold a comment, or declare a template, which is no part of it.
-        if _TALK.search(comment) or (len(comment) > _LONG_COMMENT and not _LAUNCH.match(comment)):
-            return "adds a comment that speaks to a reader or a tool rather than about the code"
-    return None
-
-
 class _Items:
     """One file's items before and after."""
 
-    def __init__(self, before: str, after: str, original: Program, spec: KernelSpec) -> None:
-        self.old, self.new = items_of(before), items_of(after)
+    def __init__(self, before: Form, after: Form, original: Program, spec: KernelSpec, reading: Reading) -> None:
+        self.old, self.new = items_of(before.code), items_of(after.code)
         self.names = {t.text for item in self.old for t in _flat(item.tokens)}
         self.kernels = kernels = {step.kernel.rpartition("::")[2] for step in spec.steps}
         self.known = {name for item in self.old for name in item.defines}
         self.ours = _reachable(self.old, kernels)
-        everything = [
-            item
+        texts = [
+            form_of(data.decode("utf-8", "replace"), reading).code
             for path, data in original.files.items()
             if not path.endswith(".toml")
-            for item in items_of(data.decode("utf-8", "replace"))
         ]
+        everything = [item for text in texts for item in items_of(text)]
+        self.by_compiler = names_by_compiler(texts, kernels)
         others = [
             item
             for item in everything
@@ -177,7 +171,10 @@ class _Items:
             reason = self._added_names(item)
             if reason:
                 return reason
-        return self._directives() or self._outside()
+        added = _used(self.new, _reachable(self.new, self.kernels)) - _used(self.old, self.ours)
+        if odd := sorted(added & self.by_compiler):
+            return f"{_BY_COMPILER} ('{odd[0][:60]}')"
+        return self._directives() or self.outside()
 
     # ---- names and directives that come in
 
@@ -236,7 +233,7 @@ class _Items:
 
     # ---- what stands outside of our device functions
 
-    def _outside(self) -> str | None:
+    def outside(self) -> str | None:
         before, after = list(self._fixed(self.old)), list(self._fixed(self.new))
         if before == after:
             return None
@@ -375,6 +372,11 @@ def _keeps(tokens: Sequence[Token]) -> bool:
     return False
 
 
+def _used(items: Sequence[Item], functions: set[str]) -> set[str]:
+    """The names in the bodies of these functions."""
+    return {t.text for item in items if set(item.defines) & functions for t in _flat(item.tokens) if t.kind == "name"}
+
+
 def _reachable(items: Sequence[Item], kernels: set[str]) -> set[str]:
     """Names of device functions that the kernels use, directly or not; the kernels among them."""
     uses: dict[str, set[str]] = {}
@@ -411,3 +413,12 @@ def _meant(used: set[str], items: Sequence[Item]) -> set[str]:
             found.add(name)
             waiting += made_of.get(name, ())
     return found
+
+
+def host_difference(before: str, after: str, original: Program, spec: KernelSpec) -> str | None:
+    """Why two texts differ beside the spec's kernels, what they alone use, and their launches; None where they do not.
+
+    For texts after preprocessing, where macros and conditions are gone. `original` is the program before it.
+    """
+    old, new = form_of(before, NVCC), form_of(after, NVCC)
+    return None if old.code == new.code else _Items(old, new, original, spec, NVCC).outside()

@@ -13,7 +13,7 @@ import re
 import struct
 
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from action.api import ApiError, RestReader
+from action.api import ApiError, Pull, RestReader
 
 Answer = tuple[int, dict[str, str], Any]
 
@@ -72,6 +72,30 @@ def test_a_role(server: Server) -> None:
     assert reader(server).role("stranger") == "none"
 
 
+def test_a_custom_role_counts_as_the_base_permission_it_has(server: Server) -> None:
+    server.answers = [(200, {}, {"permission": "write", "role_name": "kernel-owners"})]
+    assert reader(server).role("ann") == "write"
+    server.answers = [(200, {}, {"permission": "superuser", "role_name": "odd"})]
+    assert reader(server).role("ann") == "none"
+
+
+def test_when_a_branch_last_moved_is_read_from_its_own_activity(server: Server) -> None:
+    pull = Pull(7, "a" * 40, "b" * 40, False, False, True, "2025-01-01T13:00:00Z", "o/r", "feature/é")
+    moved = {"after": "b" * 40, "timestamp": "2025-01-01T10:00:00Z"}
+    server.answers = [(200, {}, [moved, {"after": "c" * 40, "timestamp": "2025-01-01T09:00:00Z"}])]
+    assert reader(server).moved_at(pull) == "2025-01-01T10:00:00Z"
+    assert server.asked[0][0] == "/repos/o/r/activity?ref=refs%2Fheads%2Ffeature%2F%C3%A9&per_page=30"
+
+
+@pytest.mark.parametrize(
+    "answer", [(404, {}, {}), (403, {}, {}), (200, {}, []), (200, {}, [{"after": "d" * 40}]), (200, {}, {"x": 1})]
+)
+def test_without_an_activity_of_this_head_the_repository_s_last_push_counts(server: Server, answer: Answer) -> None:
+    pull = Pull(7, "a" * 40, "b" * 40, False, False, True, "2025-01-01T13:00:00Z", "o/r", "main")
+    server.answers = [answer]
+    assert reader(server).moved_at(pull) == "2025-01-01T13:00:00Z"
+
+
 def test_a_file(server: Server) -> None:
     content = base64.encodebytes(b"paths: [a.cu]\n").decode()
     server.answers = [(200, {}, {"type": "file", "encoding": "base64", "content": content})]
@@ -98,6 +122,7 @@ def test_all_pages(server: Server) -> None:
         ((429, {"Retry-After": "3"}, {}), 3.0),
         ((403, {"Retry-After": "7"}, {}), 7.0),
         ((403, {"X-RateLimit-Remaining": "0"}, {}), 1.0),
+        ((403, {}, {"message": "You have exceeded a secondary rate limit. Please wait."}), 1.0),
         ((0, {}, {}), 1.0),
         ((200, {}, b"no json"), 1.0),
     ],

@@ -9,13 +9,13 @@ from action.api import RestReader
 from action.gate import decide
 from bot.bundle import Bundle, Comparison, Looked, read_bundle, write_bundle
 from bot.changes import find_changes
-from bot.client import Client
-from bot.git import Repository
+from bot.clone import Repository
 from bot.github import GitHub
+from bot.http_client import Client
 from bot.publish import Target, publish, start
 from bot.review import Settings
+from engine.cuda.patch import make_patch
 from engine.model import Program
-from engine.source.patch import make_patch
 from tests.bot.make import measurement, result
 from tests.bot.repo import Repo
 from tests.bot.server.schema import validator

@@ -11,11 +11,11 @@ import pytest
 from action.api import ApiError, Pull
 from action.gate import decide
 from action.request import Request, read_request
-from engine.config_text import ConfigError
 from engine.errors import UsageError
+from engine.settings.config_text import ConfigError
 
 BASE, HEAD = "a" * 40, "b" * 40
-PULL = Pull(7, BASE, HEAD, False, False, True, "2025-01-01T10:00:00Z")
+PULL = Pull(7, BASE, HEAD, False, False, True, "2025-01-01T10:00:00Z", "o/r", "topic")
 
 
 @dataclass
@@ -27,6 +27,10 @@ class Known:
     files: dict[str, bytes] = field(default_factory=dict)
     paths: list[str] = field(default_factory=lambda: ["src/k.cu", "README.md"])
     asked: set[str] = field(default_factory=set)
+    branch_moved: str = ""
+
+    def moved_at(self, pull: Pull) -> str:
+        return self.branch_moved or pull.pushed_at
 
     def pull(self, number: int) -> Pull:
         assert number == self.now.number
@@ -124,11 +128,12 @@ ASKED = Request(7, BASE, HEAD, False, comment=5, by="ann", by_id=12)
         ("/optiml check", replace(ASKED, command="check")),
         ("/optiml apply", replace(ASKED, command="apply", number=1)),
         ("/optiml apply all", replace(ASKED, command="apply")),
+        ("/optiml pr 2", replace(ASKED, command="pr", number=2)),
         ("/optiml explain 3", replace(ASKED, command="explain", number=3)),
         ("/optiml status", replace(ASKED, command="status")),
         ("/optiml cancel", replace(ASKED, command="cancel")),
         ("/optiml help", replace(ASKED, command="help")),
-        ("/optiml dance", replace(ASKED, command="help", reason="there is no such command")),
+        ("/optiml dance", replace(ASKED, command="help", reason="unknown command")),
     ],
 )
 def test_a_command_is_carried_out(body: str, expected: Request) -> None:
@@ -158,12 +163,12 @@ def test_what_is_no_command_of_somebody_who_may_does_nothing(body: str, login: s
 
 
 @pytest.mark.parametrize("made", ["2025-01-01T10:00:00Z", "2024-12-31T10:00:00Z", "yesterday"])
-@pytest.mark.parametrize("command", ["optimize", "check", "apply 1"])
+@pytest.mark.parametrize("command", ["optimize", "check", "apply 1", "pr 1"])
 def test_a_push_with_or_after_the_comment_is_told_and_nothing_else_is_done(command: str, made: str) -> None:
     request = decide("issue_comment", comment_event(f"/optiml {command}", created_at=made), Known()).request
     assert request is not None
     assert not request.searches
-    assert "push after the comment" in request.reason
+    assert "newer commit than the comment" in request.reason
     assert decide("issue_comment", comment_event("/optiml status", created_at=made), Known()).request
 
 
@@ -191,7 +196,8 @@ def test_the_settings_say_who_may_ask() -> None:
 def test_the_settings_say_who_may_apply() -> None:
     for role, told in (("maintain", False), ("write", True)):
         known = Known(files={".optiml.yml": f"permissions: {{commands: read, apply: {role}}}\n".encode()})
-        assert (decide("issue_comment", comment_event("/optiml apply"), known).request is not None) == told
+        for command in ("apply", "pr"):
+            assert (decide("issue_comment", comment_event(f"/optiml {command}"), known).request is not None) == told
         assert decide("issue_comment", comment_event("/optiml explain"), known).request
 
 
@@ -265,3 +271,31 @@ def test_what_is_no_request_is_refused(data: str) -> None:
 
 def test_the_fixture_is_right() -> None:
     assert read_request(json.dumps(GOOD)) == replace(Request(7, BASE, HEAD, False))
+
+
+def test_a_push_to_another_branch_refuses_no_command() -> None:
+    late = replace(PULL, pushed_at="2025-01-01T12:30:00Z")
+    decision = decide(
+        "issue_comment", comment_event("/optiml optimize"), Known(now=late, branch_moved="2025-01-01T10:00:00Z")
+    )
+    assert decision.request is not None
+    assert decision.request.searches
+    decision = decide(
+        "issue_comment", comment_event("/optiml optimize"), Known(now=late, branch_moved="2025-01-01T12:15:00Z")
+    )
+    assert decision.request is not None
+    assert "newer commit than the comment" in decision.request.reason
+
+
+def test_a_merge_group_gets_a_check_and_no_search() -> None:
+    group = {"head_sha": HEAD, "base_sha": BASE, "head_ref": "refs/heads/gh-readonly-queue/main/pr-7-x"}
+    decision = decide("merge_group", {"action": "checks_requested", "merge_group": group}, Known())
+    assert decision.request == Request(0, BASE, HEAD, False, command="queue")
+    assert (decision.request.searches, decision.request.job) == (False, "review")
+    assert read_request(decision.request.to_json()) == decision.request
+    assert decide("merge_group", {"action": "destroyed", "merge_group": group}, Known()).request is None
+    for wrong in ({}, group | {"head_sha": "main"}, group | {"base_sha": None}):
+        with pytest.raises(ApiError):
+            decide("merge_group", {"action": "checks_requested", "merge_group": wrong}, Known())
+    with pytest.raises(UsageError):  # a search is of a pull request
+        read_request(replace(decision.request, command="optimize").to_json())

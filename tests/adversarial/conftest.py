@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from engine.cpu.toolchain import find_toolchain
-from engine.machine import Machine, make_machine
 from engine.model import Binary
 from engine.predict.predictor import Predictor
-from engine.sandbox import available
+from engine.process.sandbox import available
+from engine.run.machine import Machine, make_machine
 from tests.runtime import prepare_runtime
 
 
@@ -24,7 +24,7 @@ def cpu() -> Iterator[Machine]:
     if find_toolchain() is None:
         pytest.skip("no C++ compiler here")
     prepare_runtime()
-    machine = make_machine(device="cpu")
+    machine = make_machine(device="cpu", jobs=1)  # tests run beside each other on the other cores
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Predictor, "code", _when_it_is_asked_for(Predictor.code))
         yield machine

@@ -12,7 +12,7 @@ from engine.evaluate.build import Builder
 from engine.evaluate.gpu import GpuEvaluator
 from engine.gpu.monitor import Snapshot
 from engine.gpu.runner import GpuRunner, Timing
-from engine.spec.model import Case, KernelSpec
+from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.defences import ALL, Defences
 
 

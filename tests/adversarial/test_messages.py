@@ -11,15 +11,15 @@ import pytest
 from bot.bundle import read_bundle, write_bundle
 from bot.render import check_annotations, review_body, summary_body
 from bot.review import Settings, make_review
+from engine.compile.built import NotBuilt
 from engine.compile.compiler import Translation
 from engine.compile.nvrtc import NvrtcCompiler
+from engine.cuda.load import load_program
 from engine.errors import CompileError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import NotBuilt
 from engine.predict.targets import target_for
-from engine.sandbox import available, sandbox
+from engine.process.sandbox import available, sandbox
 from engine.search.journal import Entry, Journal
-from engine.source.load import load_program
 from engine.spec.find import find_spec
 from tests.bot.make import HEAD, bundle, looked
 from tests.faults.scripted import TEXT, kernel

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from engine.machine import Machine, make_machine
 from engine.model import PASSED
+from engine.run.machine import Machine, make_machine
 from engine.selftest.cases import SelfCase, load_cases, original_text, originals
-from engine.selftest.run import Verdict, run_cases
+from engine.selftest.runner import Verdict, run_cases
 from engine.verify.defences import ALL
+
+pytestmark = pytest.mark.slow
 
 ATTACKS, HONEST = load_cases("attacks"), load_cases("honest")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bot.bundle import Bundle, Comparison, Looked
-from bot.changes import ChangedKernel, Skipped
+from bot.changed import ChangedKernel, Skipped
 from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Resources
-from engine.result import Best, OptimizationResult, Step
+from engine.run.result import Best, OptimizationResult, Step
 
 HEAD, BASE = "a" * 40, "b" * 40
 

@@ -15,17 +15,17 @@ import pytest
 from bot.answer import answer
 from bot.apply import Person, Said
 from bot.bundle import FILE, Bundle
-from bot.client import Client
-from bot.commands import HELP, Apply, Cancel, Command, Explain, Help, Status
-from bot.dry import DryCode, DryForge
+from bot.commands import HELP, Apply, Cancel, Command, Explain, Help, Pr, Status
+from bot.dry_run import DryCode, DryForge
 from bot.errors import ForgeError
 from bot.github import GitHub
 from bot.github_code import GitHubCode
+from bot.http_client import Client
 from bot.marker import STATUS_MARKER, RunMark, read_run_line, run_line
 from bot.publish import Target, publish, start
 from bot.review import Settings
+from engine.cuda.patch import make_patch
 from engine.model import Program
-from engine.source.patch import make_patch
 from tests.bot.make import looked
 from tests.bot.repo import Repo
 from tests.bot.server.schema import validator
@@ -64,11 +64,11 @@ class Scene:
     def file(self, path: str, branch: str = "topic") -> str:
         return self.repo.git("show", f"refs/heads/{branch}:{path}") + "\n"
 
-    def store(self, bundle: Bundle | bytes, name: str = FILE, *, expired: bool = False) -> None:
+    def store(self, bundle: Bundle | bytes, name: str = FILE, *, expired: bool = False, run: int = RUN) -> None:
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, bundle if isinstance(bundle, bytes) else bundle.to_json())
-        self.server.artifacts[5] = (RUN, "optiml-bundle", data.getvalue(), expired)
+        self.server.artifacts[run] = (run, "optiml-bundle", data.getvalue(), expired)
 
 
 def patch(path: str, old: str, new: str) -> str:
@@ -121,6 +121,23 @@ def test_apply_commits_the_suggestion_to_the_head_branch_with_the_person_that_as
     assert scene.tip()[:12] in text
 
 
+def test_apply_takes_the_newest_review_of_the_commit_that_suggests_something(scene: Scene) -> None:
+    newer = Bundle(
+        scene.head, scene.bundle.base, (looked(4.0, kernel="one", patch=patch("src/a.cu", TEXT, changed(40))),)
+    )
+    forge = GitHub(HERE, scene.client())
+    scene.server.runs[56] = {"path": ".github/workflows/optiml.yml", "status": "completed"}
+    assert publish(newer, forge, Target(7, scene.head, "", 56, comment=5), Settings(run=56)).ending == "posted"
+    scene.store(newer, run=56)
+    compared = Bundle(scene.head, scene.bundle.base, (looked(None, kernel="one", against=0.5),))
+    assert (
+        publish(compared, forge, Target(7, scene.head, "", 57, comment=6, searched=False), Settings(run=57)).ending
+        == "posted"
+    )
+    assert scene.ask(Apply(1)).done
+    assert scene.file("src/a.cu") == changed(40)
+
+
 def test_all_of_them_are_one_commit(scene: Scene) -> None:
     assert scene.ask(Apply(None)).done
     assert scene.file("src/a.cu") == changed(10).replace("line 40;", "fast 40;")
@@ -147,7 +164,7 @@ def test_a_head_that_moved_gets_no_commit(scene: Scene) -> None:
     scene.server.head = scene.repo.commit({"src/b.cu": "other\n"})
     assert not scene.ask(Apply(1)).done
     assert scene.tip() == scene.server.head
-    assert "pushed meanwhile" in scene.answers()[0]
+    assert "has a newer commit" in scene.answers()[0]
 
 
 def test_a_push_in_the_last_moment_is_not_lost(scene: Scene) -> None:
@@ -161,7 +178,7 @@ def test_a_push_in_the_last_moment_is_not_lost(scene: Scene) -> None:
     scene.server.before = meanwhile
     assert not scene.ask(Apply(1)).done
     assert [scene.tip()] == pushed
-    assert "moved meanwhile" in scene.answers()[0]
+    assert "has a newer commit" in scene.answers()[0]
 
 
 def test_a_fork_gets_a_pull_request_and_the_repository_no_branch(scene: Scene) -> None:
@@ -181,7 +198,7 @@ def test_where_the_token_may_not_write_it_says_so(scene: Scene) -> None:
     assert "contents: write" in scene.answers()[0]
     scene.server.head_repository = FORK
     assert not scene.ask(Apply(1), comment=901).done
-    assert "may not write to `stranger/Hello-World`" in scene.answers()[1]
+    assert "may not write to the fork `stranger/Hello-World`" in scene.answers()[1]
     assert scene.server.opened == []
 
 
@@ -208,7 +225,7 @@ def test_an_artifact_with_another_patch_than_the_review_shows_is_not_taken(scene
     scene.store(swapped(scene, patch("src/a.cu", TEXT, TEXT.replace("line 3;", "evil 3;"))))
     assert not scene.ask(Apply(1)).done
     assert scene.tip() == scene.head
-    assert "not hold the patch" in scene.answers()[0]
+    assert "not contain the patch" in scene.answers()[0]
 
 
 WORKFLOW = ".github/workflows/x.yml"
@@ -224,11 +241,11 @@ MODE = "diff --git a/src/a.cu b/src/a.cu\nold mode 100644\nnew mode 100755\n"
         (patch("run.sh", "x\n", "y\n"), ("run.sh",), "files that are not"),
         (patch("../a.cu", TEXT, changed(10)), ("../a.cu",), "files that are not"),
         (patch("src/a.cu", TEXT.replace("line 9;", "was 9;"), changed(10)), ("src/a.cu",), "another version"),
-        (patch("src/c.cu", TEXT, changed(10)), ("src/c.cu",), "no regular file"),
+        (patch("src/c.cu", TEXT, changed(10)), ("src/c.cu",), "not a regular file"),
         (NEW_FILE, ("src/n.cu",), "more than change lines"),
-        (MODE, ("src/a.cu",), "few files|more than change|cannot be read"),
+        (MODE, ("src/a.cu",), "1 to 20 files|more than change|cannot be read"),
         ("--- a/src/a.cu\n+++ b/src/a.cu\n@@ -1,99999 +1 @@\n-x\n+y\n", ("src/a.cu",), "cannot be read|another version"),
-        ("no patch at all", ("src/a.cu",), "few files|cannot be read"),
+        ("no patch at all", ("src/a.cu",), "1 to 20 files|cannot be read"),
     ],
 )  # fmt: skip
 def test_a_hostile_patch_is_not_committed_even_where_the_review_shows_it(
@@ -252,7 +269,7 @@ def test_an_artifact_that_is_none_is_said_and_nothing_is_done(scene: Scene, how:
     elif how == "none":
         scene.server.artifacts.clear()
     elif how == "no zip":
-        scene.server.artifacts[5] = (RUN, "optiml-bundle", b"PK nonsense", False)
+        scene.server.artifacts[RUN] = (RUN, "optiml-bundle", b"PK nonsense", False)
     elif how == "other file":
         scene.store(scene.bundle, "../bundle.json")
     elif how == "no bundle":
@@ -270,7 +287,7 @@ def test_a_review_by_somebody_else_names_no_run(scene: Scene) -> None:
     for review in scene.server.reviews.values():
         review["user"]["login"] = "mallory"
     assert not scene.ask(Apply(1)).done
-    assert "no review of this commit" in scene.answers()[0]
+    assert "No review of this commit" in scene.answers()[0]
 
 
 FAULTS = [
@@ -301,7 +318,7 @@ def test_what_lasts_is_said_once(scene: Scene) -> None:
         scene.ask(Apply(1))
     assert scene.tip() == scene.head
     (text,) = scene.answers()
-    assert "could not be done" in text
+    assert "The command failed" in text
 
 
 def test_a_dry_run_of_apply_prints_the_commit_and_makes_none(scene: Scene) -> None:
@@ -317,6 +334,121 @@ def test_a_dry_run_of_apply_prints_the_commit_and_makes_none(scene: Scene) -> No
     assert "would add a comment" in text
 
 
+# ---- pr
+
+
+def test_pr_opens_a_pull_request_against_the_head_branch(scene: Scene) -> None:
+    assert scene.ask(Pr(2)).done
+    assert scene.tip() == scene.head
+    (pull,) = scene.server.opened
+    branch = pull["head"]["ref"]
+    assert (pull["_where"], pull["base"]["ref"]) == (HERE, "topic")
+    assert branch.startswith("optiml/two-")
+    assert scene.file("src/a.cu", branch) == changed(40)
+    assert scene.repo.git("rev-parse", f"{branch}^") == scene.head
+    assert "Co-authored-by: ann" in scene.repo.git("log", "-1", "--format=%B", branch)
+    assert pull["title"] == "Speed up two: 2.00× faster (95 % interval 1.96 to 2.04)"
+    assert pull["body"].startswith("<!-- optiml:pull kernel=")
+    for part in ("review of #7", "12 candidates in", "racecheck"):
+        assert part in pull["body"], part
+    assert "/optiml" not in pull["body"]
+    assert f"opened {pull['html_url']} against `topic`" in scene.answers()[0]
+
+
+def test_all_of_them_are_one_pull_request_for_each_kernel(scene: Scene) -> None:
+    assert scene.ask(Pr(None)).done
+    assert [scene.repo.git("diff", "--name-only", scene.head, p["head"]["ref"]) for p in scene.server.opened] == [
+        "src/a.cu", "src/a.cu", "src/b.cu",
+    ]  # fmt: skip
+    assert len(scene.answers()[0].splitlines()) == 4
+
+
+def test_one_kernel_and_head_never_has_two_pull_requests(scene: Scene) -> None:
+    assert scene.ask(Pr(1)).done
+    (pull,) = scene.server.opened
+    assert scene.ask(Pr(1), comment=901).done
+    assert scene.server.opened == [pull]
+    assert f"{pull['html_url']} is open already" in scene.answers()[1]
+    pull["state"] = "closed"
+    assert not scene.ask(Pr(1), comment=902).done
+    assert scene.server.opened == [pull]
+    assert "is closed; reopen it" in scene.answers()[2]
+
+
+def test_a_job_that_died_behind_the_branch_goes_on_with_it(scene: Scene) -> None:
+    assert scene.ask(Pr(1)).done
+    branch = scene.server.opened.pop()["head"]["ref"]
+    tip = scene.tip(branch)
+    # The same files in a commit of another second.
+    scene.repo.git(
+        "update-ref",
+        f"refs/heads/{branch}",
+        scene.repo.git("commit-tree", "-p", scene.head, "-m", "x", f"{tip}^{{tree}}"),
+    )
+    assert scene.ask(Pr(1), comment=901).done
+    assert [p["head"]["ref"] for p in scene.server.opened] == [branch]
+
+
+def test_a_branch_of_that_name_with_other_content_is_not_taken(scene: Scene) -> None:
+    assert scene.ask(Pr(1)).done
+    branch = scene.server.opened.pop()["head"]["ref"]
+    scene.repo.git("checkout", "-q", branch)
+    scene.repo.commit({"run.sh": "evil\n"})
+    assert not scene.ask(Pr(1), comment=901).done
+    assert scene.server.opened == []
+    assert "exists with other content" in scene.answers()[1]
+
+
+@pytest.mark.parametrize("fault", ["moved", "closed", "gone", "hostile"])
+def test_what_apply_refuses_opens_no_pull_request(scene: Scene, fault: str) -> None:
+    if fault == "moved":
+        scene.repo.git("checkout", "-q", "topic")
+        scene.server.head = scene.repo.commit({"src/b.cu": "other\n"})
+    elif fault == "closed":
+        scene.server.state = "closed"
+    elif fault == "gone":
+        scene.server.artifacts.clear()
+    else:
+        scene.store(swapped(scene, patch("src/a.cu", TEXT, TEXT.replace("line 3;", "evil 3;"))))
+    assert not scene.ask(Pr(1)).done
+    assert scene.server.opened == []
+    assert scene.repo.git("branch", "--list", "optiml/*") == ""
+    assert len(scene.answers()) == 1
+
+
+def test_a_patch_that_the_screen_refuses_opens_no_pull_request(scene: Scene) -> None:
+    evil = swapped(scene, patch("run.sh", "x\n", "y\n"), files=("run.sh",))
+    scene.server.reviews.clear()
+    publish(evil, GitHub(HERE, scene.client()), Target(7, scene.head, "", RUN), Settings(run=RUN))
+    scene.store(evil)
+    assert not scene.ask(Pr(1)).done
+    assert scene.server.opened == []
+    assert "files that are not" in scene.answers()[0]
+
+
+def test_the_pull_request_of_a_fork_s_head_is_the_fork_s_or_one_answer(scene: Scene) -> None:
+    scene.server.head_repository = FORK
+    scene.server.closed = {FORK}
+    assert not scene.ask(Pr(None)).done
+    (text,) = scene.answers()
+    assert "may not write to the fork `stranger/Hello-World`" in text
+    assert not any(path.startswith(f"/repos/{HERE}/git") for _, path, _ in scene.server.received)
+    scene.server.closed = set()
+    assert scene.ask(Pr(1), comment=901).done
+    (pull,) = scene.server.opened
+    assert (pull["_where"], pull["base"]["ref"]) == (FORK, "topic")
+    assert "review of octocat/Hello-World#7" in pull["body"]
+
+
+def test_a_token_that_may_push_but_open_nothing_says_what_to_allow(scene: Scene) -> None:
+    scene.server.faults = [Fault("POST", "/pulls$", "403")]
+    assert not scene.ask(Pr(1)).done
+    assert "Allow GitHub Actions to create pull requests" in scene.answers()[0]
+    scene.server.faults = []
+    assert scene.ask(Pr(1), comment=901).done
+    assert len(scene.server.opened) == 1
+
+
 # ---- explain, status, cancel, help
 
 
@@ -327,7 +459,7 @@ def test_explain_shows_the_evidence_and_the_patch(scene: Scene) -> None:
     assert "### 1." not in text
     for part in (
         "Profiler, before",
-        "12 candidates tried",
+        "12 candidates in",
         "fast 40;",
         "Spec: from the base",
         "racecheck",
@@ -341,7 +473,7 @@ def test_explain_shows_the_evidence_and_the_patch(scene: Scene) -> None:
 def test_status_points_to_the_one_status_comment(scene: Scene) -> None:
     assert scene.ask(Status()).done
     (text,) = scene.answers()
-    assert "has ended (neutral)" in text
+    assert "ended (neutral)" in text
     assert "3 kernels could be faster" in text
     (status,) = [c for c in scene.server.comments.values() if c["body"].startswith(STATUS_MARKER)]
     assert f"[status comment]({status['html_url']})" in text

@@ -16,7 +16,7 @@ from bot.errors import BundleError
 from bot.render import status_body, summary_body
 from bot.review import Settings, make_review
 from engine.model import CaseTiming
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from tests.bot.make import bundle, looked
 
 GPU = "NVIDIA H200 measured"
@@ -125,7 +125,7 @@ def test_the_status_names_what_drifted_and_does_not_call_it_a_regression() -> No
     assert "`scale` in `src/a.cu`: 1.13× the time measured at dddddddddddd, in another run" in text
     assert "Slower than the base" not in summary_body(review)
     slower = replace(looked(None, against=0.5), history=History("d" * 40, 2.0, True))
-    assert "once was" not in summary_body(make_review(bundle(slower), (), Settings()))
+    assert "an earlier commit" not in summary_body(make_review(bundle(slower), (), Settings()))
 
 
 def test_the_threshold_says_what_a_regression_is() -> None:

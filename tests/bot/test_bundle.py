@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bot.bundle import FILE, read_bundle, write_bundle
-from bot.changes import Skipped
+from bot.changed import Skipped
 from bot.errors import BundleError
 from tests.bot.make import HEAD, bundle, looked
 

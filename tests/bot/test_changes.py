@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bot.changes import Changes, find_changes
+from bot.clone import Repository
 from bot.errors import GitError
-from bot.git import Repository
 from tests.bot.repo import Repo
 
 A = """#include "scale.cuh"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.commands import Apply, Cancel, Check, Command, Explain, Help, Optimize, Status, parse
+from bot.commands import Apply, Cancel, Check, Command, Explain, Help, Optimize, Pr, Status, parse
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,8 @@ from bot.commands import Apply, Cancel, Check, Command, Explain, Help, Optimize,
         ("/optiml apply", Apply(1)),
         ("/optiml apply 3\nthanks", Apply(3)),
         ("/optiml apply all", Apply(None)),
+        ("/optiml pr", Pr(1)),
+        ("/optiml pr all", Pr(None)),
         ("/optiml explain", Explain(None)),
         ("/optiml explain 2", Explain(2)),
         ("/optiml status", Status()),
@@ -64,7 +66,7 @@ def test_what_no_command_holds_does_nothing(words: str) -> None:
         "optimize ../a.cu", "optimize /etc/a.cu", "optimize a/../../b.cu", "optimize -x.cu", "optimize --device gpu", "optimize --budget",
         "optimize --budget 0", "optimize --budget 1e9", "optimize --budget 7h", "optimize --budget -5", "optimize --arch sm_9",
         "optimize --budget 1m --budget 2m", "optimize a.cu b.cu", "optimize --proposers shell", "optimize a.py", "apply 0", "apply 1 2",
-        "apply x", "apply -1", "status now", "rm -rf /", "OPTIMIZE", "optimize .git/x.cu/../..",
+        "apply x", "apply -1", "pr 0", "pr topic", "status now", "rm -rf /", "OPTIMIZE", "optimize .git/x.cu/../..",
     ],
 )  # fmt: skip
 def test_what_is_written_wrong_gets_the_help_and_is_not_repeated(words: str) -> None:

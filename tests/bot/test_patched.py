@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bot.clickable import place
 from bot.diff import FileDiff
-from bot.patched import NotApplied, files_of, patched
+from bot.patched import NotApplied, belongs, files_of, patched
+from engine.cuda.patch import make_patch
 from engine.model import Program
-from engine.source.patch import make_patch
 
 PATH = "src/a.cu"
 LINES = st.lists(
-    st.sampled_from(["a", "b", "", "  c;", "d\r", "e\x0cf", "g\u2028h", "\\ no", "-x", "+y", "@@ -1 +1 @@"]),
+    st.sampled_from(["a", "b", "", "  c;", "d\r", "\\ no", "-x", "+y", "@@ -1 +1 @@"]),
     max_size=12,
 )
 
@@ -80,3 +81,38 @@ def test_two_that_touch_are_not_taken_together_and_two_apart_are() -> None:
             patched(TEXT.encode(), (*diff("line 3\n", "x\n"), *other))
     with pytest.raises(NotApplied, match="overlaps"):
         patched(TEXT.encode(), (*diff("line 3\n", "line 3\na\n"), *diff("line 3\n", "line 3\nb\n")))
+
+
+@pytest.mark.parametrize("char", ["\u202e", "\u200b", "\x0c", "\u2028", "\r", "\x00", "\ufeff"])
+def test_hidden_characters_are_neither_committed_nor_offered(char: str) -> None:
+    new = TEXT.replace("line 3\n", f"line{char} 3\n")
+    with pytest.raises(NotApplied, match=r"invisible|cannot be read"):
+        files_of(make(TEXT, new), (PATH,))
+    assert place(make(TEXT, new), ()).suggestion is None
+
+
+def test_a_spec_is_never_committed() -> None:
+    with pytest.raises(NotApplied, match="not sources"):
+        files_of(make(TEXT, TEXT.replace("line 3\n", "x\n"), "src/optiml.toml"), ("src/optiml.toml",))
+
+
+def test_lines_with_carriage_returns_may_change() -> None:
+    old = TEXT.replace("\n", "\r\n")
+    new = old.replace("line 3\r\n", "x\r\n")
+    assert patched(old.encode(), files_of(make(old, new), (PATH,))) == new.encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "kernel", "own", "found"),
+    [
+        ("a.cu", b"", "k", b"", True),
+        ("inc/h.cuh", b"", "k", b'#include "inc/h.cuh"\n', True),
+        ("main.cu", b"ns::k<<<1, 2>>>(x);", "ns::k<float>", b"", True),
+        ("main.cu", b"k2<<<1, 2>>>(x);", "k", b"", False),
+        ("tests/build.c", b"int main() {}", "k", b'#include "h.cuh"\n', False),
+    ],
+)
+def test_files_without_a_part_in_the_kernel_s_program_are_known(
+    path: str, data: bytes, kernel: str, own: bytes, found: bool
+) -> None:
+    assert belongs(path, data, "a.cu", kernel, own) is found

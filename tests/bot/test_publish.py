@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from bot.bundle import Bundle
-from bot.client import Client
-from bot.dry import DryForge
+from bot.dry_run import DryForge
 from bot.errors import DeniedError, ForgeError, LimitedError
 from bot.github import GitHub
+from bot.http_client import Client
 from bot.marker import STATUS_MARKER, review_marker
 from bot.publish import CHECK, Published, Target, fail, publish, start
 from bot.review import Settings
 from tests.bot.make import BASE, HEAD, bundle, looked
 from tests.bot.server.schema import validator
 from tests.bot.server.server import Fault, Server
-from tests.bot.test_suggest import diff
+from tests.bot.test_clickable import diff
 from tests.spent import spent
 
 OLD = "".join(f"line {i}\n" for i in range(1, 200))
@@ -70,7 +70,7 @@ def status(server: Server) -> str:
 
 def test_one_review_with_its_suggestions_one_status_one_check(server: Server) -> None:
     start(client(server), TARGET, Settings())
-    assert "is looking" in status(server)
+    assert "has started" in status(server)
     assert server.checks == {}
     done = post(server)
     assert (done.ending, done.inline, done.moved) == ("posted", 2, 0)
@@ -81,7 +81,7 @@ def test_one_review_with_its_suggestions_one_status_one_check(server: Server) ->
         ("src/a.cu", 20, None), ("src/a.cu", 90, None),
     ]  # fmt: skip
     assert "```suggestion\nfast 20\n```" in review["_comments"][0]["body"]
-    assert "1 kernel got slower, 2 kernels could be faster" in status(server)
+    assert "1 kernel got slower; 2 kernels could be faster" in status(server)
     (check,) = server.checks.values()
     assert (check["name"], check["status"], check["conclusion"]) == (CHECK, "completed", "neutral")
     assert len(check["_annotations"]) == 3
@@ -139,6 +139,24 @@ def test_a_retried_job_posts_nothing_twice(server: Server) -> None:
     assert len(server.comments) == 1
     (check,) = server.checks.values()
     assert len(check["_annotations"]) == 3
+
+
+def test_a_command_gets_a_review_of_its_own_and_outdates_the_older_one(server: Server) -> None:
+    post(server)
+    asked = replace(TARGET, comment=5)
+    better = bundle(looked(3.0, kernel="one", patch=patch(20), against=0.5))
+    assert publish(better, client(server), asked, Settings()).ending == "posted"
+    assert publish(better, client(server), asked, Settings()).ending == "already posted"
+    assert [r["node_id"] in server.minimized for r in server.submitted()] == [True, False]
+    assert post(server).ending == "already posted"  # the event's job is run again
+
+
+def test_a_comparison_on_request_leaves_the_suggestions_of_a_search_open(server: Server) -> None:
+    post(server)
+    compared = replace(TARGET, comment=6, searched=False)
+    slower = bundle(replace(looked(2.0, kernel="one", against=0.5), result=None, error="compared only, as requested"))
+    assert publish(slower, client(server), compared, Settings()).ending == "posted"
+    assert [r["node_id"] in server.minimized for r in server.submitted()] == [False, False]
 
 
 def test_two_jobs_at_once_post_one_review_and_one_status(server: Server) -> None:
@@ -207,7 +225,7 @@ def test_a_moved_head_gets_nothing_of_the_old_run(server: Server) -> None:
 def test_nothing_to_say_posts_no_review(server: Server) -> None:
     assert post(server, bundle(looked(None))).ending == "nothing to say"
     assert server.reviews == {}
-    assert "nothing to suggest" in status(server)
+    assert "Nothing to suggest" in status(server)
     assert [c["conclusion"] for c in server.checks.values()] == ["success"]
 
 
@@ -219,7 +237,7 @@ def test_a_line_that_github_refuses_moves_to_the_summary_and_the_rest_is_posted_
     assert len(server.reviews) == 1
     assert [c["line"] for c in review["_comments"]] == [20]
     assert "+fast 90" in review["body"]
-    assert "1 suggestion could not be placed" in status(server)
+    assert "GitHub rejected 1 suggestion" in status(server)
 
 
 def test_no_line_taken_still_gives_one_review(server: Server) -> None:
@@ -259,7 +277,7 @@ def test_a_read_only_token_is_one_clear_failure(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cancelled", "word", "conclusion"), [(True, "cancelled", "cancelled"), (False, "could not finish", "neutral")]
+    ("cancelled", "word", "conclusion"), [(True, "cancelled", "cancelled"), (False, "The run failed", "neutral")]
 )
 def test_the_status_says_how_a_run_ended_without_a_result(
     server: Server, cancelled: bool, word: str, conclusion: str
@@ -274,7 +292,7 @@ def test_a_failure_in_hostile_words_is_shown_as_words(server: Server) -> None:
     done = fail(client(server), TARGET, Settings(), reason="has '![x](http://e.test/b.png) @octocat <img src=x>'")
     (check,) = server.checks.values()
     for text in (status(server), check["output"]["summary"], done.summary):
-        assert "could not finish" in text
+        assert "The run failed" in text
         assert not any(bad in text for bad in ("![", "](http:", "<img", "@octocat", "http://"))
 
 
@@ -391,7 +409,7 @@ def test_what_lasts_ends_in_one_clear_failure(server: Server, fault: Fault) -> N
     with pytest.raises(ForgeError) as caught:
         publish(two(), client(server, slept=slept), TARGET, Settings())
     assert server.submitted() == []
-    assert "could not post its review" in status(server)
+    assert "The review was not posted" in status(server)
     assert [c["conclusion"] for c in server.checks.values()] == ["neutral"]
     assert sum(slept) <= 120
     assert "token" not in str(caught.value).split("may not")[0].replace("the token ", "")
@@ -400,6 +418,23 @@ def test_what_lasts_ends_in_one_clear_failure(server: Server, fault: Fault) -> N
     assert post(server).ending == "posted"
     assert len(server.submitted()) == len(server.reviews) == 1
     assert len(server.comments) == 1
+
+
+def test_a_review_that_was_posted_is_not_called_unposted(server: Server) -> None:
+    server.faults = [Fault("POST", "/check-runs$", "403", 99)]
+    with pytest.raises(ForgeError):
+        publish(two(), client(server), TARGET, Settings())
+    assert len(server.submitted()) == 1
+    assert "The review was posted, but the run did not finish" in status(server)
+    assert "could not post" not in status(server)
+
+
+def test_a_pull_request_that_was_closed_meanwhile_ends_its_status(server: Server) -> None:
+    start(client(server), TARGET, Settings())
+    server.state = "closed"
+    assert post(server).ending == "superseded"
+    assert "has started" not in status(server)
+    assert "the pull request is closed" in status(server)
 
 
 def test_what_did_not_change_is_not_sent_again_and_costs_no_quota(server: Server) -> None:

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from bot.bundle import Bundle
-from bot.changes import Skipped
+from bot.bundle import Bundle, Comparison
+from bot.changed import Skipped
 from bot.diff import FileDiff
-from bot.escape import code, fence, length, prose
+from bot.escape import code, fence, length, prose, without_folders
 from bot.render import LIMIT, check_annotations, explanation, inline_comments, review_body, status_body, summary_body
 from bot.review import Review, Settings, make_review
-from engine.model import Evaluation, Failure, Guardrail, Outcome
-from engine.result import Refusal
+from engine.model import Evaluation, Failure, Guardrail, Outcome, Refusal
 from tests.bot.make import bundle, looked
-from tests.bot.test_suggest import diff, files
+from tests.bot.test_clickable import diff, files
 
 OLD, NEW, BEST = "a\nb\nc\n", "a\nB\nc\n", "a\nfaster\nc\n"
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,6 +37,19 @@ def rendered(what: Review) -> str:
 
 
 PATCH = diff(NEW, BEST, "src/a.cu")
+MANY = "".join(f"line {i};\n" for i in range(200))
+
+
+def rewrite(lines: int) -> str:
+    """A patch with twice as many changed lines."""
+    return diff(MANY, "".join(f"fast {i};\n" if i < lines else f"line {i};\n" for i in range(200)), "src/a.cu")
+
+
+def rewritten() -> tuple[FileDiff, ...]:
+    """A pull request that changed every line that `rewrite` does."""
+    return files("".join(f"was {i};\n" for i in range(200)), MANY, "src/a.cu")
+
+
 REVIEWS = {
     "measured": lambda: review(
         bundle(
@@ -47,6 +59,8 @@ REVIEWS = {
         files(OLD, NEW, "src/a.cu"),
     ),
     "predicted": lambda: review(bundle(looked(3.0, predicted=True, against=0.5, patch=PATCH, new=True))),
+    "no_spec": lambda: review(bundle(replace(looked(None), result=None, error="no spec", draft=PATCH)), files(OLD, NEW, "src/a.cu")),
+    "large": lambda: review(bundle(looked(4.0, patch=rewrite(30)), looked(3.0, kernel="b", patch=rewrite(90))), rewritten()),
 }  # fmt: skip
 
 
@@ -102,7 +116,7 @@ def test_a_regression_shows_the_worst_shapes() -> None:
     worse = replace(slower, comparison=replace(slower.comparison, measurement=replace(m, cases=cases)))
     text = review_body(review(bundle(worse)))
     assert re.findall(r"  - `(n=\d)`", text) == ["n=6", "n=5", "n=4", "n=3"]
-    assert "  - and 3 more cases, less slowed or faster" in text
+    assert "  - and 3 more cases, slowed less or faster" in text
 
 
 def test_why_nothing_is_suggested_is_said_for_each_kernel() -> None:
@@ -115,12 +129,12 @@ def test_why_nothing_is_suggested_is_said_for_each_kernel() -> None:
         in said
     )
     assert (
-        "`close` in `src/a.cu`: the best is 1.06× &#40;95 % interval 1.04 to 1.08&#41;, and suggested is what is faster by 1.05×"
+        "`close` in `src/a.cu`: the best version reached 1.06× &#40;95 % interval 1.04 to 1.08&#41;; the low end must be at least 1.05×"
         in said
     )
-    assert "the best is predicted to be 1.01× faster, not measured, and suggested is what is faster by 1.05×" in said
+    assert "the best version is predicted &#126;1× faster, not measured; the threshold is 1.05×" in said
     held = review(bundle(looked(3.0, predicted=True)), post_predicted=False)
-    assert "3.00× faster, not measured, and predicted findings are not posted here" in status_body(
+    assert "&#126;3× faster, not measured; the setting post.predicted hides predicted suggestions" in status_body(
         "x", held.head, review=held
     )
 
@@ -129,10 +143,39 @@ def test_the_headline_tells_every_kind() -> None:
     what = bundle(
         looked(None, against=1.5), looked(None, kernel="b", against=0.5, predicted=True), skipped=(Skipped("v", "no spec"),)
     )  # fmt: skip
-    said = "1 kernel got faster, 1 kernel got slower (predicted, not measured), no faster version found for 2 kernels, 1 not searched."
+    said = "1 kernel got faster; 1 kernel got slower (predicted, not measured); 1 not searched."
     assert review(what).headline == said
     nothing = review(bundle(looked(None, against=1.5)))
-    assert nothing.headline == "Nothing to suggest, 1 kernel got faster, no faster version found for 1 kernel."
+    assert nothing.headline == "Nothing to suggest; 1 kernel got faster; no faster version found for 1 kernel."
+
+
+def test_a_kernel_that_was_not_compared_is_in_the_headline_and_no_success() -> None:
+    unknown = replace(looked(None), comparison=Comparison("not compared", None, "the head computes something else"))
+    what = review(bundle(unknown))
+    assert what.conclusion == "neutral"
+    assert "1 changed kernel not compared with the base" in what.headline
+
+
+def test_a_regression_offers_the_base_s_version() -> None:
+    slower = replace(looked(None, against=0.5), restore=PATCH)
+    what = review(bundle(slower), files(OLD, NEW, "src/a.cu"))
+    assert what.headline == "1 kernel got slower."
+    (comment,) = inline_comments(what)
+    assert comment.number < 0
+    assert "restores the base's version" in comment.body
+    assert "```suggestion" in comment.body
+    assert "slower than the base: the suggestion on line 2 restores it" in review_body(what, inline={-1})
+    assert "slower than the base: the patch below restores it" in review_body(what)
+    assert "<summary>Patch that restores the base's version</summary>" in review_body(what)
+
+
+def test_the_runner_s_folders_are_nobody_s_business() -> None:
+    text = "/home/runner/_work/r/r/k.cu:3: no '/tmp/optiml-x/head/inc/a.cuh'; see https://a.b/c/d and src/k.cu, 1/2"
+    assert without_folders(text) == "k.cu:3: no 'a.cuh'; see https://a.b/c/d and src/k.cu, 1/2"
+
+
+def test_a_pull_request_that_only_renames_a_file_changes_no_kernel() -> None:
+    assert review(bundle()).headline == "No kernel changed."
 
 
 def test_a_kernel_of_which_nothing_was_tried_was_not_searched() -> None:
@@ -140,8 +183,8 @@ def test_a_kernel_of_which_nothing_was_tried_was_not_searched() -> None:
     none = looked(None)
     assert none.result is not None
     what = review(bundle(replace(none, result=replace(none.result, counts={"candidates": 0}))))
-    assert what.headline == "No changed kernel could be looked at, 1 not searched."
-    assert "`scale` in `src/a.cu`: no candidate was tried: the budget is spent" in status_body(
+    assert what.headline == "No changed kernel was analysed; 1 not searched."
+    assert "`scale` in `src/a.cu`: no candidate was tried, because the budget is spent" in status_body(
         "x", what.head, review=what
     )
 
@@ -161,7 +204,7 @@ def test_what_is_left_out_of_a_list_is_counted() -> None:
     steps = tuple(replace(step, id=n) for n in range(40))
     long = replace(finding.result, best=replace(finding.result.best, evaluation=evaluation), trajectory=steps)
     text = review_body(review(bundle(replace(finding, result=long))))
-    assert "8 more cases; the least speedup of all is 1.81 (1.96 to 2.04), in `n=19`." in text
+    assert "8 more cases; the smallest speedup is 1.81× (1.96 to 2.04), in `n=19`." in text
     assert "\n10 more steps.\n" in text
     assert "- and 5 more, in the artifact" in text
     assert "Not checked: check 0; check 1; check 2; check 3; check 4; check 5; and 2 more." in text
@@ -279,9 +322,65 @@ def test_points_of_a_template_are_told_from_candidates_that_were_wrong() -> None
     found = looked(2.0)
     tuned = replace(found.result, counts={**found.result.counts, "candidates": 40})
     text = rendered(review(bundle(replace(found, result=tuned))))
-    assert "40 candidates tried" in text
-    assert (
-        "9 of them right, 28 of them points of templates other than the best of each; refused: 1 race, 2 wrong result"
-        in text
+    assert "40 candidates in 58 s" in text
+    assert "9 of them correct, 28 of them template points other than the best; refused: 1 race, 2 wrong result" in text
+    assert "template points" not in rendered(review(bundle(found)))
+
+
+def test_a_kernel_without_a_spec_leads_with_its_draft() -> None:
+    """It was one line in a fold."""
+    bare = replace(looked(None), result=None, comparison=None, error="has no spec for the kernel 'scale'", draft=PATCH)
+    there = review(bundle(bare), files(OLD, NEW, "src/a.cu"))
+    body = review_body(there, inline={-1})
+    assert "### OptiML: 1 kernel has no spec" in body
+    assert "commit the suggestion on line 2 |" in body
+    assert "<details" not in body
+    assert there.worth_posting
+    assert there.headline == "1 kernel has no spec (draft ready)."
+    (comment,) = inline_comments(there)
+    assert "This draft passed the validation of a search" in comment.body
+    assert "```suggestion" in comment.body
+    nowhere = review(bundle(bare))
+    assert inline_comments(nowhere) == ()
+    text = review_body(nowhere)
+    assert "commit the draft below |" in text
+    assert "<details open><summary>Draft spec of <code>scale</code></summary>" in text
+    assert text.index("Draft spec of") < text.index("+faster")
+
+
+@pytest.mark.parametrize("name", sorted(REVIEWS))
+def test_a_review_is_one_verdict_one_table_and_folds(name: str) -> None:
+    what = REVIEWS[name]()
+    text = review_body(what, inline={c.number for c in inline_comments(what)})
+    while "<details" in text:
+        text = re.sub(r"<details(?: open)?>(?:(?!<details).)*?</details>", "", text, flags=re.S)
+    _, verdict, *table = [line for line in text.splitlines() if line]
+    assert verdict.startswith("### OptiML: ")
+    assert table[0] == "| kernel | before | after | speedup | confidence | action |"
+    assert all(line.startswith("|") and line.count("|") == 7 for line in table)
+    assert len(table) == 2 + len(what.findings) + len(what.regressions) + len(what.drafts)
+
+
+def test_a_table_cell_holds_the_longest_case_of_several() -> None:
+    several = looked(2.0)
+    assert several.result is not None
+    assert several.result.best is not None
+    m = several.result.best.evaluation.measurement
+    assert m is not None
+    cases = tuple(replace(m.cases[0], case=f"n={n}", original_us=n, candidate_us=n / 2) for n in (64.0, 4096.0, 512.0))
+    best = replace(
+        several.result.best, evaluation=replace(several.result.best.evaluation, measurement=replace(m, cases=cases))
     )
-    assert "points of templates" not in rendered(review(bundle(found)))
+    text = review_body(review(bundle(replace(several, result=replace(several.result, best=best)))))
+    assert "largest of 3 cases | 4096 µs | 2048 µs | 2.00×<br>(1.96 to 2.04) |" in text.replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
+    ("lines", "clickable", "command"), [(20, True, "apply"), (21, False, "apply"), (76, False, "pr")]
+)
+def test_a_large_rewrite_is_no_suggestion_to_click(lines: int, clickable: bool, command: str) -> None:
+    """Four hundred lines stood in one suggestion block."""
+    what = review(bundle(looked(2.0, patch=rewrite(lines))), rewritten())
+    (finding,) = what.findings
+    assert bool(finding.placed.suggestion) == bool(inline_comments(what)) == clickable
+    assert f"`/optiml {command} 1` |" in review_body(what, inline={1} if clickable else ())

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from bot.bundle import Bundle, Comparison, Looked, read_bundle, write_bundle
-from bot.changes import ChangedKernel, find_changes
-from bot.client import Client
-from bot.git import Repository
+from bot.changed import ChangedKernel
+from bot.changes import find_changes
+from bot.clone import Repository
 from bot.github import GitHub
+from bot.http_client import Client
 from bot.publish import Target, publish
 from bot.review import Settings
+from engine.cuda.patch import make_patch
 from engine.model import Program
-from engine.source.patch import make_patch
 from tests.bot.make import measurement, result
 from tests.bot.repo import Repo
 from tests.bot.server.schema import validator
@@ -67,7 +68,7 @@ def test_a_pull_request_that_slows_one_kernel_and_could_speed_up_another(tmp_pat
         assert server.violations == []
         assert len(server.requests) <= 12
         assert [c["conclusion"] for c in server.checks.values()] == ["failure"]
-    assert review["body"].index("Slower than the base") < review["body"].index("1. `could`")
+    assert review["body"].index("slower than the base") < review["body"].index("1. `could`")
     lines = head_could.split("\n")
     text = comment["body"].partition("```suggestion\n")[2].partition("```")[0].split("\n")[:-1]
     lines[comment.get("start_line", comment["line"]) - 1 : comment["line"]] = text

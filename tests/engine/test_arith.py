@@ -262,3 +262,15 @@ def _number_or_error(text: str) -> None:
     except ArithmeticError_:
         return
     assert isinstance(value, int | float)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1u - 2u", 4294967295), ("1 << 31", -2147483648), ("1u << 31", 2147483648), ("1ll << 31", 2147483648), ("1ull - 2", 2**64 - 1),
+     ("-1 < 1u", 0), ("-1 < 1", 1), ("~0u", 4294967295), ("~0", -1), ("-1 / 2u", 2147483647), ("0xFFFFFFFF + 1", 0),
+     ("4294967295 + 1", 4294967296), ("2147483647 + 0u", 2147483647), ("(1u - 2u) / 2 + n", 2147483647 + 8), ("n - 10", -2),
+     ("n * 65536 * 65536", 8 << 32), ("1 << 10", 1024), ("7 / 2 * 2.0f", 6.0)],
+)  # fmt: skip
+def test_literals_have_types_as_in_c(text: str, value: float) -> None:
+    """`1u - 2u` was -1, `1 << 31` was positive: a launch was evaluated to other figures than the user's program launches."""
+    assert evaluate(text, {"n": 8}) == value

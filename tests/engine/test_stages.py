@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-import engine.optimize
+import engine.run.optimization
 import engine.search.loop
 from benchmarks.searches import overhead
+from engine.compile.built import Built
 from engine.evaluate.analysis import Analysis
-from engine.evaluate.model import Built, nothing
+from engine.evaluate.evaluator import nothing
 from engine.model import Evaluation, Program
-from engine.optimize import optimize
 from engine.predict.targets import target_for
-from engine.profile.turns import WAITED
+from engine.process.fair_lock import WAITED
+from engine.run.optimization import optimize
 from engine.search.progress import Budget
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 from engine.tune.offers import Offer
 from tests.faults.scripted import ScriptedEvaluator, kernel, options, scripted
 
@@ -30,7 +31,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed_h = 0.0
-        for module in (engine.optimize, engine.search.loop):
+        for module in (engine.run.optimization, engine.search.loop):
             monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:
@@ -83,7 +84,7 @@ def test_the_start_is_overhead_and_a_wait_for_a_turn_is_no_part_of_the_confirmat
 @pytest.mark.parametrize(("seconds", "patience"), [(None, 40.0), (5.0, 10.0), (30.0, 15.0), (600.0, 40.0)])
 def test_a_short_run_does_not_wait_long_for_its_evidence(seconds: float | None, patience: float) -> None:
     """With several profilers on one machine a run of 9 s waited for 17 more, and one of 20 s could wait for 40."""
-    assert engine.optimize._patience_s(Budget(seconds=seconds)) == patience
+    assert engine.run.optimization._patience_s(Budget(seconds=seconds)) == patience
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,8 @@ def test_a_short_run_does_not_wait_long_for_its_evidence(seconds: float | None, 
 )
 def test_a_run_without_a_profiler_keeps_no_time_for_one(seconds: float, without: float, more: float) -> None:
     """Most drivers let root alone read counters: a run of 10 s gave up three for what could not be had."""
-    assert engine.optimize._limit_s(seconds, False) == without
-    assert engine.optimize._limit_s(seconds, True) == without - more
+    assert engine.run.optimization._limit_s(seconds, False) == without
+    assert engine.run.optimization._limit_s(seconds, True) == without - more
 
 
 class Heavy(ScriptedEvaluator):

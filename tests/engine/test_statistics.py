@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from engine.statistics import paired_ratio, weighted_ratio
+from engine.statistics import PROCESS_SD, between_processes, paired_ratio, weighted_ratio
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
@@ -47,3 +47,31 @@ def test_medians_and_quantiles_are_numpys(count):
     low, high = np.quantile(np.median(logs[draws], axis=1), (0.025, 0.975))
     expected = np.exp([np.median(logs), low, high])
     assert [found.ratio, found.low, found.high] == pytest.approx(expected.tolist(), rel=1e-12)
+
+
+def _repeated(rng, process_sd):
+    """An interval of one process with what another measured; the truth is 1.25."""
+
+    def measured():
+        shift = rng.normal(0, process_sd)
+        return paired_ratio(125 * np.exp(rng.normal(0, 0.002, 40) + shift), 100 * np.exp(rng.normal(0, 0.002, 40)))
+
+    first, second = measured(), measured()
+    return between_processes(second, first.ratio)
+
+
+@pytest.mark.parametrize("process_sd", [0.0, PROCESS_SD, 3 * PROCESS_SD])
+def test_intervals_of_two_runs_overlap_whatever_processes_do(process_sd):
+    rng = np.random.default_rng(2)
+    overlaps = 0
+    for _ in range(100):
+        one, other = _repeated(rng, process_sd), _repeated(rng, process_sd)
+        overlaps += one.low <= other.high and other.low <= one.high
+    assert overlaps >= 90
+
+
+def test_without_another_process_the_prior_alone_widens():
+    alone = paired_ratio([2.0] * 9, [1.0] * 9)
+    widened = between_processes(alone, None)
+    assert widened.low < alone.low
+    assert widened.high / widened.ratio - 1 == pytest.approx(2.776 * PROCESS_SD, rel=0.01)

@@ -12,20 +12,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import engine
+from engine.compile.built import Built
 from engine.compile.compiler import Compiler
 from engine.evaluate.build import Builder
 from engine.evaluate.gpu import GpuEvaluator
-from engine.evaluate.model import Built
 from engine.gpu.runner import GpuRunner
 from engine.model import Binary, LaunchConfig, Program, Resources
 from engine.predict.targets import target_for
-from engine.sandbox import NoSandbox
-from engine.spec.model import KernelSpec
+from engine.process.sandbox import NoSandbox
+from engine.spec.kernel_spec import KernelSpec
 
 _WORKER = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
-from engine import wire
+from engine.process import wire
 
 source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
 loaded, right = {{}}, True
@@ -43,6 +43,8 @@ while True:
         answer = {{"name": "stand-in", "arch": "sm_90", "free_bytes": 1 << 40, "l2_bytes": 1 << 20}}
     elif op == "bandwidth":
         answer = {{"bytes_per_s": 1e12}}
+    elif op == "copies":
+        answer = {{"us": [(read + written) / 1e12 * 1e6 for read, written in header["bytes"]]}}
     elif op == "open":
         loaded = {{"original": blobs[0]}}
     elif op == "validate":

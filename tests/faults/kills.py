@@ -3,7 +3,7 @@
     python -m tests.faults.kills FOLDER KILLS SEED
 
 One process that forks, so that a trial costs a tenth of a second and not the start of an interpreter. The children go
-through `engine.optimize.optimize`. A trial is killed up to three times and then brought to its end; trials go on until so
+through `engine.run.optimization.optimize`. A trial is killed up to three times and then brought to its end; trials go on until so
 many kills have hit a run that was alive.
 """
 
@@ -20,9 +20,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from engine.errors import OptimlError
-from engine.optimize import optimize
+from engine.run.optimization import optimize
 from engine.search.progress import Progress
 from tests.faults.scripted import ScriptedEvaluator, kernel, options, scripted
 
@@ -34,9 +35,13 @@ def run(path: Path, out: Path, resume: bool, told: Callable[[int], None]) -> int
     """One run; calls `told` with the number of candidates that are booked."""
 
     def on_progress(progress: Progress) -> None:
-        told(progress.evaluated)
+        told(progress.recorded)
 
-    with scripted(ScriptedEvaluator(_PAUSE_S)) as machine:
+    # Building whole files takes longer than such a search: most kills would fall into that.
+    with (
+        scripted(ScriptedEvaluator(_PAUSE_S)) as machine,
+        mock.patch("engine.run.whole_check.find_nvcc", return_value=None),
+    ):
         try:
             optimize(options(path, out, resume=resume), machine, on_progress)
         except OptimlError as error:

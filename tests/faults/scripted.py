@@ -11,17 +11,18 @@ from typing import Any, cast
 from unittest import mock
 
 import engine.evaluate.analysis
+from engine.compile.built import Built, NotBuilt
+from engine.cuda.kernel import Edit, Span
 from engine.errors import CompileError
-from engine.evaluate.model import Built, NotBuilt, Signals, nothing
-from engine.machine import Machine
+from engine.evaluate.evaluator import Signals, nothing
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
-from engine.optimize import Options
 from engine.predict.targets import target_for
-from engine.profile.turns import Turns
-from engine.rules.model import Proposal
-from engine.sandbox import NoSandbox
+from engine.process.fair_lock import Turns
+from engine.process.sandbox import NoSandbox
+from engine.rewrite.proposal import Proposal
+from engine.run.machine import Machine
+from engine.run.optimization import Options
 from engine.search.progress import Budget
-from engine.source.model import Edit, Span
 
 STEPS = ("a", "b", "c", "d")
 TEXT = """// optiml: args.x = { role = "in", size = "n", fill = "normal" }
@@ -116,7 +117,8 @@ def _refuse(translation: Any) -> Any:
 class ScriptedMachine:
     """What `optimize` asks of a machine. `profiles` is where the real profiler's side may work; None: it is not asked."""
 
-    mode, arch, jobs, device = "measured", "sm_90", 2, 0
+    mode, arch, jobs, device, devices = "measured", "sm_90", 2, 0, 1
+    remote = None
 
     def __init__(self, evaluator: Any, profiles: Path | None = None) -> None:
         self._evaluator, self.target, self.cache = evaluator, target_for("sm_90"), profiles

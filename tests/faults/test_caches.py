@@ -10,11 +10,11 @@ import pytest
 
 import engine.cpu.toolchain as toolchain_module
 from engine.compile.cache import DiskCache
-from engine.cpu.machine import CpuMachine
+from engine.cpu.cpu_machine import CpuMachine
 from engine.cpu.toolchain import Toolchain, prepare
-from engine.folders import cache_folder
-from engine.optimize import optimize
-from engine.sandbox import Sandbox
+from engine.process.sandbox import Sandbox
+from engine.run.optimization import optimize
+from engine.settings.folders import cache_folder
 from engine.spec.find import find_spec
 
 from .scripted import ScriptedEvaluator, kernel, options, scripted

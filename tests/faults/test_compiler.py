@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import engine.sandbox
+import engine.process.sandbox
+from engine.compile.built import NotBuilt
 from engine.compile.nvrtc import NvrtcCompiler
+from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
-from engine.evaluate.model import NotBuilt
 from engine.model import Evaluation, Outcome, Program
 from engine.predict.targets import target_for
-from engine.sandbox import NoSandbox
-from engine.source.load import load_program
+from engine.process.sandbox import NoSandbox
 from engine.spec.find import find_spec
 
 from .scripted import kernel
@@ -25,7 +25,7 @@ from .scripted import kernel
 _WORKER = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
-from engine import wire
+from engine.process import wire
 source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
 while True:
     try:
@@ -61,7 +61,9 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[B
     path = kernel(tmp_path)
     script = tmp_path / "worker.py"
     script.write_text(_WORKER.format(root=str(Path(__file__).parents[2])))
-    monkeypatch.setattr(engine.sandbox, "python_command", lambda module, *arguments: [sys.executable, str(script)])
+    monkeypatch.setattr(
+        engine.process.sandbox, "python_command", lambda module, *arguments: [sys.executable, str(script)]
+    )
     spec, spec_path = find_spec(tmp_path, path)
     compiler = NvrtcCompiler("sm_90", cache=None, sandbox=NoSandbox(), jobs=1, timeout_s=60.0)
     yield Builder(spec, tmp_path, compiler, target_for("sm_90"), spec_path), load_program(path, kernels=["k"])

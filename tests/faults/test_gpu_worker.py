@@ -11,23 +11,29 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import engine.evaluate.gpu
 import engine.gpu.process
 from engine.errors import MachineError, RefusedError
+from engine.evaluate.evaluator import WIN
 from engine.evaluate.gpu import GpuEvaluator
-from engine.evaluate.model import WIN
-from engine.gpu.runner import Timing
+from engine.evaluate.secret_cases import SecretCases
+from engine.gpu.runner import DeviceFault, Timing
 from engine.gpu.sanitize import Sanitized
-from engine.model import Evaluation, Outcome, Program
-from engine.optimize import optimize
-from engine.profile.turns import WAITED, Turns
+from engine.model import Evaluation, LaunchConfig, Outcome, Program
+from engine.process.fair_lock import WAITED, Turns
+from engine.process.worker_process import Worker
+from engine.run.optimization import optimize
+from engine.spec.data import NAN
+from engine.spec.kernel_spec import Argument, Case
 from engine.verify.plan import Check, real_shapes
-from engine.worker import Worker
 from tests.engine.profile.fake_ncu import spec
 
 from .fake_gpu import Nvml, command, evaluator
@@ -209,7 +215,7 @@ def test_the_sanitizers_run_beside_the_checks_and_not_beside_the_timing(
         order.append("beside" if checked.wait(20) else "alone")
         time.sleep(0.1)
         order.append("sanitized")
-        return (Sanitized("memcheck", 1 if built is not bench._original else 0, "Invalid write"),)
+        return (Sanitized("memcheck", 1, "Invalid write"),)
 
     def times(*arguments):  # type: ignore[no-untyped-def]
         order.append("timed")
@@ -219,9 +225,42 @@ def test_the_sanitizers_run_beside_the_checks_and_not_beside_the_timing(
     monkeypatch.setattr(bench, "_time", times)
     monkeypatch.setattr(bench, "_sanitize", sanitize)
     found = bench.confirm(bench.build(_program("2.0")))
-    assert order == ["beside", "sanitized", "beside", "sanitized", "timed"]  # the original too, for there were errors
+    assert order == ["beside", "sanitized", "timed"]
     assert found.outcome is Outcome.GUARDRAIL
     assert "Invalid write" in str(found.failure)
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (
+            Sanitized("racecheck", 2, "Race reported at k+0x40 in k.cu:7"),
+            "racecheck: Race reported at k+0x40 in k.cu:7",
+        ),
+        (Sanitized("memcheck", 1, "Invalid __global__ read of size 4 bytes at k+0x10"), "Invalid __global__ read"),
+    ],
+)
+def test_an_original_with_a_report_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml, found: Sanitized, says: str
+) -> None:
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
+    made = evaluator(spec(), tmp_path)
+    monkeypatch.setattr(made, "_sanitize", lambda built, checks: (Sanitized("synccheck", 0), found))
+    with pytest.raises(RefusedError, match="compute-sanitizer reports errors") as refused:
+        made.open(_program("1.0"))
+    assert says in refused.value.what
+    made.close()
+
+
+def test_a_tool_without_a_verdict_on_the_original_is_named_in_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml
+) -> None:
+    monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
+    made = evaluator(spec(), tmp_path)
+    monkeypatch.setattr(made, "_sanitize", lambda built, checks: (Sanitized("initcheck", None, "not supported"),))
+    made.open(_program("1.0"))
+    assert "initcheck gave no verdict on the original: not supported" in made.signals.missing
+    made.close()
 
 
 def test_waiting_for_a_turn_at_the_gpu_is_no_part_of_the_confirmations_stages(bench: GpuEvaluator) -> None:
@@ -363,3 +402,73 @@ def test_an_original_that_is_wrong_while_timed_proves_nothing(
         made.open(_program("1.0 unsteady"))
     assert "launch to launch" in caught.value.do
     made.close()
+
+
+class Validating:
+    """A runner whose validation fails while the session has sizes of a kind."""
+
+    def __init__(self, fails: Any) -> None:
+        self.fails, self.opened = fails, []
+
+    def open(self, spec: Any, built: Any, wide: Any) -> None:
+        assert len(built.launches) == len(spec.check) + len(spec.time)
+        self.opened.append([case.sizes for case in spec.time])
+
+    def close(self) -> None:
+        pass
+
+    def validate(self, timeout_s: float) -> Mapping[str, Any]:
+        if problem := self.fails(self.opened[-1]):
+            if problem == "faults":
+                raise DeviceFault("illegal address", kind="device")
+            return {"problems": [problem], "widened": True}
+        return {"problems": [], "widened": True}
+
+
+@pytest.mark.parametrize(
+    ("fails", "opened", "kept"),
+    [
+        (lambda cases: "", 1, True),
+        (lambda cases: "faults" if any(c["n"] % 4 for c in cases) else "", 2, True),
+        (lambda cases: "writes outside an array" if len(cases) > 1 else "", 3, False),
+    ],
+    ids=["any size", "multiples of 4", "named sizes alone"],
+)
+def test_sizes_that_the_original_does_not_take_are_not_asked_of_candidates(
+    bench: GpuEvaluator, fails: Any, opened: int, kept: bool
+) -> None:
+    case = Case("n=4096", {"n": 4096})
+    argument = Argument("x", "float", "in", size="n")
+    bench._spec = replace(bench._spec, arguments=(argument,), check=(Case("n=64", {"n": 64}),), time=(case,))
+    launch = (LaunchConfig((1, 1, 1), (32, 1, 1)),)
+    bench._builder.launches_for = lambda program, sizes: launch  # type: ignore[method-assign]
+    bench._secret = SecretCases(bench._spec, bench._builder, random.Random(1))
+    bench._wide = None
+    bench._runner.close()
+    runner = bench._runner = cast(Any, Validating(fails))
+    built = replace(bench._original, launches=(launch, launch))  # type: ignore[type-var]
+    assert bench._validated(built)["problems"] == []
+    assert len(runner.opened) == opened
+    assert bool(bench._secret.cases) is kept
+
+
+@pytest.mark.parametrize("ends", ["passes on", "drops", "strays", "faults"])
+def test_nan_is_asked_for_only_where_the_original_passes_it_on(bench: GpuEvaluator, ends: str) -> None:
+    def outputs(key: str, index: int, buffers: Mapping[str, Any], poison: int, *, timeout_s: float) -> Any:
+        assert key == "original"
+        if ends == "faults":
+            raise DeviceFault("illegal address", kind="device")
+        return "outside" if ends == "strays" else "", {
+            "y": buffers["x"] if ends == "passes on" else np.fmax(buffers["x"], 0)
+        }
+
+    opened: list[Any] = []
+    arguments = (Argument("x", "float", "in", size="n"), Argument("y", "float", "out", size="n"))
+    bench._spec = replace(bench._spec, arguments=arguments, check=(Case("n=64", {"n": 640}),))
+    bench._runner.close()
+    bench._runner = cast(Any, SimpleNamespace(outputs=outputs, close=lambda: None))
+    bench._opened = lambda built, timeout_s: opened.append(built) or {}  # type: ignore[assignment,func-returns-value]
+    assert bench._original is not None
+    bench._admit_nan(bench._original)
+    assert any(check.family == NAN for check in bench._late_checks()) is (ends == "passes on")
+    assert len(opened) == (ends == "faults")

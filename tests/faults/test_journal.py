@@ -15,7 +15,7 @@ import pytest
 
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.model import Evaluation, Program
-from engine.optimize import optimize
+from engine.run.optimization import optimize
 from engine.search.journal import Journal
 from engine.search.reward import Proxies
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from engine.model import Outcome
-from engine.optimize import optimize
+from engine.run.optimization import optimize
 
 from .kills import ROOT
 from .scripted import ScriptedEvaluator, kernel, options, scripted
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(180)

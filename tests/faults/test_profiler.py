@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.optimize import optimize
 from engine.profile import ncu
-from engine.result import OptimizationResult
+from engine.run.optimization import optimize
+from engine.run.result import OptimizationResult
 from tests.engine.profile.fake_ncu import install
 
 from .scripted import ScriptedEvaluator, kernel, options, scripted

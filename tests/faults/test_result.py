@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from engine.compile.built import Built, NotBuilt
 from engine.errors import MachineError
-from engine.evaluate.model import Built, NotBuilt
 from engine.model import Evaluation, Measurement, Outcome, Program
-from engine.optimize import _nearly, optimize
-from engine.search.insight import Evidence
+from engine.run.optimization import _nearly, optimize
+from engine.search.profiling import Evidence
 from engine.search.progress import INTERRUPTED, Budget
 
 from .kills import essence, rows

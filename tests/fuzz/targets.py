@@ -15,35 +15,36 @@ from typing import cast
 
 from bot.bundle import parse_bundle
 from bot.commands import parse as parse_command
-from bot.decode import decode, load_json
 from bot.diff import read_diff, read_patch
 from bot.errors import BundleError, DiffError
 from bot.escape import code, fence, prose
-from engine import arith, wire
+from bot.untrusted import decode, load_json
+from engine import arith
 from engine.compile.compiler import clean_log, compile_error, parse_resources
 from engine.compile.cubin import Cubin, CubinError
-from engine.config import parse_config
-from engine.config_text import ConfigError
-from engine.cpu.lines import Lines
-from engine.cpu.words import read_report
+from engine.cpu.object_lines import Lines
+from engine.cpu.reports import read_report
+from engine.cuda.edit import edit_program
+from engine.cuda.items import items_of
+from engine.cuda.parse import parse
+from engine.cuda.slice import device_slice
 from engine.errors import OptimlError, SourceError, SpecError
 from engine.gpu.sanitize import read_log
-from engine.llm.answer import EditError, read_answer
+from engine.llm.answers import EditError, read_answer
 from engine.llm.edits import Workplace, make_proposal
 from engine.model import LaunchConfig, Program
 from engine.predict.sass import parse_sass
 from engine.predict.targets import target_for
+from engine.process import wire
 from engine.profile.output import complaint
 from engine.profile.output import parse as parse_profile
-from engine.result import OptimizationResult
 from engine.rules import make_site
+from engine.run.result import OptimizationResult
 from engine.selftest.cases import load_cases, original_text, originals
-from engine.source.edit import edit_program
-from engine.source.items import items_of
-from engine.source.parse import parse
-from engine.source.slice import device_slice
-from engine.spec.model import KernelSpec
-from engine.spec.read import specs_in
+from engine.settings.config import parse_config
+from engine.settings.config_text import ConfigError
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.reader import specs_in
 from engine.verify.screen import screen
 from engine.verify.widen import widen
 
@@ -161,9 +162,9 @@ def _sanitizer(data: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        errors, first = read_log(Path(file.name))
-    assert errors is None or errors >= 0
-    assert len(first) <= 300
+        log = read_log(Path(file.name))
+    assert log.errors is None or log.errors >= 0
+    assert all(len(report.text) <= 300 for report in log.reports)
 
 
 def _cpu_report(data: bytes) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.compile.built import Built
+from engine.cuda.load import load_program
 from engine.errors import RefusedError
-from engine.evaluate.model import Built
-from engine.machine import Machine, make_machine
 from engine.model import Evaluation, Outcome, Program
-from engine.source.load import load_program
+from engine.run.machine import Machine, make_machine
 from engine.spec.find import find_spec
 from tests.processes import below
 
@@ -151,7 +151,7 @@ def test_a_worker_starts_without_what_takes_longest_to_import():
     ],
 )  # fmt: skip
 def test_each_failure_has_its_outcome_and_the_next_candidate_is_unharmed(bench, old, new, outcome, says):
-    from engine.evaluate.model import NotBuilt
+    from engine.compile.built import NotBuilt
 
     try:
         evaluation = bench(old, new)
@@ -186,7 +186,7 @@ def test_a_spec_that_proves_nothing_is_refused(machine, tmp_path, old, new, mess
 def test_a_sum_in_another_order_passes_with_and_without_a_reference(machine, tmp_path, monkeypatch, reference):
     """INFINITY cost a softmax its float64 reference, and then every other order of its sum was refused: its largest elements are many
     times the root mean square."""
-    from engine.optimize import Options, optimize
+    from engine.run.optimization import Options, optimize
     from engine.search.progress import Budget
 
     if not reference:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.cuda.load import load_program
 from engine.generate.author import place_kernel, workplace
 from engine.generate.oracle import Oracle, prepare, read_reference
 from engine.generate.task import read_task
 from engine.generate.trial import Trial, check_plan
-from engine.machine import make_machine
 from engine.model import Outcome
-from engine.source.load import load_program
+from engine.run.machine import make_machine
 from engine.spec.find import find_spec
 
 pytestmark = pytest.mark.gpu

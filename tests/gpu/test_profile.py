@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.evaluate.model import Built
-from engine.machine import Machine, make_machine
-from engine.profile.lines import worst_site
-from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileRequest
-from engine.profile.ncu import make_profiler
-from engine.source.load import load_program, repository_root
+from engine.compile.built import Built
+from engine.cuda.load import load_program, repository_root
+from engine.profile.counters import CHEAP, FULL, LINES, Profile, ProfileRequest
+from engine.profile.source_lines import worst_site
+from engine.run.machine import Machine, make_machine, make_profiler
 from engine.spec.find import find_spec
-from engine.spec.model import KernelSpec
+from engine.spec.kernel_spec import KernelSpec
 
 pytestmark = pytest.mark.gpu
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -99,8 +98,8 @@ def test_a_search_counts_candidates_names_lines_and_hardly_waits(machine: Machin
     import sqlite3
     from contextlib import closing
 
-    from engine.optimize import Options, optimize
-    from engine.search.insight import HELD, WAITED
+    from engine.run.optimization import Options, optimize
+    from engine.search.profiling import HELD, WAITED
     from engine.search.progress import Budget
 
     result, out = optimize(Options(EXAMPLES / "softmax.cu", budget=Budget(seconds=20.0), out=tmp_path / "out"), machine)
@@ -121,8 +120,8 @@ def test_a_search_that_waits_counts_every_candidate_that_is_right(machine: Machi
     import sqlite3
     from contextlib import closing
 
-    from engine.optimize import Options, optimize
-    from engine.search.insight import COUNTED
+    from engine.run.optimization import Options, optimize
+    from engine.search.profiling import COUNTED
     from engine.search.progress import Budget
 
     options = Options(EXAMPLES / "gelu_bias.cu", budget=Budget(candidates=40), out=tmp_path / "out", profile="all")

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from engine.machine import visible_gpu
-from engine.sandbox import Sandbox, available, sandbox
+from engine.process.sandbox import Sandbox, available, sandbox
+from engine.run.machine import visible_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not available()[0], reason=f"no sandbox here: {available()[1]}")]
 

@@ -10,14 +10,15 @@ import pytest
 
 from engine.compile.compiler import Translation
 from engine.compile.nvcc import find_nvcc
-from engine.config import Guardrails
 from engine.errors import RefusedError
-from engine.machine import make_machine
 from engine.model import LaunchConfig, Outcome
+from engine.run.dispatch_confirmation import Confirming
+from engine.run.machine import make_machine
+from engine.run.template_run import tune
 from engine.search.progress import Budget
-from engine.tune import TuneOptions, tune
+from engine.settings.config import Guardrails
 from engine.tune.feasible import fits
-from engine.tune.selected import Confirming
+from engine.tune.tune_options import TuneOptions
 
 from ..engine.tune.kernels import HELD, SAXPY, template
 from ..engine.tune.test_dispatch import shapes

@@ -43,6 +43,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root.mkdir()
     git(root, "init", "-q", "-b", "main")
     (root / "k.cu").write_text(KERNEL)
+    (root / ".optiml.yml").write_text("check: {budget: 300s}\n")  # on a busy machine the default runs out
     git(root, "add", ".")
     git(root, "commit", "-q", "-m", "one")
     monkeypatch.chdir(root)

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from engine.model import LaunchConfig, Resources
 from engine.predict.counts import SiteCounts
 from engine.predict.targets import figures_for
-from hooks import check, examine, quick
+from hooks import check, compilers, examine, quick
 from hooks.examine import access_finding, occupancy_finding
-from tests.hooks.conftest import git
+from tests.hooks.conftest import KERNEL, git
 from tests.spent import slowdown
 
 Edit = Callable[[str, str], None]
@@ -36,7 +37,7 @@ def _no_runtime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def runtime(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU runtime, built once and kept between test runs."""
     from engine.cpu.toolchain import find_toolchain, prepare
-    from engine.folders import cache_folder
+    from engine.settings.folders import cache_folder
 
     toolchain = find_toolchain()
     if toolchain is None:
@@ -49,7 +50,7 @@ def runtime(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache_folder() / "cpu").symlink_to(kept)
 
 
-def test_nothing_to_say(repository: Path, capsys: Output) -> None:
+def test_nothing_to_say(repository: Path, capsys: Output, runtime: None) -> None:
     assert check.main(["k.cu"]) == 0
     assert capsys.readouterr().out == ""
 
@@ -65,9 +66,74 @@ def test_a_name_that_is_no_file_here_is_said(hook: ModuleType, repository: Path,
 
 
 @pytest.mark.parametrize("hook", [check, quick])
-def test_a_call_without_a_file_says_so(hook: ModuleType, repository: Path, capsys: Output) -> None:
-    assert hook.main(["--all"]) == 0
-    assert capsys.readouterr().out == "note: no file was named, so none was looked at\n"
+def test_a_call_without_files_says_what_to_give(hook: ModuleType, repository: Path, capsys: Output) -> None:
+    assert hook.main([]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("note: no CUDA file differs from commit ")
+    assert out.endswith("; name files, or give --all for the whole repository\n")
+
+
+def test_a_call_without_files_takes_those_that_differ(repository: Path, capsys: Output) -> None:
+    """It looked at nothing."""
+    (repository / "below").mkdir()
+    for name in ("below/broken.cu", "ignored.cu", "new.cu"):
+        (repository / name).write_text("__global__ void k() { wrong(); }\n")
+    (repository / ".gitignore").write_text("ignored.cu\n")
+    git(repository, "add", "below")
+    git(repository, "commit", "-q", "-m", "broken elsewhere")
+    assert check.main([]) == 1
+    out = capsys.readouterr().out
+    assert "new.cu:1: k: error" in out
+    assert "below" not in out
+    assert "ignored" not in out
+    assert check.main(["--base", "HEAD~1"]) == 1
+    assert "below/broken.cu:1: k: error" in capsys.readouterr().out
+    (repository / "new.cu").unlink()
+    assert check.main([]) == 0
+    capsys.readouterr()
+    assert check.main(["--all"]) == 1
+    out = capsys.readouterr().out
+    assert "below/broken.cu:1: k: error" in out
+    assert "ignored" not in out
+
+
+def test_a_header_that_differs_is_looked_at_through_the_file_that_includes_it(repository: Path, capsys: Output) -> None:
+    (repository / "twice.h").write_text("__device__ float twice(float v) { return 2.0f * v; }\n")
+    (repository / "user.cu").write_text('#include "twice.h"\n__global__ void k(float* x) { *x = twice(*x); }\n')
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "two")
+    (repository / "twice.h").write_text("__device__ float twice(float v) { return two * v; }\n")
+    assert check.main([]) == 1
+    assert "user.cu:2: k: error" in capsys.readouterr().out
+
+
+def test_a_named_file_without_changes_is_looked_at_whole(
+    repository: Path, edit: Edit, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pre-commit run --all-files names it in CI: nothing differed from HEAD, so nothing was compiled, and it passed."""
+    edit("+= 1.0f", "+= z")
+    git(repository, "commit", "-q", "-m", "broken")
+    assert check.main(["k.cu"]) == 1
+    assert "k.cu:13: other: error: " in capsys.readouterr().out
+    monkeypatch.setenv("PRE_COMMIT_FROM_REF", "HEAD")
+    assert check.main(["k.cu"]) == 0
+
+
+def test_the_budget_of_a_commit_is_each_files_where_all_is_wanted(
+    repository: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "l.cu").write_text("__global__ void k() {}\n")
+    seen: list[float] = []
+
+    def look(*given: Any) -> dict[str, Any]:
+        seen.append(given[-1] - time.monotonic())
+        return {}
+
+    monkeypatch.setattr(examine, "look", look)
+    (repository / ".optiml.yml").write_text("check: {budget: 100s}\n")
+    check.main(["l.cu"])
+    check.main(["--all", "k.cu", "l.cu"])
+    assert seen[0] <= 100 < seen[1] <= 200
 
 
 @pytest.mark.parametrize("hook", [check, quick])
@@ -184,6 +250,48 @@ def test_uncoalesced_access_is_found_by_a_small_run(
     assert "'y'" not in out
 
 
+BORDER = """\
+// optiml: args.x = { role = "in", size = "h * w" }
+// optiml: args.y = { role = "out", size = "h * w" }
+// optiml: time = [{ w = 16384, h = 4096 }]
+__global__ void blur(const float* x, float* y, int w, int h) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+    if (c >= w || r >= h) return;
+    if (WHERE)
+        y[r * w + c] = x[(r * 32 + c * w) % (w * h)];
+    else
+        y[r * w + c] = x[r * w + c];
+}
+void run(const float* x, float* y, int w, int h) {
+    dim3 block(32, 8), grid((w + 31) / 32, (h + 7) / 8);
+    blur<<<grid, block>>>(x, y, w, h);
+}
+"""
+
+
+def test_a_borders_accesses_are_weighed_by_how_often_they_run(repository: Path, capsys: Output, runtime: None) -> None:
+    """Of the small grid only blocks of the left column were counted, so that its border was as loud as a whole kernel."""
+    for where, loud in (("c < 32", False), ("r < 8 || r >= h - 8", False), ("c < w / 4", True)):
+        (repository / "b.cu").write_text(BORDER.replace("WHERE", where))
+        assert check.main(["b.cu"]) == 0
+        assert ("uncoalesced load of 'x'" in capsys.readouterr().out) == loud, where
+
+
+def test_a_compiler_that_does_not_finish_is_a_note(
+    repository: Path, edit: Edit, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine it failed the commit."""
+    from engine.compile.compiler import CompileTimeout
+
+    def late(*_: object) -> None:
+        raise CompileTimeout("the compiler did not finish within 30 s", "k.cu")
+
+    monkeypatch.setattr(examine.Inspector, "_build", late)
+    edit("2.0f * x[i]", "3.0f * x[i]")
+    assert check.main(["k.cu"]) == 0
+    assert "note: k.cu:6: scale: not compiled: the compiler did not finish within 30 s\n" in capsys.readouterr().out
+
+
 def test_out_of_time_passes_with_a_note(
     repository: Path, edit: Edit, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,10 +314,10 @@ def test_a_machine_without_a_sandbox_does_not_hold_up_a_commit(
     def none(unsafe: bool) -> None:
         raise MachineError("no sandbox here")
 
-    monkeypatch.setattr(examine, "sandbox", none)
+    monkeypatch.setattr(compilers, "sandbox", none)
     edit("2.0f * x[i]", "3.0f * x[i]")
     assert check.main(["k.cu"]) == 0
-    assert "note: not looked at: no sandbox here" in capsys.readouterr().out
+    assert "note: not analysed: no sandbox here" in capsys.readouterr().out
 
 
 def test_names_cannot_move_the_cursor(repository: Path, capsys: Output) -> None:
@@ -228,7 +336,7 @@ def test_outside_of_a_repository_is_wrong_use(tmp_path: Path, monkeypatch: pytes
 def test_a_base_is_honoured(repository: Path, edit: Edit, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     edit("2.0f * x[i]", "2.0f * z[i]")
     git(repository, "commit", "-q", "-m", "two")
-    assert check.main(["k.cu"]) == 0
+    assert check.main(["--base", "HEAD", "k.cu"]) == 0
     assert check.main(["--base", "HEAD~1", "k.cu"]) == 1
     monkeypatch.setenv("PRE_COMMIT_FROM_REF", "HEAD~1")
     assert check.main(["k.cu"]) == 1
@@ -295,16 +403,23 @@ def _timed(root: Path, *arguments: str) -> float:
     return (time.monotonic() - begin) / slowdown()
 
 
-def test_two_seconds_cold_and_half_a_second_cached(repository: Path, edit: Edit, runtime: None) -> None:
+def test_two_files_take_a_second_and_a_half_cold_and_less_than_half_a_second_cached(
+    repository: Path, runtime: None
+) -> None:
     padding = "".join(f"// line {n} of a longer file\n" for n in range(185))
+
+    def write(factor: int) -> None:
+        for name in ("k", "l"):
+            text = KERNEL.replace("2.0f", f"{factor}.0f").replace("scale", f"scale_{name}")
+            (repository / f"{name}.cu").write_text(padding + text)
+
+    write(2)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "two")
     cold = []
     for round_ in range(3):
-        edit(
-            "#include <cuda_runtime.h>\n" if not round_ else f"// {round_ - 1}\n",
-            f"{padding if not round_ else ''}// {round_}\n",
-        )
-        edit(f"{2 + round_}.0f * x[i]", f"{3 + round_}.0f * x[i]")
-        cold.append(_timed(repository, "k.cu"))
-    assert min(cold) < 2.0, cold
-    cached = [_timed(repository, "k.cu") for _ in range(3)]
-    assert min(cached) < 0.5, cached
+        write(3 + round_)
+        cold.append(_timed(repository, "k.cu", "l.cu"))
+    assert min(cold) < 1.5, cold
+    cached = [_timed(repository, "k.cu", "l.cu") for _ in range(3)]
+    assert min(cached) < 0.4, cached

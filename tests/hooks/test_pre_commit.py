@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.folders import cache_folder
+from engine.settings.folders import cache_folder
 from tests.hooks.conftest import KERNEL, git
 from tests.locked import locked
 
@@ -52,7 +52,7 @@ def source(shared: Path) -> Path:
 
 def _commit_all(folder: Path) -> None:
     folder.mkdir()
-    for name in ("engine", "bot", "hooks", "action"):
+    for name in ("engine", "bot", "hooks", "action", "optiml_cuda"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml"):
@@ -105,8 +105,8 @@ def environment(shared: Path, wheels: Path) -> Mapping[str, str]:
     }
 
 
-def _run(hook: str, root: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [str(PRE_COMMIT), "run", hook, "--verbose"]
+def _run(hook: str, root: Path, environment: Mapping[str, str], *given: str) -> subprocess.CompletedProcess[str]:
+    command = [str(PRE_COMMIT), "run", hook, "--verbose", *given]
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=280)
 
 
@@ -138,6 +138,16 @@ def test_check_through_pre_commit(project: Path, environment: Mapping[str, str])
     done = _run("optiml-check", project, environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Passed" in done.stdout
+
+
+def test_all_files_of_a_clean_tree_are_checked(project: Path, environment: Mapping[str, str]) -> None:
+    """As CI runs it: nothing differed from HEAD, so nothing was compiled, and it said Passed."""
+    (project / "k.cu").write_text(KERNEL.replace("2.0f * x[i]", "2.0f * z[i]"))
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "broken")
+    done = _run("optiml-check", project, environment, "--all-files")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "k.cu:8: scale: error: " in done.stdout
 
 
 def test_files_that_are_no_cuda_are_skipped(project: Path, environment: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from engine.process.interrupt import NEVER, Interrupt
 from engine.search.progress import Budget
 from hooks import quick
 from hooks.quick import Found, Suggestion
@@ -75,6 +76,24 @@ def test_fix_applies_it_and_fails_so_that_it_is_looked_at(
     assert "git add k.cu" in capsys.readouterr().out
 
 
+def test_a_second_fix_searches_nothing(repository: Path, edit: Edit, capsys: Output, searched: list[list[str]]) -> None:
+    """It spent 15 s on what the first one had written, and said that no candidate was tried."""
+    edit("2.0f * x[i]", "3.0f * x[i]")
+    assert quick.main(["--fix", "k.cu"]) == 1
+    capsys.readouterr()
+    for stage in (False, True):  # staging a file changes none of it
+        if stage:
+            git(repository, "add", "k.cu")
+        assert quick.main(["--fix", "k.cu"]) == 0
+        out = capsys.readouterr().out
+        assert "note: nothing changed since the last search, so this is what it found: k.cu\n" in out
+        assert "note: k.cu: scale: applied by an earlier --fix: scale: 2.00× predicted\n" in out
+    assert searched == [["k.cu"]]
+    edit("__ldg(x + i)", "__ldg(x + i + 0)")
+    quick.main(["--fix", "k.cu"])
+    assert searched == [["k.cu"], ["k.cu"]]
+
+
 def test_a_patch_that_no_longer_fits_is_not_applied(
     repository: Path, edit: Edit, capsys: Output, searched: list[list[str]]
 ) -> None:
@@ -92,7 +111,8 @@ def test_the_same_text_is_searched_once(
     quick.main(["k.cu"])
     first = capsys.readouterr().out
     quick.main(["k.cu"])
-    assert capsys.readouterr().out == first
+    said = "note: nothing changed since the last search, so this is what it found: k.cu\n"
+    assert capsys.readouterr().out == said + first
     assert searched == [["k.cu"]]
     quick.main(["--budget", "30s", "k.cu"])
     edit("3.0f * x[i]", "5.0f * x[i]")
@@ -111,9 +131,9 @@ def test_a_budget_is_a_time(repository: Path, capsys: Output) -> None:
 
 
 def test_unchanged_kernels_start_no_machine(repository: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    import engine.machine
+    import engine.run.machine
 
-    monkeypatch.setattr(engine.machine, "make_machine", None)
+    monkeypatch.setattr(engine.run.machine, "make_machine", None)
     assert quick.main(["k.cu"]) == 0
     assert capsys.readouterr().out == ""
 
@@ -156,8 +176,8 @@ def test_a_real_search_gives_a_patch_that_applies(
     if shutil.which("g++") is None:
         pytest.skip("no g++")
 
-    def few(seconds: float | None = None, candidates: int | None = None) -> Budget:
-        return Budget(seconds, candidates or 12)
+    def few(seconds: float | None = None, candidates: int | None = None, interrupt: Interrupt = NEVER) -> Budget:
+        return Budget(seconds, candidates or 12, interrupt)
 
     monkeypatch.setattr("engine.search.progress.Budget", few)
     with_runtime(repository.parent / "cache")

@@ -14,14 +14,26 @@
 #include <type_traits>
 #include <utility>
 
+// CUDA declares these outside of std too.
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+using std::signbit;
+
 #include "../runtime/abi.h"
 
 #define OPTIML_INLINE inline __attribute__((always_inline))
+#ifndef OPTIML_PROGRAM  // with host code beside it: kernels are told by the word, and the C library is the host's
 #define __global__
+#endif
 #define __device__
 #define __host__
 #define __constant__
+#ifdef OPTIML_PROGRAM
+#define __managed__ __attribute__((section("optiml_managed")))
+#else
 #define __managed__
+#endif
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __inline_hint__
@@ -134,8 +146,10 @@ OPTIML_INLINE T shuffle(int op, unsigned mask, T value, int argument, int width,
     extern "C" __attribute__((visibility("default"))) const int *const optiml_size_pointer_##STEP =                 \
         ::optiml::Sizes<decltype(&__VA_ARGS__)>::values;
 
+#ifndef OPTIML_PROGRAM
 #undef assert
 #define assert(condition) ((condition) ? (void)0 : optiml_assert_fail(__LINE__))
+#endif
 #define __builtin_assume(condition) ((void)0)
 
 // Barriers, votes, shuffles.
@@ -202,7 +216,9 @@ OPTIML_INLINE void __threadfence_system() { optiml_fence(); }
 OPTIML_INLINE void __nanosleep(unsigned) { optiml_pause(); }
 OPTIML_INLINE long long clock64() { return static_cast<long long>(optiml_clock()); }
 OPTIML_INLINE unsigned long long __globaltimer() { return optiml_clock(); }
+#ifndef OPTIML_PROGRAM
 #define clock() static_cast<clock_t>(optiml_clock())
+#endif
 #define __trap() optiml_assert_fail(__LINE__)
 #define __brkpt() ((void)0)
 
@@ -240,9 +256,11 @@ OPTIML_INLINE void *fill(void *to, int value, size_t bytes) {
 template <class... A>
 OPTIML_INLINE int print(const char *, const A &...) { return 0; }
 }  // namespace optiml
+#ifndef OPTIML_PROGRAM
 #define memcpy(to, from, bytes) ::optiml::copy(to, from, bytes)
 #define memmove(to, from, bytes) ::optiml::copy(to, from, bytes)
 #define memset(to, value, bytes) ::optiml::fill(to, value, bytes)
 #define printf(...) ::optiml::print(__VA_ARGS__)
+#endif
 
 #endif

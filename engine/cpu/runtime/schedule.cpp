@@ -314,7 +314,7 @@ void run_launch(const Launch &launch, void (*entry)(void **), void **arguments) 
     }
     shared_arrays[0].bytes = launch.shared;
     // Blocks that are counted: all of a few, else evenly spread ones, to be scaled by the reader.
-    long long every = blocks <= 16 ? 1 : blocks / 8;
+    long long every = blocks <= 16 || job.count > 1 ? 1 : blocks / 8;
     for (long long i = 0; i < blocks; ++i) {
         long long b = !sequence.empty() ? sequence[static_cast<size_t>(i)] : job.order == 1 ? blocks - 1 - i : i;
         block_index = {static_cast<unsigned>(b % launch.grid.x), static_cast<unsigned>(b / launch.grid.x % launch.grid.y),

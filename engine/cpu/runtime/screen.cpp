@@ -7,10 +7,15 @@
 #include "count.h"
 #include "state.h"
 
+bool variables_written = false;
+
 namespace {
 
 // Each buffer lies in the middle of a slot of its own, so an index that is far off is still known to be its.
-constexpr size_t SLOT_BITS = 33, SLOT = size_t{1} << SLOT_BITS, SLOTS = 66;
+#ifndef OPTIML_SLOTS
+#define OPTIML_SLOTS 66
+#endif
+constexpr size_t SLOT_BITS = 33, SLOT = size_t{1} << SLOT_BITS, SLOTS = OPTIML_SLOTS;
 char *arena = nullptr, *shared_arena = nullptr, *stack_base = nullptr;
 size_t stack_bytes = 0;
 struct Range {
@@ -67,6 +72,7 @@ inline void check(const void *pc, const void *where, size_t bytes, int write, bo
     if (!a) {
         if (!in_module(address, bytes))
             found_last("out_of_bounds", pc, 0, -1, 0, static_cast<long long>(bytes), write, "nowhere");
+        if (write) variables_written = true;
         return;
     }
     long long offset = address - a->base;
@@ -115,6 +121,12 @@ char *hook_buffer(size_t bytes, size_t number) {
     char *base = arena + number * SLOT + SLOT / 2;
     commit(base, bytes);
     return base;
+}
+
+void hook_release_buffer(char *base, size_t bytes) {
+    auto page = reinterpret_cast<uintptr_t>(base) & ~uintptr_t{4095};
+    madvise(reinterpret_cast<void *>(page), bytes + 4096, MADV_DONTNEED);
+    mprotect(reinterpret_cast<void *>(page), bytes + 4096, PROT_NONE);
 }
 
 char *hook_shared(size_t bytes, size_t number) {

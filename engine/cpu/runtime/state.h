@@ -37,9 +37,11 @@ struct Launch {
 };
 
 struct Job {
-    std::string object, data, output, result;
+    std::string object, data;
+    int output = -1;             // descriptor that takes the report and the outputs
+    size_t at = 0, result_bytes = 0;  // this job's part of it begins there, with so many bytes for the report
     int order = 0;
-    bool count = false;
+    int count = 0;  // accesses: 0 no, 1 of a sample of the blocks, 2 of all
     long max_fibers = 0;  // race detection stops after so many; 0: no limit
     std::vector<Launch> launches;
 };
@@ -70,6 +72,7 @@ extern uintptr_t base_address;  // where the kernel object was loaded
 extern Fiber *current;                    // null while the scheduler runs
 extern int current_step;
 extern bool counting;  // the block that runs is one that is counted
+extern bool variables_written;  // screening: a kernel wrote a variable of the program
 extern uint64_t barrier_warps;  // block barriers of this launch, summed over the warps that waited
 // Kernel code sees these as constants: what a fibre sees never changes while it lives.
 extern optiml_uint3 thread_index asm("optiml_thread_index");
@@ -90,6 +93,7 @@ uint64_t next_random();
 // What screening and race detection do differently.
 void hook_setup();
 char *hook_buffer(size_t bytes, size_t number);
+void hook_release_buffer(char *base, size_t bytes);
 char *hook_shared(size_t bytes, size_t number);
 char *hook_stacks(char *old, size_t bytes_each, size_t count);
 void hook_block_begin();

@@ -149,7 +149,8 @@ class CodeSide:
         where = f"{names['owner']}/{names['repo']}"
         return 200, [
             pull for pull in self.opened
-            if pull["_where"] == where and query["head"].endswith(f":{pull['head']['ref']}") and query["base"] == pull["base"]["ref"]
+            if pull["_where"] == where and query["head"].endswith(f":{pull['head']['ref']}")
+            and query.get("base", pull["base"]["ref"]) == pull["base"]["ref"] and query["state"] in ("all", pull["state"])
         ]  # fmt: skip
 
     def _add_pull(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
@@ -157,7 +158,11 @@ class CodeSide:
         self._shown_ref(names, f"heads/{body['head']}")
         data = example(f"{_R}/pulls", "post", "201")
         data["head"]["ref"], data["base"]["ref"] = body["head"], body["base"]
+        if any(p["_where"] == f"{names['owner']}/{names['repo']}" and p["head"]["ref"] == body["head"] and p["state"] == "open"
+               for p in self.opened):  # fmt: skip
+            raise Problem(422, "Validation Failed", [{"message": f"A pull request already exists for {body['head']}."}])
         data |= {
+            "state": "open",
             "title": body["title"],
             "body": body["body"],
             "requested_teams": [],

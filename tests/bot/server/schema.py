@@ -9,7 +9,7 @@ import shutil
 from functools import lru_cache
 from typing import Any
 
-from engine.folders import cache_folder
+from engine.settings.folders import cache_folder
 from tests.npm import package
 
 PACKAGE, VERSION = "@octokit/openapi", "23.0.2"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TextIO
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_every_option_with_a_default_states_it() -> None:
     ("given", "says"),
     [
         (["frobnicate"], "optiml: COMMAND: invalid choice: 'frobnicate'"),
-        (["optimize"], "optiml: the following arguments are required: FILE; 'optiml optimize --help'"),
+        (["optimize"], "optiml: the following arguments are required: FILE[:KERNEL]; 'optiml optimize --help'"),
         (["optimize", "a.cu", "--device", "tpu"], "optiml: --device: invalid choice: 'tpu'"),
         (["optimize", "a.cu", "--sed", "x"], "'optiml optimize --help' lists"),
         (["optimize", "a.cu", "--frobnicate"], "unrecognized arguments: --frobnicate; 'optiml optimize --help'"),
@@ -143,6 +144,22 @@ def test_a_reader_that_is_gone_or_was_never_there_is_no_failure(given: str, unbu
     assert ended(PRINTS.get(given, ""), write, *words, PYTHONUNBUFFERED=unbuffered) == (0, "")
     os.close(write)
     assert ended(PRINTS.get(given, ""), None, *words, PYTHONUNBUFFERED=unbuffered) == (0, "")
+
+
+@pytest.mark.parametrize("given", ["--help", "show --help"])
+def test_help_for_a_closed_pipe_ends_quietly_on_an_older_python(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """argparse of Python 3.11.2 raises what a write raises: `optiml --help | true` printed a traceback."""
+
+    def print_message(parser: argparse.ArgumentParser, message: str, file: TextIO | None = None) -> None:
+        (file or sys.stderr).write(message)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "_print_message", print_message)
+    read, write = os.pipe()
+    os.close(read)
+    with open(os.dup(write), "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(given.split()) == 0
+    os.close(write)
 
 
 def test_a_pipe_that_broke_inside_is_not_the_readers(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import sandbox
 from engine.commands import doctor
-from engine.compile import cubin
+from engine.compile import cubin, toolkit
 from engine.cpu import toolchain
+from engine.process import sandbox
 from tests.spent import spent
 
 
@@ -82,7 +82,7 @@ def test_an_endpoint_without_its_package_is_none(monkeypatch: pytest.MonkeyPatch
     part = doctor._endpoint()
     assert not part.found
     assert "the package 'openai' is missing" in part.detail
-    assert part.get == "pip install 'optiml[llm]'"
+    assert part.get == "pip install 'optiml-cuda[llm]'"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert doctor._endpoint().found
 
@@ -133,3 +133,33 @@ def test_importing_it_stays_light() -> None:
     root = str(Path(doctor.__file__).parents[2])
     done = subprocess.run([sys.executable, "-I", "-c", code, root], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("driver", "major", "fine", "get"),
+    [
+        (13000, 13, True, ""),
+        (12040, 12, True, ""),
+        (12040, 13, False, "pip install 'optiml-cuda[cuda12]'"),
+        (11080, 13, False, "Install driver 580 or newer"),
+    ],
+)
+def test_the_driver_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, driver: int, major: int, fine: bool, get: str
+) -> None:
+    """On a driver of CUDA 12 nothing but another driver was offered."""
+    import pynvml
+
+    fake = {
+        "nvmlInit": None, "nvmlDeviceGetCount": 0, "nvmlSystemGetCudaDriverVersion_v2": driver,
+        "nvmlSystemGetDriverVersion": "1.2", "nvmlShutdown": None,
+    }  # fmt: skip
+    for name, answer in fake.items():
+        monkeypatch.setattr(pynvml, name, lambda answer=answer: answer)
+    monkeypatch.setattr(toolkit, "driver_cuda", lambda: driver)
+    monkeypatch.setattr(toolkit, "toolkit", lambda: toolkit.Toolkit(major, Path(), (), ""))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    part = doctor._gpu()[1]
+    assert part.found == fine
+    assert fine or part.get.endswith(get)
+    assert ("cuda12" in doctor._cupy().get) == (driver == 12040)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from engine.cli import main
-from engine.llm.memory import Lesson, Memory
+from engine.llm.lesson_store import Lesson, Memory
 from engine.model import Outcome
 
 

@@ -150,7 +150,9 @@ def test_a_killed_run_goes_on_with_every_candidate(optiml, repository, cache):
     ("arguments", "code", "message"),
     [
         (["missing.cu"], 2, "no such file"),
-        (["src"], 2, "is a folder"),
+        (["tests"], 2, "holds no kernel"),
+        (["src/row_sum.cu", "src/row_sum.cu", "--kernel", "row_sum"], 2, "FILE:KERNEL"),
+        (["src/row_sum.cu:col_sum"], 2, "row_sum"),
         (["src/row_sum.cu", "--kernel", "col_sum"], 2, "row_sum"),
         (["src/row_sum.cu", "--budget", "soon"], 2, "no budget"),
         (["src/row_sum.cu", "--arch", "volta"], 2, "no architecture"),
@@ -161,6 +163,7 @@ def test_a_killed_run_goes_on_with_every_candidate(optiml, repository, cache):
     ],
 )
 def test_bad_input_gets_one_clear_sentence(optiml, repository, arguments, code, message):
+    (repository / "tests").mkdir()
     (repository / "src" / "empty.cu").write_text("int main() { return 0; }\n")
     (repository / "src" / "latin.cu").write_bytes(b"// caf\n// caf\xe9\n__global__ void k(float* x) { x[0] = 1; }\n")
     if arguments[-1] == "gpu" and shutil.which("nvidia-smi"):

@@ -46,10 +46,13 @@ def test_what_cannot_be_is_refused(given: tuple[str, ...]) -> None:
         settings(*given)
 
 
+SOFTMAX = Path(__file__).resolve().parents[3] / "examples" / "softmax.cu"
+
+
 def test_a_model_that_nobody_asks_is_not_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
     """`optimize --llm batch:DIR` without `--proposers llm` ran as if nothing had been said."""
     for option, value in (("--llm", "batch:questions"), ("--llm-budget", "2.00usd"), ("--llm-judge", "same")):
-        assert main(["optimize", "examples/softmax.cu", option, value, "--proposers", "rules,tuner"]) == 2
+        assert main(["optimize", str(SOFTMAX), option, value, "--proposers", "rules,tuner"]) == 2
         said = capsys.readouterr().err
         assert said.startswith(f"optiml: {option} is given, but no model is asked")
         assert said.endswith("add --proposers rules,tuner,llm\n")

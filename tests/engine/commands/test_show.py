@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks.report_size import recorded, synthesise
 from engine.cli import main
-from engine.generate.result import GenerationResult, StrategyResult
-from engine.generate.result import write as write_generation
+from engine.generate.generation_result import GenerationResult, StrategyResult
+from engine.generate.generation_result import write as write_generation
+from engine.model import Refusal
 from engine.report.generation import print_generation
-from engine.result import Refusal
-from engine.tune.result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
+from engine.tune.evaluated_point import Mark
 from engine.tune.space import Excluded
-from engine.tune.tried import Mark
+from engine.tune.tuning_result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write
 
 EVIL = "\x1b]0;owned\x07\u202e[bold]x[/bold]"
 

@@ -46,9 +46,9 @@ def test_a_result_of_another_version_is_refused_and_not_overwritten(
     def began(*given: object, **more: object) -> None:
         pytest.fail("something ran")
 
-    monkeypatch.setattr("engine.machine.Machine.evaluator", began)
-    monkeypatch.setattr("engine.machine.Machine.front", began)
-    monkeypatch.setattr("engine.machine.Machine.builder", began)
+    monkeypatch.setattr("engine.run.machine.Machine.evaluator", began)
+    monkeypatch.setattr("engine.run.machine.Machine.front", began)
+    monkeypatch.setattr("engine.run.machine.Machine.builder", began)
     (tmp_path / ".git").mkdir()
     (tmp_path / "scale.cu").write_text(KERNEL)
     out = tmp_path / "out"

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine import sandbox as module
 from engine.compile.nvrtc import NvrtcCompiler
-from engine.sandbox import NoSandbox, Sandbox
+from engine.process import sandbox as module
+from engine.process.sandbox import NoSandbox, Sandbox
 
 
 @pytest.fixture(scope="session")

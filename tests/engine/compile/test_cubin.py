@@ -7,7 +7,7 @@ import pytest
 from engine.compile.compiler import Translation
 from engine.compile.cubin import Cubin, CubinError, disassemble
 from engine.compile.nvrtc import NvrtcCompiler
-from engine.sandbox import NoSandbox, Sandbox
+from engine.process.sandbox import NoSandbox, Sandbox
 
 BASE = """
 __constant__ float table[4] = {1, 2, 3, 4};

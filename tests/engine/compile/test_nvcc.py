@@ -10,7 +10,7 @@ from engine.compile.compiler import Translation
 from engine.compile.nvcc import compile_nvcc, find_nvcc, too_hard_for_nvrtc
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import CompileError
-from engine.sandbox import NoSandbox, Sandbox
+from engine.process.sandbox import NoSandbox, Sandbox
 
 WHOLE_CUB = "#include <cub/cub.cuh>\ntemplate <int N> __global__ void k(float* x) { x[0] = N; }\n__global__ void z(int* x) { x[1] = 2; }\n"
 needs_nvcc = pytest.mark.skipif(find_nvcc() is None, reason="no nvcc here")
@@ -56,7 +56,7 @@ def test_without_nvcc_the_error_says_how_to_get_it(compiler: NvrtcCompiler, monk
     monkeypatch.setattr(compiler, "_nvcc", None)
     with pytest.raises(CompileError) as caught:
         compiler.compile(Translation(WHOLE_CUB + "// no nvcc", "src/a.cu", ("k<1>",)))
-    assert "optiml[nvcc]" in str(caught.value)
+    assert "optiml-cuda[nvcc]" in str(caught.value)
 
 
 def test_an_ordinary_error_does_not_go_to_nvcc() -> None:

@@ -15,7 +15,7 @@ from engine.compile.compiler import CompileTimeout, Translation, make_compiler
 from engine.compile.cubin import Cubin
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import CompileError, MachineError, UsageError
-from engine.sandbox import NoSandbox, Sandbox
+from engine.process.sandbox import NoSandbox, Sandbox
 
 Box = Sandbox | NoSandbox
 PLAIN = "__global__ void k(const float* x, float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i] * 2; }"
@@ -157,6 +157,7 @@ def test_messages_carry_no_folders_and_no_control_characters(compiler: NvrtcComp
 
 
 def test_include_folders_are_shown_when_asked_for(compiler: NvrtcCompiler, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)  # where root calls, another user reads it
     (tmp_path / "mine.h").write_text("#define VALUE 3\n")
     text = '#include "mine.h"\n__global__ void k(int* x) { x[0] = VALUE; }'
     compiler.compile(of(text, include=(tmp_path,)))

@@ -11,8 +11,8 @@ import pytest
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding
 from engine.cpu.toolchain import find_toolchain
 from engine.model import LaunchConfig
-from engine.sandbox import sandbox
-from engine.spec.model import Argument, KernelSpec, Role, Step
+from engine.process.sandbox import sandbox
+from engine.spec.kernel_spec import Argument, KernelSpec, Role, Step
 from tests.runtime import with_runtime
 
 Array = np.ndarray[Any, Any]

@@ -270,6 +270,17 @@ __global__ void argmax(const float* x, int* where, int n) {
 """
 
 
+CLASSES = """
+__global__ void classes(const float* x, int* y) {
+    int i = threadIdx.x;
+    if (i < 6) {
+        y[i] = isfinite(x[i]) + 2 * isinf(x[i]) + 4 * isnan(x[i]) + 8 * (signbit(x[i]) != 0);
+    }
+}
+"""
+ODD = np.array([-1.0, np.inf, -np.inf, 0.0, -0.0, 1e-40], np.float32)
+
+
 def honest() -> dict[str, Honest]:
     """The kernels by name."""
     x = _normal(1000)
@@ -303,6 +314,8 @@ def honest() -> dict[str, Honest]:
         "last block": Honest(LAST_BLOCK, "last", launch(9, 64), [("x", "in", x[:550]), ("part", "out", np.zeros(9, np.float32)),
                              ("out", "out", np.zeros(1, np.float32)), ("n", "scalar", _n(550))],
                              {"out": np.array([x[:550].sum()])}, 1e-4),
+        "classes of numbers": Honest(CLASSES, "classes", launch(1, 32), [("x", "in", ODD), ("y", "out", np.zeros(6, np.int32))],
+                                     {"y": np.array([9, 2, 10, 1, 9, 1], np.int32)}),
         "in place": Honest(IN_PLACE, "relu", launch(4, 256), [("x", "inout", x.copy()), ("n", "scalar", _n(1000))],
                            {"x": np.maximum(x, 0)}),
         "tile group": Honest(TILE_GROUP, "groups<8>", launch(2, 32), [("x", "in", x[: 8 * 100]),

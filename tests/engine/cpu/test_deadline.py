@@ -26,6 +26,6 @@ def test_how_a_run_ends(machine: CpuMachine, tmp_path: Path, what: str, ends: st
     worker.write_text('#!/bin/sh\n. "$1"\n')
     worker.chmod(0o755)
     job.write_text(what + "\n")
-    argv = [str(machine.prepared().supervise), "2", "200", "2000", str(worker), str(job), str(job)]
+    argv = [str(machine.prepared().supervise), "1", "2", "200", "2000", str(worker), str(job), str(job)]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=True).stdout
     assert sorted(said.splitlines()) == [f"0 {ends}", f"1 {ends}"]

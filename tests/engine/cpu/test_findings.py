@@ -10,7 +10,7 @@ import pytest
 
 from engine.cpu import CpuMachine, Unsupported, unsupported
 from engine.errors import CompileError
-from engine.spec.model import KernelSpec, Step
+from engine.spec.kernel_spec import KernelSpec, Step
 from tests.engine.cpu.conftest import Make, launch
 from tests.engine.cpu.kernels import MATMUL, honest
 from tests.spent import slowdown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.cpu import CpuJob
-from engine.cpu.machine import _watched
+from engine.cpu.cpu_machine import _watched
 from tests.engine.cpu.conftest import launch
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.compile.built import NotBuilt
 from engine.compile.compiler import Translation
 from engine.errors import SourceError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import NotBuilt
-from engine.machine import make_machine
 from engine.model import Outcome, Program
-from engine.spec.read import specs_in
+from engine.run.machine import make_machine
+from engine.spec.reader import specs_in
 
 TEXT = """// optiml: args.x = { role = "inout", size = "n", fill = "normal" }
 // optiml: check = [{ n = 129 }]

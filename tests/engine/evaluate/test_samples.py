@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from engine.evaluate.samples import beside_incumbent, beside_original, floors_us, judge
-from engine.guardrails import LIMITS
+from engine.evaluate.guardrails import LIMITS
+from engine.evaluate.samples import (
+    beside_incumbent,
+    beside_original,
+    certain_bytes,
+    floors_us,
+    judge,
+    moved_bytes,
+    with_process_spread,
+)
 from engine.model import CaseTiming, Evaluation, Measurement, Outcome
-from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
 
 def _spec(fill: Fill | None = None) -> KernelSpec:
@@ -46,16 +55,40 @@ def test_what_was_timed_beside_the_incumbent_alone_has_its_interval_too() -> Non
     assert [(c.original_us, c.candidate_us) for c in found.cases] == [(100.0, 20.0)] * 2
 
 
-def test_the_least_time_of_the_bytes() -> None:
+def _floors(spec: KernelSpec, original_us: float) -> tuple[float, ...]:
+    sizes = [certain_bytes(spec, case) for case in spec.time]
+    copies_us = [sum(pair) / 4e12 * 1e6 for pair in sizes]
+    return floors_us(sizes, copies_us, _timed(1.0, 1.0, original_us=original_us), 50 << 20)
+
+
+def test_the_least_time_is_most_of_a_copy_of_the_same_bytes() -> None:
     # 2 * 4 * 2**26 bytes at 4e12 bytes/s take 134 µs; the small case lies in the cache.
-    big, small = floors_us(_spec(), _timed(1.0, 1.0, original_us=500.0), 4e12, 50 << 20)
+    big, small = _floors(_spec(), 500.0)
     assert (big, small) == (pytest.approx(0.9 * 134.2, rel=1e-3), 0.0)
     # Indices may leave the most part of the input unread.
-    assert floors_us(_spec(Fill("integers")), _timed(1.0, 1.0, original_us=500.0), 4e12, 50 << 20)[0] == pytest.approx(
-        big / 2
-    )
+    assert _floors(_spec(Fill("integers")), 500.0)[0] == pytest.approx(big / 2)
     # An original that is faster itself shows that the bytes are not all moved.
-    assert floors_us(_spec(), _timed(1.0, 1.0, original_us=50.0), 4e12, 50 << 20) == (0.0, 0.0)
+    assert _floors(_spec(), 50.0) == (0.0, 0.0)
+
+
+def test_a_copy_that_was_not_measured_gives_no_floor() -> None:
+    sizes = [certain_bytes(_spec(), case) for case in _spec().time]
+    assert floors_us(sizes, [0.0, 0.0], _timed(1.0, 1.0, original_us=500.0), 50 << 20) == (0.0, 0.0)
+
+
+def test_an_array_that_is_updated_is_read_and_written() -> None:
+    spec = replace(_spec(), arguments=tuple(replace(a, role="inout") for a in _spec().arguments if a.role != "scalar"))
+    read, written = moved_bytes(spec, spec.time[0])
+    assert read == written == sum(moved_bytes(_spec(), _spec().time[0]))
+
+
+def test_intervals_hold_for_another_process_too() -> None:
+    alone = _timed(2.0, 2.0)
+    near, far = with_process_spread(alone, _timed(2.0, 2.0)), with_process_spread(alone, _timed(2.1, 2.1))
+    assert alone.high < near.high < far.high
+    assert far.low < near.low < alone.low
+    assert far.high > 2.08  # most of the way to what the other process measured
+    assert (near.ratio, near.cases[1].ratio) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize(

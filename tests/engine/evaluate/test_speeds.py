@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from engine.compile.built import Built
 from engine.cpu import CpuRun, Finding
 from engine.errors import RefusedError
 from engine.evaluate import speeds
 from engine.evaluate.cpu import CpuEvaluator
-from engine.evaluate.model import Built
 from engine.model import LaunchConfig, Measurement
 from engine.predict.counts import AccessCounts, KernelCounts
-from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
 FULL = 16384
 

@@ -12,16 +12,15 @@ pytest.importorskip("jinja2")
 
 from engine.errors import RefusedError
 from engine.generate.author import Author, place_kernel, workplace
-from engine.generate.prompt import Prompts
+from engine.generate.messages import Prompts
 from engine.generate.strategies import STRATEGIES
 from engine.generate.task import Task, read_task
 from engine.generate.trial import Tried
-from engine.llm.answer import EditError
+from engine.llm.answers import EditError
+from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
 from engine.llm.edits import Workplace
-from engine.llm.model import ChatAnswer, ChatError, Fault, Usage
-from engine.model import Failure, Outcome, Program
-from engine.rules.model import Target
-from engine.spec.read import specs_in
+from engine.model import Failure, Outcome, Program, Target
+from engine.spec.reader import specs_in
 
 from .scripts import RECORDED, as_json
 
@@ -110,7 +109,6 @@ def test_data_cannot_leave_its_fence() -> None:
         ("I have no idea.", Fault.UNREADABLE),
         ('{"proposals": [{"idea": "x", "kernel": "int main() {}"}]}', Fault.UNREADABLE),  # no launch
         (as_json("__global__ void other(float* y) { y[0] = 1; }", ["1"], ["1"]), Fault.FORBIDDEN),
-        (kernel("y[0] = clock();"), Fault.FORBIDDEN),
         (kernel('asm volatile("");'), Fault.FORBIDDEN),
         (kernel('printf("%d", rows);'), Fault.FORBIDDEN),
         (kernel("y[0] = 1;", "__device__ float kept;"), Fault.FORBIDDEN),

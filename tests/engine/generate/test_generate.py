@@ -13,16 +13,16 @@ pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
 from engine import cli
+from engine.cuda.load import load_program
+from engine.cuda.patch import make_patch
 from engine.generate.contest import _mark
-from engine.generate.result import SCHEMA, GenerationResult, StrategyResult
-from engine.generate.run import UNCONFIRMED
+from engine.generate.generation import UNCONFIRMED
+from engine.generate.generation_result import SCHEMA, GenerationResult, StrategyResult
 from engine.generate.strategies import STRATEGIES
 from engine.llm.batch import custom_id
-from engine.llm.client import OpenAIClient  # noqa: F401 - the real client is what the tests run
+from engine.llm.openai_client import OpenAIClient  # noqa: F401 - the real client is what the tests run
 from engine.model import Program
 from engine.report.generation import print_generation
-from engine.source.load import load_program
-from engine.source.patch import make_patch
 from engine.spec.find import find_spec
 from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
 from tests.engine.llm.server import completion, ok, status

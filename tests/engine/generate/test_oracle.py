@@ -15,9 +15,9 @@ from engine.errors import RefusedError, UsageError
 from engine.generate.oracle import Known, Oracle, Reference, ReferenceError_, compare, prepare, read_reference, repeats
 from engine.generate.task import Task, read_task
 from engine.model import Program
-from engine.sandbox import sandbox
-from engine.spec.model import KernelSpec
-from engine.spec.read import specs_in
+from engine.process.sandbox import sandbox
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.reader import specs_in
 from engine.verify.plan import Check, plan
 
 from .scripts import RECORDED
@@ -154,7 +154,7 @@ def test_a_hostile_reference_reaches_no_file_no_network_and_no_secret(ask: Any, 
                     tried(network),
                     tried(lambda: os.environ["OPTIML_TEST_SECRET"]),
                     tried(lambda: open("/proc/1/environ").read().index("OPTIML_TEST_SECRET")),
-                    tried(lambda: os.kill(os.getppid(), 9) if os.getppid() > 1 else 1 / 0),
+                    tried(lambda: os.kill({os.getpid()}, 9) if {os.getpid()} > 50 else 1 / 0),
                     tried(lambda: open(np.__file__, "a").write("#")),
                 ]
                 y[0, : len(seen)] = seen

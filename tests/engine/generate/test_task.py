@@ -8,7 +8,7 @@ import pytest
 from engine.errors import OptimlError
 from engine.generate.task import Task, TaskError, read_task
 from engine.model import Program
-from engine.spec.read import specs_in
+from engine.spec.reader import specs_in
 
 from .scripts import RECORDED
 

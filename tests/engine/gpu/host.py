@@ -52,6 +52,13 @@ def drawing() -> str:
     return _part(r"template <typename T> struct Drawn .*?(?=// Relative noise)")
 
 
+def filling() -> str:
+    """The text of `fill_words`, `check_guards` and of what they use."""
+    atomic = "static void atomicMax(u64* at, u64 v) { if (v > *at) *at = v; }\n"
+    names = ("unsigned char pattern_at", "u64 before_words", "void fill_words", "void check_guards")
+    return atomic + "".join(_part(rf"[^\n]*{name}\(.*?\n}}\n") for name in names)
+
+
 def library(folders: pytest.TempPathFactory, text: str) -> ctypes.CDLL:
     """Kernels that need no more of tools.cu than its `mix`."""
     compiler = shutil.which("g++")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.spec.data import figures, related
-from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 from tests.engine.gpu import host
 
 

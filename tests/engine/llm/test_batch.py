@@ -6,19 +6,18 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
+from engine.cuda.edit import edit_program
 from engine.errors import UsageError
 from engine.llm.batch import BatchClient
-from engine.llm.context import Diagnosed, node_key
+from engine.llm.chat import ChatError, ChatRequest, Fault, Message
 from engine.llm.feed import LlmFeed
-from engine.llm.model import ChatError, ChatRequest, Fault, Message
+from engine.llm.node_context import Diagnosed, node_key
 from engine.llm.proposer import LlmProposer
-from engine.model import Program
-from engine.rules.model import Target
+from engine.model import Program, Target
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.progress import Budget
 from engine.search.tree import Tree
-from engine.source.edit import edit_program
 from engine.spec.find import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator
 
@@ -185,7 +184,7 @@ def test_a_repair_has_the_diagnosis_that_its_first_question_was_answered_without
         return Diagnosed(("Memory-bound",)) if wait_s else Diagnosed()
 
     run(tmp_path, resume=False, factors=())
-    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest // wrong")))
+    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest + wrong()")))
     run(tmp_path, resume=True, factors=(), diagnose=diagnose)
     requests = [
         json.loads(t)["body"]["messages"] for t in (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()
@@ -224,11 +223,11 @@ def test_rounds_through_the_batch_go_on_where_the_run_was(tmp_path):
     assert second  # the better version is asked about in its turn
     assert not {r["custom_id"] for r in first} & {r["custom_id"] for r in second}
     # Another round, answered with an edit that fails; what failed goes through the batch in its turn.
-    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest // wrong")))
+    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest + wrong()")))
     run(tmp_path, resume=True)
     third = [json.loads(t) for t in (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()]
     assert any(len(r["body"]["messages"]) == 4 for r in third)
-    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest // speed 1.5")))
+    respond(tmp_path / "batch", answer(("fmaxf(largest, x[row * cols + c])", "largest + speed(1.5)")))
     search, _ = run(tmp_path, resume=True)
     assert search.incumbent.evaluation.measurement.ratio == pytest.approx(4.5)
     assert any(e.parameters.get("repair") == 1 for e in search.journal_entries)

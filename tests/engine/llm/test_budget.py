@@ -15,7 +15,7 @@ pytest.importorskip("openai")
 
 from engine.errors import UsageError
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price, parse_limit, parse_price, prompt_estimate
-from engine.llm.model import ChatError, ChatRequest, Fault, Message, Usage
+from engine.llm.chat import ChatError, ChatRequest, Fault, Message, Usage
 
 from .test_cassette import Once, answer
 

@@ -6,7 +6,7 @@ pytest.importorskip("openai")
 
 from engine.errors import UsageError
 from engine.llm.cassette import Recorder, Replayer
-from engine.llm.model import ChatAnswer, ChatError, ChatRequest, Fault, Message, Usage
+from engine.llm.chat import ChatAnswer, ChatError, ChatRequest, Fault, Message, Usage
 
 REQUEST = ChatRequest((Message("user", "secret prompt"),), "propose/x/0")
 

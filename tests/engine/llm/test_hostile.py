@@ -7,15 +7,14 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from engine.llm.context import make_context
-from engine.llm.model import ChatAnswer, Fault, Usage
+from engine.cuda.edit import edit_program
+from engine.cuda.load import load_program
+from engine.llm.chat import ChatAnswer, Fault, Usage
+from engine.llm.node_context import make_context
 from engine.llm.proposer import LlmProposer
-from engine.model import Evaluation, Measurement, Outcome
-from engine.rules.model import Target
+from engine.model import Evaluation, Measurement, Outcome, Target
 from engine.search.tree import Tree
 from engine.selftest.cases import load_cases, original_text
-from engine.source.edit import edit_program
-from engine.source.load import load_program
 from engine.spec.find import find_spec
 
 ATTACKS = load_cases("attacks")

@@ -6,16 +6,16 @@ import pytest
 
 pytest.importorskip("jinja2")
 
+from engine.cuda.kernel import Edit, Span
+from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
 from engine.llm.judge import SCORE, Judge, rank_correlation, read_scores, score
-from engine.llm.model import ChatAnswer, ChatError, Fault, Usage
-from engine.llm.prompt import MOST_TOKENS, fence_for
+from engine.llm.prompts import MOST_TOKENS, fence_for
 from engine.model import Evaluation, Measurement, Outcome, Program
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.reward import CONSTANTS
 from engine.search.tree import Tree
-from engine.source.model import Edit, Span
 
-from .test_prompt import context_of, grown
+from .test_prompts import context_of, grown
 
 
 class Says:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.llm.answer import MOST_LAUNCHES, SCHEMA, EditError, read_answer
+from engine.cuda.edit import edit_program
+from engine.cuda.load import load_program
+from engine.llm.answers import MOST_LAUNCHES, SCHEMA, EditError, read_answer
+from engine.llm.chat import Fault
 from engine.llm.edits import Workplace, make_proposal
-from engine.llm.model import Fault
 from engine.model import Program
 from engine.rules import make_site
-from engine.source.edit import edit_program
-from engine.source.launch import evaluate
-from engine.source.load import load_program
 from engine.spec.find import find_spec
-from engine.spec.read import relaunched, specs_in
+from engine.spec.launch_config import evaluate
+from engine.spec.reader import relaunched, specs_in
 
 ROOT = Path(__file__).parents[3]
 TOML = "benchmarks/suite/optiml.toml"

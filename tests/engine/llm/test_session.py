@@ -9,26 +9,25 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
-from engine.config import Model, parse_config
 from engine.errors import MachineError, UsageError
 from engine.llm import feed
 from engine.llm.budget import Limit, Price
-from engine.llm.context import Diagnosed
 from engine.llm.feed import LlmFeed
 from engine.llm.judge import MOST_JUDGED
+from engine.llm.lesson_store import Memory
 from engine.llm.lessons import MemorySettings
-from engine.llm.memory import Memory
-from engine.llm.part import Part
+from engine.llm.node_context import Diagnosed
+from engine.llm.participant import Part
 from engine.llm.proposer import LlmProposer
 from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, from_config, parse_door
-from engine.model import Evaluation, LaunchConfig, Outcome, Program
+from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
+from engine.profile.counters import Counter, Profile, StepProfile
 from engine.profile.diagnosis import Diagnosis, Finding
-from engine.profile.model import Counter, Profile, StepProfile
-from engine.rules.model import Target
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.progress import Budget
 from engine.search.tree import Tree
+from engine.settings.config import Model, parse_config
 from engine.spec.find import find_spec
 from tests.engine.search.fakes import Factors, FakeEvaluator
 
@@ -46,7 +45,7 @@ def run(
     spec, _ = find_spec(folder, folder / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     monkey = pytest.MonkeyPatch()
-    monkey.setattr("engine.llm.part.diagnoser", lambda *_: diagnose)
+    monkey.setattr("engine.llm.participant.diagnoser", lambda *_: diagnose)
     evaluator = FakeEvaluator()
     part = Part(settings, memory, spec, Target(), folder / name, None, build=evaluator.build)
     monkey.undo()

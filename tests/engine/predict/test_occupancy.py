@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.cubin import include_folders
+from engine.compile.toolkit import include_folders
 from engine.errors import UsageError
 from engine.model import LaunchConfig, Resources
 from engine.predict.occupancy import occupancy

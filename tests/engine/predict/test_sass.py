@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine import sandbox as module
 from engine.compile.compiler import Translation
 from engine.compile.cubin import disassemble
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.predict.sass import KernelCode, parse_sass
+from engine.process import sandbox as module
 
 Read = Callable[[str], KernelCode]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from engine.process.sandbox import NoSandbox
 from engine.profile.ncu import Profiler
-from engine.sandbox import NoSandbox
-from engine.spec.model import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
 
 _SCRIPT = """#!{python}
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
-from engine import wire
+from engine.process import wire
 
 MODE = {mode!r}
 KNOWN_TO_FAIL = {unknown!r}

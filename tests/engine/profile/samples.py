@@ -3,9 +3,8 @@
 from engine.model import LaunchConfig, Resources
 from engine.predict.occupancy import occupancy
 from engine.predict.targets import figures_for
-from engine.profile import model
-from engine.profile.diagnosis import Evidence
-from engine.profile.model import (
+from engine.profile import counters as model
+from engine.profile.counters import (
     ACTIVE_LANES,
     BANK_CONFLICTS,
     DRAM_BYTES,
@@ -27,6 +26,7 @@ from engine.profile.model import (
     StepProfile,
     stall_metric,
 )  # fmt: skip
+from engine.profile.diagnosis import Evidence
 
 LAUNCH = LaunchConfig((4096, 1, 1), (256, 1, 1))
 BANDWIDTH = 4.0e12

@@ -3,7 +3,7 @@ import pytest
 from engine.model import LaunchConfig
 from engine.predict.targets import target_for
 from engine.profile.diagnosis import Diagnosis, diagnose, diagnose_static
-from engine.profile.lines import Site, SourceLines
+from engine.profile.source_lines import Site, SourceLines
 from tests.engine.profile.samples import BANDWIDTH, evidence, profile, step
 
 TARGET = target_for("sm_90")
@@ -155,7 +155,7 @@ def test_steps_count_by_their_time_and_are_named():
 
 
 def test_missing_counters_are_named_and_nothing_is_made_up():
-    from engine.profile.model import DRAM_BYTES, DRAM_PCT, L2_PCT
+    from engine.profile.counters import DRAM_BYTES, DRAM_PCT, L2_PCT
 
     diagnosis = of(step(missing=(DRAM_BYTES, DRAM_PCT, L2_PCT)))
     assert diagnosis.copy_share is None
@@ -164,7 +164,7 @@ def test_missing_counters_are_named_and_nothing_is_made_up():
 
 
 def test_the_cheap_set_alone_tells_memory_bound():
-    from engine.profile.model import CHEAP
+    from engine.profile.counters import CHEAP
     from tests.engine.profile.samples import _CALM
 
     others = tuple(name for name in _CALM if name not in CHEAP.metrics)

@@ -1,7 +1,7 @@
-from engine.evaluate.model import Built
+from engine.compile.built import Built
 from engine.model import Binary, LaunchConfig, Program, Resources
 from engine.profile.evidence import array_bytes, evidence_for, heaviest_case, request_for
-from engine.spec.model import Argument, Case, KernelSpec, Step
+from engine.spec.kernel_spec import Argument, Case, KernelSpec, Step
 
 SPEC = KernelSpec(
     file="k.cu",

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from engine.model import Binary, LaunchConfig
+from engine.process.sandbox import NoSandbox, available, sandbox
 from engine.profile import ncu, output
-from engine.profile.model import CHEAP, Profile, ProfileFailure, ProfileRequest
+from engine.profile.counters import CHEAP, Profile, ProfileFailure, ProfileRequest
 from engine.profile.ncu import Profiler
-from engine.sandbox import NoSandbox, available, sandbox
 from tests.engine.profile.fake_ncu import install, profiler, spec, starts
 
 
@@ -214,6 +214,7 @@ def test_launches_that_look_alike_are_never_mixed_up(tmp_path):
 
 @pytest.mark.skipif(not available()[0], reason="no sandbox here")
 def test_inside_the_sandbox(tmp_path):
+    tmp_path.chmod(0o755)  # where root calls, another user reads the stand-in
     box = sandbox()
     made = ncu.Profiler(box, install(tmp_path), b"tools", tmp_path / "scratch", spec())
     (answer,) = run(made, [request("a", b"xxx")])

@@ -2,8 +2,8 @@ import pytest
 
 from engine.profile.diagnosis import Diagnosis, Finding
 from engine.profile.priors import INFLUENCES, PRIORS, factor, reweighted
+from engine.rewrite.proposal import Proposal
 from engine.rules import rules
-from engine.rules.model import Proposal
 
 UNCOALESCED = Diagnosis("latency", "", (Finding("uncoalesced_loads", "", 1.0),))
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from engine.model import Binary, LaunchConfig
+from engine.process.fair_lock import Turns
 from engine.profile import service
-from engine.profile.model import CHEAP, FULL, LINES, Profile, ProfileFailure, ProfileRequest
+from engine.profile.counters import CHEAP, FULL, LINES, Profile, ProfileFailure, ProfileRequest
 from engine.profile.service import Priority, ProfileService
-from engine.profile.turns import Turns
 from tests.spent import spent
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.report_size import synthesise
 from engine.report.page import render
-from engine.report.read import read_run
+from engine.report.run_folder import read_run
 
 
 @pytest.fixture(scope="session")

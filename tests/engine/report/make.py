@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.report_size import recorded, synthesise
 from engine.model import Evaluation, Outcome
-from engine.result import OptimizationResult
+from engine.run.result import OptimizationResult
 
 EVIL = (
     "</script><script>window.pwned=1</script></style></title></textarea>--><img src=http://127.0.0.1:9/x onerror=window.pwned=1>"

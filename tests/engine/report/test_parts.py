@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from benchmarks.report_size import recorded, synthesise
 from engine.report.branches import _DEEPEST, _MOST, branches
-from engine.report.plots import _labels
-from engine.report.read import Counted, Node, Run, Source, read_run
+from engine.report.chart import Axis, Chart, _box, _overlap, axis, places
+from engine.report.page import _environment
 from engine.report.roofline import Roofline, roofline
+from engine.report.run_folder import Counted, Node, Run, Source, read_run
+from engine.report.safe_text import clean, short, upper_first
 from engine.report.sources import listings
-from engine.report.svg import Styles, draw, look
-from engine.report.text import clean, short, upper_first
 from tests.engine.report.make import predicted
 
 
@@ -54,13 +55,8 @@ def test_a_continued_line_is_not_torn() -> None:
 
 def test_labels_of_points_that_are_close_stand_apart() -> None:
     """`1` and `3 (best)` of a softmax read `13 (best)`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.4, 4.2))
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.set(xscale="log", yscale="log", xlim=(0.003, 0.6), ylim=(10, 1200))
+    chart = Chart("said", Axis("x", 0.003, 0.6, True), Axis("y", 10, 1200, True), 420.0)
+    before = len(chart.labels)
     close = [
         (0.118, 542.2, "1"),
         (0.0875, 580.7, "2"),
@@ -68,11 +64,36 @@ def test_labels_of_points_that_are_close_stand_apart() -> None:
         (0.13, 560.0, "4"),
         (0.011, 20.0, "original"),
     ]
-    _labels(axes, close)
-    canvas.draw()
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert [text.get_text() for text in axes.texts] == [label for *_, label in close]
-    assert not [(a, b) for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
+    chart.name_points(close)
+    labels = chart.labels[before:]
+    assert [label.text for label in labels] == [text for *_, text in close]
+    boxes = [_box(label) for label in labels]
+    assert not [(a, b) for a, b in itertools.combinations(boxes, 2) if _overlap(a, b)]
+
+
+@pytest.mark.parametrize(
+    ("axis_", "texts"),
+    [
+        (Axis("", 0.0, 1.0), ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        (Axis("", 0.97, 1.52), ["1", "1.2", "1.4"]),
+        (Axis("", 0.9, 47.0, True), ["1", "2", "5", "10", "20"]),
+        (Axis("", 1e-3, 1e3, True), ["0.001", "0.01", "0.1", "1", "10", "100", "1000"]),
+        (Axis("", 1.0, 1.0 + 1e-9), None),
+    ],
+)
+def test_ticks_are_round_and_few(axis_: Axis, texts: list[str] | None) -> None:
+    found = axis_.ticks()
+    assert texts is None or [text for _, text in found] == texts
+    assert len(found) <= 12
+    assert all(-1e-3 <= axis_.part(value) <= 1 + 1e-3 for value, _ in found)
+
+
+def test_stairs_hold_each_value_until_the_next() -> None:
+    chart = Chart("said", Axis("", 0.0, 10.0), Axis("", 0.0, 4.0))
+    chart.line([(0, 1), (5, 3), (10, 3)], "best", stairs=True)
+    heights = [point.split(",")[1] for point in chart.strokes[-1].points.split()]
+    assert len(set(heights)) == 2
+    assert heights == sorted(heights, key=float, reverse=True)
 
 
 def test_a_diagnosis_stands_at_its_line_and_keeps_it_in_sight() -> None:
@@ -204,21 +225,17 @@ def test_the_roofline_of_a_predicted_run_is_another_one(tmp_path: Path) -> None:
     assert isinstance(roofline(dataclasses.replace(run, result=dataclasses.replace(result, spec={}))), str)
 
 
-def test_a_drawing_takes_its_colours_from_the_page() -> None:
-    styles = Styles()
+def test_a_drawing_takes_its_colours_from_the_page_and_escapes_its_text() -> None:
     hard = "a$x^2$<script>\\frac\n&"
-    with look():
-        svg = draw(styles, "one", 'said "<b>"', lambda axes: axes.set_xticks([0.5], [hard]))
-        again = draw(styles, "two", "said", lambda axes: axes.plot([1, 2], [1, 2]))
+    chart = Chart('said "<b>"', places([hard, "b"]), axis("y", [0.0, 1.0]))
+    chart.point(0, 1.0, "best", hollow=True)
+    svg = str(_environment().from_string("{{ chart | drawing }}").render(chart=chart))
     assert "style=" not in svg
     assert "<script>" not in svg
-    assert "a$x^2$" in svg
-    assert 'aria-label="said &quot;&lt;b&gt;&quot;"' in svg
-    assert re.search(r"\.p\d+\{[^}]*var\(--ink\)", styles.sheet())
-    assert "#0a0b" not in svg + again + styles.sheet()
-    assert set(re.findall(r'id="(\w+)-', svg + again)) == {"one", "two"}
-    with pytest.raises(ValueError, match="style"):
-        styles.name("fill: url(//x)<")
+    assert "a$x^2$&lt;script&gt;" in svg
+    assert 'aria-label="said &#34;&lt;b&gt;&#34;"' in svg
+    assert not re.search(r"#[0-9a-f]{6}", svg)
+    ET.fromstring(svg)
 
 
 def test_a_synthesised_run_is_the_same_each_time(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 
 from engine.arith import evaluate_int
 from engine.cpu import CpuBinary, CpuJob, CpuMachine
-from engine.folders import cache_folder
-from engine.rules.model import Site
-from engine.source.launch import evaluate
+from engine.rewrite.site import Site
+from engine.settings.folders import cache_folder
+from engine.spec.launch_config import evaluate
 from tests.engine.rules.workbench import PATH, device
 
 TYPES: Mapping[str, Any] = {

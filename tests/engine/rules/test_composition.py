@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.rewrite.site import Site
 from engine.rules import RuleFailure, proposals
-from engine.rules.model import Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, make
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from engine.rules.model import Site
+from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import SCALE, compiles, device, make, one, propose
 

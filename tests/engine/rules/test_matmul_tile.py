@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from engine.rules.model import Site
+from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, machine_code, make, one, propose
 

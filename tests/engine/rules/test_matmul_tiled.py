@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.rewrite.site import Site
 from engine.rules import families, make_site
-from engine.rules.matmul_tiled_form import untiled
-from engine.rules.model import Site
+from engine.rules.matmul.matmul_tiled_form import untiled
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, host, make, one, propose
 

@@ -1,6 +1,6 @@
 import pytest
 
-from engine.rules.model import Site
+from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, make, one, propose
 

@@ -2,9 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.arith import evaluate_int
-from engine.rules.common import body_node
-from engine.rules.polynomial import Polynomial, atom, number
-from engine.rules.scope import Scope
+from engine.cuda.kernel_scope import Scope
+from engine.cuda.polynomial import Polynomial, atom, number
 from tests.engine.rules.workbench import make
 
 NAMES = ("i", "j", "n", "m")
@@ -14,8 +13,8 @@ def of(expression: str, before: str = "") -> Polynomial:
     """The polynomial of the index with which the kernel reads `x`."""
     source = f"__global__ void k(const float* x, float* y, int i, int j, int n, int m) {{ {before} y[0] = x[{expression}]; }}"
     site = make(source, "    k<<<1, 1>>>(x, y, i, j, n, m);")
-    scope = Scope(site)
-    uses = scope.uses(body_node(site))
+    scope = Scope(site.unit, site.kernel)
+    uses = scope.uses(site.body)
     assert uses is not None
     (index,) = [u.index for u in uses if u.array == "x"]
     assert index is not None
@@ -63,7 +62,7 @@ def test_pointers_are_followed_to_their_array() -> None:
         " const float* p = x + 2 * n; const float* q = &p[3]; float* z = y; y[1] = q[4]; *(z + n) = p[n]; z[0] += 1; }",
         "    k<<<1, 1>>>(x, y, n);",
     )
-    uses = Scope(site).uses(body_node(site))
+    uses = Scope(site.unit, site.kernel).uses(site.body)
     assert uses is not None
     found = sorted((u.array, u.index.render() if u.index else "", u.reads, u.writes) for u in uses)
     assert found == [
@@ -80,5 +79,5 @@ def test_a_pointer_that_is_handed_on_cannot_be_followed() -> None:
         site = make(
             f"__global__ void k(const float* x, float* y, int n) {{ {statement} }}", "    k<<<1, 1>>>(x, y, n);"
         )
-        uses = Scope(site).uses(body_node(site))
+        uses = Scope(site.unit, site.kernel).uses(site.body)
         assert uses is None or all(u.index is None for u in uses if u.array == "x"), statement

@@ -84,3 +84,12 @@ def test_one_pointer_has_nothing_to_overlap(old: str, new: str) -> None:
     launch = SCALE_LAUNCH.replace("x, ", "")
     assert not propose(make(types + LONE, launch), "restrict")
     assert propose(make(types + LONE.replace(old, new), launch), "restrict")
+
+
+def test_nothing_where_no_launch_is_seen() -> None:
+    assert not propose(make(SCALE, ""), "restrict")
+
+
+def test_nothing_where_a_caller_passes_one_buffer_twice() -> None:
+    host = SCALE_LAUNCH + "\n}\nvoid twice(float* x, float a, int n) {\n    run(x, x, a, n);"
+    assert not propose(make(SCALE, host), "restrict")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.rules.model import Site
+from engine.rewrite.site import Site
 from tests.engine.rules import (
     test_atomic_aggregate,
     test_block_size,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.rules.model import Site
+from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, host, make, one, propose
 from tests.spent import spent

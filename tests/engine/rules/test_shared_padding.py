@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.rules.model import Site
+from engine.rewrite.site import Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import compiles, device, make, one, propose
 

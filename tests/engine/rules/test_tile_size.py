@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine.model import Target
+from engine.rewrite.proposal import Family
+from engine.rewrite.site import Site
 from engine.rules import families
-from engine.rules.model import Family, Site, Target
 from engine.tune.feasible import feasible
 from engine.tune.offers import rule_template
 from tests.engine.rules.equality import assert_equal

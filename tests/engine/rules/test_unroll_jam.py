@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from engine.rewrite.proposal import Parametric
+from engine.rewrite.site import Site
 from engine.rules import rules
-from engine.rules.model import Parametric, Site
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import after, compiles, device, host, make, one, propose
 

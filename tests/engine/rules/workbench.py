@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from engine.cuda.edit import edit_program
+from engine.cuda.parse import parse
 from engine.model import Program
+from engine.rewrite.proposal import Proposal
+from engine.rewrite.site import Site
 from engine.rules import make_site, rules
-from engine.rules.model import Proposal, Site
-from engine.source.edit import edit_program
-from engine.source.parse import parse
-from engine.spec.model import Argument, Case, Fill, KernelSpec, Role, Step
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Role, Step
 
 PATH = "kernels/a.cu"
 _HOST = "\n// host\n"
@@ -100,8 +101,8 @@ def machine_code(site: Site) -> str:
 
 @cache
 def _compile(source: str, expression: str) -> tuple[bytes, str]:
-    from engine.compile.cubin import include_folders
     from engine.compile.program import compile_text
+    from engine.compile.toolkit import include_folders
 
     folders = [f"--include-path={path}" for path in include_folders()]
     compiled = compile_text(source, "a.cu", [expression], ["-arch=sm_90", "--std=c++17", *folders])

@@ -1,4 +1,4 @@
-"""An evaluator whose answers are computed from the text: each line `// speed X` of a program multiplies its speed by X."""
+"""An evaluator whose answers are computed from the text: each `// speed X` or `speed(X);` of a program multiplies its speed by X."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.evaluate.model import Built, NotBuilt, Signals, nothing
+from engine.compile.built import Built, NotBuilt
+from engine.cuda.kernel import Edit, Span
+from engine.evaluate.evaluator import Signals, nothing
 from engine.model import Binary, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Program, Resources
-from engine.rules.model import Proposal
-from engine.source.model import Edit, Span
+from engine.rewrite.proposal import Proposal
 
 LAUNCHES = ((LaunchConfig((1, 1, 1), (32, 1, 1)),),)
 
@@ -21,7 +22,7 @@ def program(text: str = "kernel\n") -> Program:
 
 def speed(text: str) -> float:
     value = 1.0
-    for factor in re.findall(r"// speed ([\d.]+)", text):
+    for factor in re.findall(r"(?:// speed |\bspeed\()([\d.]+)", text):
         value *= float(factor)
     return value
 
@@ -66,7 +67,7 @@ class FakeEvaluator:
         text = program.data.decode()
         if "broken" in text:
             raise NotBuilt("broken", evaluation=Evaluation(Outcome.COMPILE_ERROR, failure=Failure("broken")))
-        code = "|".join(sorted(re.findall(r"// (?:speed [\d.]+|wrong)", text)))
+        code = "|".join(sorted(re.findall(r"\b(?:speed[ (][\d.]+|wrong)\b", text)))
         binary = Binary(b"", "sm_90", ("k",), (Resources(32, 0, 0, 0, 0),), code_hash=code)
         return Built(program, text, ("k",), binary, LAUNCHES)
 

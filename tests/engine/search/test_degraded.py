@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from engine.model import Outcome
+from engine.process.fair_lock import Turns
+from engine.process.sandbox import NoSandbox
 from engine.profile import ncu, service
-from engine.profile.model import FULL
+from engine.profile.counters import FULL
 from engine.profile.ncu import Profiler, find_ncu
 from engine.profile.service import ProfileService
-from engine.profile.turns import Turns
-from engine.sandbox import NoSandbox
 from engine.search.best import best_nodes
-from engine.search.insight import ProfilerInsight
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.profiling import ProfilerInsight
 from engine.search.progress import Budget
 from engine.search.tree import Tree
 from tests.engine.profile.fake_ncu import install, spec

@@ -9,11 +9,11 @@ import pytest
 import engine.search.loop
 from engine.errors import MachineError, UsageError
 from engine.model import Outcome
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
-from engine.search.parts import Observation
+from engine.search.participants import Observation
 from engine.search.progress import Budget
 from engine.search.reward import Proxies
 from engine.search.tree import Tree

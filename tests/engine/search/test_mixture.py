@@ -3,7 +3,7 @@ import random
 import pytest
 
 from engine.model import Evaluation, Measurement, Outcome
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.mixture import Mixture
 from engine.search.tree import Tree
 

@@ -1,11 +1,11 @@
 import pytest
 
+from engine.cuda.edit import edit_program
+from engine.cuda.kernel import Edit, Span
 from engine.model import Evaluation, Measurement, Outcome
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.shorten import steps_that_count
 from engine.search.tree import Node
-from engine.source.edit import edit_program
-from engine.source.model import Edit, Span
 
 from .fakes import program
 

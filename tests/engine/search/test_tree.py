@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import landscapes
+from engine.cuda.edit import edit_program
 from engine.model import Evaluation, Failure, Measurement, Outcome
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.reward import Proxies, Reward, failed
 from engine.search.tree import WIDENING, WIDTH, Line, NotYet, Tree
-from engine.source.edit import edit_program
 
 from .fakes import Factors, edit, program
 

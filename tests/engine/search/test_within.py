@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.rules.model import Proposal
+from engine.rewrite.proposal import Proposal
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.progress import NOTHING_LEFT, Budget

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from engine.cuda.edit import apply
+from engine.cuda.kernel import Edit, Span
+from engine.cuda.parse import parse
 from engine.model import Program
-from engine.source.edit import apply
-from engine.source.model import Edit, Span
-from engine.source.parse import parse
 from engine.spec.draft import Draft
-from engine.spec.model import KernelSpec
-from engine.spec.read import specs_in
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.reader import specs_in
 
 LAUNCHER = """
 __global__ void k(const float *x, float *y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i]; }

@@ -10,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import SpecError
-from engine.spec.data import FAMILIES, buffer_elements, bytes_needed, families_for, generate, scalars
+from engine.spec.data import (
+    FAMILIES,
+    NAN,
+    buffer_elements,
+    bytes_needed,
+    families_for,
+    generate,
+    scalars,
+    takes_nan,
+)
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import Argument, Case, Fill, KernelSpec, Step
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
 CASE = Case("n=4001", {"n": 4001})
 
@@ -52,6 +61,22 @@ def test_normal_has_its_mean_and_deviation(type_: str) -> None:
 def test_families_scale_a_normal_fill() -> None:
     assert _one(family="times3").std() == pytest.approx(3, rel=0.05)
     assert _one(family="times001").std() == pytest.approx(0.01, rel=0.05)
+
+
+@pytest.mark.parametrize("type_", ["float", "half", "bfloat16", "double"])
+def test_nan_and_denormals_are_few_and_both_there(type_: str) -> None:
+    dtype = parse_dtype(type_)
+    data = np.concatenate([_one(type_, family=NAN, seed=seed) for seed in range(20)])
+    for kind in (np.isnan(data), (data != 0) & (np.abs(data) < dtype.tiny)):
+        assert 0.002 < kind.mean() < 0.02
+    assert not np.isinf(data).any()
+
+
+def test_a_declared_range_has_no_nan_in_it() -> None:
+    uniform = Argument("x", "float", "in", "n", Fill("uniform", "0", "1"))
+    assert not takes_nan(_spec(uniform, Argument("i", "int", "in", "n")))
+    assert takes_nan(_spec(uniform, Argument("y", "float", "in", "n")))
+    assert np.isfinite(_one(fill=Fill("uniform", "0", "1"), family=NAN)).all()
 
 
 def test_special_values_are_awkward_and_finite() -> None:

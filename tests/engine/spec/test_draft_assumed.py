@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from engine.cpu import CpuMachine
-from engine.sandbox import sandbox
-from engine.source.launch import evaluate
-from engine.source.parse import parse
+from engine.cpu.draft_probe import CpuProbe
+from engine.cuda.parse import parse
+from engine.process.sandbox import sandbox
 from engine.spec.draft import draft
-from engine.spec.model import Fill, Role
-from engine.spec.probe import CpuProbe
+from engine.spec.kernel_spec import Fill, Role
+from engine.spec.launch_config import evaluate
 from engine.spec.usage import Usage
 from tests.engine.spec.drafts import LAUNCHER
 from tests.engine.spec.drafts import program as _program
@@ -209,9 +209,9 @@ def test_roles_are_tried_though_the_time_for_the_reach_is_spent(
 ) -> None:
     probe = CpuProbe(_program(LAUNCHER), draft(_program(LAUNCHER), "k").spec, _machine(tmp_path), tmp_path)
     assert probe.touched({"n": 64}) == {"x": 64, "y": 64}
-    monkeypatch.setattr("engine.spec.probe._MAX_S", 0.0)
+    monkeypatch.setattr("engine.cpu.draft_probe._MAX_S", 0.0)
     assert [probe.touched({"n": 65}), probe.roles({"n": 64})] == [{}, {"y": "out"}]
-    monkeypatch.setattr("engine.spec.probe._MAX_ROLES_S", 0.0)
+    monkeypatch.setattr("engine.cpu.draft_probe._MAX_ROLES_S", 0.0)
     assert probe.roles({"n": 64}) == {}
 
 
@@ -281,13 +281,20 @@ void run(float *y, int n) { k<<<n / 2048, 32>>>(y, n); }
 
 def test_a_launch_without_a_value_is_missing() -> None:
     for change, what in (
-        (("(n + threads - 1)", "(size(rows) + threads - 1)"), "the function 'size' is not understood"),
         (("k<<<blocks, threads>>>", "k<<<1, 2000 * threads>>>"), "its block has 512000 threads"),
         (("(n + threads - 1)", "pack::size"), "'pack::size' is not known; declare 'launch' in the spec"),
     ):
         missing = draft(_program(LAUNCHER.replace(*change).replace("if (i < n)", "if (i != n)")), "k").missing
         (launch,) = [m for m in missing if m.startswith("the launch: ")]
         assert what in launch
+
+
+def test_what_the_host_reads_is_a_size_by_its_name() -> None:
+    code = LAUNCHER.replace("(n + threads - 1)", "(x.size(0) + threads - 1)").replace("if (i < n)", "if (i != n)")
+    made = draft(_program(code), "k")
+    assert not any("launch" in missing for missing in made.missing)
+    assert "x_size_0 of the launch are sizes" in made.text
+    assert all("x_size_0" in case.sizes for case in (*made.spec.check, *made.spec.time))
 
 
 @pytest.mark.parametrize(
@@ -358,3 +365,10 @@ __global__ void k(const float *x, float *y, {", ".join(f"int {n}" for n in names
             assert all(v % 2 for v in sizes)
             assert len(set(sizes)) > 1
             assert 3_000 < math.prod(sizes) <= 30_000
+
+
+def test_a_caller_that_passes_one_buffer_twice_is_named() -> None:
+    made = draft(_program(LAUNCHER + "void twice(float *a) {\n    run(a, a, 3, 5, 64);\n}\n"), "k")
+    (line,) = (line for line in made.text.splitlines() if "args.y" in line)
+    assert "assumed: a buffer of its own, but k.cu:8 passes that of 'x';" in line
+    assert "of its own" not in draft(_program(LAUNCHER), "k").text

@@ -9,7 +9,7 @@ import pytest
 from engine.errors import SpecError, UsageError
 from engine.spec.find import find_spec
 
-from .test_read import CODE, COPY
+from .test_reader import CODE, COPY
 
 
 def _tree(root: Path, files: dict[str, str]) -> None:

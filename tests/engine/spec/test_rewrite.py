@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
+from engine.cuda.edit import apply
 from engine.errors import SpecError
 from engine.model import Program
-from engine.source.edit import apply
-from engine.spec.model import KernelSpec, LaunchExpr
-from engine.spec.read import specs_in
+from engine.spec.kernel_spec import KernelSpec, LaunchExpr
+from engine.spec.reader import specs_in
 from engine.spec.rewrite import relaunch_spec
 
 KERNEL = """\

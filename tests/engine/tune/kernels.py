@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.model import Program
-from engine.spec.read import specs_in
+from engine.spec.reader import specs_in
 from engine.tune.declare import declared
 
 SAXPY = """// y = a * x + y

@@ -4,12 +4,11 @@ import re
 
 import pytest
 
+from engine.cuda.edit import edit_program
 from engine.errors import OptimlError, RefusedError, SourceError, SpecError, UsageError
-from engine.model import LaunchConfig, Resources
-from engine.rules.model import Target
-from engine.source.edit import edit_program
+from engine.model import LaunchConfig, Resources, Target
 from engine.spec.plain import as_spec
-from engine.spec.read import specs_in
+from engine.spec.reader import specs_in
 from engine.tune.declare import declared
 from engine.tune.feasible import Feasible, check_left, feasible, fits
 from engine.tune.space import Excluded

@@ -6,13 +6,13 @@ import pytest
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import RefusedError
 from engine.evaluate.build import Builder
-from engine.rules.model import Target
-from engine.sandbox import sandbox
-from engine.spec.read import specs_in
+from engine.model import Target
+from engine.process.sandbox import sandbox
+from engine.spec.reader import specs_in
 from engine.tune.dispatch import NothingToSelect, check, generate, possible, same_code
-from engine.tune.reached import holds, reached
-from engine.tune.result import Branch, ShapeBest
+from engine.tune.dispatch_target import holds, reached
 from engine.tune.template import program_at
+from engine.tune.tuning_result import Branch, ShapeBest
 
 from .kernels import SAXPY, template
 

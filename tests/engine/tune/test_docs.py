@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from engine.model import Target
+from engine.rewrite.proposal import Parametric
 from engine.rules import rules
-from engine.rules.model import Parametric, Target
-from engine.tune import result
+from engine.tune import tuning_result as result
+from engine.tune.evaluated_point import Mark
 from engine.tune.feasible import feasible
 from engine.tune.space import Excluded
 from engine.tune.strategy import NAMES
 from engine.tune.template import tunable
-from engine.tune.tried import Mark
 
 from .kernels import SAXPY, template
 

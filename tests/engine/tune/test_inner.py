@@ -1,6 +1,7 @@
 """A template as one node of the tree search."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import re
 import threading
@@ -10,14 +11,15 @@ from functools import partial
 
 import pytest
 
-from engine.model import Outcome
-from engine.rules.model import Proposal, Target
+from engine.cuda.kernel import Edit, Span
+from engine.evaluate.devices import OneDevice
+from engine.model import Outcome, Target
+from engine.rewrite.proposal import Proposal
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.progress import Budget
 from engine.search.tree import Tree
-from engine.source.model import Edit, Span
-from engine.spec.read import specs_in
+from engine.spec.reader import specs_in
 from engine.tune.feasible import feasible
 from engine.tune.inner import POINTS, TunerPart
 from engine.tune.offers import offers
@@ -37,6 +39,13 @@ def start(tmp_path, evaluator, *, resume=False, text=TEXT, source=lambda program
     search = Search(tree, evaluator, journal, ThreadPoolExecutor(2), in_flight=3, inner=part)
     search.start(*evaluator.open(original))
     return search
+
+
+@contextlib.contextmanager
+def device_of(part):
+    device = OneDevice(part._evaluator)
+    yield device
+    device.stop()
 
 
 def template_nodes(search):
@@ -197,7 +206,7 @@ def test_where_time_ends_the_search_all_points_of_a_small_template_are_tried(ste
     proposal = next(p for p in part.proposals(original) if p.rule == "constants")
     assert proposal.tries == tried
     left = Budget(candidates=100) if counted else Budget(seconds=60)
-    with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+    with ThreadPoolExecutor(2) as executor, device_of(part) as device:
         found, _ = ended(part.search(original, proposal, None, left, executor, device, {}))
     assert found.points == tried - (tried == 28)  # one of them is the program as it is
 
@@ -231,7 +240,7 @@ def test_the_best_point_is_built_once_and_foreseen_whether_or_not_it_beats_the_i
     rival = evaluator.build(program(TEXT.replace("#define BLOCK 256", "#define BLOCK 1024")))
     for champion in (None, dataclasses.replace(rival, text="(1, 1024)")):  # faster than every point
         evaluator.built.clear()
-        with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+        with ThreadPoolExecutor(2) as executor, device_of(part) as device:
             found, _ = ended(part.search(original, proposal, champion, Budget(None, None), executor, device, {}))
         assert found.against == (None if champion is None else 1.0)
         assert evaluator.built.count(values(found.program.data.decode())) == 1
@@ -255,7 +264,7 @@ def test_the_best_point_is_written_once():
             return getattr(template, name)
 
     counted = dataclasses.replace(proposal, template=Counted())
-    with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+    with ThreadPoolExecutor(2) as executor, device_of(part) as device:
         found, _ = ended(part.search(original, counted, None, Budget(None, None), executor, device, {}))
     best = tuple(found.proposal.parameters[name] for name in template.space.names)
     assert best in written
@@ -270,7 +279,7 @@ def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writi
     for _ in range(5):  # others may use the machine meanwhile
         part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0)
         proposal = next(p for p in part.proposals(original) if p.rule == "constants")
-        with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+        with ThreadPoolExecutor(2) as executor, device_of(part) as device:
             begin = time.monotonic()
             found, waited_s = ended(part.search(original, proposal, None, Budget(None, None), executor, device, {}))
             took_s = time.monotonic() - begin
@@ -288,7 +297,7 @@ def test_what_was_measured_beside_an_earlier_best_does_not_take_the_place_of_a_b
     part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0)
     proposal = next(p for p in part.proposals(original) if p.rule == "constants")
     rival = evaluator.build(program(TEXT))
-    with ThreadPoolExecutor(2) as executor, ThreadPoolExecutor(1) as device:
+    with ThreadPoolExecutor(2) as executor, device_of(part) as device:
         found, _ = ended(part.search(original, proposal, rival, Budget(60.0, None), executor, device, {}))
     assert values(found.program.data.decode()) == max(evaluator.evaluated, key=lambda point: speed(*point))
     assert found.against == pytest.approx(speed(*values(found.program.data.decode())) / speed(256, 1), rel=1e-6)

@@ -13,17 +13,20 @@ from unittest import mock
 import pytest
 
 from engine import cli
-from engine.config import Guardrails
-from engine.decode import decode
+from engine.compile.built import Built
 from engine.errors import MachineError, RefusedError
 from engine.evaluate.build import Builder
-from engine.evaluate.model import Built, Signals, nothing
-from engine.machine import Machine, make_machine
+from engine.evaluate.evaluator import Signals, nothing
 from engine.model import CaseTiming, Evaluation, Guardrail, Measurement, Outcome, Program
+from engine.process.decode import decode
 from engine.report.tuning import print_tuning
+from engine.run.machine import Machine, make_machine
+from engine.run.template_run import tune
 from engine.search.progress import Budget
-from engine.spec.model import KernelSpec
-from engine.tune import TuneOptions, TuneResult, tune
+from engine.settings.config import Guardrails
+from engine.spec.kernel_spec import KernelSpec
+from engine.tune.tune_options import TuneOptions
+from engine.tune.tuning_result import TuneResult
 
 from .kernels import SAXPY
 
@@ -177,7 +180,7 @@ def test_dispatch_code_that_the_users_command_fails_with_is_no_suggestion(tmp_pa
 
 def test_dispatch_code_that_gains_too_little_is_no_suggestion(tmp_path, machine):
     """A predicted 1.13× was a patch, where less than 1.2× is none for one configuration."""
-    with mock.patch.dict("engine.tune.selected.LEAST", {"measured": 2.5}):
+    with mock.patch.dict("engine.run.dispatch_confirmation.LEAST", {"measured": 2.5}):
         result, out = tuned(tmp_path, machine, "touch ran")
     assert result.dispatch is not None
     assert (result.dispatch.refused, result.dispatch.patch) == ("less than 2.5× is not worth a patch", "")
@@ -187,7 +190,7 @@ def test_dispatch_code_that_gains_too_little_is_no_suggestion(tmp_path, machine)
 
 def test_a_shape_has_values_of_its_own_where_they_gain_enough(tmp_path, machine):
     """Where speeds are predicted 1 % was enough, which no prediction can tell."""
-    from engine.tune.run import _GAIN
+    from engine.run.template_run import _GAIN
 
     assert _GAIN["predicted"] >= 1.2
     with mock.patch.dict(_GAIN, {"measured": 1.34}):  # the large shape's gain is 2 / 1.5
@@ -238,7 +241,7 @@ def test_dispatch_code_that_cannot_be_compiled_is_refused_before_the_search(tmp_
     ("error", "why"), [(MachineError("the GPU is gone"), "the GPU is gone"), (KeyboardInterrupt(), "interrupted")]
 )
 def test_what_was_found_stays_whatever_becomes_of_the_dispatch_code(tmp_path, machine, error, why):
-    with mock.patch("engine.tune.selected.generate", side_effect=error), pytest.raises(type(error)):
+    with mock.patch("engine.run.dispatch_confirmation.generate", side_effect=error), pytest.raises(type(error)):
         tuned(tmp_path, machine)
     result = decode(TuneResult, json.loads((tmp_path / "out" / "result.json").read_text()))
     assert result.best is not None
@@ -259,12 +262,12 @@ def test_nothing_is_claimed_where_nothing_was_tried(tmp_path, machine, capsys):
 
 def test_shapes_that_no_size_tells_apart_leave_the_table_on_the_screen(tmp_path, machine, capsys, monkeypatch):
     """Nothing was printed but the error, though the result held the table."""
-    monkeypatch.setattr("engine.machine.make_machine", lambda **_: machine)
+    monkeypatch.setattr("engine.run.machine.make_machine", lambda **_: machine)
     monkeypatch.setattr(machine, "close", lambda: None)
     why = "the shapes of the dispatch table overlap"
     (tmp_path / "saxpy.cu").write_text(TEXT)
     arguments = ["tune", str(tmp_path / "saxpy.cu"), "--budget", "9", "--out", str(tmp_path / "out"), "--dispatch"]
-    with mock.patch("engine.tune.selected.generate", side_effect=RefusedError(why)):
+    with mock.patch("engine.run.dispatch_confirmation.generate", side_effect=RefusedError(why)):
         assert cli.main(arguments) == 1
         shown = capsys.readouterr()
         assert cli.main([*arguments, "--format", "json"]) == 1

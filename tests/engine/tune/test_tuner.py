@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from engine.compile.built import Built, NotBuilt
 from engine.errors import RefusedError, UsageError
-from engine.evaluate.model import Built, NotBuilt, Signals
-from engine.model import Binary, CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Resources
-from engine.rules.model import Target
+from engine.evaluate.evaluator import Signals
+from engine.model import Binary, CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Resources, Target
 from engine.search.journal import Journal
 from engine.search.progress import ON_DEVICE, Budget
 from engine.tune.feasible import feasible

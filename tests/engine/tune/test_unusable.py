@@ -3,9 +3,8 @@
 import pytest
 
 from engine.cli import main
-from engine.model import Program
-from engine.rules.model import Target
-from engine.spec.read import specs_in
+from engine.model import Program, Target
+from engine.spec.reader import specs_in
 from engine.tune.offers import offers
 
 from .kernels import SAXPY, program

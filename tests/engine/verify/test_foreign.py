@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.model import Program
-from engine.spec.read import specs_in
+from engine.spec.reader import specs_in
 from engine.verify.screen import screen
 
 TEXT = """#define BLOCK 256

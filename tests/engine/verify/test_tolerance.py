@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from engine.spec.dtypes import parse_dtype
-from engine.spec.model import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
-from engine.verify.host import difference, noise
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
+from engine.verify.host_compare import difference, noise
 from engine.verify.tolerance import MAX_ERROR_RATIO, Noise, allowed, relative_term
 
 TYPES = {"float": np.float32, "double": np.float64, "half": np.float16}

@@ -1,0 +1,141 @@
+"""How far `optiml all --cluster` scales, simulated in virtual time: the real coordinator and its queue in SQLite, no workers.
+
+    python benchmarks/campaign_scaling.py [--workers 1,2,4,16,64,256] [--kernels 500] [--record FILE]
+
+`run_campaign` chooses kernels, gives them their budgets and writes its queue; its processor time advances the virtual clock. A worker is
+simulated: a kernel's search takes as long as said below, and 10 ms until it begins. Efficiency: the time that workers search over the
+number of workers times the time of the whole campaign. Arms:
+
+    `time`   the default, a budget of time for the campaign: 60 s a kernel and worker on average, spread by weight (each kernel's share
+             of the recorded time is drawn by 1/rank); a search takes its budget, and setting up 0 to 10 s of it or beyond it
+    `each`   a budget of candidates for each kernel: a search takes 40 to 80 s, which nobody knows before
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import heapq
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.scaling import Clock  # noqa: E402
+from engine.campaign import campaign  # noqa: E402
+from engine.campaign.campaign import CampaignRequest, run_campaign  # noqa: E402
+from engine.campaign.kernel_search import KernelEnd, KernelTask  # noqa: E402
+from engine.campaign.survey import READY, Survey, SurveyedKernel  # noqa: E402
+from engine.search.progress import Budget  # noqa: E402
+
+WORKERS = (1, 2, 4, 16, 64, 256)
+BEGIN_S = 0.010
+EACH_S, SETUP_S, AVERAGE_S = (40.0, 80.0), (0.0, 10.0), 60.0
+
+
+@dataclass
+class Workers:
+    """So many workers in virtual time."""
+
+    clock: Clock
+    slots: int
+    busy_s: float = 0.0
+    searched: int = 0
+    _running: list[tuple[float, int]] = field(default_factory=list)
+
+    def begin(self, task: KernelTask) -> None:
+        drawn = random.Random(task.rank)
+        takes = drawn.uniform(*EACH_S) if task.seconds is None else task.seconds + drawn.uniform(*SETUP_S) / 2
+        self.busy_s += takes
+        heapq.heappush(self._running, (self.clock.monotonic() + BEGIN_S + takes, task.rank))
+
+    def ended(self) -> Sequence[tuple[int, KernelEnd]]:
+        when, rank = heapq.heappop(self._running)
+        self.clock.until(when)
+        self.searched += 1
+        return [(rank, KernelEnd("done", "simulated"))]
+
+
+@contextmanager
+def virtual(clock: Clock) -> Iterator[None]:
+    """Have the coordinator read the time on this clock."""
+    campaign.time = clock  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        campaign.time = time
+
+
+def measure(arm: str, workers: int, kernels: int) -> dict[str, float]:
+    """One campaign over so many workers."""
+    state = next(iter(READY))
+    surveyed = tuple(
+        SurveyedKernel("k.cu", f"k{n}", n, state, share=1 / n / 7, headroom=3.0) for n in range(1, kernels + 1)
+    )  # fmt: skip
+    clock = Clock()
+    over = Workers(clock, workers)
+    with tempfile.TemporaryDirectory() as folder, virtual(clock):
+        (Path(folder) / ".git").mkdir()
+        budget_s = AVERAGE_S * kernels / workers
+        request = CampaignRequest(
+            Path(folder), budget_s, least=0.0, each=Budget(candidates=100) if arm == "each" else None
+        )
+        begin, spent = clock.monotonic(), time.thread_time()
+        run_campaign(request, over, Survey(surveyed, recorded=True, complete=True, arch="sm_90"))
+        whole, spent = clock.monotonic() - begin, time.thread_time() - spent
+    return {
+        "workers": workers, "kernels": over.searched, "campaign_s": whole, "efficiency": over.busy_s / (workers * whole),
+        "coordinator_ms": 1e3 * spent / max(1, over.searched),
+    }  # fmt: skip
+
+
+def render(arms: dict[str, list[dict[str, float]]]) -> str:
+    """A Markdown table for each arm."""
+    lines = []
+    for arm, rows in arms.items():
+        lines += [
+            f"| {arm}: workers | kernels searched | campaign | efficiency | coordinator ms a kernel |",
+            "|---:|---:|---:|---:|---:|",
+        ]
+        lines += [
+            f"| {row['workers']:.0f} | {row['kernels']:.0f} | {row['campaign_s']:.0f} s | {100 * row['efficiency']:.1f} % | "
+            f"{row['coordinator_ms']:.1f} |"
+            for row in rows
+        ] + [""]
+    return "\n".join(lines).rstrip()
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run; see the module's docstring."""
+    parser = argparse.ArgumentParser(description="Simulate a campaign over many workers.")
+    parser.add_argument("--workers", default=",".join(map(str, WORKERS)), metavar="LIST")
+    parser.add_argument("--kernels", type=int, default=500)
+    parser.add_argument("--arms", default="time,each", metavar="LIST")
+    parser.add_argument("--record", type=Path, help="a JSON record to write")
+    options = parser.parse_args(given)
+    counts = [int(count) for count in options.workers.split(",")]
+    arms = {arm: [measure(arm, count, options.kernels) for count in counts] for arm in options.arms.split(",")}
+    print(render(arms))
+    if options.record:
+        record: dict[str, Any] = {
+            "schema": "optiml.campaign_scaling/1",
+            "command": ["python", "benchmarks/campaign_scaling.py", *(sys.argv[1:] if given is None else given)],
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": commit(),
+            "machine": machine(), "kernels": options.kernels, "arms": arms,
+        }  # fmt: skip
+        options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

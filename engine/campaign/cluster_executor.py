@@ -1,0 +1,307 @@
+"""Searches kernels on the workers of a cluster, one at a time on each; a kernel whose worker is lost goes on on another.
+
+What a worker answers is data: frames are bounded, rows of journals carry their checksums, and files go into the kernel's folder alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.campaign.cluster_task import JOURNAL, RESULTS, MachineWish, Order, report, run_order
+from engine.campaign.kernel_search import GOAL, Goal, KernelEnd, KernelTask, read_goal, write_goal
+from engine.capture.recorded_spec import recorded_spec
+from engine.cluster.connection import Cluster, ClusterWorker
+from engine.cuda.load import load_program, read_below
+from engine.errors import MachineError, OptimlError, UsageError
+from engine.process.decode import NotThis, decode
+from engine.process.sandbox import NoSandbox, Sandbox
+from engine.process.wire import MAX_ANSWER, WireError, pack, unpack
+from engine.run.earlier_run import set_aside
+from engine.run.ready_spec import SpecMaker
+from engine.search.journal_copy import JournalCopy, Place, snapshot
+from engine.settings.config import NAMES, load_config
+from engine.settings.folders import write_files
+
+_POLL_S = 1.0  # how often searches are asked what they came to
+_ATTEMPTS = 3  # workers that a kernel may lose: after that it is taken for what ends them. Ours
+_ALONE_S = 60.0  # for a worker to come back where none is left
+
+
+@dataclass(frozen=True)
+class ClusterEvent:
+    """Something that happened to a kernel: "begin", "progress", "lost" (with its worker; it goes on elsewhere) or "end"."""
+
+    event: str
+    rank: int
+    file: str
+    kernel: str
+    worker: str
+    candidates: int = 0
+    best: float = 1.0
+    left_s: float | None = None
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a worker reports of its search."""
+
+    attempt: str
+    candidates: int
+    best: float
+    elapsed_s: float
+    phase: str
+
+
+@dataclass
+class _Turn:
+    """A kernel under way. `copy` is of a journal that a worker writes in a folder of its own."""
+
+    task: KernelTask
+    began: float = field(default_factory=time.monotonic)
+    lost: int = 0
+    attempt: str = ""
+    worker: ClusterWorker | None = None
+    future: Any = None
+    out: Path | None = None
+    copy: JournalCopy | None = None
+
+
+class ClusterExecutor:
+    """The executor of `run_campaign` on a cluster. `close` gives up what is under way; journals stay as they are."""
+
+    def __init__(
+        self, cluster: Cluster, root: Path, wish: MachineWish, box: Sandbox | NoSandbox, *, shared: bool,
+        on_event: Callable[[ClusterEvent], None] = lambda event: None,
+    ) -> None:  # fmt: skip
+        self._cluster, self._root, self._wish, self._box, self._shared = cluster, root.resolve(), wish, box, shared
+        self._on_event = on_event
+        self._turns: dict[int, _Turn] = {}
+        self._some = threading.Event()
+        self._alone_since: float | None = None
+        self.slots = len(cluster.workers)
+        if not shared and load_config(root)[0].guardrails.command:
+            raise UsageError(
+                "guardrails.command runs in the whole repository, and only the files of kernels are sent", "--cluster",
+                "put the repository on a shared folder and add --shared",
+            )  # fmt: skip
+
+    def begin(self, task: KernelTask) -> None:
+        """Send a kernel to a worker that has nothing to do; later where there is none. Raises MachineError."""
+        turn = self._turns[task.rank] = _Turn(task)
+        self._place(turn)
+
+    def ended(self) -> list[tuple[int, KernelEnd]]:
+        """Wait until searches end; their ranks with what came of them. Raises MachineError where the cluster is gone."""
+        while True:
+            ends = [(rank, end) for rank, turn in list(self._turns.items()) if (end := self._end_of(turn)) is not None]
+            for rank, end in ends:
+                turn = self._turns.pop(rank)
+                self._release(turn)
+                best = end.speedup if end.speedup is not None else 1.0
+                self._tell("end", turn, candidates=end.candidates, best=best, said=end.said)
+            if ends:
+                return ends
+            self._some.wait(_POLL_S)
+            self._some.clear()
+            self._look()
+
+    def close(self) -> None:
+        """Give up what is under way: workers end it when nobody asks about it any more."""
+        for turn in self._turns.values():
+            self._release(turn)
+        self._turns.clear()
+
+    def _place(self, turn: _Turn) -> None:
+        busy = {other.worker.address for other in self._turns.values() if other.worker is not None}
+        worker = next((worker for worker in self._cluster.workers if worker.address not in busy), None)
+        if worker is None:
+            return
+        turn.attempt, turn.worker = secrets.token_hex(8), worker
+        frame = self._order(turn, worker)
+        if frame is None:
+            return
+        turn.future = self._cluster.submit(run_order, frame, worker)
+        turn.future.add_done_callback(lambda future: self._some.set())
+        self._tell("begin", turn)
+
+    def _order(self, turn: _Turn, worker: ClusterWorker) -> bytes | None:
+        """What the worker is sent; None where the kernel has no spec, which `_end_of` says."""
+        order = Order(turn.attempt, turn.task, self._wish, worker.cores, str(self._root))
+        if self._shared:
+            return pack(dataclasses.asdict(order))
+        try:
+            files, order = self._carried(turn, order)
+        except MachineError:
+            raise
+        except OptimlError as error:
+            turn.future = KernelEnd("failed", str(error))
+            return None
+        return pack(dataclasses.asdict(order), list(files.values()))
+
+    def _carried(self, turn: _Turn, order: Order) -> tuple[dict[str, bytes], Order]:
+        """The files that a search reads, and the order that names them."""
+        file = self._root / turn.task.file
+        ready = SpecMaker(self._root, self._box, recorded=recorded_spec).ready(file, turn.task.kernel)
+        spec, compiled = ready.spec, ready.spec.compile
+        kernels = [step.kernel for step in spec.steps]
+        program = load_program(
+            file, spec_file=ready.spec_path, kernels=kernels, include=compiled.include, unit=compiled.unit
+        )
+        files = dict(program.files)
+        for name in NAMES:
+            data = read_below(self._root, name)
+            if data is not None:
+                files[name] = data
+        turn.out = turn.task.folder(self._root, spec.kernel)
+        turn.copy = JournalCopy(turn.out / JOURNAL)
+        if turn.copy.place.candidate >= 0:
+            below = turn.out.relative_to(self._root).as_posix()
+            files[f"{below}/{JOURNAL}"] = snapshot(turn.out / JOURNAL)
+            for name in (*RESULTS, GOAL):
+                if (turn.out / name).is_file():
+                    files[f"{below}/{name}"] = (turn.out / name).read_bytes()
+        plain = dataclasses.asdict(spec)
+        carried = dataclasses.replace(order, root="", files=tuple(files), spec=plain, spec_path=ready.spec_path)
+        return files, carried
+
+    def _end_of(self, turn: _Turn) -> KernelEnd | None:
+        """How a turn ended; None while it goes on. Raises MachineError, of the worker too."""
+        future = turn.future
+        if future is None or isinstance(future, KernelEnd):
+            return future
+        if not future.done():
+            return None
+        if future.status != "finished":
+            if future.status == "error":
+                raise MachineError(
+                    f"a search failed: {_brief(future.exception())}", self._where(turn), "look at its log"
+                )
+            self._lose(turn)
+            return None
+        try:
+            return self._answered(turn, future.result(timeout=_ALONE_S))
+        except (OSError, TimeoutError):  # the worker went with its answer
+            self._lose(turn)
+            return None
+
+    def _answered(self, turn: _Turn, frame: object) -> KernelEnd:
+        header, blobs = self._read(frame, turn)
+        try:
+            if (error := header.get("error")) is not None:
+                what, where, do = decode(tuple[str, str, str], error)
+                raise MachineError(what, where or self._where(turn), do)
+            end = decode(KernelEnd, header.get("end"))
+            if self._shared:
+                if end.folder and Path(end.folder).resolve().parent != self._root / ".optiml":
+                    raise NotThis("names another folder than the kernel's", "folder")
+                return end
+            assert turn.out is not None
+            names = decode(tuple[str, ...], header.get("files"))
+            if not set(names) <= set(RESULTS) or len(names) > len(blobs):
+                raise NotThis("names other files than results", "files")
+            self._grow(turn, header, blobs[len(names) :])
+            contents: dict[str, bytes | None] = dict.fromkeys(RESULTS)
+            write_files(turn.out, contents | dict(zip(names, blobs, strict=False)))
+            return dataclasses.replace(end, folder=str(turn.out))
+        except NotThis as error:
+            raise MachineError(f"a worker's answer {error}", self._where(turn), "look at that machine") from None
+
+    def _look(self) -> None:
+        """See which workers are there, and what their searches came to. Raises MachineError."""
+        there = {worker.address for worker in self._cluster.refresh()}
+        if there:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+        elif time.monotonic() - self._alone_since > _ALONE_S:
+            raise MachineError("no worker is left", self._cluster.address, "start some and go on with --resume")
+        running = [turn for turn in self._turns.values() if turn.worker and not isinstance(turn.future, KernelEnd)]
+        for turn in running:
+            if turn.worker is not None and turn.worker.address not in there and not turn.future.done():
+                self._lose(turn)
+        self._ask([turn for turn in running if turn.worker is not None])
+        for turn in self._turns.values():
+            if turn.worker is None and not isinstance(turn.future, KernelEnd):
+                self._place(turn)
+
+    def _ask(self, turns: Sequence[_Turn]) -> None:
+        places = {t.attempt: dataclasses.asdict(t.copy.place if t.copy is not None else Place()) for t in turns}
+        workers = [turn.worker for turn in turns if turn.worker is not None]
+        answers = self._cluster.ask(report, pack({"attempts": places}), workers=workers)
+        for turn in turns:
+            assert turn.worker is not None
+            frame = answers.get(turn.worker.address)
+            if not isinstance(frame, bytes):
+                continue  # it could not answer now; whether it is lost shows above
+            header, blobs = self._read(frame, turn)
+            try:
+                if "seen" not in header:
+                    continue
+                seen = decode(_Seen, header["seen"])
+                if turn.copy is not None and header.get("rows"):
+                    self._grow(turn, header, blobs)
+            except NotThis as error:
+                raise MachineError(f"a worker's report {error}", self._where(turn), "look at that machine") from None
+            self._tell("progress", turn, candidates=seen.candidates, best=seen.best, said=seen.phase)
+
+    def _grow(self, turn: _Turn, header: Mapping[str, Any], blobs: Sequence[bytes]) -> None:
+        """Take in rows of a journal, behind the turn's goal; those of another run begin a new one beside the earlier."""
+        assert turn.copy is not None
+        assert turn.out is not None
+        rows, goal = header.get("rows"), header.get("goal")
+        if not isinstance(rows, dict):
+            raise NotThis("has no rows")
+        if rows.get("another") is True:
+            turn.copy.close()
+            set_aside(turn.out)
+            turn.copy = JournalCopy(turn.out / JOURNAL)
+        if goal is not None and (found := decode(Goal, goal)) != read_goal(turn.out):
+            write_goal(turn.out, found)
+        turn.copy.add(rows, blobs)
+
+    def _lose(self, turn: _Turn) -> None:
+        """Take a kernel from a worker that is gone."""
+        turn.lost += 1
+        self._tell("lost", turn, said="its worker is gone")
+        self._release(turn)
+        turn.worker, turn.future = None, None
+        if turn.lost >= _ATTEMPTS:
+            turn.future = KernelEnd("failed", f"{turn.lost} workers were lost while they searched it")
+
+    def _release(self, turn: _Turn) -> None:
+        if turn.copy is not None:
+            turn.copy.close()
+            turn.copy = None
+        if turn.future is not None and not isinstance(turn.future, KernelEnd):
+            turn.future.release()
+
+    def _read(self, frame: object, turn: _Turn) -> tuple[dict[str, Any], list[bytes]]:
+        try:
+            if not isinstance(frame, bytes):
+                raise WireError("is no frame")
+            return unpack(frame, MAX_ANSWER)
+        except WireError as error:
+            raise MachineError(f"a worker's answer cannot be read: {error.what}", self._where(turn)) from None
+
+    def _where(self, turn: _Turn) -> str:
+        name = turn.worker.name if turn.worker is not None else "?"
+        return f"worker {name}, {turn.task.file}:{turn.task.kernel}"
+
+    def _tell(self, event: str, turn: _Turn, **more: Any) -> None:
+        task = turn.task
+        worker = turn.worker.name if turn.worker is not None else ""
+        seconds = task.seconds
+        left = None if seconds is None else max(0.0, seconds - (time.monotonic() - turn.began))
+        self._on_event(ClusterEvent(event, task.rank, task.file, task.kernel, worker, left_s=left, **more))
+
+
+def _brief(error: object) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,98 @@
+"""The runtime that a program is linked with when its kernels run on the CPU: compiled once on this machine, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.compile.cubin import package_folders
+from engine.cpu.toolchain import INCLUDE, RUNTIME, Toolchain, find_toolchain
+from engine.errors import CompileError, MachineError
+
+PROGRAM = Path(__file__).parent / "program"
+_INJECTION = Path(__file__).parent / "injection"
+_SLOTS = 514  # allocations at once, and two: each has 8 GiB of addresses
+_COMPILE_S = 180.0
+
+
+@dataclass(frozen=True)
+class CpuRuntime:
+    """The host compiler, the flags that CUDA files are compiled with, and the objects that programs are linked with."""
+
+    toolchain: Toolchain
+    flags: tuple[str, ...]
+    objects: tuple[Path, ...]
+
+
+def cpu_runtime(cache: Path) -> CpuRuntime:
+    """The runtime, from `cache` where it is there already. Raises MachineError, CompileError."""
+    toolchain = find_toolchain()
+    if toolchain is None or toolchain.kind == "zig":
+        raise MachineError("no C++ compiler is here that programs can be linked with", do="install g++ or clang++")
+    real = next((f for f in package_folders("include") if (f / "cuda_runtime_api.h").is_file()), None)
+    real = real or Path("/usr/local/cuda/include")
+    if not (real / "cuda_runtime_api.h").is_file():
+        raise MachineError("cuda_runtime_api.h is not here", do="pip install nvidia-cuda-runtime==13.0.*")
+    names = [
+        f'-DOPTIML_{name}="{real / header}"'
+        for name, header in (("RUNTIME_API", "cuda_runtime_api.h"), ("LIBRARY_TYPES", "library_types.h"))
+    ]
+    folders = ["-isystem", str(PROGRAM), "-isystem", str(INCLUDE)]
+    kept = [f for f in toolchain.kernel_flags if f not in ("-fno-exceptions", "-fvisibility=hidden")]
+    flags = (*names, "-D__NVCC__=1", "-DOPTIML_PROGRAM=1", *folders, "-include", "cuda_runtime.h", *kept)
+    sources = [
+        PROGRAM / "runtime.cpp",
+        PROGRAM / "blas.cpp",
+        *(RUNTIME / f"{n}.cpp" for n in ("schedule", "fiber", "screen", "count")),
+    ]
+    key = hashlib.sha256()
+    every = [p for folder in (PROGRAM, _INJECTION, INCLUDE, RUNTIME) for p in sorted(folder.rglob("*")) if p.is_file()]
+    for path in every:
+        key.update(path.name.encode() + b"\0" + path.read_bytes())
+    for part in (*toolchain.argv, toolchain.version, *flags, str(_SLOTS)):
+        key.update(part.encode() + b"\0")
+    folder = cache / f"program-{key.hexdigest()[:24]}"
+    objects = tuple(folder / f"{source.stem}.o" for source in sources)
+    if not folder.is_dir():
+        _build(cache, folder, toolchain, (*names, *folders), sources)
+    return CpuRuntime(toolchain, flags, objects)
+
+
+def _build(cache: Path, folder: Path, toolchain: Toolchain, flags: tuple[str, ...], sources: list[Path]) -> None:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="program-", dir=cache))
+    except OSError as error:
+        do = "name another with OPTIML_CACHE"
+        raise MachineError(f"the cache folder cannot be written: {error.strerror}", str(cache), do) from None
+
+    def compile_one(source: Path) -> None:
+        own = [*flags, "-I", str(_INJECTION), "-I", str(RUNTIME)] if source.parent == PROGRAM else []
+        argv = [*toolchain.argv, "-std=c++17", "-O2", "-w", "-fPIC", f"-DOPTIML_SLOTS={_SLOTS}", *own]
+        done = subprocess.run(
+            [*argv, "-c", str(source), "-o", str(scratch / f"{source.stem}.o")], capture_output=True, text=True,
+            errors="replace", timeout=_COMPILE_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode != 0:
+            first = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "no message")
+            raise CompileError(
+                f"the CPU runtime does not compile: {first[:300]}", argv[0], "report this", log=done.stderr[-4000:]
+            )
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(compile_one, sources))
+        try:
+            scratch.rename(folder)
+        except OSError:  # another process was faster
+            if not folder.is_dir():
+                raise MachineError("cannot be written", str(folder), "name another with OPTIML_CACHE") from None
+    except subprocess.SubprocessError as error:
+        raise MachineError("the C++ compiler could not be run", toolchain.argv[0], str(error)[:300]) from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,101 @@
+"""Records a program's kernel launches without a GPU: the program is compiled by `optiml nvcc` and run once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from engine.capture.cpu_library import cpu_runtime
+from engine.capture.launch_choice import different_launches
+from engine.capture.manifest import BLOBS, MAX_BLOB, VERSION, Manifest, hide_from_git, save_manifest
+from engine.capture.program_run import run_program
+from engine.capture.raw_records import read_launches, read_times
+from engine.capture.recording import (
+    BlobStore,
+    CaptureEnd,
+    CaptureRequest,
+    bound_kernels,
+    chosen_kernels,
+    measured_kernels,
+    with_launches,
+)
+from engine.errors import RefusedError
+from engine.settings.folders import results_folder
+
+_NOTE = "recorded on the CPU: times are of the CPU machine, and shares of them say little about a GPU"
+
+
+def record_on_cpu(request: CaptureRequest) -> CaptureEnd:
+    """Run the command once, with `optiml nvcc` as nvcc on PATH, and store what it launched.
+
+    A command that is a .cu file is compiled and run. Raises MachineError without a compiler, UsageError where the command
+    cannot be started, RefusedError where it launched no kernel.
+    """
+    cpu_runtime(request.cache)  # built once, and refused here where it cannot be
+    with (
+        results_folder(request.folder),
+        tempfile.TemporaryDirectory(dir=request.folder, prefix=".run-", ignore_cleanup_errors=True) as scratch,
+    ):
+        hide_from_git(request.folder)
+        return _record(request, Path(scratch))
+
+
+def _record(request: CaptureRequest, scratch: Path) -> CaptureEnd:
+    tools, found = scratch / "bin", scratch / "found"
+    tools.mkdir()
+    found.mkdir()
+    _write_tool(tools / "nvcc")
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(tools), os.environ.get("PATH", os.defpath)]),
+        "OPTIML_CACHE": str(request.cache),
+        "OPTIML_CAPTURE_DIR": str(found),
+        "OPTIML_CAPTURE_BYTES": str(request.total_bytes),
+        "OPTIML_CAPTURE_BUFFER_BYTES": str(min(request.buffer_bytes, MAX_BLOB)),
+    }
+    command = request.command
+    if command[0].endswith(".cu"):
+        built = str(scratch / "program")
+        made = run_program([str(tools / "nvcc"), command[0], "-o", built], environment, request.limit_s)
+        if made.exit_code != 0:
+            raise RefusedError(
+                "does not compile for the CPU", command[0], "the line above says why; a GPU runs all of CUDA"
+            )
+        command = (built, *command[1:])
+    end = run_program(command, environment, request.limit_s)
+    times, problems = read_times(found)
+    launches, more = read_launches(found)
+    if not times.rows:
+        how = "was ended" if end.exit_code is None else f"ended with exit code {end.exit_code}"
+        do = "build it with 'optiml nvcc', or name its .cu file"
+        raise RefusedError(f"{how} and launched no kernel of the CPU machine", request.command[0], do)
+    notes = [_NOTE, *problems, *more]
+    kernels = measured_kernels(request, times)
+    stored = BlobStore(request.folder / BLOBS, found, request.buffer_bytes)
+    chosen = chosen_kernels(request, kernels, 0.0)
+    recorded = []
+    for kernel in kernels:
+        rows = [r for r in times.rows if r.kernel == kernel.name]
+        wanted = {(r.grid, r.block, r.shared) for r in different_launches(rows, request.launches)}
+        own = [r for r in launches if r.kernel == kernel.name and (r.grid, r.block, r.shared) in wanted]
+        recorded.append(with_launches(kernel, own if kernel.name in chosen else [], stored))
+    manifest = Manifest(
+        VERSION,
+        request.command,
+        end.exit_code,
+        end.seconds,
+        bound_kernels(request.root, recorded, request.command),
+        tuple(notes),
+    )
+    save_manifest(request.folder, manifest)
+    stored.drop_others(manifest)
+    return CaptureEnd(manifest, (end,))
+
+
+def _write_tool(path: Path) -> None:
+    code = "import sys; from engine.cli import main; sys.exit(main(['nvcc', *sys.argv[1:]]))"
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -c {shlex.quote(code)} "$@"\n')
+    path.chmod(0o755)

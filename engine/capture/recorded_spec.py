@@ -1,0 +1,375 @@
+"""A kernel spec from a recording: the program's own sizes, values, launches and roles in place of what a draft assumes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from engine.capture.manifest import (
+    BLOBS,
+    Manifest,
+    RecordedKernel,
+    load_manifest,
+    recording_folder,
+)
+from engine.capture.recorded_values import (
+    NamedLaunch,
+    changed,
+    contents,
+    fill_of,
+    fitting_size,
+    scalar_value,
+    written_number,
+)
+from engine.cuda.load import load_program
+from engine.errors import SourceError, UsageError
+from engine.model import LaunchConfig, Program
+from engine.spec.draft import Draft, draft
+from engine.spec.dtypes import parse_dtype
+from engine.spec.extents import products, value_at
+from engine.spec.gaps import Gap
+from engine.spec.kernel_spec import Argument, Case, LaunchExpr
+from engine.spec.launch_config import evaluate
+from engine.spec.spec_checks import case_name
+from engine.spec.spec_text import spec_text
+
+_LARGE = 64  # a size above it is a length: what a recorded value of its own may be fitted to
+_MOST_TRIED = 4096  # values of names that only the host knows
+_LEAST_WEIGHT = 0.001
+_SMALL_BYTES = 1 << 20  # of a buffer whose size is taken from its allocation alone: segments of allocators are larger
+
+
+def find_recorded(manifest: Manifest, kernel: str) -> RecordedKernel | None:
+    """The recorded kernel of that name: `NAME`, `NAME<ARGUMENTS>` or `FILE:NAME`; of several instances the longest-running one.
+
+    Raises UsageError where kernels of several files have the name.
+    """
+    file, colon, name = kernel.rpartition(":") if not kernel.partition("<")[0].count("::") else _split_qualified(kernel)
+    base, _, wanted = name.partition("<")
+    plain = "".join(wanted.removesuffix(">").split())
+    found = [
+        k
+        for k in manifest.kernels
+        if k.file
+        and k.launches
+        and base.strip() in (k.kernel, k.kernel.rpartition("::")[2])
+        and (not colon or k.file == file)
+        and (not plain or plain == "".join(k.template_args.split()))
+    ]
+    files = sorted({k.file for k in found})
+    if len(files) > 1:
+        raise UsageError(f"'{base}' was recorded from several files: {', '.join(files[:4])}", do="write FILE:KERNEL")
+    return max(found, key=lambda k: k.total_us, default=None)
+
+
+def _split_qualified(kernel: str) -> tuple[str, str, str]:
+    """The file before a single colon, where there is one, and the qualified name."""
+    head = kernel.partition("<")[0].replace("::", "\0\0")
+    at = head.rfind(":")
+    return (kernel[:at], ":", kernel[at + 1 :]) if at >= 0 else ("", "", kernel)
+
+
+def recorded_spec(root: Path, kernel: str, made: Draft | None = None, *, folder: Path | None = None) -> Draft | None:
+    """The spec of a kernel as the recorded program called it; None where no launch of it is recorded.
+
+    `kernel` is as of `find_recorded`. `made` is the draft to start from (default: one from the text alone). What the recording
+    does not decide stays as drafted; `missing` names what cannot be restored. `folder` is the recording's, by default the
+    repository's. Raises UsageError for a recording that cannot be read, SourceError.
+    """
+    folder = folder or recording_folder(root)
+    manifest = load_manifest(folder)
+    found = find_recorded(manifest, kernel) if manifest is not None else None
+    if found is None:
+        return None
+    program = load_program(root / found.file, kernels=[found.kernel])
+    name = f"{found.kernel}<{found.template_args}>" if found.template_args else found.kernel
+    made = made or draft(program, name)
+    return _Restored(program, made, found, folder).draft()
+
+
+@dataclass
+class _Restored:
+    """One draft on its way to what was recorded."""
+
+    program: Program
+    made: Draft
+    found: RecordedKernel
+    folder: Path
+    notes: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spec = self.made.spec
+        self.missing: list[Gap] = list(self.made.missing)
+        names = self.spec.steps[0].arguments
+        self.launches = [
+            NamedLaunch(r, dict(zip(names, r.arguments, strict=True)))
+            for r in self.found.launches
+            if len(r.arguments) == len(names)
+        ]
+
+    def draft(self) -> Draft:
+        if not self.launches:
+            count = len(self.found.launches[0].arguments)
+            gap = Gap(
+                f"the recording has {count} arguments, the source {len(self.spec.arguments)}: run 'optiml capture' again"
+            )
+            return replace(self.made, missing=(gap, *self.made.missing))
+        self._scalars()
+        sizes = self._sizes()
+        self._launch(sizes)
+        self._buffers(sizes)
+        self._cases(sizes)
+        self._refused()
+        text = spec_text(self.spec, self.notes, self.missing, "comments", "")
+        return Draft(self.spec, text, tuple(self.missing))
+
+    def _say(self, key: str, what: str) -> None:
+        self.notes.setdefault(key, []).append(what)
+
+    def _closed(self, *starts: str) -> None:
+        """Gaps that the recording closes."""
+        self.missing = [m for m in self.missing if not m.startswith(starts)]
+
+    def _set(self, argument: Argument) -> None:
+        new = [argument if a.name == argument.name else a for a in self.spec.arguments]
+        self.spec = replace(self.spec, arguments=tuple(new))
+
+    # ---- scalars and sizes
+
+    def _scalars(self) -> None:
+        """Values of scalars that are no sizes; a whole number that differs between launches becomes a size."""
+        first = self._heaviest()
+        for a in self.spec.arguments:
+            if a.role != "scalar":
+                continue
+            recorded = first.arguments[a.name]
+            if a.type == "struct:1" or parse_dtype(a.type).kind == "bytes" or parse_dtype(a.type).lanes > 1:
+                if a.type.startswith("struct:"):
+                    self._set(replace(a, type=f"struct:{recorded.size}", value=f"hex:{recorded.data}"))
+                    self._closed(f"the type of '{a.name}'", f"the value of '{a.name}'")
+                    self._say(f"args.{a.name}", "recorded: the value")
+                continue
+            dtype = parse_dtype(a.type)
+            values = [scalar_value(each.arguments[a.name], dtype) for each in self.launches]
+            if not a.value or values[0] is None or None in values:
+                continue
+            whole = dtype.kind == "int" and all(isinstance(v, int) and v >= 1 for v in values)
+            if whole and len(set(values)) > 1:
+                self._set(replace(a, value=""))
+                continue
+            value = scalar_value(recorded, dtype)
+            if value is not None:
+                self._set(replace(a, value=written_number(value, dtype)))
+                more = ", differs between launches" if len(set(values)) > 1 else ""
+                self._say(f"args.{a.name}", f"recorded: the value{more}")
+
+    def _heaviest(self) -> NamedLaunch:
+        return max(self.launches, key=lambda each: each.launch.total_us)
+
+    def _sizes(self) -> list[dict[str, int]]:
+        """The free sizes of each launch. Names that are no arguments keep their drafted values for now."""
+        drafted = {n: int(v) for n, v in self.spec.time[0].sizes.items()} if self.spec.time else {}
+        free = [a for a in self.spec.arguments if a.role == "scalar" and not a.value]
+        sizes = []
+        for each in self.launches:
+            own = dict(drafted)
+            for a in free:
+                value = scalar_value(each.arguments[a.name], parse_dtype(a.type))
+                if isinstance(value, int) and value >= 1:
+                    own[a.name] = value
+                elif value is not None:
+                    gap = f"the size '{a.name}' was {value} in a recorded launch: sizes are at least 1"
+                    self.missing.append(Gap(gap))
+            sizes.append(own)
+        return sizes
+
+    # ---- the launch
+
+    def _launch(self, sizes: list[dict[str, int]]) -> None:
+        """Names that only the host knows get values that give the recorded launches; else the launch is declared."""
+        scalars = {a.name for a in self.spec.arguments}
+        hosts = [n for n in sizes[0] if n not in scalars]
+        problem = ""
+        for each, own in zip(self.launches, sizes, strict=True):
+            wanted = LaunchConfig(each.launch.grid, each.launch.block, each.launch.shared)
+            try:
+                problem = problem or self._solve(own, hosts, wanted)
+            except SourceError as error:
+                problem = problem or str(error)
+        drafted = self.spec.steps[0].launch
+        unread = drafted is not None or any(m.startswith("the launch: ") for m in self.missing)
+        declared = self._declared(sizes) if problem and unread else None
+        self._closed("the launch: ")
+        if declared is not None:
+            self.spec = replace(self.spec, steps=(replace(self.spec.steps[0], launch=declared),))
+            self._say("launch", "assumed: the grid, from the recorded launches")
+        elif problem:
+            self.missing.append(Gap(f"the launch: {problem}", "launch"))
+
+    def _solve(self, own: dict[str, int], hosts: Sequence[str], wanted: LaunchConfig) -> str:
+        """Sets the host's names in `own`; what is wrong where no values give the launch."""
+        figures = {*wanted.block, *wanted.grid, wanted.threads, wanted.blocks, wanted.shared_bytes, *own.values()}
+        values = sorted(v for v in {*figures, *(1 << k for k in range(11))} if v >= 1)
+        tried = itertools.islice(itertools.product(values, repeat=len(hosts)), _MOST_TRIED)
+        launch = evaluate(self.program, self.spec, 0, own)
+        for chosen in [tuple(own[h] for h in hosts), *tried]:
+            with_these = {**own, **dict(zip(hosts, chosen, strict=True))}
+            try:
+                launch = evaluate(self.program, self.spec, 0, with_these)
+            except SourceError:
+                continue
+            if launch == wanted:
+                own.update(with_these)
+                return ""
+        shown = f"{_shown(wanted)} was recorded, the source gives {_shown(launch)}"
+        return f"{shown} for {case_name(own)}"
+
+    def _declared(self, sizes: list[dict[str, int]]) -> LaunchExpr | None:
+        """Expressions that give every recorded launch; None where the block or the shared memory differ."""
+        first = self.launches[0].launch
+        if any((r.launch.block, r.launch.shared) != (first.block, first.shared) for r in self.launches):
+            return None
+        grid = []
+        for axis in range(3):
+            trials = list(zip(sizes, (r.launch.grid[axis] for r in self.launches), strict=True))
+            text = _grid_text(list(sizes[0]), trials, first.block)
+            if not text:
+                return None
+            grid.append(text)
+        return LaunchExpr(_trimmed(grid), _trimmed([str(b) for b in first.block]), str(first.shared))
+
+    # ---- buffers
+
+    def _buffers(self, sizes: list[dict[str, int]]) -> None:
+        names = [n for n in sizes[0] if all(own[n] >= 1 for own in sizes)]
+        heaviest = self.launches.index(self._heaviest())
+        threads = self._heaviest().launch.block
+        blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
+        for a in self.spec.arguments:
+            if a.role == "scalar":
+                continue
+            trials = [(own, each.room(a.name)) for own, each in zip(sizes, self.launches, strict=True)]
+            if any(each.buffer(a.name) is None for each in self.launches):
+                self.missing.append(
+                    Gap(f"the size of '{a.name}': it was no address of GPU memory in a recorded launch")
+                )
+                continue
+            dtype = parse_dtype(a.type)
+            if a.size:
+                short = next(((o, r) for o, r in trials if (value_at(a.size, o) or 0) * dtype.itemsize > r), None)
+                if short is not None:
+                    gap = f"the size of '{a.name}': {a.size} needs more than the {short[1]} bytes recorded"
+                    self.missing.append(Gap(gap, f"args.{a.name}"))
+            elif size := fitting_size(names, trials, dtype.itemsize, blocks):
+                a = replace(a, size=size)
+                self._closed(f"the size of '{a.name}'")
+                self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
+            elif (
+                self._fixed_launch(sizes[heaviest]) and dtype.itemsize <= (room := trials[heaviest][1]) <= _SMALL_BYTES
+            ):
+                a = replace(a, size=str(room // dtype.itemsize))
+                self._closed(f"the size of '{a.name}'")
+                self._say(
+                    f"args.{a.name}",
+                    "assumed: the size, from the recorded allocation, as the launch is always the same",
+                )
+            pairs = [(b.before, b.after) for each in self.launches if (b := each.buffer(a.name)) is not None]
+            if changed(pairs) and a.role == "in":
+                a = replace(a, role="inout")
+                self._say(f"args.{a.name}", "recorded: written")
+            elements = value_at(a.size, sizes[heaviest]) if a.size else None
+            buffer = self.launches[heaviest].buffer(a.name)
+            if elements and buffer is not None and a.role in ("in", "inout"):
+                found = contents(self.folder / BLOBS, buffer, dtype, elements)
+                if found is not None and found.size:
+                    fill, said = fill_of(found, dtype, sizes[heaviest], a.fill)
+                    a = replace(a, fill=fill)
+                    if said:
+                        self._say(f"args.{a.name}", said)
+            self._set(a)
+
+    def _fixed_launch(self, own: Mapping[str, int]) -> bool:
+        """Whether the launch is the same for larger sizes: what a block leaves is then of one size too."""
+        try:
+            other = {name: 2 * value for name, value in own.items()}
+            return evaluate(self.program, self.spec, 0, own) == evaluate(self.program, self.spec, 0, other)
+        except SourceError:
+            return False
+
+    # ---- cases and what cannot be restored
+
+    def _cases(self, sizes: list[dict[str, int]]) -> None:
+        """Timing cases weighted by the time of their launches; checks keep their drafted sizes, with the host's names as recorded."""
+        weights: dict[tuple[tuple[str, int], ...], float] = {}
+        for each, own in zip(self.launches, sizes, strict=True):
+            key = tuple(own.items())
+            weights[key] = weights.get(key, 0.0) + each.launch.total_us
+        most = max(weights.values()) or 1.0
+        time = tuple(
+            Case(case_name(dict(k)), dict(k), max(_LEAST_WEIGHT, round(w / most, 3)))
+            for k, w in sorted(weights.items(), key=lambda item: -item[1])
+        )
+        scalars = {a.name for a in self.spec.arguments}
+        drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
+        fixed = {n: v for n, v in time[0].sizes.items() if n not in scalars or n not in drafted}
+        check = [dict(c.sizes) | fixed for c in self.spec.check]
+        self.spec = replace(
+            self.spec,
+            time=time,
+            check=tuple(Case(case_name(s), s) for at, s in enumerate(check) if s not in check[:at]),
+        )
+        self._say("time", "recorded: the shapes, weighted by their time")
+
+    def _refused(self) -> None:
+        """What a recording has and a spec cannot: addresses in buffers and structs, clusters."""
+        for a in self.spec.arguments:
+            each = [launch.arguments[a.name] for launch in self.launches]
+            if a.role == "scalar" and any(r.buffers for r in each):
+                self.missing.append(
+                    Gap(f"'{a.name}' is a struct with addresses of GPU memory, which cannot be restored")
+                )
+            elif a.role != "scalar" and _may_hold_addresses(a) and any(b.addresses for r in each for b in r.buffers):
+                self.missing.append(Gap(f"'{a.name}' contains addresses of GPU memory, which cannot be restored"))
+        if any(any(x > 1 for x in launch.launch.cluster) for launch in self.launches):
+            self.missing.append(Gap("thread block clusters: a spec cannot declare them"))
+        pointers = [a.name for a in self.spec.arguments if a.role != "scalar"]
+        for one, other in itertools.combinations(pointers, 2):
+            pairs = [(launch.buffer(one), launch.buffer(other)) for launch in self.launches]
+            if all(p and q and p.address == q.address for p, q in pairs):
+                self._say(f"args.{other}", f"recorded: the same buffer as '{one}'")
+
+
+def _may_hold_addresses(argument: Argument) -> bool:
+    """Whether the elements are wide enough: pairs of 32-bit indices look like addresses now and then."""
+    dtype = parse_dtype(argument.type)
+    return dtype.kind == "bytes" or (dtype.kind == "int" and dtype.storage.itemsize == 8)
+
+
+def _shown(launch: LaunchConfig) -> str:
+    return f"<<<{launch.grid}, {launch.block}, {launch.shared_bytes}>>>"
+
+
+def _trimmed(extents: Sequence[str]) -> tuple[str, ...]:
+    """Without trailing ones."""
+    last = max((i for i, text in enumerate(extents) if text != "1"), default=0)
+    return tuple(extents[: last + 1])
+
+
+def _grid_text(
+    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], block: tuple[int, int, int]
+) -> str:
+    """The simplest expression for one extent of the grid; "" where none gives all of them."""
+    if all(extent == 1 for _, extent in trials):
+        return "1"
+    threads = block[0] * block[1] * block[2]
+    per = dict.fromkeys([*block, threads, 2 * threads, 4 * threads, *(1 << k for k in range(1, 11))])
+    lengths = [n for n in names if any(sizes[n] > _LARGE for sizes, _ in trials)] or list(names)
+    options = [f"cdiv({p}, {d})" for d in per if d > 1 for p in products(lengths)] + products(names)
+    options.sort(key=lambda text: text.count("*"))
+    for text in options:
+        if all(value_at(text, sizes) == extent for sizes, extent in trials):
+            return text
+    constant = {extent for _, extent in trials}
+    return str(constant.pop()) if len(constant) == 1 else ""

@@ -1,0 +1,144 @@
+"""What recorded arguments mean for a kernel's parameters: scalar values, extents, roles and ranges of buffer contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engine.capture.manifest import Buffer, RecordedArgument, RecordedLaunch, read_blob
+from engine.errors import OptimlError
+from engine.spec.dtypes import DType
+from engine.spec.extents import products, value_at
+from engine.spec.kernel_spec import Fill
+
+_ROUNDED = 512  # bytes: caching allocators hand out multiples of it
+_SAMPLE = 4 << 20  # bytes of a buffer that its range is read from
+_CENTRED = 0.1  # of the deviation: a mean below it counts as zero
+_MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True)
+class NamedLaunch:
+    """A recorded launch with its arguments by the kernel's parameter names."""
+
+    launch: RecordedLaunch
+    arguments: Mapping[str, RecordedArgument]
+
+    def buffer(self, name: str) -> Buffer | None:
+        """What the parameter points to; None for a null pointer and for memory that is not the GPU's."""
+        return next((b for b in self.arguments[name].buffers if b.at == 0), None)
+
+    def room(self, name: str) -> int:
+        """Bytes from the pointer to the end of its allocation, or to the next pointer of the launch into it."""
+        own = self.buffer(name)
+        if own is None:
+            return 0
+        others = [b.address for a in self.arguments.values() for b in a.buffers if own.address < b.address]
+        end = min([own.address + own.room, *others])
+        return end - own.address
+
+
+def scalar_value(argument: RecordedArgument, dtype: DType) -> int | float | None:
+    """The value of a number passed by value; None where its size is not the type's, or it has several lanes."""
+    data = bytes.fromhex(argument.data)
+    if len(data) != dtype.itemsize or dtype.lanes != 1 or dtype.kind == "bytes":
+        return None
+    raw = np.frombuffer(data, dtype.storage)
+    if dtype.kind == "float":
+        value = float(dtype.to_float64(raw)[0])
+        return value if np.isfinite(value) else None
+    return int(raw[0])
+
+
+def written_number(value: int | float, dtype: DType) -> str:
+    """The shortest text that gives the value back in its type."""
+    if isinstance(value, int):
+        return str(value)
+    if dtype.storage == np.float32:
+        return str(np.float32(value))
+    return repr(value) if dtype.storage == np.float64 else f"{value:.6g}"
+
+
+def fitting_size(
+    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], itemsize: int, blocks: Sequence[int] = ()
+) -> str:
+    """The simplest product of sizes that fills the recorded room of every launch: exactly, else but for an allocator's rounding.
+
+    `trials` are sizes and room in bytes, `blocks` numbers of elements that a thread block may leave one result of. With several
+    launches of one room the size is a constant. "" where nothing fits.
+    """
+    if not trials or any(room < itemsize for _, room in trials):
+        return ""
+    several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
+    if several and len({room for _, room in trials}) == 1:
+        return str(trials[0][1] // itemsize)
+    options = [p if k == 1 else f"{k}*{p}" for k in _MULTIPLES for p in products(names)]
+    partial = [f"cdiv({p}, {b})" for b in dict.fromkeys(blocks) if b > 1 for p in products(names)]
+    for slack, tried in ((itemsize, options + partial), (_ROUNDED, options)):
+        for text in tried:
+            needs = [(value_at(text, sizes) or 0) * itemsize for sizes, _ in trials]
+            if all(0 <= room - need < slack for need, (_, room) in zip(needs, trials, strict=True)):
+                return text
+    return ""
+
+
+def changed(blobs: Sequence[tuple[str, str]]) -> bool:
+    """Whether a launch changed a buffer: pairs of contents before and after."""
+    return any(before and after and before != after for before, after in blobs)
+
+
+def contents(folder: Path, buffer: Buffer, dtype: DType, elements: int) -> np.ndarray | None:
+    """Up to the first `elements` of a buffer before the launch, in the type's storage; None where they are not there."""
+    most = min(elements * dtype.itemsize, buffer.recorded, _SAMPLE)
+    if not buffer.before or most < dtype.itemsize:
+        return None
+    try:
+        data = read_blob(folder, buffer.before, most)
+    except OptimlError:
+        return None
+    return np.frombuffer(data, dtype.storage, len(data) // dtype.storage.itemsize)
+
+
+def fill_of(found: np.ndarray, dtype: DType, sizes: Mapping[str, int], drafted: Fill) -> tuple[Fill, str]:
+    """A fill like the recorded contents, and what was seen of them; the drafted one where they agree with it or say little."""
+    if dtype.kind == "float":
+        return _float_fill(dtype.to_float64(found), drafted)
+    if dtype.kind != "int" or dtype.lanes > 1:
+        return drafted, ""
+    low, high = int(found.min()), int(found.max())
+    if low == high:
+        return (Fill("constant", str(low)), f"recorded: all {low}") if low == 0 else (drafted, f"recorded: all {low}")
+    if low == 0 and high == found.size - 1 and np.array_equal(np.sort(found), np.arange(found.size)):
+        return Fill("permutation"), "recorded: a permutation"
+    bound = value_at(drafted.high, sizes) if drafted.kind == "integers" and drafted.high else None
+    floor = value_at(drafted.low or "0", sizes)
+    if bound is not None and floor is not None and floor <= low and high < bound <= 2 * high + 2:
+        return drafted, f"recorded: {low} to {high}"
+    named = [n for n, v in sizes.items() if v == high + 1]
+    kind = "sorted" if bool((np.diff(found.astype(np.int64)) >= 0).all()) and found.size > 2 else "integers"
+    fill = Fill(kind, str(low), named[0] if named else str(high + 1))  # type: ignore[arg-type]
+    return fill, f"recorded: {low} to {high}"
+
+
+def _float_fill(found: np.ndarray, drafted: Fill) -> tuple[Fill, str]:
+    finite = found[np.isfinite(found)]
+    if finite.size < max(1, found.size // 2):
+        return drafted, "recorded: mostly not finite"
+    low, high = float(finite.min()), float(finite.max())
+    said = f"recorded: {low:.3g} to {high:.3g}"
+    if low == high:
+        return (Fill("constant", "0"), said) if low == 0 and drafted.kind == "constant" else (drafted, said)
+    if low >= 0:
+        return Fill("uniform", _down(low), f"{high * 1.001:.3g}"), said
+    mean, deviation = float(finite.mean()), float(finite.std())
+    centre = "" if abs(mean) < _CENTRED * deviation else f"{mean:.3g}"
+    if not centre and 0.5 <= deviation <= 2:
+        return Fill(), said
+    return Fill("normal", centre or "0", f"{deviation:.3g}"), said
+
+
+def _down(low: float) -> str:
+    return f"{low * 0.999:.3g}" if low > 0 else "0"

@@ -1,0 +1,460 @@
+"""Connect to the workers that `--cluster` names, check each before work starts, and end what was started.
+
+    with connect(ClusterRequest("local", device="auto")) as cluster:
+        cluster.workers      # ClusterWorker: address, name, identity, its cores
+        cluster.resource     # {"GPU": 1}, or {"CPU_SLOT": 1} where nothing is measured: what a task takes of a worker
+        cluster.submit(function, text, worker)  # runs on that worker: a function of an installed module, given and giving text or bytes
+        cluster.ask(function, text)             # the same at once on all workers, beside what they run; an exception is the answer
+        cluster.refresh()    # the workers as they are now: lost ones are gone, restarted ones have new addresses
+        cluster.dashboard    # address of Dask's dashboard, or ""
+
+`local` starts one worker a GPU of this machine (on a machine without one: by cores), with temporary TLS certificates.
+`tcp://HOST:PORT` and `tls://HOST:PORT` are running schedulers; certificates come from Dask's own configuration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from engine.cluster.identity import Identity, describe, read_identity, versions, visible_gpus
+from engine.errors import MachineError, UsageError
+from engine.process.cores import ONE_THREAD, shares
+from engine.settings.scratch import scratch_folder
+
+Device = Literal["auto", "gpu", "cpu"]
+T = TypeVar("T", str, bytes)  # what travels: text, or frames of engine/process/wire.py
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]{1,253}):(\d{1,5})/?")
+_CORES = 4  # of a worker without a GPU: it compiles, screens and searches. Ours
+_CONNECT_S, _START_S, _CLOSE_S = 10.0, 60.0, 10.0
+_TLS = ("tls_ca_file", "tls_client_cert", "tls_client_key")
+_INSTALL = "pip install 'optiml-cuda[cluster]'"
+_MOST_NONCE = 1 << 10
+
+
+@dataclass(frozen=True)
+class ClusterRequest:
+    """Which workers: "local" or a scheduler's address. `count` is how many local ones (None: by GPUs, else by cores)."""
+
+    address: str
+    device: Device = "auto"
+    count: int | None = None
+    gpus: tuple[str, ...] | None = None  # of the local ones, as CUDA_VISIBLE_DEVICES names them; None: those visible
+
+
+@dataclass(frozen=True)
+class ClusterWorker:
+    """One worker. `name` outlives a restart, `address` does not; `cores` are its share of its machine's."""
+
+    address: str
+    name: str
+    identity: Identity
+    resources: Mapping[str, float]
+    cores: tuple[int, ...]
+
+
+def parse_address(text: str) -> str:
+    """The address that `--cluster` names: "local" or a scheduler's. Raises UsageError."""
+    address = text.strip()
+    match = _ADDRESS.fullmatch(address)
+    if address == "local" or (match is not None and 0 < int(match[3]) < 65536):
+        return address.rstrip("/")
+    raise UsageError(f"'{text[:80]}' names no cluster", "--cluster", "write local, tcp://HOST:PORT or tls://HOST:PORT")
+
+
+class Cluster:
+    """A connection. Made by `connect`; calls do not overlap."""
+
+    def __init__(self, client: Any, address: str, device: Device) -> None:
+        self.client, self.address, self._device = client, address, device
+        self._cores: dict[tuple[str, str], tuple[int, ...]] = {}  # by machine and name
+        self._model: tuple[str, ...] | None = None
+        self._left_out: set[str] = set()  # addresses of workers that do not fit
+        self.resource: Mapping[str, int] = {}
+        self.workers: tuple[ClusterWorker, ...] = ()
+
+    @property
+    def dashboard(self) -> str:
+        """The address of Dask's dashboard; "" where Bokeh is not installed."""
+        if importlib.util.find_spec("bokeh") is None:
+            return ""
+        return str(self.client.dashboard_link or "")
+
+    @property
+    def measures(self) -> bool:
+        """Whether its workers time on GPUs."""
+        return "GPU" in self.resource
+
+    def submit(self, function: Callable[[T], T], data: T, worker: ClusterWorker) -> Any:
+        """Run a function of an installed module on a worker, alone on what `resource` stands for; a future of its answer.
+
+        The task is lost with its worker: whoever submitted it decides where it goes on.
+        """
+        return self.client.submit(
+            function, data, workers=[worker.address], allow_other_workers=False, resources=dict(self.resource), pure=False,
+            retries=0,
+        )  # fmt: skip
+
+    def ask(
+        self, function: Callable[..., T], *data: T, workers: Sequence[ClusterWorker] | None = None
+    ) -> dict[str, Any]:
+        """What a quick function answers on each worker now, by address: data, or the exception. Raises MachineError."""
+        addresses = None if workers is None else [worker.address for worker in workers]
+        if addresses == []:
+            return {}
+        with self._reached():
+            answers = self.client.run(function, *data, workers=addresses, on_error="return")
+        return dict(answers) if isinstance(answers, dict) else {}
+
+    def refresh(self) -> tuple[ClusterWorker, ...]:
+        """The workers as they are now. New ones are asked what they are, and left out where they do not fit. Raises MachineError."""
+        there = self._listed()
+        known = [worker for worker in self.workers if worker.address in there]
+        new = [address for address in there if address not in {w.address for w in known} | self._left_out]
+        for address in new:
+            try:
+                joined = self._described({address: there[address]})
+            except MachineError:  # another version; where the scheduler is gone the next call says so
+                self._left_out.add(address)
+                continue
+            fits = [
+                w
+                for w in joined
+                if self._model in (None, w.identity.model) and not problems([*known, w], self.resource)
+            ]
+            known += fits
+            if joined and not fits:
+                self._left_out.add(address)
+        if new or len(known) < len(self.workers):
+            self.workers = self._with_cores(known)
+        return self.workers
+
+    def examine(self) -> tuple[ClusterWorker, ...]:
+        """Every worker as it is, whether it can be used or not. Raises MachineError where one has no or another OptiML."""
+        self.workers = self._with_cores(self._described(self._listed()))
+        self.resource = _resource(self._device, self.workers)
+        return self.workers
+
+    def keep(self, model: tuple[str, ...]) -> tuple[ClusterWorker, ...]:
+        """The workers with devices of this model, which alone are used from now on."""
+        self._model, self._left_out = model, set()
+        self.workers = ()
+        return self.refresh()
+
+    def _listed(self) -> dict[str, Any]:
+        with self._reached():
+            found = self.client.scheduler_info(n_workers=-1).get("workers", {})
+        return dict(found)
+
+    def _described(self, there: Mapping[str, Any]) -> list[ClusterWorker]:
+        with self._reached():
+            answers = self.client.run(describe, workers=list(there), on_error="return")
+        found = []
+        for address, said in sorted(dict(answers).items()):
+            name = str(there[address].get("name", address))
+            if isinstance(said, ImportError):
+                raise MachineError(
+                    "has no optiml-cuda, or another version of it", f"worker {name}", f"install it there: {_INSTALL}"
+                )
+            if isinstance(said, OSError):
+                continue  # it ended since it was listed
+            identity = read_identity(said if isinstance(said, str) else None, f"worker {name}")
+            _same_versions(identity, name)
+            resources = there[address].get("resources") or {}
+            found.append(ClusterWorker(address, name, identity, {str(k): float(v) for k, v in resources.items()}, ()))
+        return sorted(found, key=lambda worker: _natural(worker.name))
+
+    def _with_cores(self, workers: Sequence[ClusterWorker]) -> tuple[ClusterWorker, ...]:
+        """The workers with their shares of cores: those that may use the same ones of a machine divide them; a share stays a name's."""
+        alike: dict[tuple[str, tuple[int, ...]], list[ClusterWorker]] = {}
+        for worker in workers:
+            alike.setdefault((_machine(worker), worker.identity.cores), []).append(worker)
+        for (machine, cores), some in alike.items():
+            free = [
+                shared for shared in self._cores if shared[0] == machine and shared[1] not in {w.name for w in some}
+            ]
+            wanting = [worker for worker in some if (machine, worker.name) not in self._cores]
+            if wanting and len(free) >= len(wanting):  # in the place of those that were lost
+                for worker, gone in zip(wanting, free, strict=False):
+                    self._cores[machine, worker.name] = self._cores.pop(gone)
+            elif wanting:
+                parts = shares(cores, len(some))
+                self._cores |= {(machine, w.name): tuple(part) for w, part in zip(some, parts, strict=True)}
+        return tuple(replace(worker, cores=self._cores[_machine(worker), worker.name]) for worker in workers)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, TimeoutError) as error:
+            raise self.lost() from error
+        except RuntimeError as error:  # Dask's own of a client whose scheduler is gone
+            if self.client.status == "running":
+                raise
+            raise self.lost() from error
+
+    def lost(self) -> MachineError:
+        """What to raise where the scheduler no longer answers."""
+        return MachineError(
+            "the scheduler does not answer any more", self.address, "start it again and go on with --resume"
+        )
+
+
+@contextmanager
+def connect(request: ClusterRequest, *, check: bool = True) -> Iterator[Cluster]:
+    """A connection to workers that were all looked at (not refused, without `check`), ended with everything it started.
+
+    Raises UsageError for an address that is none, MachineError: Dask is not installed, the scheduler is not there, versions differ,
+    a worker has no GPU or one that another process uses, workers share a GPU.
+    """
+    address = parse_address(request.address)
+    distributed = _distributed()
+    with ExitStack() as held:
+        held.enter_context(_quiet())
+        target: Any = address
+        security: Any = None
+        if address == "local":
+            target = held.enter_context(_local(distributed, request))
+            security = target.security
+        elif address.startswith("tls://"):
+            security = _security(distributed)
+        client = _client(distributed, target, address, security)
+        held.callback(_closed, client)
+        cluster = Cluster(client, address, request.device)
+        wanted = len(target.worker_spec) if address == "local" else 1
+        _await_workers(client, wanted, address)
+        cluster.examine()
+        if check and (wrong := problems(cluster.workers, cluster.resource)):
+            raise wrong[0]
+        yield cluster
+
+
+def problems(workers: Sequence[ClusterWorker], resource: Mapping[str, int]) -> list[MachineError]:
+    """What forbids work on these workers: one reason each."""
+    seen: dict[tuple[str, str], str] = {}
+    return [error for worker in workers if (error := _problem(worker, resource, seen)) is not None]
+
+
+def _problem(
+    worker: ClusterWorker, resource: Mapping[str, int], seen: dict[tuple[str, str], str]
+) -> MachineError | None:
+    where, gpu = f"worker {worker.name} on {worker.identity.host}", worker.identity.gpu
+    for name, amount in resource.items():
+        if worker.resources.get(name, 0) < amount:
+            do = f"start it with: dask worker --nthreads 1 --resources {name}={amount}"
+            return MachineError(f"does not offer the resource {name}", where, do)
+    if "GPU" not in resource:
+        return None
+    if gpu is None:
+        return MachineError(f"has no GPU: {worker.identity.problem}", where, "leave it out, or use --device cpu")
+    if gpu.mig:
+        return MachineError("has a part of a GPU (MIG), which shares its memory bandwidth", where, "leave it out")
+    if gpu.foreign:
+        pids = ", ".join(map(str, gpu.foreign[:5]))
+        return MachineError(f"another process uses its GPU (process {pids})", where, "end that, or leave it out")
+    first = seen.setdefault((worker.identity.boot, gpu.uuid), worker.name)
+    if first != worker.name:
+        do = "start each with its own CUDA_VISIBLE_DEVICES, as dask cuda worker does"
+        return MachineError(f"uses the same GPU as worker {first}", where, do)
+    return None
+
+
+def mixed(workers: Sequence[ClusterWorker]) -> dict[tuple[str, ...], list[ClusterWorker]]:
+    """The workers by what must agree for their measurements to be compared: model, MIG, driver."""
+    found: dict[tuple[str, ...], list[ClusterWorker]] = {}
+    for worker in workers:
+        found.setdefault(worker.identity.model, []).append(worker)
+    return found
+
+
+def check_alike(workers: Sequence[ClusterWorker], do: str) -> None:
+    """Raises MachineError where the workers' measurements cannot be compared; `do` says what to do then."""
+    models = mixed(workers)
+    if len(models) > 1:
+        named = "; ".join(f"{some[0].name}: {some[0].identity.device}" for some in models.values())
+        raise MachineError(
+            f"workers have different devices ({named}), so their times cannot be compared", "--cluster", do
+        )
+
+
+def check_shared(cluster: Cluster, folder: Path) -> None:
+    """Raises MachineError where a worker does not see what is written to `folder` here."""
+    mark = folder / f".shared-{secrets.token_hex(8)}"
+    nonce = secrets.token_hex(32)
+    try:
+        mark.write_text(nonce)
+    except OSError as error:
+        raise MachineError(f"cannot be written: {error.strerror}", str(folder)) from None
+    try:
+        answers = cluster.ask(read_nonce, str(mark))
+    finally:
+        mark.unlink(missing_ok=True)
+    for worker in cluster.workers:
+        if answers.get(worker.address) != nonce:
+            do = "mount it there at the same path, or leave --shared out: then files are sent"
+            raise MachineError("is no shared folder", f"{folder} on worker {worker.name} ({worker.identity.host})", do)
+
+
+def read_nonce(path: str) -> str:
+    """On a worker: the first bytes of a file, "" where there is none."""
+    with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+        return file.read(_MOST_NONCE)
+    return ""
+
+
+def _distributed() -> Any:
+    try:
+        # Loads Tornado and the scheduler: half a second that no other command needs.
+        return importlib.import_module("distributed")
+    except ImportError as error:
+        raise MachineError(f"Dask is missing ({error.name or error})", "--cluster", _INSTALL) from None
+
+
+def _security(distributed: Any) -> Any:
+    try:
+        security = distributed.Security(require_encryption=True)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"Dask's TLS settings are wrong: {error}", "distributed.comm.tls", "correct them") from None
+    for name in _TLS:
+        value = getattr(security, name)
+        key = "distributed.comm.tls." + name.removeprefix("tls_").replace("_", "." if "client" in name else "-")
+        if not value:
+            do = f"name the PEM file in Dask's configuration, or in DASK_{key.upper().replace('.', '__').replace('-', '_')}"
+            raise UsageError(f"tls:// needs {key}", "--cluster", do)
+        if "\n" not in value and not os.access(value, os.R_OK):
+            raise UsageError("cannot be read", f"{value} ({key})", "name a PEM file that you may read")
+    return security
+
+
+@contextmanager
+def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
+    """Workers of this machine: a process for each, which a nanny of this process starts again where it ends."""
+    gpus = request.gpus
+    if gpus is None:
+        gpus = () if request.device == "cpu" else visible_gpus()
+    if request.device == "gpu" and not gpus:
+        raise MachineError("no NVIDIA GPU answers here", "--cluster local", "use --device cpu to screen and predict")
+    if gpus and request.count is not None:
+        if request.count > len(gpus):
+            raise UsageError(f"{request.count} workers are wanted, and {len(gpus)} GPUs are visible", "--workers")
+        gpus = gpus[: request.count]
+    count = len(gpus) or request.count or max(1, len(os.sched_getaffinity(0)) // _CORES)
+    try:
+        security = distributed.Security.temporary()
+    except ImportError:
+        raise MachineError("the package cryptography is missing", "--cluster local", _INSTALL) from None
+    with scratch_folder() as scratch:
+        common = {
+            "nthreads": 1, "resources": {"GPU" if gpus else "CPU_SLOT": 1}, "local_directory": str(scratch), "memory_limit": 0,
+            "security": security, "protocol": "tls://", "host": "127.0.0.1", "silence_logs": logging.CRITICAL, "dashboard": False,
+            "preload": [], "preload_nanny": [], "lifetime": None,
+        }  # fmt: skip
+        workers = {}
+        for number in range(count):
+            environment = {**ONE_THREAD, **({"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {})}
+            workers[number] = {"cls": distributed.Nanny, "options": {**common, "env": environment}}
+        scheduler = {
+            "cls": distributed.Scheduler,
+            "options": {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security,
+                        "dashboard_address": "127.0.0.1:0"},
+        }  # fmt: skip
+        with _started("--cluster local"):
+            cluster = distributed.SpecCluster(
+                workers=workers, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL, name="optiml"
+            )
+        try:
+            yield cluster
+        finally:
+            with suppress(Exception):  # whatever state it is in, its processes end with this one
+                cluster.close(timeout=_CLOSE_S)
+
+
+def _client(distributed: Any, target: Any, address: str, security: Any) -> Any:
+    with _started(address):
+        return distributed.Client(target, timeout=_CONNECT_S, security=security, set_as_default=False)
+
+
+@contextmanager
+def _started(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, TimeoutError, RuntimeError) as error:
+        if where.startswith("-"):
+            raise MachineError(f"the workers cannot be started: {_brief(error)}", where) from None
+        do = "start it with 'dask scheduler', or check host and port"
+        raise MachineError(f"no scheduler answers there: {_brief(error)}", where, do) from None
+
+
+def _await_workers(client: Any, count: int, address: str) -> None:
+    until = time.monotonic() + (_START_S if address == "local" else _CONNECT_S)
+    try:
+        client.wait_for_workers(count, timeout=max(0.0, until - time.monotonic()))
+    except (TimeoutError, OSError):
+        if address == "local":
+            raise MachineError(
+                "the workers did not start in time", "--cluster local", "look with optiml doctor"
+            ) from None
+        do = "start some with: dask worker SCHEDULER --nthreads 1 --resources GPU=1"
+        raise MachineError("the scheduler has no workers", address, do) from None
+
+
+def _resource(device: Device, workers: Sequence[ClusterWorker]) -> dict[str, int]:
+    """What a task takes of a worker: a GPU where one is asked for, or where any worker offers one."""
+    if device == "gpu" or (device == "auto" and any(worker.resources.get("GPU", 0) for worker in workers)):
+        return {"GPU": 1}
+    return {"CPU_SLOT": 1}
+
+
+def _same_versions(identity: Identity, name: str) -> None:
+    here = dict(versions())
+    for package, version in identity.versions:
+        if here.get(package, version) != version:
+            raise MachineError(
+                f"{package} is {version or 'missing'} there and {here[package] or 'missing'} here", f"worker {name}",
+                "install the same version on both",
+            )  # fmt: skip
+    if missing := sorted(set(here) - {package for package, _ in identity.versions}):
+        raise MachineError(
+            f"does not say its version of {missing[0]}", f"worker {name}", "install the same version on both"
+        )
+
+
+def _machine(worker: ClusterWorker) -> str:
+    return worker.identity.boot or worker.identity.host
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return int(name) if name.isdecimal() else -1, name
+
+
+def _closed(client: Any) -> None:
+    with suppress(Exception):  # the scheduler may be gone, and there is nobody to tell
+        client.close(timeout=_CLOSE_S)
+
+
+def _brief(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Dask's own messages: what matters of them is said in errors."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "bokeh", "tornado")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

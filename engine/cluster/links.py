@@ -1,0 +1,127 @@
+"""Links from a search to the devices of a cluster's workers: frames there and back, and a loss noticed while somebody waits."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from engine.cluster.connection import Cluster, ClusterWorker
+
+_UNANSWERED = 5  # times that the scheduler does not answer before it counts as gone. Ours
+_LOOK_S = 1.0  # how often the scheduler is asked which workers are there, while answers are awaited. Ours
+
+
+class WorkerLink:
+    """One worker; see `engine.evaluate.remote.Link`. `lost` is the exception that its answers raise once the worker is gone."""
+
+    def __init__(
+        self, cluster: Cluster, worker: ClusterWorker, function: Callable[[bytes], bytes], lost: type[Exception]
+    ) -> None:
+        self._cluster, self._worker, self._function, self._lost = cluster, worker, function, lost
+        self._open: dict[Future[bytes], Any] = {}
+        self._lock = threading.Lock()
+        self._gone = False
+
+    @property
+    def name(self) -> str:
+        return f"{self._worker.name} on {self._worker.identity.host}"
+
+    @property
+    def address(self) -> str:
+        return self._worker.address
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return self._worker.cores
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {k: v for k, v in dataclasses.asdict(self._worker.identity).items() if k not in ("versions", "problem")}
+
+    def call(self, frame: bytes) -> Future[bytes]:
+        answer: Future[bytes] = Future()
+        try:
+            if self._gone:
+                raise OSError
+            task = self._cluster.submit(self._function, frame, self._worker)
+        except (OSError, RuntimeError):
+            answer.set_exception(self._lost())
+            return answer
+        with self._lock:
+            self._open[answer] = task
+        task.add_done_callback(partial(self._done, answer))
+        return answer
+
+    def _done(self, answer: Future[bytes], task: Any) -> None:
+        with self._lock:
+            if self._open.pop(answer, None) is None:
+                return  # given up
+        found: Any
+        try:
+            found = task.result()
+        except BaseException:  # whatever Dask says of a task that it could not run
+            found = self._lost()
+        with suppress(Exception):  # nobody waits any more
+            if isinstance(found, bytes):
+                answer.set_result(found)
+            else:
+                answer.set_exception(found if isinstance(found, Exception) else self._lost())
+
+    def drop(self) -> None:
+        with self._lock:
+            given_up, self._open = self._open, {}
+        if given_up and not self._gone:
+            with suppress(Exception):
+                self._cluster.client.cancel(list(given_up.values()))
+        for answer in given_up:
+            answer.cancel()
+
+    def lose(self) -> None:
+        """The worker is gone: nothing answers any more."""
+        self._gone = True
+        with self._lock:
+            given_up, self._open = self._open, {}
+        for answer in given_up:
+            with suppress(Exception):
+                answer.set_exception(self._lost())
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._open)
+
+
+@contextmanager
+def links(cluster: Cluster, function: Callable[[bytes], bytes], lost: type[Exception]) -> Iterator[list[WorkerLink]]:
+    """A link to each worker of a cluster, watched while one of them waits."""
+    found = [WorkerLink(cluster, worker, function, lost) for worker in cluster.workers]
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(cluster, found, ended), name="devices", daemon=True)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        watcher.join(_LOOK_S * 5)
+
+
+def _watch(cluster: Cluster, found: list[WorkerLink], ended: threading.Event) -> None:
+    unanswered = 0
+    while not ended.wait(_LOOK_S):
+        if not any(link.waits for link in found):
+            continue
+        try:
+            there = cluster.client.scheduler_info(n_workers=-1).get("workers", {})
+            unanswered = 0
+        except Exception:
+            unanswered += 1
+            if unanswered < _UNANSWERED:
+                continue
+            there = {}  # the scheduler is gone, and every worker with it
+        for link in found:
+            if link.address not in there:
+                link.lose()

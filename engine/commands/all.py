@@ -1,0 +1,166 @@
+"""`optiml all`: search every kernel of the repository, in order of what there is to win."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.commands.again import go_on
+from engine.commands.list import add_limit, notes, print_survey, root_of, survey_of
+from engine.commands.optimize import check_machine, parse_budget
+from engine.commands.options import add_cluster, add_machine, machine_of, parse_proposers
+from engine.errors import UsageError
+from engine.report.safe_text import clean
+
+if TYPE_CHECKING:
+    from engine.campaign.campaign import CampaignEnd
+    from engine.campaign.queue import Queued
+    from engine.search.progress import Budget
+
+SCHEMA = "optiml.all/1"
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser(
+        "all",
+        help="search every kernel of a repository, the most promising first",
+        description="Rank the kernels by share of the time and headroom, search them within one budget, and write one patch.",
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the repository (default: here)"
+    )
+    parser.add_argument(
+        "--budget", default="20m", metavar="N", help="time for all kernels, e.g. 20m or 2h (default: 20m)"
+    )
+    parser.add_argument(
+        "--budget-each", metavar="N", help="of each kernel instead of its part: 60s, or a bare number of candidates"
+    )
+    parser.add_argument(
+        "--least",
+        type=float,
+        metavar="PART",
+        help="skip kernels whose roofline would save less than this part of the time (default: 0.01 of a recorded run, else 0.1)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the searches' choices (default: 0)")
+    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, tuner (default: rules)")
+    parser.add_argument("--resume", action="store_true", help="go on with the campaign that was interrupted")
+    add_limit(parser)
+    add_machine(parser)
+    add_cluster(parser)
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="the repository lies at the same path on every worker (default: the files of a kernel are sent)",
+    )
+    parser.add_argument(
+        "--per-device", action="store_true", help="where workers have different devices, a campaign for each of them"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 whether something was found or not. Raises UsageError, MachineError."""
+    check_machine(arguments)
+    budget = parse_budget(arguments.budget)
+    if budget.seconds is None:
+        raise UsageError("a budget for all kernels is a time", "--budget", "write e.g. 20m or 2h")
+    if arguments.least is not None and not 0 <= arguments.least < 1:
+        raise UsageError("is a part of the time, from 0 to 1", "--least", "leave it out for the default")
+    proposers = parse_proposers(arguments.proposers)
+    if "llm" in proposers:
+        raise UsageError("a language model is asked for one kernel at a time", "--proposers", "use optiml optimize")
+    check_cluster(arguments)
+    root = root_of(arguments.folder)
+    try:
+        with budget.interrupt.heard():
+            _searched(arguments, root, budget, proposers)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(go_on(arguments)) from None
+    if budget.interrupt.asked:
+        raise KeyboardInterrupt(go_on(arguments, add=("--resume",)))
+    return 0
+
+
+def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, proposers: tuple[str, ...]) -> None:
+    assert budget.seconds is not None
+    text = arguments.format == "text"
+    each = None if arguments.budget_each is None else parse_budget(arguments.budget_each)
+    machine = machine_of(arguments)
+    try:
+        from engine.campaign.campaign import CampaignRequest, InThisProcess, run_campaign
+        from engine.report.safe_text import clean
+        from engine.report.terminal import Live
+
+        survey = None if arguments.resume else survey_of(arguments, root, machine)
+        if survey is not None and text:
+            print_survey(survey)
+        command = ("optiml", *sys.argv[1:])
+        request = CampaignRequest(
+            root, budget.seconds, arguments.least, arguments.seed, proposers, command, budget.interrupt, each
+        )
+        ends: Sequence[CampaignEnd]
+        if arguments.cluster is not None:  # Dask is loaded for those who ask for it
+            ends = importlib.import_module("engine.commands.all_on_cluster").search(arguments, request, machine, survey)
+        else:
+            with Live(budget, quiet=not text) as live:
+
+                def turn(kernel: Queued, part: Budget) -> None:
+                    if text:
+                        seconds = "" if part.seconds is None else f": {part.seconds:.0f} s"
+                        print(clean(f"{kernel.file}:{kernel.kernel}{seconds}"), file=sys.stderr)
+                    live.begin(part, f"{kernel.kernel}: setting up and validating the spec")
+
+                executor = InThisProcess(root, machine, budget.interrupt, live.update)
+                ends = [run_campaign(request, executor, survey, turn)]
+    finally:
+        machine.close()
+    for end in ends:
+        said = [*end.notes, *(notes(survey) if survey is not None else [])]
+        if text:
+            _print(end, said, root)
+        else:
+            kernels = [dataclasses.asdict(kernel) for kernel in end.kernels]
+            patch = str(end.patch) if end.patch else None
+            found = {"schema": SCHEMA, "kernels": kernels, "patch": patch, "notes": said}
+            # Events before it are lines; so is the result then.
+            sys.stdout.write(json.dumps(found, indent=None if arguments.cluster else 2) + "\n")
+
+
+def check_cluster(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where options of a cluster make no sense together."""
+    for name in ("workers", "shared", "per_device"):
+        if getattr(arguments, name, None) and arguments.cluster is None:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} is given without a cluster", do="add --cluster local, or a scheduler's address")
+    if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
+        raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
+
+
+def _print(end: CampaignEnd, said: list[str], root: Path) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from engine.report.console import Console
+    from engine.report.terminal import how_to_take
+
+    table = Table(title="searched", title_justify="left")
+    for name in ("kernel", "file", "state"):
+        table.add_column(name, overflow="fold")
+    table.add_column("result", overflow="fold")
+    for kernel in end.kernels:
+        table.add_row(*(Text(clean(cell)) for cell in (kernel.kernel, kernel.file, kernel.state, kernel.said)))
+    console = Console(highlight=False)
+    console.print(table)
+    for note in said:
+        console.print(Text(f"Note: {clean(note)}"))
+    if end.patch is None:
+        console.print("Nothing to suggest.")
+        return
+    console.print(Text("Each suggestion was checked alone, not beside the others."))
+    console.print(Text(how_to_take(end.patch, root)), soft_wrap=True)

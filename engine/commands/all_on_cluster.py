@@ -1,0 +1,69 @@
+"""`optiml all --cluster`: the campaign on the workers of a cluster. Loads Dask, so it is imported where that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from engine.campaign.campaign import CampaignEnd, CampaignRequest, run_campaign
+from engine.campaign.cluster_executor import ClusterExecutor
+from engine.campaign.cluster_task import MachineWish
+from engine.campaign.survey import Survey
+from engine.cluster.connection import Cluster, ClusterRequest, check_alike, check_shared, connect, mixed
+from engine.report.campaign_progress import CampaignProgress
+from engine.run.machine import Machine
+from engine.settings.folders import ignore_folder, trust_domain
+
+
+def search(
+    arguments: argparse.Namespace, request: CampaignRequest, machine: Machine, survey: Survey | None
+) -> Sequence[CampaignEnd]:
+    """The campaign, or one for each kind of device. Raises UsageError, MachineError, before work starts where that shows then."""
+    with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
+        _warn(cluster)
+        shared = arguments.shared or cluster.address == "local"
+        if shared:
+            folder = request.root / ".optiml"
+            ignore_folder(folder / "all")
+            check_shared(cluster, folder)
+        wish = MachineWish(
+            "gpu" if cluster.measures else "cpu", None if cluster.measures else machine.arch, arguments.jobs,
+            arguments.unsafe_no_sandbox, trust_domain(),
+        )  # fmt: skip
+        models = mixed(cluster.workers)
+        if not arguments.per_device:
+            check_alike(cluster.workers, "leave some out, or add --per-device for a campaign on each kind")
+        names = _slugs(models) if len(models) > 1 else dict.fromkeys(models, "")
+        ends = []
+        for model, device in names.items():
+            cluster.keep(model)
+            progress = CampaignProgress(arguments.format, cluster.dashboard, predicted=not cluster.measures)
+            executor = ClusterExecutor(cluster, request.root, wish, machine.box, shared=shared, on_event=progress.saw)
+            try:
+                with progress.shown():
+                    ends.append(run_campaign(replace(request, device=device), executor, survey))
+            finally:
+                executor.close()
+        return ends
+
+
+def _warn(cluster: Cluster) -> None:
+    if cluster.address.startswith("tcp://"):
+        print(
+            "optiml: tcp:// is neither encrypted nor authenticated: whoever reaches the scheduler can run code on the workers; "
+            "use tls:// outside a network of your own",
+            file=sys.stderr,
+        )
+
+
+def _slugs(models: Mapping[tuple[str, ...], object]) -> dict[tuple[str, ...], str]:
+    """A name for each kind of device that a folder can have."""
+    found = {model: re.sub(r"[^a-z0-9]+", "-", " ".join(model).lower()).strip("-") for model in models}
+    taken = list(found.values())
+    return {
+        model: name if taken.count(name) == 1 else f"{name}-{place}"
+        for place, (model, name) in enumerate(found.items())
+    }

@@ -1,0 +1,134 @@
+"""`optiml capture -- COMMAND`: run a program and record how it launches its kernels."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.commands.optimize import parse_budget
+from engine.commands.options import add_format, print_json
+from engine.errors import UsageError
+from engine.report.safe_text import clean
+
+if TYPE_CHECKING:
+    from engine.capture.recording import CaptureEnd
+
+_MIB = 1 << 20
+SCHEMA = "optiml.capture/1"
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser(
+        "capture",
+        help="run a program and record its kernels: time, launches, arguments",
+        description=(
+            "Run a command of yours twice, without a sandbox: once for the time of each kernel, once for the arguments of the "
+            "kernels that take time. The recording stays in .optiml/capture of this repository."
+        ),
+        usage="%(prog)s [options] -- COMMAND …",
+    )
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="the program and its arguments, after --")
+    parser.add_argument(
+        "--kernel",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="record arguments of this kernel (again for more; default: kernels of this repository with 1%% of the time)",
+    )
+    parser.add_argument("--launches", type=int, default=3, metavar="N", help="launches of each kernel (default: 3)")
+    parser.add_argument(
+        "--cpu", action="store_true", help="run the kernels on the CPU: COMMAND builds with nvcc, or is a .cu file"
+    )
+    parser.add_argument("--times-only", action="store_true", help="one run, times only")
+    parser.add_argument("--limit", metavar="TIME", help="end each run after this time, as in 90s or 5m")
+    parser.add_argument("--max-buffer", type=int, default=16, metavar="MIB", help="MiB of one buffer (default: 16)")
+    parser.add_argument("--max-total", type=int, default=1024, metavar="MIB", help="MiB of all buffers (default: 1024)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the recording is stored (default: .optiml/capture)"
+    )
+    add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 when the program ended with 0, 1 when it did not (what was recorded is stored), 130 interrupted.
+
+    Raises UsageError, MachineError, RefusedError.
+    """
+    from engine.capture.cpu_recording import record_on_cpu
+    from engine.capture.manifest import recording_folder
+    from engine.capture.recording import CaptureRequest, record
+    from engine.cuda.load import repository_root
+    from engine.settings.folders import cache_folder
+
+    for option in ("launches", "max_buffer", "max_total"):
+        if not 1 <= getattr(arguments, option) <= 1 << 20:
+            raise UsageError("must be between 1 and 1048576", f"--{option.replace('_', '-')}")
+    command = tuple(arguments.command)
+    is_source = arguments.cpu and command[0].endswith(".cu") and Path(command[0]).is_file()
+    if not is_source and shutil.which(command[0]) is None:
+        raise UsageError("no such program", command[0], "check the command after --")
+    root = repository_root(Path.cwd() / "any")
+    folder = (arguments.out or recording_folder(root)).resolve()
+    request = CaptureRequest(
+            command, root, folder, cache_folder(), kernels=tuple(arguments.kernel), launches=arguments.launches,
+            buffer_bytes=arguments.max_buffer * _MIB, total_bytes=arguments.max_total * _MIB,
+            limit_s=_seconds(arguments.limit), arguments=not arguments.times_only,
+        )  # fmt: skip
+    if arguments.format == "text":
+        return _report(record_on_cpu(request) if arguments.cpu else record(request), folder)
+    with _stdout_to_stderr():  # what the program prints is none of the object
+        done = record_on_cpu(request) if arguments.cpu else record(request)
+    print_json(
+        SCHEMA, folder=str(folder), recording=asdict(done.manifest), exit_codes=[end.exit_code for end in done.ends]
+    )
+    return _code(done)
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    seconds: float | None = parse_budget(text).seconds
+    if seconds is None:
+        raise UsageError(f"invalid limit '{text}': expected e.g. 90s or 5m", "--limit")
+    return seconds
+
+
+def _report(done: CaptureEnd, folder: Path) -> int:
+    from engine.report.times_table import times_table
+
+    print(times_table(done.manifest))
+    for note in done.manifest.notes:
+        print(f"note: {clean(note)}", file=sys.stderr)
+    print(f"recorded in {folder}; the data are private to this machine", file=sys.stderr)
+    return _code(done)
+
+
+def _code(done: CaptureEnd) -> int:
+    if any(end.interrupted for end in done.ends):
+        raise KeyboardInterrupt("what was recorded is stored")
+    for number, end in enumerate(done.ends, 1):
+        if end.exit_code != 0:
+            how = "was ended at its limit" if end.exit_code is None else f"ended with exit code {end.exit_code}"
+            print(f"optiml: run {number}: the program {how}; what it recorded is stored", file=sys.stderr)
+            return 1
+    return 0

@@ -1,0 +1,62 @@
+"""The table of `optiml cluster doctor`. Loads Dask, so it is imported where that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from engine.cluster.connection import Cluster, ClusterRequest, ClusterWorker, connect, mixed, problems
+from engine.commands.options import print_json
+from engine.report.console import Console
+from engine.report.safe_text import clean
+
+SCHEMA = "optiml.cluster/1"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 where every worker can be used, else 1."""
+    request = ClusterRequest(arguments.cluster or "local", arguments.device, arguments.workers)
+    with connect(request, check=False) as cluster:
+        return show(cluster, as_json=arguments.format == "json")
+
+
+def show(cluster: Cluster, *, as_json: bool) -> int:
+    """Print what each worker is; the exit code."""
+    wrong = [str(error) for error in problems(cluster.workers, cluster.resource)]
+    models = len(mixed(cluster.workers))
+    notes = []
+    if models > 1:
+        notes.append(f"{models} kinds of devices: times cannot be compared between them (--per-device)")
+    if not cluster.measures:
+        notes.append("no worker offers a GPU: kernels are screened and speeds predicted")
+    if as_json:
+        workers = [{**dataclasses.asdict(worker), "device": worker.identity.device} for worker in cluster.workers]
+        print_json(
+            SCHEMA, workers=workers, problems=wrong, notes=notes, resource=dict(cluster.resource), dashboard=cluster.dashboard
+        )  # fmt: skip
+    else:
+        _print(cluster.workers, [*wrong, *notes])
+    return 1 if wrong else 0
+
+
+def _print(workers: Sequence[ClusterWorker], said: Sequence[str]) -> None:
+    table = Table(title=f"{len(workers)} worker{'' if len(workers) == 1 else 's'}", title_justify="left")
+    for name in ("worker", "host", "device", "UUID", "clocks", "other processes", "cores", "versions"):
+        table.add_column(name, overflow="fold")
+    for worker in workers:
+        found, gpu = worker.identity, worker.identity.gpu
+        clocks = "" if gpu is None else f"SM {gpu.sm_mhz} MHz, memory {gpu.memory_mhz} MHz, {gpu.temperature_c} °C"
+        foreign = "" if gpu is None else ", ".join(map(str, gpu.foreign)) or "none"
+        uuid = "" if gpu is None else gpu.uuid
+        held = " ".join(f"{package} {version or 'missing'}" for package, version in found.versions)
+        cores = ",".join(map(str, worker.cores))
+        row = (worker.name, found.host, found.device, uuid, clocks, foreign, cores, held)
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    console = Console(highlight=False)
+    console.print(table)
+    for sentence in said:
+        console.print(Text(clean(sentence)))

@@ -1,0 +1,39 @@
+"""`optiml completion SHELL`: print the script that completes commands and options in a shell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser(
+        "completion",
+        help="print the completion script of a shell",
+        description="Print the script that completes commands, options and files in a shell.",
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0."""
+    # Only this verb needs it.
+    import shtab
+
+    parser: argparse.ArgumentParser = arguments.parser
+    for action in _actions(parser):
+        if action.type is Path or "FILE" in str(action.metavar):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
+    sys.stdout.write(shtab.complete(parser, arguments.shell))
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    found = []
+    for action in parser._actions:
+        found.append(action)
+        if isinstance(action, argparse._SubParsersAction):
+            found += [inner for verb in action.choices.values() for inner in _actions(verb)]
+    return found

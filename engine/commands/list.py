@@ -1,0 +1,130 @@
+"""`optiml list`: every kernel of the repository with its spec, its share of the time and its headroom."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.commands.optimize import check_machine
+from engine.commands.options import add_machine, machine_of
+from engine.errors import UsageError
+from engine.predicted_number import approximate
+from engine.report.safe_text import clean
+
+if TYPE_CHECKING:
+    from engine.campaign.survey import Survey
+    from engine.run.machine import Machine
+
+SCHEMA = "optiml.list/1"
+_LIMIT_S = 40.0
+_MISSING = 100  # characters of what is missing, in a table
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this verb to the command line."""
+    parser = verbs.add_parser(
+        "list",
+        help="list the kernels of a repository by what there is to win",
+        description="List every kernel with the state of its spec, its share of a recorded run's time and its predicted headroom.",
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the repository (default: here)"
+    )
+    add_limit(parser)
+    add_machine(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """How long a survey may take."""
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=_LIMIT_S,
+        metavar="S",
+        help=f"seconds after which no further kernel is run; the next call goes on (default: {_LIMIT_S:.0f})",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0; UsageError where there is no kernel."""
+    check_machine(arguments)
+    root = root_of(arguments.folder)
+    machine = machine_of(arguments)
+    try:
+        survey = survey_of(arguments, root, machine)
+    finally:
+        machine.close()
+    if arguments.format == "json":
+        kernels = [{**dataclasses.asdict(kernel), "spec": kernel.state} for kernel in survey.kernels]
+        found = {"schema": SCHEMA, "kernels": kernels, "arch": survey.arch, "notes": notes(survey)}
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        print_survey(survey)
+    return 0
+
+
+def root_of(folder: Path) -> Path:
+    """The repository's root. Raises UsageError for what is no folder."""
+    from engine.cuda.load import repository_root
+
+    if not folder.is_dir():
+        raise UsageError("is no folder", str(folder), "name the repository")
+    return repository_root(folder.resolve() / "any")
+
+
+def survey_of(arguments: argparse.Namespace, root: Path, machine: Machine) -> Survey:
+    """The survey, with progress. Raises UsageError where there is no kernel."""
+    from engine.campaign.survey import Surveyor
+    from engine.report.terminal import Live
+    from engine.search.progress import Budget
+
+    with Live(Budget(), "reading the repository", quiet=arguments.format == "json") as live:
+        survey = Surveyor(root, machine).survey(
+            arguments.limit, lambda done, of: live.phase(f"{done} of {of} kernels surveyed")
+        )
+    if not survey.kernels:
+        raise UsageError("holds no kernel (no __global__ function)", str(root), "name a repository with .cu files")
+    return survey
+
+
+def notes(survey: Survey) -> list[str]:
+    """What a reader of the table must know."""
+    found = []
+    if not survey.recorded:
+        found.append("no run was recorded, so the order is by headroom alone; 'optiml capture -- COMMAND' records one")
+    found.append(
+        f"headroom is predicted for {survey.arch}, not measured: time over the roofline of compulsory bytes and arithmetic"
+    )
+    if not survey.complete:
+        left = sum(not kernel.tried for kernel in survey.kernels)
+        found.append(f"{left} kernels were read and not run in the time; the next call goes on with them")
+    return found
+
+
+def print_survey(survey: Survey) -> None:
+    """The table for a person."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from engine.report.console import Console
+
+    table = Table(title=f"{len(survey.kernels)} kernels", title_justify="left")
+    for name in ("kernel", "file", "spec"):
+        table.add_column(name, overflow="fold")
+    for name in ("share", "headroom"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("missing", overflow="fold")
+    for kernel in survey.kernels:
+        share = "" if kernel.share is None else f"{kernel.share:.1%}"
+        headroom = "" if kernel.headroom is None else f"{approximate(kernel.headroom)}×"
+        missing = kernel.missing if len(kernel.missing) <= _MISSING else kernel.missing[: _MISSING - 1] + "…"
+        row = (kernel.kernel, f"{kernel.file}:{kernel.line}", kernel.state, share, headroom, missing)
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    console = Console(highlight=False)
+    console.print(table)
+    for note in notes(survey):
+        console.print(Text(f"Note: {note}"))

@@ -1,0 +1,42 @@
+"""One search over the workers of a cluster: their devices in the place of this machine's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from engine.cluster.connection import Cluster, ClusterRequest, check_alike, connect
+from engine.cluster.links import links
+from engine.errors import UsageError
+from engine.evaluate.remote import DeviceLost, Link, RemoteEvaluator
+from engine.run.device_service import answer
+from engine.run.machine import Machine, make_machine
+
+__all__ = ["machine_on_cluster"]
+
+
+@contextmanager
+def machine_on_cluster(arguments: argparse.Namespace) -> Iterator[Machine]:
+    """This machine to build on, with the devices of the workers that `--cluster` names; whoever asks closes it.
+
+    Raises UsageError, MachineError, before work starts.
+    """
+    if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
+        raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
+    with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
+        check_alike(cluster.workers, "leave some out: one search needs devices of one kind")
+        with links(cluster, answer, DeviceLost) as found:
+            yield _machine(arguments, cluster, found)
+
+
+def _machine(arguments: argparse.Namespace, cluster: Cluster, found: Sequence[Link]) -> Machine:
+    gpu = cluster.workers[0].identity.gpu
+    arch = gpu.arch if cluster.measures and gpu is not None else arguments.arch
+    if arguments.arch is not None and arguments.arch.rstrip("a") != (arch or "").rstrip("a"):
+        raise UsageError(f"the workers' GPUs are {arch}, so nothing can be measured for {arguments.arch}", "--arch")
+    machine = make_machine(device="cpu", arch=arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
+    machine.mode = "measured" if cluster.measures else "predicted"
+    machine.devices = len(found)
+    machine.remote = lambda spec, builder: RemoteEvaluator(spec, builder.spec_path, builder, found, machine.mode)
+    return machine

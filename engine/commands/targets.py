@@ -1,0 +1,78 @@
+"""Which kernels a command line is about: `FILE`, `FILE:KERNEL`, and folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import OptimlError, UsageError
+
+_WITH_KERNEL = re.compile(r"(.+\.(?:cuh?|hpp|hh|hxx|h|inl)):([A-Za-z_][\w:<>, ]*)", re.DOTALL)
+_CUDA = (".cu", ".cuh")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kernel of one file, or the file's only one. `shown` is the file as it was named."""
+
+    file: Path
+    kernel: str | None
+    shown: str
+
+
+def parse_targets(names: Sequence[str], kernel: str | None) -> list[Target]:
+    """Files and their kernels as named; folders stay folders. Raises UsageError for what is not there."""
+    found = []
+    for name in names:
+        match = None if Path(name).exists() else _WITH_KERNEL.fullmatch(name)
+        path, named = (Path(match[1]), match[2]) if match else (Path(name), None)
+        if not path.exists():
+            raise UsageError("no such file", str(path), "check the path")
+        if kernel is not None and (named is not None or len(names) > 1 or path.is_dir()):
+            raise UsageError("--kernel goes with one file", name, "write FILE:KERNEL")
+        if not path.is_dir() and not path.is_file():
+            raise UsageError("is no regular file", str(path), "name a .cu file or a folder")
+        found.append(Target(path.resolve(), named or kernel, str(path)))
+    return found
+
+
+def expand(
+    targets: Sequence[Target], kernels: Callable[[Path], Sequence[str]], wanted: Callable[[Path], bool]
+) -> list[Target]:
+    """One target for each kernel: a file has one for each of its `kernels`, a folder those of its CUDA files that are `wanted`."""
+    found: dict[tuple[Path, str | None], Target] = {}
+    for target in targets:
+        for one in _of(target, kernels, wanted):
+            found.setdefault((one.file, one.kernel), one)
+    return list(found.values())
+
+
+def _of(target: Target, kernels: Callable[[Path], Sequence[str]], wanted: Callable[[Path], bool]) -> list[Target]:
+    if target.kernel is not None:
+        return [target]
+    if target.file.is_dir():
+        files = sorted(
+            p for p in target.file.rglob("*") if p.suffix in _CUDA and p.is_file() and not _hidden(p, target.file)
+        )
+        found = [Target(file, name, str(file)) for file in files if wanted(file) for name in _readable(file, kernels)]
+        if not found:
+            raise UsageError("holds no kernel (no __global__ function)", target.shown, "name a folder with .cu files")
+        return found
+    names = kernels(target.file)
+    if len(names) > 1:
+        return [Target(target.file, name, target.shown) for name in names]
+    return [target]
+
+
+def _readable(file: Path, kernels: Callable[[Path], Sequence[str]]) -> Sequence[str | None]:
+    """The kernels of a file of a folder; one that cannot be read is a target all the same, so that its error is told."""
+    try:
+        return kernels(file)
+    except OptimlError:
+        return [None]
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -1,0 +1,390 @@
+"""Runs CUDA kernels on the CPU to refute candidates."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.compile.cache import DiskCache
+from engine.compile.compiler import compile_error
+from engine.cpu.features import unsupported
+from engine.cpu.host_source import prepare as prepare_text
+from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
+from engine.cpu.object_lines import Lines
+from engine.cpu.reports import MAX_RESULT_BYTES, Report, read_report
+from engine.cpu.toolchain import INCLUDE, RUNTIME, Prepared, Toolchain, find_toolchain, prepare, zig_environment
+from engine.errors import CompileError, MachineError
+from engine.model import LaunchConfig
+from engine.process.bounded_output import BoundedOutput
+from engine.process.process_wait import wait_process
+from engine.spec.kernel_spec import KernelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from engine.process.sandbox import NoSandbox, Sandbox
+
+_MAX_LOG = 20_000  # characters of a compiler's output that are kept
+_BUSY = 4  # times its deadline of processor time a run may take: on a busy machine it waits
+_RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
+_RACE_FIBERS_PER_CORE = 1280  # of all jobs together: a second at most
+_MAX_TEXT = 8 << 20
+_MAX_OBJECT = 256 << 20
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
+_EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
+_STATUS_BYTES = 512  # of a line in which the supervisor reports how a job ended
+_ENDS = re.compile(r"^(\d{1,6}) (ok|timeout|exit \d+|signal \d+)(?: (.*))?$", re.M)
+_TSAN = "history_size=0:symbolize=0:atexit_sleep_ms=0:report_signal_unsafe=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:exitcode=0"
+
+
+@dataclass(frozen=True)
+class _Done:
+    """How a program ended: its status (None: it was killed at its time limit), its output and its log, both bounded."""
+
+    status: int | None
+    output: bytes
+    log: str
+
+
+class CpuMachine:
+    """A machine of fibres. Each method may be called from several threads.
+
+    `cache` keeps what is built once per compiler; `scratch` holds what one job needs, and is cleaned. With `sandbox` None
+    compiler and kernels run without a sandbox: for code that is the user's own. `jobs` is how many run at once.
+    """
+
+    def __init__(self, cache: Path, *, sandbox: Sandbox | NoSandbox | None, scratch: Path, jobs: int = 2,
+                 toolchain: Toolchain | None = None) -> None:  # fmt: skip
+        self.cache, self.sandbox, self.scratch, self.jobs = cache.resolve(), sandbox, scratch.resolve(), max(1, jobs)
+        found = toolchain or find_toolchain()
+        if found is None:
+            raise MachineError(
+                "no C++ compiler was found", "", "install g++ or clang++, or 'pip install optiml-cuda[zig]'"
+            )
+        self.toolchain = found
+        self._prepared: dict[str, Prepared] = {}
+        self._objects = DiskCache(self.cache / "objects")
+
+    def prepared(self, std: str = "c++17") -> Prepared:
+        """The header and programs for a language standard, built on the first call. C++14 code is taken as C++17."""
+        std = std if std in ("c++20", "c++23") else "c++17"
+        if std not in self._prepared:
+            self._prepared[std] = prepare(self.toolchain, self.cache, std)
+        return self._prepared[std]
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What this machine cannot find out, in sentences. Empty when nothing is missing."""
+        missing = self.prepared().race_missing
+        return (f"races are not looked for: {missing}",) if missing else ()
+
+    def build(
+        self, text: str, path: str, spec: KernelSpec, expressions: Sequence[str], *, timeout_s: float = 60
+    ) -> CpuBinary:
+        """Compiles a device slice for the CPU. `expressions` name the kernel of each step: "k" or "k<float, 256>".
+
+        Raises Unsupported with what the code uses that cannot run here, and CompileError with the compiler's log.
+        """
+        features = unsupported(text)
+        if features:
+            raise Unsupported(f"this code cannot run on the CPU: it uses {', '.join(features)}", path,
+                              "it is compiled for the GPU only", features=features)  # fmt: skip
+        if len(text) > _MAX_TEXT:
+            raise Unsupported(f"the source has {len(text)} characters", path, features=("a file of this size",))
+        for expression in expressions:
+            if not _EXPRESSION.match(expression):
+                raise CompileError(f"'{expression[:80]}' names no kernel", path, "check the spec's kernel", log="")
+        started = time.monotonic()
+        prepared = self.prepared(spec.compile.std)
+        translated = prepare_text(text, path, list(expressions))
+        # The prepared folder's name stands for the compiler, its flags and the header.
+        parts = [1, prepared.folder.name, self._std(spec), list(spec.compile.defines), translated]
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        kept = self._objects.get(key)
+        compiled = kept[1] if kept is not None else self._compile(translated, path, spec, prepared, timeout_s)
+        folder = self._folder("build-")
+        target = folder / "kernel.so"
+        try:
+            target.write_bytes(compiled)
+            target.chmod(0o644)
+        except OSError as error:
+            raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
+        if kept is None:
+            self._objects.put(key, {}, compiled)
+        return CpuBinary(target, spec, path, time.monotonic() - started)
+
+    def _compile(self, text: str, path: str, spec: KernelSpec, prepared: Prepared, timeout_s: float) -> bytes:
+        """The shared object of a text. The compiler reads it from its input and writes below /tmp, which goes with the sandbox."""
+        with (
+            tempfile.TemporaryDirectory(prefix="build-")
+            if self.sandbox is None or not self.sandbox.safe
+            else nullcontext("/tmp/build") as work
+        ):
+            source, target = f"{work}/kernel.cpp", f"{work}/kernel.so"
+            argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, "-I", str(INCLUDE)]
+            for define in spec.compile.defines:
+                if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
+                    argv.append(f"-D{define}")
+            if self.toolchain.kind == "gcc":
+                argv += ["-include", str(prepared.header)]
+            else:
+                argv += ["-include-pch", str(prepared.header) + ".pch"]
+            # The object must not bring ThreadSanitizer's library: the program that loads it has the callbacks.
+            link = ["-shared", "-nodefaultlibs", source, "-o", target, "-lm", "-lc"]
+            commands = [[*argv, *link]]
+            if self.toolchain.kind == "zig":  # its driver would build a C library for each link
+                linker = [self.toolchain.argv[0], "ld.lld", "-shared", f"{work}/kernel.o", "-o", target]
+                commands = [[*argv, "-c", source, "-o", f"{work}/kernel.o"], linker]
+            steps = " && ".join(f"{shlex.join(command)} 1>&2" for command in commands)
+            done = self._start(
+                ["/bin/sh", "-c", f'mkdir -p "$0" && cat >"$0/kernel.cpp" && {steps} && cat "$0/kernel.so"', work],
+                readable=[prepared.folder, INCLUDE, RUNTIME, *self.toolchain.folders], timeout_s=timeout_s, memory=4 << 30,
+                environment=zig_environment(Path(work)) if self.toolchain.kind == "zig" else {}, given=text.encode(),
+            )  # fmt: skip
+        if done.status == 0 and done.output:
+            return done.output
+        log = done.log.replace(source, path)[:_MAX_LOG]
+        if done.status is None:
+            raise CompileError(f"the C++ compiler did not end in {timeout_s:g} s", path, log=log)
+        told = compile_error(log, path)
+        raise CompileError(f"the C++ compiler refuses the kernel: {told.what}", told.where, told.do, log=log)
+
+    def discard(self, binary: CpuBinary) -> None:
+        """Removes what `build` left for a binary that is not needed any more."""
+        shutil.rmtree(binary.object.parent, ignore_errors=True)
+
+    def run(
+        self, binary: CpuBinary, launches: Sequence[LaunchConfig], buffers: Mapping[str, np.ndarray[Any, Any]],
+        scalars: Mapping[str, np.generic | bytes], *, order: int = 0, count: bool = False, deadline_s: float = 20,
+    ) -> CpuRun:  # fmt: skip
+        """One run with every access checked. One launch per step, in order."""
+        return self.run_many(binary, [CpuJob(launches, buffers, scalars, order, count)], deadline_s=deadline_s)[0]
+
+    def run_many(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> list[CpuRun]:
+        """Several runs from one process start, each in a process of its own with the deadline, in seconds of processor time."""
+        return self._jobs(binary, jobs, "screen", deadline_s)
+
+    def races(self, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20) -> tuple[Finding, ...]:
+        """What ThreadSanitizer finds over these jobs, each race once. Raises MachineError where `degraded` says why.
+
+        Jobs of large blocks cost a second each; of those only as many are looked at as fit the time, the ones with the most blocks.
+        """
+        jobs = _watched(jobs, self.jobs)
+        if self.prepared(binary.spec.compile.std).race is None:
+            raise MachineError("races cannot be looked for", "", self.degraded[0])
+        found: dict[tuple[object, ...], Finding] = {}
+        for run in self._jobs(binary, jobs, "race", deadline_s):
+            for finding in run.findings:
+                found.setdefault((finding.kind, finding.message), finding)
+        return tuple(found.values())
+
+    def _std(self, spec: KernelSpec) -> str:
+        return spec.compile.std if spec.compile.std in ("c++20", "c++23") else "c++17"
+
+    def _folder(self, prefix: str) -> Path:
+        try:
+            self.scratch.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self.scratch))
+            folder.chmod(0o755)  # in the sandbox another user reads it; nobody else gets through the folders above
+            return folder
+        except OSError as error:
+            raise MachineError("the scratch folder cannot be written", str(self.scratch), str(error)) from None
+
+    def _start(
+        self, argv: Sequence[str], *, readable: Sequence[Path], timeout_s: float, environment: Mapping[str, str],
+        memory: int | None = None, given: bytes = b"", outputs: Sequence[BoundedOutput] = (),
+    ) -> _Done:  # fmt: skip
+        """Run a program in the sandbox, where it can write nothing that stays but its output, its log and `outputs`."""
+        command = list(argv)
+        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **environment}
+        if self.sandbox is not None:
+            command = self.sandbox.command(
+                argv, readable=readable, environment=environment, memory_bytes=memory, cpu_s=int(timeout_s * 4) + 10,
+                file_bytes=4 << 30,
+            )  # fmt: skip
+        with BoundedOutput(_MAX_OBJECT) as out, BoundedOutput(_MAX_LOG * 4) as err, tempfile.TemporaryFile() as text:
+            text.write(given)
+            text.seek(0)
+            try:
+                process = subprocess.Popen(
+                    command, stdin=text, stdout=out.fileno(), stderr=err.fileno(), env=env, start_new_session=True,
+                    pass_fds=[each.fileno() for each in outputs],
+                )  # fmt: skip
+            except OSError as error:
+                raise MachineError("a program could not be started", command[0], str(error)) from None
+            try:
+                status: int | None = wait_process(process, timeout_s)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            return _Done(status, out.head(_MAX_OBJECT), err.head(_MAX_LOG * 4).decode("utf-8", "replace"))
+
+    def _jobs(
+        self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float
+    ) -> list[CpuRun]:
+        if not jobs:
+            return []
+        prepared = self.prepared(binary.spec.compile.std)
+        program = prepared.screen if mode == "screen" else prepared.race
+        assert program is not None
+        folder = self._folder("run-")
+        sizes = [MAX_RESULT_BYTES + sum(job.buffers[name].nbytes for name in _outputs(binary.spec)) for job in jobs]
+        starts = [0, *itertools.accumulate(sizes)]
+        try:
+            with BoundedOutput(starts[-1]) as results, BoundedOutput(len(jobs) * _STATUS_BYTES) as statuses:
+                files = [
+                    _write_job(
+                        folder,
+                        number,
+                        binary,
+                        job,
+                        mode,
+                        f"output {results.fileno()} {starts[number]} {MAX_RESULT_BYTES}",
+                    )
+                    for number, job in enumerate(jobs)
+                ]
+                rounds = -(-len(jobs) // self.jobs)
+                figures = [statuses.fileno(), self.jobs, int(deadline_s * 1000), int(_BUSY * deadline_s * 1000)]
+                started = time.monotonic()
+                done = self._start(
+                    [str(prepared.supervise), *map(str, figures), str(program), *map(str, files)],
+                    readable=[prepared.folder, binary.object.parent, folder], timeout_s=_BUSY * deadline_s * rounds + 10,
+                    environment={"TSAN_OPTIONS": _TSAN} if mode == "race" else {}, outputs=[results, statuses],
+                )  # fmt: skip
+                elapsed = (time.monotonic() - started) / len(jobs)
+                said = statuses.head(statuses.limit).decode("ascii", "replace")
+                ends = {int(m[1]): (m[2], m[3] or "") for m in _ENDS.finditer(said)}
+                if not ends and done.status not in (0, None):
+                    raise MachineError(
+                        "the CPU run could not be started", "", done.log.strip()[-300:] or f"status {done.status}"
+                    )
+                lines = Lines(binary.object, binary.path, INCLUDE)
+                return [
+                    _read_run(
+                        results,
+                        starts[number],
+                        binary,
+                        job,
+                        ends.get(number, ("timeout", "")),
+                        lines,
+                        elapsed,
+                        deadline_s,
+                    )
+                    for number, job in enumerate(jobs)
+                ]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watched(jobs: Sequence[CpuJob], cores: int) -> list[CpuJob]:
+    """The jobs that race detection has time for: the two with the most blocks, and others while the threads are few enough."""
+
+    def threads(job: CpuJob) -> int:
+        return sum(min(x.blocks, max(2, _RACE_FIBERS // x.threads)) * x.threads for x in job.launches)
+
+    chosen: list[CpuJob] = []
+    left = _RACE_FIBERS_PER_CORE * cores
+    for job in sorted(jobs, key=lambda job: -max((x.blocks for x in job.launches), default=0)):
+        if len(chosen) < 2 or threads(job) <= left:
+            chosen.append(job)
+        left -= threads(job)
+    return [job for job in jobs if any(job is one for one in chosen)]
+
+
+def _buffers(spec: KernelSpec) -> list[str]:
+    return [a.name for a in spec.arguments if a.role != "scalar"]
+
+
+def _outputs(spec: KernelSpec) -> list[str]:
+    """Names of the buffers that a run hands back."""
+    return [name for name in _buffers(spec) if spec.argument(name).role != "in"]
+
+
+def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: str, output: str) -> Path:
+    import numpy as np
+
+    spec = binary.spec
+    names = _buffers(spec)
+    flags = {"in": 1, "out": 2, "inout": 0, "scalar": 0}
+    rows = [f"object {binary.object}", f"data {folder}/{number}.in", output]
+    rows += [f"order {job.order}", f"count {job.count + (job.count and job.every_block)}"]
+    rows.append(f"fibers {_RACE_FIBERS if mode == 'race' else 0}")
+    if len(job.launches) != len(spec.steps):
+        raise MachineError(f"{len(job.launches)} launches were given for {len(spec.steps)} steps", spec.file)
+    for name in names:
+        array = job.buffers[name]
+        rows.append(f"buffer {array.nbytes} {max(array.dtype.itemsize, 1)} {flags[spec.argument(name).role]}")
+    for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
+        if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
+            raise MachineError(f"a launch that no GPU takes: {launch}", spec.file, "check the launch's figures")
+        words = []
+        for argument in part.arguments:
+            if argument in names:
+                words.append(f"b{names.index(argument)}")
+            else:
+                value = job.scalars[argument]
+                words.append("s" + (value if isinstance(value, bytes) else np.asarray(value).tobytes()).hex())
+        figures = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
+        rows.append(" ".join(["launch", *map(str, figures), *words]))
+    try:
+        with (folder / f"{number}.in").open("wb") as data:
+            for name in names:
+                data.write(np.ascontiguousarray(job.buffers[name]).data)
+        path = folder / f"{number}.job"
+        path.write_text("\n".join(rows) + "\n")
+        for made in (path, folder / f"{number}.in"):
+            made.chmod(0o644)
+    except OSError as error:
+        raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
+    return path
+
+
+def _read_run(
+    results: BoundedOutput, start: int, binary: CpuBinary, job: CpuJob, end: tuple[str, str], lines: Lines, elapsed: float,
+    deadline_s: float,
+) -> CpuRun:  # fmt: skip
+    import numpy as np
+
+    names = _buffers(binary.spec)
+    elements = [max(job.buffers[name].dtype.itemsize, 1) for name in names]
+    report = Report()
+    text = bytes(results.at(start, MAX_RESULT_BYTES)).partition(b"\0")[0]
+    if text:
+        report = read_report(text.decode("utf-8", "replace"), lines, names, elements, job.launches)
+    how, said = end
+    if how == "timeout":
+        report.findings.append(Finding("timeout", f"did not end in {deadline_s:g} s"))
+    elif (how != "ok" or not report.complete) and not report.findings:
+        report.findings.append(
+            Finding("crash", f"the run ended with {how}" + (f": {said.strip()}" if said.strip() else ""))
+        )
+    outputs: dict[str, np.ndarray[Any, Any]] = {}
+    if report.complete:
+        at = start + MAX_RESULT_BYTES
+        for name in _outputs(binary.spec):
+            like = job.buffers[name]
+            data = results.at(at, like.nbytes)
+            outputs[name] = np.frombuffer(data, like.dtype, like.size) if like.size else like.copy()
+            at += like.nbytes
+    return CpuRun(
+        outputs, tuple(report.findings), report.counts, elapsed,
+        {names[i]: n for i, n in report.touched.items()}, {names[i]: n for i, n in report.written.items()}, report.limited,
+    )  # fmt: skip

@@ -1,0 +1,194 @@
+"""Runs the original on the CPU to see how much of each buffer it touches, and what it does there."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.cpu.jobs import CpuJob
+from engine.cuda.slice import device_slice
+from engine.model import Program
+from engine.spec.data import generate, poisoned, scalars
+from engine.spec.dtypes import parse_dtype
+from engine.spec.extents import trial_key
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Role
+from engine.spec.launch_config import evaluate
+from engine.spec.spec_checks import can_launch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from engine.cpu import CpuMachine, CpuRun
+
+    Array = NDArray[Any]
+
+_MAX_TRIAL_S, _MAX_COUNT_S = 5.0, 3.0
+_MAX_S, _MAX_ROLES_S = (
+    15.0,
+    5.0,
+)  # after which no trial begins, of how far a kernel reaches and of roles: a person waits for the draft
+_MAX_ELEMENTS = 1 << 23  # of one buffer in a trial
+_MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial of a vector need not have room for one
+_LEAST_FINITE = 0.5  # of an output's elements; ours: where most are no numbers little is compared
+_COUNTED = 1 << 10  # elements of a case whose accesses are counted
+_MAX_HALVED = 26  # how often a size may be halved for that
+_ENDS = {"out_of_bounds", "crash", "timeout"}  # findings that end a run: what it had touched by then says nothing
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What is wrong with a draft that runs: outputs that are mostly no numbers, or that are one value whatever the inputs are."""
+
+    not_finite: tuple[str, ...] = ()
+    constant: bool = False
+
+
+class CpuProbe:
+    """Runs the original on the CPU for `engine.spec.draft.draft`, at sizes that are to be tried.
+
+    `spec` gives types, roles and scalars; its sizes do not count. Buffers are made larger than any common extent, and once more
+    larger where a trial reaches beyond; floats are drawn, integers are all the same: they may be indices. A trial that reaches
+    beyond even that gives nothing, nor does one that cannot be launched, one that takes too long, or one after others that did.
+    All raise OptimlError where the kernel cannot be compiled, launched or run here.
+    """
+
+    def __init__(self, program: Program, spec: KernelSpec, machine: CpuMachine, root: Path) -> None:
+        step = spec.steps[0]
+        expression = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
+        sliced = device_slice(program, [expression], root=root, include=spec.compile.include, unit=spec.compile.unit)
+        self._program, self._spec, self._machine = program, spec, machine
+        self._binary = machine.build(sliced.text, spec.file, spec, [expression])
+        self._spent_s = self._spent_on_roles_s = 0.0
+        self._lengths: dict[tuple[tuple[str, int], ...], int] = {}  # of the buffers that a trial had room in
+
+    def touched(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Elements touched of each buffer, by parameter."""
+        return self._reached(sizes, 0)
+
+    def moved(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """As `touched`, with all whole numbers in buffers 1 instead of 0."""
+        return self._reached(sizes, 1)
+
+    def roles(self, sizes: Mapping[str, int]) -> dict[str, Role]:
+        """What the kernel does with each buffer that it may write, at sizes that `touched` was called with.
+
+        "in": it writes nothing there; "out": it writes all of it, each element before it reads it; else "inout".
+        """
+        length = self._lengths.get(trial_key(sizes))
+        if length is None or self._spent_on_roles_s > _MAX_ROLES_S:
+            return {}
+        begin = time.monotonic()
+        done = self._run(sizes, length, 0, first_contents=False)
+        self._spent_on_roles_s += time.monotonic() - begin
+        if done is None or {f.kind for f in done.findings} & _ENDS:
+            return {}
+        read = {f.array for f in done.findings if f.kind == "uninitialised"}
+        found: dict[str, Role] = {}
+        for name, count in done.written.items():
+            if touched := done.touched[name]:
+                found[name] = "in" if not count else "inout" if name in read or count < touched else "out"
+        return found
+
+    def meaning(self, spec: KernelSpec) -> Meaning:
+        """What the check cases of a complete draft show. Raises as the others."""
+        seen: dict[str, list[Array]] = {}
+        for case in spec.check if self._spent_s <= _MAX_S else ():
+            launch = evaluate(self._program, spec, 0, case.sizes)
+            if not can_launch(launch) or max(case.sizes.values(), default=0) > _MAX_ELEMENTS:
+                continue
+            binary = replace(self._binary, spec=spec)
+            buffers = poisoned(spec, case, 1, "declared")
+            done = self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
+            if done.findings:
+                return Meaning()  # validation says what
+            for name, output in done.outputs.items():
+                dtype = parse_dtype(spec.argument(name).type)
+                seen.setdefault(name, []).append(dtype.to_float64(output) if dtype.kind == "float" else output)
+        lost, same = [], []
+        for name, outputs in seen.items():
+            values = np.concatenate([np.ravel(output) for output in outputs])
+            if values.dtype.kind == "f" and values.size and np.isfinite(values).mean() < _LEAST_FINITE:
+                lost.append(name)
+            same.append(values.size > 1 and bool((values == values[0]).all()))
+        drawn = any(a.role in ("in", "inout") and a.fill.kind != "constant" for a in spec.arguments)
+        return Meaning(tuple(lost), constant=drawn and bool(same) and all(same))
+
+    def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
+        """About how many elements the kernel accesses in a case, and how much fewer when its sizes are halved.
+
+        From counts of two cases that are that one, halved several times; None where these cannot be run.
+        """
+        if self._spent_s > _MAX_S:
+            return None
+        counted: list[float] = []
+        halvings = failed = 0
+        while len(counted) < 2 and halvings < _MAX_HALVED and failed < 4:
+            halvings += 1
+            sizes = {n: max(1, int(v) >> halvings) for n, v in case.sizes.items()}
+            if math.prod(sizes.values()) <= _COUNTED:
+                found = self._count(spec, Case("counted", sizes))
+                failed += found is None
+                counted += [found] if found is not None else []
+        if len(counted) < 2:
+            return None
+        growth = max(1.0, counted[0] / max(counted[1], 1.0))
+        return counted[0] * growth ** (halvings - 1), growth
+
+    def _count(self, spec: KernelSpec, case: Case) -> float | None:
+        launch = evaluate(self._program, spec, 0, case.sizes)
+        if not can_launch(launch):
+            return None
+        job = CpuJob([launch], poisoned(spec, case, 1, "declared"), scalars(spec, case), 0, count=True)
+        (done,) = self._machine.run_many(replace(self._binary, spec=spec), [job], deadline_s=_MAX_COUNT_S)
+        if done.counts is None or any(f.kind in _ENDS for f in done.findings):
+            return None
+        return sum(site.requests for kernel in done.counts.kernels for site in kernel.sites) * 32.0
+
+    def _reached(self, sizes: Mapping[str, int], whole: int) -> dict[str, int]:
+        most, product = max(sizes.values(), default=0), math.prod(sizes.values())
+        least = 4096 + 4 * product + 4 * most + 2 * min(most**2, _MAX_SQUARE)
+        for length in sorted({min(_MAX_ELEMENTS, least), min(_MAX_ELEMENTS, least + 2 * product * most)}):
+            if self._spent_s > _MAX_S:
+                break
+            begin = time.monotonic()
+            done = self._run(sizes, length, whole)
+            self._spent_s += time.monotonic() - begin
+            kinds = {f.kind for f in done.findings} if done else set()
+            if done and not kinds & _ENDS:
+                lanes = {a.name: parse_dtype(a.type).lanes for a in self._spec.arguments}
+                self._lengths[trial_key(sizes)] = length
+                return {name: -(-n // lanes[name]) for name, n in done.touched.items() if n}
+            if "out_of_bounds" not in kinds:
+                break
+        return {}  # it ended there: what it had touched by then says nothing
+
+    def _run(self, sizes: Mapping[str, int], length: int, whole: int, *, first_contents: bool = True) -> CpuRun | None:
+        """One run; None where these sizes give no launch.
+
+        Without `first_contents` reads of what may be written count as such of what nothing has written.
+        """
+        # Beside the sizes there are figures of the host's.
+        launch = evaluate(self._program, self._spec, 0, {**self._spec.check[0].sizes, **sizes})
+        if not can_launch(launch):  # half a tile may have no block
+            return None
+        arguments = [_roomy(a, length, whole) for a in self._spec.arguments]
+        drawn = [replace(a, role="inout") if a.role == "out" else a for a in arguments]
+        spec = replace(self._spec, arguments=tuple(drawn))
+        buffers = generate(spec, case := Case("trial", dict(sizes)), 1, "declared")
+        if not first_contents:
+            arguments = [replace(a, role="out") if a.role == "inout" else a for a in arguments]
+        binary = replace(self._binary, spec=replace(self._spec, arguments=tuple(arguments)))
+        return self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
+
+
+def _roomy(argument: Argument, length: int, whole: int) -> Argument:
+    if argument.role == "scalar":
+        return argument
+    fill = Fill() if parse_dtype(argument.type).kind == "float" else Fill("constant", str(whole))
+    return replace(argument, size=str(length), fill=fill)

@@ -1,0 +1,87 @@
+"""What running kernels on the CPU takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.errors import OptimlError
+from engine.model import LaunchConfig
+from engine.predict.counts import AccessCounts
+from engine.spec.kernel_spec import KernelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FindingKind = Literal[
+    "out_of_bounds", "shared_out_of_bounds", "uninitialised", "input_written", "race", "barrier_divergence",
+    "deadlock", "timeout", "crash", "assert",
+]  # fmt: skip
+
+
+@dataclass
+class Unsupported(OptimlError):
+    """The code uses what cannot run on the CPU; `features` names it ("inline PTX", "CUB", …)."""
+
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong with a run. `message` is a sentence; `line` is of the kernel's file, 0 where not known.
+
+    `index` counts elements of `array` from its start. `thread` and `block` are (x, y, z).
+    """
+
+    kind: FindingKind
+    message: str
+    line: int = 0
+    array: str = ""
+    index: int | None = None
+    thread: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class CpuBinary:
+    """A kernel compiled for the CPU: one shared object that screening and race detection both load."""
+
+    object: Path
+    spec: KernelSpec
+    path: str  # the kernel's file, as findings name it
+    compile_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class CpuJob:
+    """One run: a launch per step, buffers by the spec's argument names (flat, storage type), scalars by name.
+
+    `order`: 0 forward, 1 reversed, from 2 on shuffled with this seed; it orders blocks, warps and lanes.
+    """
+
+    launches: Sequence[LaunchConfig]
+    buffers: Mapping[str, np.ndarray[Any, Any]]
+    scalars: Mapping[str, np.generic | bytes] = field(default_factory=dict)
+    order: int = 0
+    count: bool = False
+    every_block: bool = False  # count in all blocks; a sample may miss a border, or hold little else
+
+
+@dataclass(frozen=True)
+class CpuRun:
+    """What one run gave: the buffers that are not inputs, what was found, and counts where asked for.
+
+    After a finding that ends a run (an access outside, a deadlock, a time limit) `outputs` is what was there then.
+    `touched` is the highest element touched plus one, by buffer; `written` how many elements of each output were written.
+    """
+
+    outputs: Mapping[str, np.ndarray[Any, Any]]
+    findings: tuple[Finding, ...]
+    counts: AccessCounts | None
+    elapsed_s: float
+    touched: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
+    limited: bool = False  # race detection looked at the first blocks only

@@ -1,0 +1,114 @@
+"""Whether code does only what one thread can do alone."""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from engine.cuda.kernel import Unit
+from engine.cuda.macros import function_macros
+from engine.cuda.math_functions import MATH_FUNCTIONS
+from engine.cuda.syntax import CASTS, THREAD_NAMES, called, is_unroll, names, root_name, text, walk
+
+_UNSAFE_IN_MACRO = re.compile(
+    r"[;{}#]|\b(?:threadIdx|blockIdx|blockDim|gridDim|warpSize|return|goto|break|continue|asm|__shared__|__sync\w*|__shfl\w*|"
+    r"atomic\w*|if|for|while|do|switch)\b|(?<![=<>!])=(?!=)|\+\+|--"
+)
+
+
+def local_only(unit: Unit, node: Node, allowed: frozenset[str] = frozenset()) -> bool:
+    """Whether the code below the node does only what one thread can do alone.
+
+    Holds where every call is a math function, a cast, one of `allowed`, or a function of the same file that is so;
+    no barrier, shuffle, atomic, assembly, goto, lambda or shared memory occurs, and macros hold plain expressions.
+    """
+    macros = function_macros(unit.data, unit.path)
+    functions = {f.name: f for f in unit.functions if f.qualifier in ("device", "host device")}
+    seen: set[str] = set()
+
+    def fine(part: Node) -> bool:
+        for n in walk(part):
+            if n.type in (
+                "lambda_expression",
+                "goto_statement",
+                "labeled_statement",
+                "gnu_asm_expression",
+            ):
+                return False
+            if n.type.startswith("preproc") and not is_unroll(n):
+                return False
+            if n.type in ("identifier", "__shared__") and text(n) in ("__shared__", "asm", "__asm__"):
+                return False
+            if n.type == "identifier" and _UNSAFE_IN_MACRO.search(unit.macros.get(text(n), "")):
+                return False
+            if n.type == "call_expression":
+                name = called(n)
+                if name in MATH_FUNCTIONS or name in CASTS or name in allowed:
+                    continue
+                if name in macros:
+                    if any(_UNSAFE_IN_MACRO.search(body) for _, body in macros[name]):
+                        return False
+                    continue
+                if name not in functions:
+                    return False
+                if name not in seen:
+                    seen.add(name)
+                    if names(functions[name].node) & THREAD_NAMES or not fine(functions[name].node):
+                        return False
+        return True
+
+    return fine(node) and "__shared__" not in text(node)
+
+
+def written(node: Node) -> set[str]:
+    """Names of variables (or arrays) that the code below the node may change; "" where a target cannot be told."""
+    found: set[str] = set()
+    for n in walk(node):
+        if n.type == "assignment_expression":
+            target = n.child_by_field_name("left")
+        elif n.type == "update_expression":
+            target = n.child_by_field_name("argument")
+        elif n.type == "pointer_expression" and n.children and n.children[0].type == "&":
+            target = n.child_by_field_name("argument")
+            if n.parent is not None and _is_load_hint(n.parent):
+                continue
+        else:
+            continue
+        if target is not None:
+            found.add(root_name(target))
+    return found
+
+
+def _is_load_hint(arguments: Node) -> bool:
+    call = arguments.parent
+    function = call.child_by_field_name("function") if call is not None and call.type == "call_expression" else None
+    return function is not None and text(function) in ("__ldg", "__ldcs", "__ldca", "__ldcg")
+
+
+def pure(node: Node) -> bool:
+    """Whether evaluating the expression changes nothing: no assignment, and only math functions are called."""
+    for n in walk(node):
+        if n.type in (
+            "assignment_expression",
+            "update_expression",
+            "lambda_expression",
+            "new_expression",
+            "comma_expression",
+        ):
+            return False
+        if n.type == "call_expression" and called(n) not in MATH_FUNCTIONS and called(n) not in CASTS:
+            return False
+    return True
+
+
+def pure_value(node: Node) -> bool:
+    """Whether the expression changes nothing that the rules can see (calls were checked for the whole kernel)."""
+    return not any(assigned(n) is not None or n.type in ("comma_expression", "lambda_expression") for n in walk(node))
+
+
+def assigned(node: Node) -> Node | None:
+    """What an assignment or update changes; None for other nodes."""
+    if node.type == "assignment_expression":
+        return node.child_by_field_name("left")
+    return node.child_by_field_name("argument") if node.type == "update_expression" else None

@@ -1,0 +1,532 @@
+"""What a name in host code stands for at one place: the definitions before it, constants, macros, small functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from tree_sitter import Node
+
+from engine import arith
+from engine.cuda.definitions import declarators, definition_of, expression
+from engine.cuda.kernel import Span, Unit
+from engine.cuda.macros import function_macros, object_macros, parenthesised
+from engine.cuda.parse import parse, span, text, walk
+from engine.cuda.typenames import TypeNames
+from engine.errors import SourceError
+from engine.model import Program
+
+_CASTS = re.compile(r"^(?:static_cast|reinterpret_cast|const_cast)$")
+_MAX_DEPTH = 40
+_MAX_STEPS = 2_000  # of one scope: definitions that each use the one before twice take 2 to the power of their number
+_BLOCKS = ("compound_statement", "translation_unit", "declaration_list")
+_OPEN = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression", "field_expression")
+_LOOSE = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression")
+_LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
+
+# Functions of two numbers that projects define in headers of others: by the names that people give them.
+_BY_NAME = (
+    (
+        re.compile(
+            r"(?:i|u|int|get)?(?:divup|divideup|divroundup|divideroundup|ceildiv|cdiv|divceil|ceildivide|updiv)"
+        ),
+        "cdiv",
+    ),
+    (re.compile(r"(?:roundup|alignup|roundupto|roundupmultiple|padto)"), "round_up"),
+)
+
+Dims = tuple[arith.Number, ...]
+_Body = tuple[tuple[str, ...], str, bool]  # parameters, text of the value, whether it is a macro
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Where a name gets its value: the node of the value, or None where it is declared without one."""
+
+    name: str
+    value: Node | None
+    span: Span | None  # of the value's text, where it can be rewritten
+    path: str
+    statement: Span
+    declaration: bool = True
+
+
+@dataclass
+class UnknownName(SourceError):
+    """A launch needs a name that nothing gives a value. `in_block`: the block's extents need it."""
+
+    name: str = ""
+    in_block: bool = False
+
+
+@dataclass
+class HostScope:
+    """Evaluates host expressions of one program. `known` are values given from outside (sizes, kernel parameters), by name or
+    by the expression without its spaces.
+
+    `refused` are names whose value is in doubt, with the reason: an expression that needs one has no value.
+    """
+
+    program: Program
+    unit: Unit
+    known: Mapping[str, arith.Number]
+    used: dict[str, Definition] = field(default_factory=dict)  # every definition an evaluation went through
+    refused: Mapping[str, str] = field(default_factory=dict)
+    types: TypeNames | None = None
+    _depth: int = 0
+    _steps: list[int] = field(default_factory=lambda: [0])  # shared with the scopes of what is called
+
+    def step(self, node: Node) -> None:
+        """Counts one step of an evaluation. Raises SourceError where they are too many."""
+        self._steps[0] += 1
+        if self._steps[0] > _MAX_STEPS:
+            raise self.fail(node, "it takes too many steps")
+
+    def unknown(self, node: Node, name: str, what: str = "") -> UnknownName:
+        """The error for a name, or an expression by the name that stands for it, that the text gives no value."""
+        do = f"give '{name}' a value in every case, or declare 'launch'"
+        error = self.fail(node, what or f"'{text(node)[:60]}' is not known", do)
+        return UnknownName(error.what, error.where, error.do, name)
+
+    def fail(self, node: Node, what: str, do: str = "declare 'launch' in the spec") -> SourceError:
+        where = f"{self.unit.path}:{node.start_point[0] + 1}"
+        return SourceError(f"the launch cannot be evaluated: {what}", where, do)
+
+    # ---- values
+
+    def dims(self, node: Node) -> Dims:
+        """The extents that a launch argument evaluates to: one number, or the parts of a dim3."""
+        while node.type == "parenthesized_expression":
+            inside = _only(node)
+            if inside.type == "comma_expression" and self.unit.data[node.start_byte : node.start_byte + 1] == b"{":
+                return tuple(self.number(part) for part in _listed(inside))
+            node = inside
+        kind = node.type
+        if kind == "initializer_list" or (
+            kind in ("call_expression", "compound_literal_expression") and _called(node) == "dim3"
+        ):
+            inner = node if kind == "initializer_list" else node.child_by_field_name("arguments")
+            inner = inner or node.child_by_field_name("value")
+            parts = _operands(inner) if inner is not None else []
+            if len(parts) == 1 and kind == "call_expression":
+                return self.dims(parts[0])
+            return tuple(self.number(part) for part in parts) or (1,)
+        if kind == "identifier" and text(node) not in self.known and text(node) not in self.refused:
+            return self._named_dims(node)
+        return (self.number(node),)
+
+    def _named_dims(self, node: Node) -> Dims:
+        name = text(node)
+        definition, fields = self.local(name, node)
+        if definition is None:
+            return (self.number(node),)
+        self.used[name] = definition
+        is_dim3 = _declared_type(definition, self.unit) == "dim3"
+        if definition.value is None and not is_dim3:
+            raise self.fail(node, f"'{name}' has no value before it")
+        if definition.value is None:
+            base: list[arith.Number] = [1, 1, 1]
+        elif definition.value.type in ("argument_list", "initializer_list"):
+            parts = _operands(definition.value)
+            base = list(self.dims(parts[0])) if len(parts) == 1 else [self.number(p) for p in parts]
+        else:
+            base = list(self.dims(definition.value))
+        if fields:
+            base += [1] * (3 - len(base))
+        for part, value in fields:
+            base["xyz".index(part)] = self.number(value)
+        return tuple(base)
+
+    def number(self, node: Node) -> arith.Number:
+        """The number that an expression evaluates to. Raises SourceError saying what is in the way."""
+        self.step(node)
+        self._depth += 1
+        try:
+            if self._depth > _MAX_DEPTH:
+                raise self.fail(node, "its definitions go in a circle")
+            try:
+                written = self._expanded(node)
+            except RecursionError:
+                raise self.fail(node, "it is nested too deeply") from None
+            try:
+                return arith.evaluate(written, {})
+            except arith.ArithmeticError_ as error:
+                raise self.fail(node, error.what) from None
+        finally:
+            self._depth -= 1
+
+    def _expanded(self, node: Node) -> str:
+        """The expression with every name replaced by its value: plain arithmetic."""
+        kind = node.type
+        if kind in ("call_expression", "field_expression", "subscript_expression"):
+            for key in (squeezed(node), given_name(node)):
+                if key in self.known:
+                    return _literal(self.known[key])
+        if kind == "number_literal":
+            return text(node).replace("'", "")
+        if kind in ("true", "false"):
+            return "1" if kind == "true" else "0"
+        if kind == "parenthesized_expression":
+            return f"({self._expanded(_only(node))})"
+        if kind == "binary_expression":
+            whole = squeezed(node)
+            if whole in self.known:
+                return _literal(self.known[whole])
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            operator = node.child_by_field_name("operator")
+            if left is not None and right is not None and operator is not None:
+                return f"({self._expanded(left)} {text(operator)} {self._expanded(right)})"
+        if kind == "unary_expression":
+            operand, operator = node.child_by_field_name("argument"), node.child_by_field_name("operator")
+            if operand is not None and operator is not None:
+                return f"({text(operator)}{self._expanded(operand)})"
+        if kind == "conditional_expression":
+            parts = [node.child_by_field_name(f) for f in ("condition", "consequence", "alternative")]
+            if all(parts):
+                condition, then, otherwise = (p for p in parts if p is not None)
+                chosen = then if arith.evaluate(self._expanded(condition), {}) else otherwise
+                return f"({self._expanded(chosen)})"
+        if kind == "cast_expression":
+            value, target = node.child_by_field_name("value"), node.child_by_field_name("type")
+            if value is not None and target is not None:
+                return self._cast(text(target), value)
+        if kind == "sizeof_expression":
+            return self._sizeof(node)
+        if kind == "field_expression":
+            return self._field(node)
+        if kind in ("identifier", "qualified_identifier"):
+            return self._name(node)
+        if kind == "call_expression":
+            return self._call(node)
+        if kind == "subscript_expression":
+            raise self.unknown(node, given_name(node))
+        raise self.fail(node, f"'{text(node)[:60]}' is not understood")
+
+    def _cast(self, target: str, value: Node) -> str:
+        inner = self.number(value)
+        if re.search(r"\b(?:float|double)\b", target):
+            return repr(float(inner))
+        return str(int(inner))
+
+    def _sizeof(self, node: Node) -> str:
+        target = node.child_by_field_name("type") or node.child_by_field_name("value")
+        name = " ".join(re.sub(r"\bconst\b", "", text(target)).strip("() ").split()) if target is not None else ""
+        size = self._types.size(name)
+        if size is None:
+            raise self.fail(node, f"the size of '{self._types.plain(name)[:60]}' is not known")
+        return str(size)
+
+    def _field(self, node: Node) -> str:
+        whole = text(node)
+        if whole in self.refused:
+            raise self.fail(node, self.refused[whole])
+        if whole in self.known:
+            return _literal(self.known[whole])
+        base, part = node.child_by_field_name("argument"), node.child_by_field_name("field")
+        axis = "xyz".find(text(part)) if part is not None and len(text(part)) == 1 else -1
+        if base is not None and base.type == "identifier" and axis >= 0 and self.local(text(base), base)[0] is not None:
+            return _literal((*self._named_dims(base), 1, 1)[axis])
+        raise self.unknown(node, given_name(node))
+
+    def _name(self, node: Node) -> str:
+        name = text(node)
+        if name in self.refused:
+            raise self.fail(node, self.refused[name])
+        if name in self.known:
+            return _literal(self.known[name])
+        definition, fields = self.local(name, node) if node.type == "identifier" else (None, [])
+        if definition is not None and not fields:
+            self.used[name] = definition
+            if definition.value is None:
+                raise self.unknown(node, name, f"'{name}' has no value before it")
+            value = definition.value
+            if value.type in ("argument_list", "initializer_list"):
+                value = _only(value)
+            try:
+                return _literal(self.number(value))
+            except UnknownName as error:
+                # What is read from a tensor, a command line or a device has the name of the variable that takes it.
+                raise self.unknown(node, name, error.what) if error.name == given_name(value) else error from None
+        if node.type == "qualified_identifier":
+            member = self._member(name, node)
+            if member is not None:
+                return member
+        found = self._file_scope(name, node)
+        if found is not None:
+            self.used[name] = found
+            assert found.value is not None
+            self._closed(name, found.value, node, name in self._macro_names)
+            return _literal(self.number(found.value))
+        if node.type == "identifier":
+            raise self.unknown(node, name)
+        raise replace(self.unknown(node, name), do="declare 'launch' in the spec")
+
+    def _member(self, name: str, node: Node) -> str | None:
+        """The value of a class's constant; None where the name is no such thing."""
+        scope, _, short = name.rpartition("::")
+        try:
+            found = self._types.member(scope, short)
+        except LookupError:
+            raise self.fail(node, f"'{name[:60]}' is not known") from None
+        if found is None:
+            return None
+        self.step(node)
+        parsed = {each: expression(written) for each, written in (*found.values.items(), ("", found.value))}
+        values = {each: self.number(value) for each, value in parsed.items() if each and value is not None}
+        # A class sees its template's parameters, constants and macros, not what the host or the spec call so.
+        types, known = self._types.within(found.types), {**self._types.defined, **values}
+        inner = HostScope(self.program, self.unit, known, self.used, {}, types, self._depth + 1, self._steps)
+        value = parsed[""]
+        if value is None or inner._depth > _MAX_DEPTH:
+            raise self.fail(node, f"'{found.value[:60]}' is not understood")
+        return _literal(inner.number(value))
+
+    def _call(self, node: Node) -> str:
+        called = _called(node)
+        arguments = node.child_by_field_name("arguments")
+        operands = _operands(arguments) if arguments is not None else []
+        function = node.child_by_field_name("function")
+        if function is not None and function.type == "template_function":
+            inner, kind = function.child_by_field_name("name"), function.child_by_field_name("arguments")
+            if inner is not None and _CASTS.match(text(inner)) and kind is not None and len(operands) == 1:
+                return self._cast(text(kind), operands[0])
+            called = text(inner) if inner is not None else called
+        short = called.removeprefix("std::")
+        if function is not None and function.type == "qualified_identifier" and "<" in short:
+            short = short.split("<", 1)[0]
+        if short in ("int", "unsigned", "size_t", "uint32_t", "int32_t", "float", "double") and len(operands) == 1:
+            return self._cast(short, operands[0])
+        body = self._small_function(short, len(operands))
+        if body is not None:
+            return self._inlined(node, body, operands)
+        if short in ("min", "max", "ceil", "floor", "abs", "sqrt", "ceilf", "floorf", "sqrtf"):
+            inner_text = ", ".join(_literal(self.number(o)) for o in operands)
+            return f"{short.removesuffix('f')}({inner_text})"
+        if short in ("pow", "powf") and len(operands) == 2:
+            return self._power(node, *(self.number(o) for o in operands))
+        for pattern, name in _BY_NAME:
+            if pattern.fullmatch(short.rpartition("::")[2].replace("_", "").lower()) and len(operands) == 2:
+                return f"{name}({', '.join(_literal(self.number(o)) for o in operands)})"
+        raise self.unknown(node, given_name(node), f"the function '{called[:60]}' is not understood")
+
+    def _power(self, node: Node, base: arith.Number, exponent: arith.Number) -> str:
+        try:
+            return repr(float(base) ** float(exponent))
+        except (OverflowError, ZeroDivisionError, TypeError):
+            raise self.fail(node, "a power has no value") from None
+
+    def _closed(self, name: str, value: Node, at: Node, macro: bool) -> None:
+        """Refuses a macro whose neighbours would bind tighter than what it stands for: it is text, not a value."""
+        if macro and value.type in _LOOSE and at.parent is not None and at.parent.type in _OPEN:
+            raise self.fail(at, f"the macro '{name}' stands for '{text(value)[:60]}', which lacks parentheses here")
+
+    def _inlined(self, node: Node, body: _Body, operands: list[Node]) -> str:
+        self.step(node)
+        names, written, macro = body
+        values = {name: self.number(operand) for name, operand in zip(names, operands, strict=True)}
+        parsed = expression(written)
+        if parsed is None:
+            raise self.fail(node, f"'{written[:60]}' is not understood")
+        self._closed(_called(node), parsed, node, macro)
+        for name, operand in zip(names, operands, strict=True):
+            if macro and operand.type in _LOOSE and not parenthesised(name, written):
+                raise self.fail(node, f"the macro '{_called(node)[:60]}' lacks parentheses around '{name}'")
+        # A macro or function sees its own parameters, constants and macros, not the caller's locals.
+        known, refused = {**self.known, **values}, self._but(values)
+        inner = HostScope(self.program, self.unit, known, self.used, refused, self.types, self._depth + 1, self._steps)
+        if inner._depth > _MAX_DEPTH:
+            raise self.fail(node, "its definitions go in a circle")
+        return f"({inner._expanded(parsed)})"
+
+    def _but(self, names: Collection[str]) -> dict[str, str]:
+        return {name: reason for name, reason in self.refused.items() if name not in names}
+
+    # ---- definitions
+
+    @cached_property
+    def _types(self) -> TypeNames:
+        return self.types or TypeNames(self.program)
+
+    @cached_property
+    def _macro_names(self) -> frozenset[str]:
+        return frozenset(name for unit in self._files() for name in unit.macros)
+
+    def _files(self) -> Iterator[Unit]:
+        yield self.unit
+        for path, data in self.program.files.items():
+            if path != self.unit.path and not path.endswith(".toml"):
+                yield parse(data, path)
+
+    def _file_scope(self, name: str, at: Node) -> Definition | None:
+        short = name.rpartition("::")[2]
+        for unit in self._files():
+            for table, kind in ((unit.macros, "macro"), (unit.constants, "constant")):
+                if table.get(short):
+                    if kind == "macro" and len(object_macros(unit.data, unit.path).get(short, ())) > 1:
+                        raise self.fail(at, f"'{short}' is defined more than once")
+                    node = expression(table[short])
+                    if node is None:
+                        return None
+                    place, statement = definition_of(unit, short, kind)
+                    return Definition(short, node, place, unit.path, statement)
+        return None
+
+    def _small_function(self, name: str, count: int) -> _Body | None:
+        for unit in self._files():
+            bodies = {b for b in function_macros(unit.data, unit.path).get(name, ()) if len(b[0]) == count and b[1]}
+            if bodies:
+                # Which of several holds depends on conditions that are not evaluated here.
+                return (*bodies.pop(), True) if len(bodies) == 1 else None
+            for function in unit.functions:
+                if function.name == name and len(function.parameters) == count:
+                    body = unit.text(function.body).strip()
+                    match = re.fullmatch(r"\{\s*return\s+([^;]*);\s*\}", body, re.S)
+                    if match:
+                        return tuple(p.name for p in function.parameters), match[1], False
+        return None
+
+    def local(self, name: str, at: Node) -> tuple[Definition | None, list[tuple[str, Node]]]:
+        """The definition of a local that holds at `at`, and later assignments to its .x, .y, .z."""
+        fields: list[tuple[str, Node]] = []
+        current: Node | None = at
+        while current is not None:
+            parent = current.parent
+            if current.type == "declaration":  # one of several declared at once
+                for declared, value in declarators(current):
+                    if declared == name and value is not None and value.end_byte <= at.start_byte:
+                        return Definition(name, value, span(value), self.unit.path, span(current)), []
+            if parent is not None and parent.type in _BLOCKS:
+                for statement in reversed([c for c in parent.children if c.end_byte <= current.start_byte]):
+                    found = self._in_statement(name, statement, at, fields)
+                    if found is not None:
+                        if found.value is None and not found.declaration:
+                            raise self.unknown(at, name, f"'{name}' is changed in a way that is not understood")
+                        return found, list(reversed(fields))
+            looped = parent is not None and parent.type in _LOOPS and any(_assigns(n, name) for n in walk(parent))
+            if looped and parent is not None and not self._declared_inside(name, parent, at):
+                raise self.unknown(at, name, f"it stands in a loop that changes '{name}'")
+            current = parent
+            if current is not None and current.type == "function_definition":
+                break
+        return None, []
+
+    @staticmethod
+    def _declared_inside(name: str, loop: Node, at: Node) -> bool:
+        body = loop.child_by_field_name("body")
+        return body is not None and any(
+            n.type == "declaration" and n.end_byte <= at.start_byte and any(d[0] == name for d in declarators(n))
+            for n in walk(body)
+        )
+
+    def _in_statement(self, name: str, statement: Node, at: Node, fields: list[tuple[str, Node]]) -> Definition | None:
+        if statement.type == "declaration":
+            for declared, value in declarators(statement):
+                if declared == name:
+                    place = span(value) if value is not None else None
+                    return Definition(name, value, place, self.unit.path, span(statement))
+            return None
+        if statement.type == "expression_statement" and statement.named_children:
+            inner = statement.named_children[0]
+            if inner.type == "assignment_expression":
+                left, right = inner.child_by_field_name("left"), inner.child_by_field_name("right")
+                operator = inner.child_by_field_name("operator")
+                if left is not None and right is not None:
+                    plain = operator is None or text(operator) == "="
+                    if text(left) == name:
+                        if not plain:
+                            return Definition(name, None, None, self.unit.path, span(statement), False)
+                        return Definition(name, right, span(right), self.unit.path, span(statement), False)
+                    if left.type == "field_expression":
+                        base, part = left.child_by_field_name("argument"), left.child_by_field_name("field")
+                        if (
+                            base is not None
+                            and part is not None
+                            and text(base) == name
+                            and text(part) in ("x", "y", "z")
+                        ):
+                            if not plain:
+                                return Definition(name, None, None, self.unit.path, span(statement), False)
+                            if not any(f == text(part) for f, _ in fields):
+                                fields.append((text(part), right))
+                            return None
+        if any(_assigns(n, name) for n in walk(statement)):
+            if statement.type == "if_statement":
+                return self._in_branch(name, statement, at, fields)
+            return Definition(name, None, None, self.unit.path, span(statement), False)
+        return None
+
+    def _in_branch(self, name: str, statement: Node, at: Node, fields: list[tuple[str, Node]]) -> Definition | None:
+        """The assignment in the branch of an `if` that is taken; a definition without a value where that cannot be told."""
+        unclear = Definition(name, None, None, self.unit.path, span(statement), False)
+        clause = statement.child_by_field_name("condition")
+        try:
+            taken = self.number(_only(clause)) if clause is not None else None
+        except SourceError:
+            return unclear
+        branch = statement.child_by_field_name("consequence" if taken else "alternative")
+        if branch is not None and branch.type == "else_clause":
+            branch = _only(branch)
+        if branch is None:
+            return None
+        for inner in reversed(_operands(branch) if branch.type == "compound_statement" else [branch]):
+            if inner.type == "declaration" and any(declared == name for declared, _ in declarators(inner)):
+                return unclear  # another variable of the name
+            found = self._in_statement(name, inner, at, fields)
+            if found is not None:
+                return found
+        return None
+
+
+def given_name(node: Node) -> str:
+    """The name by which a spec gives an expression its value: `input_size_0` for `input.size(0)`."""
+    return re.sub(r"\W+", "_", text(node)).strip("_")
+
+
+def _listed(node: Node) -> list[Node]:
+    """The operands of a comma expression."""
+    found: list[Node] = []
+    while node.type == "comma_expression":
+        left, right = _operands(node)[0], _operands(node)[-1]
+        found, node = [*found, left], right
+    return [*found, node]
+
+
+def squeezed(node: Node) -> str:
+    """The node's text without spaces: an expression that `known` gives a value stands there so."""
+    return "".join(text(node).split())
+
+
+def _assigns(node: Node, name: str) -> bool:
+    if node.type == "assignment_expression":
+        left = node.child_by_field_name("left")
+        return left is not None and (text(left) == name or text(left).startswith(f"{name}."))
+    if node.type == "update_expression":
+        argument = node.child_by_field_name("argument")
+        return argument is not None and text(argument) == name
+    if node.type == "pointer_expression":
+        return text(node).replace(" ", "") == f"&{name}"
+    return False
+
+
+def _declared_type(definition: Definition, unit: Unit) -> str:
+    written = unit.text(definition.statement)
+    return "dim3" if re.match(r"\s*(?:static\s+|const\s+|constexpr\s+)*dim3\b", written) else ""
+
+
+def _called(node: Node) -> str:
+    function = node.child_by_field_name("function") or node.child_by_field_name("type")
+    return text(function) if function is not None else ""
+
+
+def _operands(node: Node) -> list[Node]:
+    return [n for n in node.named_children if n.type != "comment"]
+
+
+def _only(node: Node) -> Node:
+    return _operands(node)[0]
+
+
+def _literal(value: arith.Number) -> str:
+    return f"({value})" if value < 0 else repr(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,28 @@
+"""Evaluations of what failed on the CPU path, from what a run found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.compile.built import Built, NotBuilt
+from engine.cpu import Finding
+from engine.model import Evaluation, Failure, Outcome
+
+OUTCOMES = {
+    "out_of_bounds": Outcome.MEMORY_ERROR, "shared_out_of_bounds": Outcome.MEMORY_ERROR,
+    "uninitialised": Outcome.MEMORY_ERROR, "input_written": Outcome.MEMORY_ERROR,
+    "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE,
+    "timeout": Outcome.TIMED_OUT, "crash": Outcome.CRASHED, "assert": Outcome.CRASHED,
+}  # fmt: skip
+
+
+def refused(evaluation: Evaluation, finding: Finding, case: str) -> Evaluation:
+    failure = Failure(finding.message, case=case, argument=finding.array or "", index=finding.index, line=finding.line)
+    return replace(evaluation, outcome=OUTCOMES[finding.kind], failure=failure)
+
+
+def not_built(outcome: Outcome, reason: str, built: Built) -> NotBuilt:
+    evaluation = Evaluation(
+        outcome, None, Failure(reason), built.binary.resources, built.binary.code_hash, dict(built.stage_s)
+    )
+    return NotBuilt(reason, evaluation=evaluation)

@@ -1,0 +1,180 @@
+"""What travels between a search and its devices: frames of `engine.process.wire` as bytes, read by declared types on both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.compile.built import Built
+from engine.errors import CompileError, MachineError, OptimlError, RefusedError, SourceError, SpecError
+from engine.model import Binary, Evaluation, LaunchConfig, Program, Resources
+from engine.predict.counts import AccessCounts
+from engine.predict.footprint import Footprint
+from engine.process import wire
+from engine.process.decode import NotThis, decode
+from engine.settings.config import Guardrails
+from engine.verify.defences import Defences
+
+_KINDS: Mapping[str, type[OptimlError]] = {
+    kind.__name__: kind for kind in (CompileError, MachineError, RefusedError, SourceError, SpecError)
+}
+
+
+@dataclass(frozen=True)
+class BuiltHead:
+    """A built candidate without its blobs: the changed files in order, the device slice, the machine code."""
+
+    files: tuple[str, ...]
+    expressions: tuple[str, ...]
+    launches: tuple[tuple[LaunchConfig, ...], ...]
+    arch: str
+    entries: tuple[str, ...]
+    resources: tuple[Resources, ...]
+    code_hash: str
+    most_threads: tuple[int | None, ...]
+    kept_bytes: int
+    clock_reads: int
+    stage_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a device needs before it can evaluate candidates of a search. `secret` seeds every device alike."""
+
+    spec: Mapping[str, Any]
+    spec_path: str | None
+    kernel_file: str
+    limits: Guardrails
+    defences: Defences
+    mode: str
+    arch: str
+    secret: int
+    original: BuiltHead
+    cores: tuple[int, ...] = ()  # its share of its machine's; none: all
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question: `op` is "open", "evaluate", "confirm" or "close". `incumbent` is a key; its code comes once."""
+
+    op: str
+    session: str
+    opening: Opening | None = None
+    candidate: BuiltHead | None = None
+    incumbent: str | None = None
+    incumbent_built: BuiltHead | None = None
+    brief: bool = False
+    effort: int = 0
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A `Footprint` as it travels."""
+
+    moved_bytes: float
+    instructions: float
+    counts: AccessCounts
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An error that ends a run."""
+
+    kind: str
+    what: str
+    where: str
+    do: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a device answers. `wanted`: the incumbent's code is not there; `built` is False where it could not add what it needs."""
+
+    evaluation: Evaluation | None = None
+    against: float | None = None
+    built: bool = True
+    wanted: str | None = None
+    footprints: tuple[Moved, ...] | None = None
+    problem: Problem | None = None
+    mode: str = ""
+    device: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    cases: str = ""  # digest of the secret cases
+
+
+def key_of(built: Built) -> str:
+    """What an incumbent is known by on a device."""
+    return hashlib.sha256(repr(built.identity).encode() + built.program.digest.encode()).hexdigest()
+
+
+def head_of(built: Built, original: Program | None) -> tuple[BuiltHead, list[bytes]]:
+    """A built candidate as a head and blobs; of its files those that differ from the original's."""
+    files = built.program.files
+    changed = [name for name in files if original is None or original.files.get(name) != files[name]]
+    binary = built.binary
+    head = BuiltHead(
+        tuple(changed), built.expressions, built.launches, binary.arch, binary.entries, binary.resources, binary.code_hash,
+        binary.most_threads, binary.kept_bytes, binary.clock_reads, dict(built.stage_s),
+    )  # fmt: skip
+    return head, [*(files[name] for name in changed), built.text.encode(), binary.cubin]
+
+
+def built_of(head: BuiltHead, blobs: list[bytes], original: Program | None, kernel_file: str) -> Built:
+    """The built candidate; takes its blobs from the front. Raises NotThis."""
+    if len(blobs) < len(head.files) + 2:
+        raise NotThis("has too few blobs")
+    changed = {name: blobs.pop(0) for name in head.files}
+    text, cubin = blobs.pop(0), blobs.pop(0)
+    program = original.replace(changed) if original is not None else Program(changed, kernel_file)
+    binary = Binary(
+        cubin, head.arch, head.entries, head.resources, head.code_hash, head.most_threads, head.kept_bytes, head.clock_reads
+    )  # fmt: skip
+    return Built(program, text.decode("utf-8", "replace"), head.expressions, binary, head.launches, head.stage_s)
+
+
+def problem_of(error: OptimlError) -> Problem:
+    """An error as it travels."""
+    kind = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), "OptimlError")
+    return Problem(kind, error.what, error.where, error.do)
+
+
+def raised(problem: Problem) -> OptimlError:
+    """The error that travelled."""
+    return _KINDS.get(problem.kind, OptimlError)(problem.what, problem.where, problem.do)
+
+
+def footprints_of(found: Sequence[Footprint] | None) -> tuple[Moved, ...] | None:
+    """Footprints as they travel."""
+    return None if found is None else tuple(Moved(f.moved_bytes, f.instructions, f.counts) for f in found)
+
+
+def pack(message: Request | Reply, blobs: Sequence[bytes] = ()) -> bytes:
+    """A message as one frame."""
+    return wire.pack(_finite(dataclasses.asdict(message)), blobs)
+
+
+def read_request(frame: bytes) -> tuple[Request, list[bytes]]:
+    """A question. Raises WireError, NotThis."""
+    header, blobs = wire.unpack(frame)
+    return decode(Request, header), blobs
+
+
+def read_reply(frame: bytes) -> Reply:
+    """An answer, of a bounded size. Raises WireError, NotThis."""
+    header, _ = wire.unpack(frame)
+    return decode(Reply, header)
+
+
+def _finite(plain: Any) -> Any:
+    """JSON has no infinities: what a candidate computed may be one."""
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return None
+    if isinstance(plain, dict):
+        return {key: _finite(value) for key, value in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [_finite(value) for value in plain]
+    return plain

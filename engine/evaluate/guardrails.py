@@ -1,0 +1,143 @@
+"""The hard conditions that a candidate must pass to be suggested, each with its threshold and its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.model import Evaluation, Guardrail, LaunchConfig, Measurement, Resources
+from engine.predict.occupancy import occupancy
+from engine.predicted_number import approximate
+from engine.settings.config import TOOLS, Guardrails
+
+if TYPE_CHECKING:
+    from engine.gpu.sanitize import Sanitized
+    from engine.model import Refusal
+    from engine.predict.targets import Figures
+
+LIMITS = Guardrails()  # the thresholds where the settings name no others
+
+
+def timing(measurement: Measurement, limits: Guardrails = LIMITS) -> Guardrail:
+    """No timing case slower than the threshold: the end-to-end gate of KernelOPT (arXiv 2609.30059), case by case."""
+    name = f"no timing case slower than {limits.case:g}×"
+    for case in measurement.cases:
+        if case.high < 1 / limits.case:
+            return Guardrail(name, "failed", f"case {case.case} became {1 / case.ratio:.2f} times slower")
+    worst = min((case.ratio for case in measurement.cases), default=measurement.ratio)
+    return Guardrail(name, "passed", f"the least speedup is {worst:.2f}×")
+
+
+def spills(
+    original: Sequence[Resources], candidate: Sequence[Resources], measurement: Measurement, limits: Guardrails = LIMITS
+) -> Guardrail:
+    """Register spills and local memory not grown, unless measured time paid for it."""
+    name = "register spills and local memory"
+    before = sum(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes for r in original)
+    after = sum(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes for r in candidate)
+    if after <= before:
+        return Guardrail(name, "passed", f"{after} bytes, {before} before")
+    if measurement.predicted:
+        return Guardrail(name, "failed", f"{after} bytes, {before} before, and no measured time pays for it")
+    if measurement.low < limits.spills:
+        return Guardrail(
+            name,
+            "failed",
+            f"{after} bytes, {before} before, and a speedup of {measurement.low:.2f}× does not pay for it",
+        )
+    return Guardrail(name, "passed", f"{after} bytes, {before} before, paid for by measured time")
+
+
+def numeric(*, screened: bool = False) -> Guardrail:
+    """Said of what passed its checks: an error beyond the gate ends a candidate before it comes to guardrails."""
+    where = (
+        "on the CPU, on check shapes and fresh inputs"
+        if screened
+        else "on check and timing shapes, fresh inputs, in a second process"
+    )
+    return Guardrail("numeric error within the gate", "passed", where)
+
+
+def repeatable(argument: str | None, case: str, *, wanted: bool) -> Guardrail:
+    """Output the same from run to run where the original's is."""
+    name = "repeatable output"
+    if not wanted:
+        return Guardrail(name, "passed", "it is declared that output need not repeat")
+    if argument is not None:
+        return Guardrail(
+            name, "failed", f"'{argument}' differs from run to run in case {case}, the original's does not"
+        )
+    return Guardrail(name, "passed", "equal to the last bit from run to run")
+
+
+def sanitizers(
+    candidate: Sequence[Sanitized], original: Sequence[Sanitized], limits: Guardrails = LIMITS
+) -> tuple[Guardrail, ...]:
+    """No report of compute-sanitizer. A run that fails under a tool that has a verdict on the original fails too."""
+    judged = {s.tool for s in original if s.errors is not None}
+    found = []
+    for s in candidate:
+        if s.errors is None and s.lost and s.tool in judged:
+            found.append(Guardrail(s.tool, "failed", f"no verdict, but one on the original: {s.first}"))
+        elif s.errors is None:
+            found.append(Guardrail(s.tool, "not checked", s.first))
+        else:
+            found.append(Guardrail(s.tool, "failed" if s.errors else "passed", s.first))
+    run = {s.tool for s in candidate}
+    for tool in TOOLS:
+        if tool not in run:
+            why = "compute-sanitizer was not found" if tool in limits.sanitizers else "the settings leave it out"
+            found.append(Guardrail(tool, "not checked", why))
+    return tuple(found)
+
+
+def fits(resources: Sequence[Resources], launches: Sequence[Sequence[LaunchConfig]], figures: Figures) -> Guardrail:
+    """Threads, registers and shared memory of every launch within a target's limits: one block at least can run."""
+    arch = figures.target.arch
+    name = f"threads and shared memory within the limits of {arch}"
+    fewest = 1 << 30
+    for case in launches:
+        for used, launch in zip(resources, case, strict=True):
+            found = occupancy(used, launch, figures)
+            if found.blocks == 0:
+                return Guardrail(
+                    name, "failed", f"no block of {launch.threads} threads with {used.shared_bytes + launch.shared_bytes} bytes of "
+                    f"shared memory and {used.registers} registers each fits: limited by {found.limit}",
+                )  # fmt: skip
+            fewest = min(fewest, found.blocks)
+    return Guardrail(
+        name, "passed", f"at least {fewest} block{'s' if fewest > 1 else ''} on each multiprocessor in use"
+    )
+
+
+def scope(reason: str | None) -> Guardrail:
+    """The patch touches device functions and launch arguments alone; `reason` is what `engine.verify.screen` says against it."""
+    name = "touches device functions and launch arguments alone"
+    return Guardrail(name, "failed", reason) if reason else Guardrail(name, "passed")
+
+
+def compiles(arch: str, problem: str | None, original_problem: str | None = None) -> Guardrail:
+    """Compiles for another declared target, where the original does."""
+    name = f"compiles for {arch}"
+    if original_problem is not None:
+        return Guardrail(name, "not checked", f"the original does not either: {original_problem}")
+    return Guardrail(name, "passed") if problem is None else Guardrail(name, "failed", problem)
+
+
+def broken(evaluation: Evaluation) -> Guardrail | None:
+    """The first guardrail that failed."""
+    return next((g for g in evaluation.guardrails if g.verdict == "failed"), None)
+
+
+def stopped(kernel: str, refused: Sequence[Refusal], tried: str) -> str:
+    """The sentence on a faster version that a guardrail keeps from being suggested, with its speedup; "" where there is none."""
+    for refusal in refused:
+        failed, held = broken(refusal.evaluation), refusal.evaluation.measurement
+        if failed is not None and held is not None:
+            how = "predicted" if held.predicted else f"95 % interval {held.low:.2f} to {held.high:.2f}"
+            ratio = approximate(held.ratio) if held.predicted else f"{held.ratio:.2f}"
+            return (
+                f"Nothing is suggested for {kernel}: a version {ratio}× as fast ({how}) does not pass the guardrail "
+                f"'{failed.name}': {failed.detail} ({tried})."
+            )
+    return ""

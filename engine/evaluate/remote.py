@@ -1,0 +1,313 @@
+"""Evaluation on devices behind a connection: built here, checked and timed there, each beside the original on its own device.
+
+Every device opens the same original with the same secret seed, and must draw the same secret cases. A sample is the ratio of a
+candidate to the original on one device; times of two devices are never compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from engine.compile.built import Built, NotBuilt
+from engine.errors import MachineError, OptimlError
+from engine.evaluate.build import Builder
+from engine.evaluate.contained import contained_build
+from engine.evaluate.device_frames import (
+    BuiltHead,
+    Opening,
+    Reply,
+    Request,
+    head_of,
+    key_of,
+    pack,
+    raised,
+    read_reply,
+)
+from engine.evaluate.devices import Answer, Job
+from engine.evaluate.evaluator import Signals, nothing
+from engine.model import PASSED, Evaluation, Failure, Guardrail, Outcome, Program
+from engine.predict.footprint import Footprint
+from engine.process.decode import NotThis
+from engine.process.wire import WireError
+from engine.spec.kernel_spec import KernelSpec
+
+_TRIES = 2  # devices that one candidate may take down
+
+
+class DeviceLost(Exception):
+    """The device behind a link is gone."""
+
+
+class Link(Protocol):
+    """One device behind a connection; `identity` says what it is, for the result."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]: ...
+
+    @property
+    def cores(self) -> Sequence[int]: ...
+
+    def call(self, frame: bytes) -> Future[bytes]:
+        """Send a request; requests are answered in order. The answer raises DeviceLost."""
+        ...
+
+    def drop(self) -> None:
+        """Forget requests that have not begun."""
+        ...
+
+
+@dataclass(eq=False)
+class _Device:
+    link: Link
+    waiting: int = 0
+    held: set[str] = field(default_factory=set)  # incumbents whose code it has
+
+
+class RemoteEvaluator:
+    """An `Evaluator`, and its `Devices`, over links to workers that have one device each."""
+
+    def __init__(
+        self, spec: KernelSpec, spec_path: str | None, builder: Builder, links: Sequence[Link], mode: str
+    ) -> None:
+        self._spec, self._spec_path, self._builder, self._mode = spec, spec_path, builder, mode
+        self._devices = [_Device(link) for link in links]
+        self._session, self._secret = secrets.token_hex(8), secrets.randbits(62)
+        self._lock = threading.RLock()
+        self._original: Program | None = None
+        self._opened = Reply()
+        self._footprints: dict[tuple[object, ...], Sequence[Footprint]] = {}
+        self._lost: list[str] = []
+
+    @property
+    def signals(self) -> Signals:
+        devices = {device.link.name: dict(device.link.identity) for device in self._devices}
+        missing = list(self._opened.missing)
+        if self._mode == "measured":
+            missing.append("no counters: the profiler does not run on the devices of --cluster")
+        missing += [f"device {name} was lost during the search" for name in self._lost]
+        return Signals(self._mode, {**self._opened.device, "devices": devices}, tuple(missing))
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self._devices))
+
+    @property
+    def speeds(self) -> RemoteEvaluator | None:
+        """Who says what programs are predicted to move, where nothing is measured."""
+        return self if self._mode == "predicted" else None
+
+    # ---- the original
+
+    def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
+        built = self._builder.original(original)
+        ready()
+        self._original = original
+        # All at once: each measures the original for itself.
+        answers = [(device, device.link.call(self._opening(built, device.link))) for device in self._devices]
+        replies = [(device, self._reply(answer, device)) for device, answer in answers]
+        first = self._opened = replies[0][1]
+        if first.evaluation is None:
+            raise MachineError("did not measure the original", f"device {replies[0][0].link.name}")
+        for device, reply in replies[1:]:
+            if reply.cases != first.cases or reply.mode != first.mode:
+                raise MachineError(
+                    "validates the spec with other cases than the first device", f"device {device.link.name}",
+                    "leave it out",
+                )  # fmt: skip
+        self._note(built, first)
+        return built, first.evaluation
+
+    def _opening(self, built: Built, link: Link) -> bytes:
+        head, blobs = head_of(built, None)
+        spec, limits = dataclasses.asdict(self._spec), self._builder.limits
+        opening = Opening(
+            spec, self._spec_path, built.program.kernel_file, limits, self._builder.defences, self._mode, built.binary.arch,
+            self._secret, head, tuple(link.cores),
+        )  # fmt: skip
+        return pack(Request("open", self._session, opening=opening), blobs)
+
+    @contained_build
+    def build(self, program: Program) -> Built:
+        return self._builder.candidate(program)
+
+    # ---- candidates
+
+    def submit(self, job: Job) -> Future[Answer]:
+        answer: Future[Answer] = Future()
+        self._send(job, answer, 1)
+        return answer
+
+    def stop(self) -> None:
+        for device in list(self._devices):
+            device.link.drop()
+
+    def evaluate(self, built: Built, incumbent: Built | None, *, brief: bool = False) -> Answer:
+        return self.submit(Job(built, incumbent, brief=brief)).result()
+
+    def retime(self, built: Built, incumbent: Built | None, effort: int) -> Answer:
+        return self.submit(Job(built, incumbent, effort=effort)).result()
+
+    def footprint(self, built: Built, case: int) -> Footprint | None:
+        """What is predicted to move for a timing case; None before a prediction."""
+        known = self._footprints.get(built.identity)
+        return None if known is None else known[case]
+
+    def _send(self, job: Job, answer: Future[Answer], tries: int) -> None:
+        with self._lock:
+            if not self._devices:
+                _settle(answer, MachineError("every device was lost", "--cluster", "go on with --resume"))
+                return
+            device = min(self._devices, key=lambda each: each.waiting)
+            device.waiting += 1
+            frame = self._frame(device, job)
+        sent = device.link.call(frame)
+        sent.add_done_callback(lambda done: self._answered(done, device, job, answer, tries))
+
+    def _frame(self, device: _Device, job: Job) -> bytes:
+        head, blobs = head_of(job.built, self._original)
+        key: str | None = None
+        incumbent: BuiltHead | None = None
+        if job.incumbent is not None:
+            key = key_of(job.incumbent)
+            if key not in device.held:
+                incumbent, more = head_of(job.incumbent, self._original)
+                blobs += more
+                device.held.add(key)
+        request = Request(
+            "evaluate", self._session, None, head, key, incumbent, brief=job.brief, effort=job.effort
+        )  # fmt: skip
+        return pack(request, blobs)
+
+    def _answered(
+        self, done: Future[bytes], device: _Device, job: Job, answer: Future[Answer], tries: int
+    ) -> None:  # fmt: skip
+        """Called by whatever thread has the answer."""
+        with self._lock:
+            device.waiting -= 1
+        try:
+            reply = _read(done.result(), device)
+        except DeviceLost:
+            self._lose(device)
+            if tries < _TRIES:
+                self._send(job, answer, tries + 1)
+            else:
+                failure = Failure(f"{_TRIES} devices were lost while they evaluated it")
+                _settle(answer, (Evaluation(Outcome.CRASHED, failure=failure, stage_s=dict(job.built.stage_s)), None))
+        except (WireError, NotThis) as error:
+            _settle(answer, MachineError(f"sent an answer that cannot be read: {error}", f"device {device.link.name}"))
+        except BaseException as error:  # cancelled, or a link that fails otherwise
+            _settle(answer, error)
+        else:
+            if reply.wanted is not None:
+                device.held.discard(reply.wanted)
+                self._send(job, answer, tries)
+            else:
+                _settle(answer, self._outcome(reply, device, job.built))
+
+    def _outcome(self, reply: Reply, device: _Device, built: Built) -> Answer | OptimlError:
+        if reply.problem is not None:
+            return raised(reply.problem)
+        if reply.evaluation is None:
+            return MachineError("sent an answer without an evaluation", f"device {device.link.name}")
+        if not reply.built:
+            said = reply.evaluation.failure
+            return NotBuilt(said.reason if said else "not built", evaluation=reply.evaluation)
+        self._note(built, reply)
+        return reply.evaluation, reply.against
+
+    def _note(self, built: Built, reply: Reply) -> None:
+        if reply.footprints is not None:
+            found = [Footprint(each.moved_bytes, each.instructions, each.counts) for each in reply.footprints]
+            self._footprints[built.identity] = found
+
+    def _lose(self, device: _Device) -> None:
+        with self._lock, suppress(ValueError):
+            self._devices.remove(device)
+            self._lost.append(device.link.name)
+
+    # ---- the suggestion
+
+    def confirm(self, built: Built) -> Evaluation:
+        """Confirmed on the first device, and on a second one where there is one: it must hold on both."""
+        head, blobs = head_of(built, self._original)
+        frame = pack(Request("confirm", self._session, candidate=head), blobs)
+        if not self._devices:
+            raise MachineError("every device was lost", "--cluster", "go on with --resume")
+        asked = [(device, device.link.call(frame)) for device in self._devices[:2]]
+        replies = [(device, self._reply(answer, device)) for device, answer in asked]
+        evaluation = replies[0][1].evaluation
+        assert evaluation is not None
+        if len(replies) == 1 or evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED):
+            return evaluation
+        device, reply = replies[1]
+        second = reply.evaluation
+        assert second is not None
+        verdict = _beside(second, device.link.name)
+        evaluation = dataclasses.replace(evaluation, guardrails=(*evaluation.guardrails, verdict))
+        if verdict.verdict == "failed":
+            failure = Failure(f"{verdict.name}: {verdict.detail}")
+            return dataclasses.replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure)
+        return evaluation
+
+    def _reply(self, answer: Future[bytes], device: _Device) -> Reply:
+        """An answer, waited for. Raises MachineError, and what the device raised."""
+        where = f"device {device.link.name}"
+        try:
+            reply = _read(answer.result(), device)
+        except DeviceLost:
+            raise MachineError("was lost", where, "go on with --resume") from None
+        except (WireError, NotThis) as error:
+            raise MachineError(f"sent an answer that cannot be read: {error}", where) from None
+        if reply.problem is not None:
+            raise raised(reply.problem)
+        if reply.evaluation is None:
+            raise MachineError("sent an answer without an evaluation", where)
+        return reply
+
+    def close(self) -> None:
+        self._builder.close()
+        frame = pack(Request("close", self._session))
+        for device in self._devices:
+            device.link.drop()
+            with suppress(Exception):  # it may be gone, and its session with it
+                device.link.call(frame)
+
+
+def _read(frame: bytes, device: _Device) -> Reply:
+    """A reply whose evaluation names its device. Raises WireError, NotThis."""
+    reply = read_reply(frame)
+    if reply.evaluation is None:
+        return reply
+    state = {**reply.evaluation.device, "name": device.link.name}
+    return dataclasses.replace(reply, evaluation=dataclasses.replace(reply.evaluation, device=state))
+
+
+def _beside(second: Evaluation, name: str) -> Guardrail:
+    """The verdict of a second device."""
+    measured = second.measurement
+    if second.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and measured is not None:
+        said = f"{measured.ratio:.3f}× ({measured.low:.3f} to {measured.high:.3f}) on {name}"
+        return Guardrail("second device", "passed", said)
+    why = second.failure.reason if second.failure is not None else second.outcome.value
+    wrong = "" if second.outcome in PASSED else f"{second.outcome.value}, "
+    return Guardrail("second device", "failed", f"not confirmed on {name}: {wrong}{why}")
+
+
+def _settle(answer: Future[Any], found: Any) -> None:
+    """Give an answer to whoever still waits for it."""
+    if not answer.set_running_or_notify_cancel():
+        return
+    if isinstance(found, BaseException):
+        answer.set_exception(found)
+    else:
+        answer.set_result(found)

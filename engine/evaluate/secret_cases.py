@@ -1,0 +1,71 @@
+"""Launches at sizes that no spec names: those that the original can make a candidate must be able to make too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.errors import OptimlError, SpecError
+from engine.evaluate.build import Builder
+from engine.model import LaunchConfig, Program
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.spec_checks import MAX_CHECK_BYTES, check_case
+from engine.verify.secret_sizes import Sizes, secret_cases, wide_sizes
+
+MOST = 3  # of a run; each costs every candidate a check on the declared inputs
+
+Launches = tuple[tuple[LaunchConfig, ...], ...]
+
+
+class SecretCases:
+    """The secret check cases of one run. `cases` are those that the original can launch; who runs it keeps what it passes."""
+
+    def __init__(self, spec: KernelSpec, builder: Builder, rng: random.Random) -> None:
+        self._spec, self._builder, self._rng = spec, builder, rng
+        self._on = builder.defences.secret_sizes
+        self.cases: tuple[Case, ...] = ()
+        self._wide: tuple[Sizes, ...] = ()
+
+    def draw(self, original: Program, *, aligned: bool = False, large_bytes: int = 0) -> None:
+        """Draw cases that the original's launches allow."""
+        if not self._on:
+            return
+        drawn = secret_cases(self._spec, self._rng, aligned=aligned, large_bytes=large_bytes)
+        self.cases = tuple(case for case in drawn if self._valid(case) and self._fits(original, case.sizes))
+        self._wide = tuple(sizes for sizes in wide_sizes(self._spec, self._rng) if self._fits(original, sizes))
+
+    def keep(self, cases: Sequence[Case]) -> None:
+        """Keep these of the cases, at most `MOST`."""
+        self.cases = tuple(cases[:MOST])
+
+    def launches(self, program: Program) -> Launches:
+        """A program's launches for each case. Raises OptimlError where one cannot be made, or could not be made at a wide extent."""
+        for sizes in self._wide:
+            self._launch(program, sizes)
+        return tuple(self._launch(program, case.sizes) for case in self.cases)
+
+    def _launch(self, program: Program, sizes: Sizes) -> tuple[LaunchConfig, ...]:
+        try:
+            found = self._builder.launches_for(program, sizes)
+            self._builder.check_limits([found])
+        except OptimlError as error:
+            at = ", ".join(f"{name} = {value}" for name, value in sorted(sizes.items()))
+            raise OptimlError(f"at {at}, where the original can be launched: {error.what}") from None
+        return found
+
+    def _valid(self, case: Case) -> bool:
+        """Whether the case could stand in the spec: sizes that belong together do so (entries of a sparse matrix)."""
+        try:
+            spec = replace(self._spec, check=(*self._spec.check, case))
+            check_case(spec, case, lambda *keys: case.name, MAX_CHECK_BYTES)
+        except SpecError:
+            return False
+        return True
+
+    def _fits(self, program: Program, sizes: Sizes) -> bool:
+        try:
+            self._launch(program, sizes)
+        except OptimlError:
+            return False
+        return True

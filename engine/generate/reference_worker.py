@@ -1,0 +1,139 @@
+"""The reference worker: runs one reference function in Python, one frame per request. Only ever started inside the sandbox.
+
+What the reference prints goes to standard error; what it writes, in its own empty /tmp, goes with the process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+_MOST_WHAT = 300
+
+
+class _Refused(Exception):
+    """What the reference or its answer lacks, in words."""
+
+
+class _Reference:
+    """One function of one file, imported from a copy in the sandbox's /tmp."""
+
+    def __init__(self, header: dict[str, Any], source: bytes) -> None:
+        import inspect
+        import runpy
+
+        self.file = str(Path(tempfile.mkdtemp()) / "reference.py")
+        Path(self.file).write_bytes(source)
+        name = header["function"]
+        try:
+            held = runpy.run_path(self.file)
+        except BaseException as error:
+            raise _Refused(f"cannot be imported: {self.said(error)}") from None
+        self.function = held.get(name)
+        if not callable(self.function):
+            there = sorted(k for k, v in held.items() if inspect.isfunction(v) and v.__module__ == "<run_path>")
+            known = f"; it has {', '.join(there[:10])}" if there else ""
+            raise _Refused(f"has no function '{name}'{known}")
+        try:
+            parameters = inspect.signature(self.function).parameters.values()
+        except (ValueError, TypeError):
+            raise _Refused(f"'{name}' does not say what it takes") from None
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
+            raise _Refused(f"'{name}' must take its arguments by name, without * and /")
+        self.required = [p.name for p in parameters if p.default is p.empty]
+        self.optional = [p.name for p in parameters if p.default is not p.empty]
+        # CuPy's arrays for a file that works with CuPy: its functions take no others.
+        self.cupy = any(getattr(v, "__name__", "") == "cupy" for v in held.values() if inspect.ismodule(v))
+
+    def said(self, error: BaseException) -> str:
+        """The error in one line, with the line of the reference where it arose."""
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.file]
+        if isinstance(error, SyntaxError) and error.filename == self.file:
+            lines = [error.lineno]
+        at = f" (line {lines[-1]})" if lines and lines[-1] else ""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"{text[:_MOST_WHAT]}{at}"
+
+    def call(self, header: dict[str, Any], blobs: list[bytes]) -> tuple[list[dict[str, Any]], list[bytes]]:
+        """The function's outputs for these inputs: float64, int64 or uint64, in the order asked for."""
+        import numpy as np
+
+        values: dict[str, Any] = dict(header["scalars"])
+        for told, blob in zip(header["inputs"], blobs, strict=True):
+            array = np.frombuffer(blob, told["dtype"]).reshape(told["shape"]).copy()
+            if self.cupy:
+                import cupy
+
+                array = cupy.asarray(array)
+            values[told["name"]] = array
+        wanted = {n: values[n] for n in (*self.required, *self.optional) if n in values}
+        assert self.function is not None
+        try:
+            with np.errstate(all="ignore"):
+                given = self.function(**wanted)
+        except BaseException as error:
+            raise _Refused(f"raises {self.said(error)}") from None
+        names = header["outputs"]
+        if isinstance(given, dict):
+            if set(given) != set(names):
+                raise _Refused(f"returns {sorted(map(str, given))[:10]}, and the outputs are {names}")
+            listed = [given[n] for n in names]
+        elif isinstance(given, (tuple, list)) and len(names) > 1:
+            listed = list(given)
+        else:
+            listed = [given]
+        if given is None or len(listed) != len(names):
+            count = "nothing" if given is None else f"{len(listed)} arrays"
+            raise _Refused(f"returns {count}, and there are {len(names)} outputs ({', '.join(names)})")
+        told, blobs = [], []
+        for name, value in zip(names, listed, strict=True):
+            if hasattr(value, "get") and hasattr(value, "__cuda_array_interface__"):
+                value = value.get()
+            try:
+                array = np.asarray(value)
+            except Exception as error:
+                raise _Refused(f"returns no array for '{name}': {type(error).__name__}") from None
+            wide = {"f": "<f8", "i": "<i8", "u": "<u8", "b": "<u8"}.get(array.dtype.kind)
+            if wide is None:
+                raise _Refused(f"returns '{name}' of the type {array.dtype}, which holds no numbers")
+            told.append({"dtype": wide, "shape": list(array.shape)})
+            blobs.append(np.ascontiguousarray(array.astype(wide)).tobytes())
+        return told, blobs
+
+
+def main() -> int:
+    """Serve until the input closes. Exit code 0."""
+    from engine.process import wire
+
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a reference prints must not reach the frames
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    reference: _Reference | None = None
+    while True:
+        try:
+            header, blobs = wire.receive(source)
+        except wire.WireError:
+            return 0
+        answer: dict[str, Any]
+        out: list[bytes] = []
+        try:
+            if header["op"] == "open":
+                reference = _Reference(header, blobs[0])
+                answer = {"required": reference.required, "optional": reference.optional, "cupy": reference.cupy}
+            else:
+                assert reference is not None
+                told, out = reference.call(header, blobs)
+                answer = {"outputs": told}
+        except _Refused as refused:
+            answer, out = {"refused": str(refused)}, []
+        except MemoryError:
+            answer, out = {"refused": "takes more memory than a reference may"}, []
+        wire.send(sink, answer, out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""What is told to a model about one node of the search: a snapshot, so that the search may go on meanwhile."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine.cuda.kernel import Span
+from engine.llm.edits import Workplace, plain
+from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
+from engine.rules import make_site
+from engine.search.tree import Node
+from engine.spec.kernel_spec import KernelSpec
+
+_MOST_DIFF_LINES = 60
+_MOST_TRIED = 16
+# Lines that leave figures open are none of the spec: who edits the kernel has to see them.
+_SPEC_LINE = re.compile(rb"^[ \t]*//[ \t]*optiml:(?![ \t]*(?:tune|where)[ \t]+[^\s=.])[^\n]*\n?", re.M)
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """What profiling one program gave: sentences, the counters as text by name, and the codes of the findings. `pending`: more is
+    to come."""
+
+    sentences: tuple[str, ...] = ()
+    counters: Mapping[str, str] = field(default_factory=dict)
+    codes: tuple[str, ...] = ()
+    pending: bool = False
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """The node itself, its parent or its grandparent: how fast it is, and what the step to it changed."""
+
+    name: str
+    standing: str
+    diff: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One node: the workplace for its edits, its lineage (the node first), what was tried from it, and what is known of it.
+
+    `tried` and `memory` are sentences. Holds no check case, no seed, no tolerance and no drawn data.
+    """
+
+    place: Workplace
+    target: Target
+    lineage: tuple[Ancestor, ...]
+    tried: tuple[str, ...] = ()
+    diagnosed: Diagnosed = Diagnosed()
+    memory: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        return self.place.program
+
+    @property
+    def about(self) -> str:
+        """The way from the original to the node, for a person: its edits, the first one first."""
+        return " > ".join(("original", *self.steps))
+
+    @property
+    def spec(self) -> KernelSpec:
+        return self.place.spec
+
+
+def make_context(
+    node: Node, spec: KernelSpec, target: Target, *, counters: Sequence[str], diagnosed: Diagnosed | None = None,
+    memory: Sequence[str] = (),
+) -> Context:  # fmt: skip
+    """The context of a node as the tree is now.
+
+    Raises SourceError and KeyError where its program cannot be read: nothing can be proposed for it then.
+    """
+    sites = tuple(make_site(node.program, spec, step, target) for step in range(len(spec.steps)))
+    path = node.path()
+    lineage = []
+    for name, at in zip(("This version", "Its parent", "Its grandparent"), reversed(path), strict=False):
+        before = at.parent.program if at.parent is not None else None
+        lineage.append(Ancestor(name, _standing(at), program_diff(before, at.program) if before is not None else ""))
+    tried = [_tried(child) for child in sorted(node.children, key=lambda c: c.id)[-_MOST_TRIED:]]
+    place = Workplace(sites, path[0].program, tuple(counters))
+    steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
+    return Context(place, target, tuple(lineage), tuple(tried), diagnosed or Diagnosed(), tuple(memory), steps)
+
+
+def node_key(original: Program, program: Program) -> str:
+    """A name for a program that lasts as long as its code does.
+
+    Files of specs count by what differs from the original's alone: a case for another kernel in the same file changes nothing.
+    """
+    h = hashlib.sha256()
+    for path in sorted(program.files):
+        data = program.files[path]
+        if path.endswith(".toml"):
+            before = original.files.get(path, b"")
+            lines = [] if before == data else difflib.unified_diff(*_lines(before, data), n=0, lineterm="")
+            data = "\n".join(line for line in lines if not line.startswith(("@@", "---", "+++"))).encode()
+        h.update(f"{path}\0{len(data)}\0".encode())
+        h.update(data)
+    return h.hexdigest()[:20]
+
+
+def _lines(before: bytes, after: bytes) -> tuple[list[str], list[str]]:
+    first, second = (data.decode("utf-8", "replace").splitlines() for data in (before, after))
+    return first, second
+
+
+def _standing(node: Node) -> str:
+    what = "the original" if node.proposal is None else plain(node.proposal.summary)
+    return f"{what}; {measured(node.evaluation)}" if node.evaluation is not None else what
+
+
+def measured(evaluation: Evaluation) -> str:
+    """How fast a candidate is, in words: the ratio over the original with its interval, and the times."""
+    measurement = evaluation.measurement
+    if measurement is None:
+        return ending(evaluation)
+    how = "predicted" if measurement.predicted else "measured"
+    times = ", ".join(f"{c.candidate_us:.4g} us ({plain(c.case)})" for c in measurement.cases)
+    text = f"{measurement.ratio:.3g}x the original's speed ({measurement.low:.3g} to {measurement.high:.3g}), {how}"
+    resources = "".join(f"; {r.registers} registers, {r.shared_bytes} bytes shared" for r in evaluation.resources[:1])
+    spilled = sum(r.spill_store_bytes + r.spill_load_bytes for r in evaluation.resources)
+    return text + (f"; {times}" if times else "") + resources + (f", {spilled} bytes spilled" if spilled else "")
+
+
+def ending(evaluation: Evaluation) -> str:
+    """How a candidate failed, without what its checks were: no case, no values, no tolerance."""
+    words = {
+        Outcome.COMPILE_ERROR: "it does not compile",
+        Outcome.WRONG_RESULT: "it computes something else",
+        Outcome.MEMORY_ERROR: "it reads or writes outside its arrays, or changes an input",
+        Outcome.RACE: "it has a data race, or a barrier that not all threads reach",
+        Outcome.TIMED_OUT: "it does not end",
+        Outcome.CRASHED: "it crashes",
+        Outcome.SCREENED_OUT: "it was refused before compiling",
+        Outcome.GUARDRAIL: "it fails a guardrail",
+        Outcome.DUPLICATE: "it is the same machine code as another candidate",
+        Outcome.UNSTABLE: "its time could not be measured well",
+    }
+    text = words.get(evaluation.outcome, evaluation.outcome.value.replace("_", " "))
+    failure = evaluation.failure
+    if failure is not None and failure.argument:
+        text += f" in '{plain(failure.argument)}'"
+    if failure is not None and failure.line is not None:
+        text += f", line {failure.line}"
+    return text
+
+
+def _tried(child: Node) -> str:
+    summary = plain(child.proposal.summary) if child.proposal is not None else ""
+    if child.evaluation is None:
+        return f"{summary}: not known yet"
+    measurement = child.evaluation.measurement
+    how = f"{measurement.ratio:.3g}x the original" if measurement is not None else ending(child.evaluation)
+    return f"{summary}: {how}"
+
+
+def program_diff(before: Program, after: Program) -> str:
+    """What an edit changes, as a unified diff of bounded length; specs left out."""
+    lines: list[str] = []
+    for path in sorted(after.files):
+        if before.files[path] != after.files[path] and not path.endswith(".toml"):
+            a, b = (without_spec(p.files[path]).splitlines() for p in (before, after))
+            lines += list(difflib.unified_diff(a, b, path, path, n=1, lineterm=""))[2:]
+    if len(lines) > _MOST_DIFF_LINES:
+        lines = [*lines[:_MOST_DIFF_LINES], f"({len(lines) - _MOST_DIFF_LINES} more lines)"]
+    return "\n".join(lines)
+
+
+def without_spec(data: bytes) -> str:
+    """A file's text without the lines of its kernel spec: they hold the check cases and tolerances."""
+    return _SPEC_LINE.sub(b"", data).decode("utf-8", "replace").replace("\r\n", "\n").lstrip("\ufeff")
+
+
+def source_of(context: Context, *, short: bool) -> str:
+    """The kernel file as a model sees it; `short`: only the kernels, the device functions they use, and the launches."""
+    program, unit = context.program, context.place.sites[0].unit
+    if not short:
+        return without_spec(program.data).rstrip("\n")
+    functions = {f.name: f for f in (*unit.functions, *unit.kernels)}
+    wanted: set[str] = set()
+    waiting = [site.kernel.name for site in context.place.sites]
+    while waiting:
+        name = waiting.pop()
+        if name in wanted or name not in functions:
+            continue
+        wanted.add(name)
+        waiting += re.findall(r"[A-Za-z_]\w*", unit.text(functions[name].span))
+        waiting = [w for w in dict.fromkeys(waiting) if w in functions and w not in wanted]
+    spans = [functions[name].span for name in wanted if functions[name].qualifier != "host"]
+    spans += [launch.span for site in context.place.sites for launch in site.launches if launch.path == unit.path]
+    spans += [
+        Span(n.start_byte, n.end_byte) for n in unit.root.children if n.type in ("preproc_def", "preproc_include")
+    ]
+    parts = [without_spec(unit.data[s.start : s.end]).strip() for s in sorted(set(spans))]
+    return "\n\n".join(parts)
+
+
+def launch_text(config: LaunchConfig) -> str:
+    """A launch in figures, as a reader knows it."""
+    grid, block = (" x ".join(str(n) for n in extents) for extents in (config.grid, config.block))
+    return f"{grid} blocks of {block} threads" + (
+        f", {config.shared_bytes} bytes shared" if config.shared_bytes else ""
+    )

@@ -1,0 +1,1 @@
+"""Forms of code that several rules look for."""

@@ -1,0 +1,359 @@
+"""The body of a tiled matrix product: shared-memory tiles, a small tile of results per thread in registers.
+
+Source: Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra" (2008); CUDA C++ Best Practices Guide,
+"Shared Memory in Matrix Multiplication".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.rewrite.wording import is_plain
+from engine.rules.matmul.matmul_form import Operand, Product
+
+# Vector type and its number of elements; other element types are loaded one by one.
+_VECTORS = {
+    "float": ("float4", 4), "int": ("int4", 4), "unsigned": ("uint4", 4), "unsigned int": ("uint4", 4),
+    "double": ("double2", 2),
+}  # fmt: skip
+_COPIED = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}  # bytes of an asynchronous copy
+_ZEROS = {"float": "0.0f", "double": "0.0", "int": "0", "unsigned": "0u", "unsigned int": "0u"}
+_PARTS = "xyzw"
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Sizes in elements: a block computes bm x bn results in steps of bk, a thread tm x tn of them.
+
+    `buffers` is 1, or 2 to load the next tiles into registers while the present ones are multiplied; with `copies` the
+    tiles come by asynchronous copies, `buffers` - 1 of them ahead. With `square`, a warp's threads are 4 x 8 of the
+    tile's, so that each of its loads from shared memory touches every bank once.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    tm: int
+    tn: int
+    buffers: int
+    copies: bool = False
+    square: bool = False
+
+    @property
+    def threads(self) -> int:
+        return (self.bm // self.tm) * (self.bn // self.tn)
+
+
+@dataclass(frozen=True)
+class Part:
+    """How one operand's tile is loaded: `width` elements at a time, `count` times per thread."""
+
+    operand: Operand
+    which: Literal["a", "b"]
+    outer: int  # the tile's extent in rows of A or columns of B
+    pad: int
+    width: int
+    vector: str
+    count: int
+
+
+def part(operand: Operand, which: Literal["a", "b"], tiling: Tiling) -> Part | None:
+    """The loading plan for one operand; None where the threads do not share the tile evenly."""
+    outer = tiling.bm if which == "a" else tiling.bn
+    run = tiling.bk if operand.along == "k" else outer
+    vector, width = _VECTORS.get(operand.element, ("", 1))
+    if tiling.copies:
+        if operand.conversion != "@" or operand.element not in _COPIED:
+            return None
+        if operand.along == "k":  # turned on its way: element by element
+            vector, width = "", 1
+    if run % width or outer * tiling.bk % (tiling.threads * width):
+        vector, width = "", 1
+    if outer * tiling.bk % (tiling.threads * width):
+        return None
+    # Elements along k are stored down a column of the tile: an unpadded one would put them all in one bank.
+    pad = 4 if operand.along == "k" else 0
+    if tiling.tm % 4 or tiling.tn % 4:
+        pad = 1 if operand.along == "k" else 0
+    return Part(operand, which, outer, pad, width, vector, outer * tiling.bk // (tiling.threads * width))
+
+
+def tile_body(form: Product, tiling: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> str:
+    """Statements that leave the thread's sums in `sums[i][j]`, lines without indentation of their own.
+
+    `name` maps the names used here to free ones; `unit` is one level of indentation.
+    """
+    t = tiling
+    lines = [
+        f"constexpr int {name(key)} = {value};"
+        for key, value in (("tile_m", t.bm), ("tile_n", t.bn), ("tile_k", t.bk), ("thread_m", t.tm), ("thread_n", t.tn),
+                           ("thread_count", t.threads))
+    ]  # fmt: skip
+    buffers = f"[{t.buffers}]" if t.buffers > 1 else ""
+    for p in parts:
+        extent = name("tile_m" if p.which == "a" else "tile_n") + (f" + {p.pad}" if p.pad else "")
+        lines.append(
+            f"alignas(16) __shared__ {p.operand.type} {name(p.which + '_tile')}{buffers}[{name('tile_k')}][{extent}];"
+        )
+    lines += [
+        f"const int {name('tid')} = threadIdx.x;",
+        *_thread_place(t, name),
+        f"const int {name('first_row')} = {'0' if form.alone else 'blockIdx.y * ' + name('tile_m')};",
+        f"const int {name('first_col')} = {'0' if form.alone else 'blockIdx.x * ' + name('tile_n')};",
+    ]
+    for p in parts:
+        if p.width > 1:
+            base = _base(p)
+            size = f"{p.width} * sizeof({p.operand.element})"
+            lines.append(
+                f"const bool {name(p.which + '_aligned')} = {_grouped(p.operand.stride)} % {p.width} == 0 && "
+                f"reinterpret_cast<size_t>({base}) % ({size}) == 0;"
+            )
+    lines.append(f"{form.accumulator} {name('sums')}[{name('thread_m')}][{name('thread_n')}] = {{}};")
+    write = _copied if t.copies else _pipelined if t.buffers > 1 else _plain
+    lines += write(form, t, parts, name, unit)
+    return "\n".join(lines)
+
+
+def _thread_place(t: Tiling, name: Callable[[str], str]) -> list[str]:
+    """The thread's row and column among the threads of the tile."""
+    tid, row, column = name("tid"), name("thread_row"), name("thread_col")
+    across = t.bn // t.tn
+    if t.square and across % 8 == 0 and (t.bm // t.tm) % 4 == 0:
+        warps = across // 8
+        return [
+            f"const int {row} = {tid} / {32 * warps} * 4 + {tid} % 32 / 8;",
+            f"const int {column} = {tid} / 32 % {warps} * 8 + {tid} % 8;",
+        ]
+    return [
+        f"const int {row} = {tid} / ({name('tile_n')} / {name('thread_n')});",
+        f"const int {column} = {tid} % ({name('tile_n')} / {name('thread_n')});",
+    ]
+
+
+def _grouped(expression: str) -> str:
+    return expression if is_plain(expression) else f"({expression})"
+
+
+def _base(p: Part) -> str:
+    return p.operand.array if p.operand.offset == "0" else f"{p.operand.array} + ({p.operand.offset})"
+
+
+def _pipelined(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+    tiles, tile = name("tiles"), name("tile")
+    lines = [f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};"]
+    for p in parts:
+        lines.append(f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];")
+    body = [f"if ({tile} < {tiles}) {{  // on its way while the present tiles are multiplied"]
+    for p in parts:
+        body += _indented(_load(form, p, f"{tile} * {name('tile_k')}", name, unit), unit)
+    body += ["}", f"if ({tile} > 0) {{"]
+    body += _indented(_multiply(t, parts, f"[({tile} - 1) % 2]", name, unit), unit)
+    body += ["}", f"if ({tile} < {tiles}) {{"]
+    for p in parts:
+        body += _indented(_store(p, f"[{tile} % 2]", name, unit), unit)
+    body += ["}", "__syncthreads();"]
+    return [*lines, f"for (int {tile} = 0; {tile} <= {tiles}; ++{tile}) {{", *_indented(body, unit), "}"]
+
+
+def _copied(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+    tiles, tile, ahead = name("tiles"), name("tile"), name("ahead")
+
+    def copy(at: str) -> list[str]:
+        lines = [f"if ({at} < {tiles}) {{"]
+        for p in parts:
+            lines += _indented(_copy(form, p, f"{at} * {name('tile_k')}", f"[{at} % {t.buffers}]", name, unit), unit)
+        return [*lines, "}", "__pipeline_commit();"]
+
+    body = [
+        f"__pipeline_wait_prior({t.buffers - 2});",
+        "__syncthreads();  // these tiles are there, and those before are no longer needed",
+        f"const int {ahead} = {tile} + {t.buffers - 1};",
+        *copy(ahead),
+        *_multiply(t, parts, f"[{tile} % {t.buffers}]", name, unit),
+    ]
+    return [
+        f"const int {tiles} = ({form.depth} + {name('tile_k')} - 1) / {name('tile_k')};",
+        f"for (int {tile} = 0; {tile} < {t.buffers - 1}; ++{tile}) {{",
+        *_indented(copy(tile), unit),
+        "}",
+        f"for (int {tile} = 0; {tile} < {tiles}; ++{tile}) {{",
+        *_indented(body, unit),
+        "}",
+    ]
+
+
+def _copy(form: Product, p: Part, first_k: str, buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+    """Asynchronous copies of one operand's tile; what lies outside of the matrix becomes zero."""
+    outer, k = _place(p, name)
+    (far, near), (far_end, near_end) = _ranges(form, p, name)
+    source, tile, e = name("source"), name(p.which + "_tile"), name("e")
+    size = _COPIED[p.operand.element]
+    inside = f"{far} < {far_end} && {near} < {near_end}"
+    body = _source(form, p, first_k, outer, k, name)
+    if p.width == 1:
+        place = f"&{tile}{buffer}[{k}][{outer}]"
+        body.append(
+            f"__pipeline_memcpy_async({place}, {inside} ? {source} : {p.operand.array}, {size}, {inside} ? 0 : {size});"
+        )
+        return _loop(p, body, name, unit)
+    place = f"&{tile}{buffer}[{k}][{outer}"
+    within = f"{far} < {far_end} && {near} + {e} < {near_end}"
+    body += [
+        f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
+        f"{unit}__pipeline_memcpy_async({place}], {source}, {p.width * size});",
+        "} else {",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
+        f"{unit}{unit}__pipeline_memcpy_async({place} + {e}], {within} ? {source} + {e} : {p.operand.array}, {size}, "
+        f"{within} ? 0 : {size});",
+        f"{unit}}}",
+        "}",
+    ]
+    return _loop(p, body, name, unit)
+
+
+def _plain(form: Product, t: Tiling, parts: tuple[Part, Part], name: Callable[[str], str], unit: str) -> list[str]:
+    start = name("first_k")
+    body: list[str] = []
+    for p in parts:
+        body.append("{")
+        inner = [f"{p.operand.element} {name(p.which + '_next')}[{p.count * p.width}];"]
+        inner += _load(form, p, start, name, unit) + _store(p, "", name, unit)
+        body += [*_indented(inner, unit), "}"]
+    body.append("__syncthreads();")
+    body += _multiply(t, parts, "", name, unit)
+    body.append("__syncthreads();")
+    head = f"for (int {start} = 0; {start} < {form.depth}; {start} += {name('tile_k')}) {{"
+    return [head, *_indented(body, unit), "}"]
+
+
+def _place(p: Part, name: Callable[[str], str]) -> tuple[str, str]:
+    """Where the vector `at` of a tile stands: (row or column of the tile, k within the tile)."""
+    run = "tile_k" if p.operand.along == "k" else ("tile_m" if p.which == "a" else "tile_n")
+    per = name(run) if p.width == 1 else f"({name(run)} / {p.width})"
+    times = "" if p.width == 1 else f" * {p.width}"
+    across, along = f"{name('at')} / {per}", f"{name('at')} % {per}{times}"
+    return (across, along) if p.operand.along == "k" else (along, across)
+
+
+def _loop(p: Part, body: list[str], name: Callable[[str], str], unit: str) -> list[str]:
+    v = name("v")
+    return [
+        "#pragma unroll",
+        f"for (int {v} = 0; {v} < {p.count}; ++{v}) {{",
+        f"{unit}const int {name('at')} = {name('tid')} + {v} * {name('thread_count')};",
+        *_indented(body, unit),
+        "}",
+    ]
+
+
+def _ranges(form: Product, p: Part, name: Callable[[str], str]) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Names of the far and the near index of an element in memory, and their ends."""
+    extent = form.rows if p.which == "a" else form.columns
+    x, y = name("outer_at"), name("k_at")
+    return ((x, y), (extent, form.depth)) if p.operand.along == "k" else ((y, x), (form.depth, extent))
+
+
+def _source(form: Product, p: Part, first_k: str, outer: str, k: str, name: Callable[[str], str]) -> list[str]:
+    """Declarations of an element's two indices and of the pointer to it."""
+    first = name("first_row" if p.which == "a" else "first_col")
+    (far, near), _ = _ranges(form, p, name)
+    return [
+        f"const int {name('outer_at')} = {first} + {outer};",
+        f"const int {name('k_at')} = {first_k} + {k};",
+        f"const {p.operand.element}* {name('source')} = "
+        f"{_base(p)} + static_cast<size_t>({far}) * {_grouped(p.operand.stride)} + {near};",
+    ]
+
+
+def _load(form: Product, p: Part, first_k: str, name: Callable[[str], str], unit: str) -> list[str]:
+    outer, k = _place(p, name)
+    v, source, held = name("v"), name("source"), name(p.which + "_next")
+    (far, near), (far_end, near_end) = _ranges(form, p, name)
+    body = _source(form, p, first_k, outer, k, name)
+    zero = _ZEROS.get(p.operand.element, f"static_cast<{p.operand.element}>(0)")
+    if p.width == 1:
+        body.append(f"{held}[{v}] = {far} < {far_end} && {near} < {near_end} ? *{source} : {zero};")
+        return _loop(p, body, name, unit)
+    wide, e = name("wide"), name("e")
+    body += [
+        f"if ({name(p.which + '_aligned')} && {far} < {far_end} && {near} + {p.width} <= {near_end}) {{",
+        f"{unit}const {p.vector} {wide} = *reinterpret_cast<const {p.vector}*>({source});",
+        *(f"{unit}{held}[{v} * {p.width} + {i}] = {wide}.{_PARTS[i]};" for i in range(p.width)),
+        "} else {",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
+        f"{unit}{unit}{held}[{v} * {p.width} + {e}] = "
+        f"{far} < {far_end} && {near} + {e} < {near_end} ? {source}[{e}] : {zero};",
+        f"{unit}}}",
+        "}",
+    ]
+    return _loop(p, body, name, unit)
+
+
+def _store(p: Part, buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+    outer, k = _place(p, name)
+    tile, v, e = name(p.which + "_tile"), name("v"), name("e")
+    held = f"{name(p.which + '_next')}[{v}" + ("]" if p.width == 1 else f" * {p.width} + {e}]")
+    value = p.operand.conversion.replace("@", held)
+    if p.width == 1:
+        return _loop(p, [f"{tile}{buffer}[{k}][{outer}] = {value};"], name, unit)
+    place = f"[{k} + {e}][{outer}]" if p.operand.along == "k" else f"[{k}][{outer} + {e}]"
+    body = [
+        "#pragma unroll",
+        f"for (int {e} = 0; {e} < {p.width}; ++{e}) {{",
+        f"{unit}{tile}{buffer}{place} = {value};",
+        "}",
+    ]
+    return _loop(p, body, name, unit)
+
+
+def local_place(t: Tiling, which: Literal["a", "b"], index: str, name: Callable[[str], str]) -> str:
+    """The row (or column) of the block's tile that result `index` of a thread belongs to.
+
+    Four neighbours at a time, so that they are read with one 128-bit load; the groups are spread over the tile, so that
+    a warp's loads meet few banks twice.
+    """
+    mine, per, extent = (
+        (name("thread_row"), t.tm, t.bm) if which == "a" else (name("thread_col"), t.tn, t.bn)
+    )  # fmt: skip
+    if per == 1:
+        return mine
+    group = 4 if per % 4 == 0 else per
+    within = f"{mine} * {group} + {index} % {group}"
+    if per == group:
+        return f"{mine} * {group} + {index}"
+    return f"{index} / {group} * {extent // per * group} + {within}"
+
+
+def _multiply(t: Tiling, parts: tuple[Part, Part], buffer: str, name: Callable[[str], str], unit: str) -> list[str]:
+    k, i, j = name("k_in"), name("i"), name("j")
+    a, b = parts
+    body = []
+    for p, index, count in ((a, i, "thread_m"), (b, j, "thread_n")):
+        body += [
+            f"{p.operand.type} {name(p.which + '_part')}[{name(count)}];",
+            "#pragma unroll",
+            f"for (int {index} = 0; {index} < {name(count)}; ++{index}) {{",
+            f"{unit}{name(p.which + '_part')}[{index}] = "
+            f"{name(p.which + '_tile')}{buffer}[{k}][{local_place(t, p.which, index, name)}];",
+            "}",
+        ]
+    body += [
+        "#pragma unroll",
+        f"for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{",
+        f"{unit}#pragma unroll",
+        f"{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{",
+        f"{unit}{unit}{name('sums')}[{i}][{j}] += {name('a_part')}[{i}] * {name('b_part')}[{j}];",
+        f"{unit}}}",
+        "}",
+    ]
+    head = f"for (int {k} = 0; {k} < {name('tile_k')}; ++{k}) {{"
+    return ["#pragma unroll", head, *_indented(body, unit), "}"]
+
+
+def _indented(lines: list[str], unit: str) -> list[str]:
+    return [unit + line for line in lines]

@@ -1,0 +1,272 @@
+"""A matrix product with one thread per element becomes a tiled one with several results per thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+
+from engine.cuda.syntax import walk
+from engine.model import LaunchConfig
+from engine.rewrite import Edit, Family, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite.wording import ceil_div, reindent
+from engine.rules.matmul.matmul_code import Part, Tiling, local_place, part, tile_body
+from engine.rules.matmul.matmul_form import Product, product
+from engine.rules.matmul.matmul_tiled_form import Untiled, untiled
+from engine.rules.rows.row_parallel import fits_bounds
+
+# The first is for large matrices; smaller tiles fill the GPU where there are few results.
+_TILINGS = (
+    Tiling(128, 128, 16, 8, 8, 2, square=True),
+    Tiling(256, 128, 8, 16, 8, 2, square=True),
+    Tiling(128, 128, 8, 8, 8, 2, square=True),
+    Tiling(128, 128, 16, 8, 8, 2, copies=True, square=True),
+    Tiling(128, 128, 16, 8, 8, 2),
+    Tiling(128, 256, 8, 8, 16, 2, square=True),
+    Tiling(128, 64, 16, 8, 4, 2),
+    Tiling(64, 64, 16, 4, 4, 2),
+    Tiling(128, 128, 8, 8, 8, 1),
+    Tiling(64, 64, 16, 4, 4, 1),
+    Tiling(64, 64, 8, 8, 8, 2),
+    Tiling(32, 32, 32, 4, 4, 1),
+    Tiling(32, 32, 32, 2, 2, 1),
+    Tiling(32, 32, 32, 1, 1, 1),
+    Tiling(16, 16, 16, 1, 1, 1),
+)
+# What a tuner may set: tiles from those of a small product to those that fill a multiprocessor's registers.
+_OPEN = {
+    "bm": (32, 64, 128, 256), "bn": (32, 64, 128, 256), "bk": (8, 16, 32), "tm": (2, 4, 8, 16), "tn": (2, 4, 8, 16),
+    "buffers": (1, 2, 3), "copies": (0, 1), "square": (0, 1),
+}  # fmt: skip
+_EVEN = (
+    "bm % tm == 0 && bn % tn == 0",
+    "tm * tn <= 128",  # sums in registers, of 255 that a thread may have
+    "(bm / tm) * (bn / tn) >= 64 && (bm / tm) * (bn / tn) % 32 == 0",
+    "bm * bk % ((bm / tm) * (bn / tn)) == 0 && bn * bk % ((bm / tm) * (bn / tn)) == 0",
+    "copies ? buffers >= 2 : buffers <= 2",
+    "square ? bm / tm % 4 == 0 && bn / tn % 8 == 0 : 1",
+)
+_SIZES = {"double": 8, "long long": 8, "unsigned long long": 8, "int64_t": 8, "uint64_t": 8}
+
+
+class MatmulTile:
+    """Shared-memory tiles and register blocking for matrix-product-like loop nests."""
+
+    name = "matmul_tile"
+    summary = "Multiply tiles in shared memory, several results per thread"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        found = _multiplication(site)
+        if found is None:
+            return
+        for order, tiling in enumerate(_TILINGS):
+            yield from _proposals(found, tiling, 0.95 - 0.03 * order)
+
+    def families(self, site: Site) -> Iterator[Family]:
+        """All of a tiling's figures left open."""
+        found = _multiplication(site)
+        if found is None:
+            return
+
+        def make(values: Mapping[str, int]) -> Proposal | None:
+            tiling = Tiling(
+                values["bm"], values["bn"], values["bk"], values["tm"], values["tn"], values["buffers"],
+                copies=bool(values["copies"]), square=bool(values["square"]),
+            )  # fmt: skip
+            return next(_proposals(found, tiling, 0.5), None)
+
+        size = max(_SIZES.get(o.type, 4) for o in (found.form.a, found.form.b))
+        yield Family(
+            self.name, self.summary, _OPEN,
+            (
+                *_EVEN,
+                f"(bm / tm) * (bn / tn) <= {site.target.max_threads_per_block}",
+                f"buffers * bk * (bm + bn + 8) * {size} <= {site.target.shared_per_block}",
+            ),
+            make, 0.95,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Multiplication:
+    """A product as `site` spells it, the grid's third extent, and where the spelling stands for one with tiles of its own."""
+
+    site: Site
+    form: Product
+    batches: tuple[str, ...]
+    untiled: Untiled | None
+
+
+def _multiplication(site: Site) -> _Multiplication | None:
+    """The product that the kernel computes, with or without tiles in shared memory; None where it computes none."""
+    if not site.launch_visible or any(c.block[2] != 1 for c in site.configs):
+        return None
+    other = untiled(site)
+    shown = other.site if other is not None else site
+    form, batches = product(shown), _batches(shown)
+    return _Multiplication(shown, form, batches, other) if form is not None and batches is not None else None
+
+
+def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator[Proposal]:
+    """The proposal of one tiling, if it can be written."""
+    site, form, batches = found.site, found.form, found.batches
+    if tiling.threads > site.target.max_threads_per_block or not fits_bounds(site, tiling.threads):
+        return
+    a, b = part(form.a, "a", tiling), part(form.b, "b", tiling)
+    if a is None or b is None or _shared_bytes(tiling, (a, b)) > site.target.shared_per_block:
+        return
+    if form.alone and not _holds(tiling, site.configs_after({}) or ()):
+        return
+    edits = _rewrite(site, form, tiling, (a, b))
+    grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches) if not form.alone else None
+    launch = site.launch_edits(grid=grid, block=(str(tiling.threads),))
+    staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
+    staged = ", copied asynchronously" if tiling.copies else staged
+    header = site.include("cuda_pipeline.h") if tiling.copies else []
+    merged = merge(site.in_file(*header, *edits), launch)
+    if merged is not None and found.untiled is not None:
+        merged = found.untiled.back(merged)
+    yield from proposal(
+        MatmulTile.name,
+        f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
+        f"{tiling.tm}x{tiling.tn} results per thread{staged}",
+        merged,
+        prior,
+        bm=tiling.bm,
+        bn=tiling.bn,
+        bk=tiling.bk,
+        tm=tiling.tm,
+        tn=tiling.tn,
+        buffers=tiling.buffers,
+        copies=int(tiling.copies),
+        square=int(tiling.square),
+    )
+
+
+def _holds(tiling: Tiling, before: Sequence[LaunchConfig]) -> bool:
+    """Whether one tile holds what a block of the launches computes, and is not twice as large as the largest."""
+    largest = [max((c.block[k] for c in before), default=0) for k in (0, 1)]
+    return all(n <= tile < 2 * n for n, tile in zip(largest, (tiling.bn, tiling.bm), strict=True))
+
+
+def _batches(site: Site) -> tuple[str, ...] | None:
+    """The grid's third extent over the kernel's parameters, () where it is 1; None where it cannot be told."""
+    before = site.configs_after({})
+    if before is None:
+        return None
+    wanted = [c.grid[2] for c in before]
+    if set(wanted) == {1}:
+        return ()
+    values = [site.scalar_values(case) for case in site.cases]
+    known = [p.name for p in site.kernel.parameters if all(isinstance(v.get(p.name), int) for v in values)]
+    single = [(name,) for name in known]
+    for names in (*single, *combinations(known, 2)):
+        if [prod(int(v[n]) for n in names) for v in values] == wanted:
+            return (" * ".join(names),)
+    return None
+
+
+def _shared_bytes(tiling: Tiling, parts: tuple[Part, Part]) -> int:
+    return sum(
+        tiling.buffers * tiling.bk * (p.outer + p.pad) * _SIZES.get(p.operand.type, 4) for p in parts
+    )  # an unknown (template) type counts as four bytes: the compiler refuses what does not fit
+
+
+def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]) -> list[Edit]:
+    """The kernel's new body: tiles first, then the author's statements once for each result."""
+    body = site.body
+    outer = site.indent_at(site.kernel.span.start)
+    unit = site.indent_unit
+    indent = outer + unit
+    name = _names(site)
+    i, j = name("i"), name("j")
+    blocks = [reindent(_verbatim(site, d), site.indent_at(d.start_byte), indent) for d in form.map.invariant]
+    blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
+    deep = indent + unit + unit
+    inner = [
+        f"{deep}{form.row.type} {form.row.name} = {name('first_row')} + {local_place(tiling, 'a', i, name)};",
+        f"{deep}{form.column.type} {form.column.name} = {name('first_col')} + {local_place(tiling, 'b', j, name)};",
+    ]
+    added = f"{form.target} {form.sign}= {name('sums')}[{i}][{j}];"
+    if form.alone:
+        inner.append(f"{deep}if ({form.row.name} < {form.rows} && {form.column.name} < {form.columns}) {{")
+        deep += unit
+    for statement in _kept(form, body):
+        changes = _changes(form, statement, added)
+        shown = site.render(statement.start_byte, statement.end_byte, changes)
+        own = site.indent_at(statement.start_byte)
+        inner.append(reindent(own + shown, own, deep))
+    if form.alone:
+        inner.append(f"{deep.removesuffix(unit)}}}")
+    blocks.append(
+        "\n".join([
+            f"{indent}#pragma unroll",
+            f"{indent}for (int {i} = 0; {i} < {name('thread_m')}; ++{i}) {{",
+            f"{indent}{unit}#pragma unroll",
+            f"{indent}{unit}for (int {j} = 0; {j} < {name('thread_n')}; ++{j}) {{",
+            *inner,
+            f"{indent}{unit}}}",
+            f"{indent}}}",
+        ])
+    )  # fmt: skip
+    edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
+    bounds = _bounds(site, tiling)
+    return [bounds, *edits] if bounds is not None else edits
+
+
+def _names(site: Site) -> Callable[[str], str]:
+    chosen: dict[str, str] = {}
+
+    def name(key: str) -> str:
+        if key not in chosen:
+            chosen[key] = site.fresh(key, list(chosen.values()))
+        return chosen[key]
+
+    return name
+
+
+def _verbatim(site: Site, node: Node) -> str:
+    return site.indent_at(node.start_byte) + site.render(node.start_byte, node.end_byte)
+
+
+def _kept(form: Product, body: Node) -> list[Node]:
+    """The author's statements and comments that run once per result: all but the declarations written anew."""
+    moved = [*(i.declaration for i in form.map.indices), *form.map.invariant]
+    kept: list[Node] = []
+    for node in body.named_children:
+        if node in moved:
+            while kept and kept[-1].type == "comment":  # it spoke of the declaration
+                kept.pop()
+        else:
+            kept.append(node)
+    # The pragma of the loop that goes away, where the loop stands in the body itself.
+    drop = form.loop.node.prev_named_sibling
+    return [n for n in kept if drop is None or n != drop or n.type != "preproc_call"]
+
+
+def _changes(form: Product, statement: Node, added: str) -> list[tuple[int, int, str]]:
+    loop = form.loop.node
+    changes = []
+    if statement.start_byte <= loop.start_byte and loop.end_byte <= statement.end_byte:
+        before = loop.prev_named_sibling
+        start = loop.start_byte
+        if before is not None and before.type == "preproc_call" and before.start_byte >= statement.start_byte:
+            start = before.start_byte
+        changes.append((start, loop.end_byte, added))
+    if form.map.style == "return" and statement in form.map.guards:
+        changes += [(n.start_byte, n.end_byte, "continue;") for n in walk(statement) if n.type == "return_statement"]
+    return changes
+
+
+def _bounds(site: Site, tiling: Tiling) -> Edit | None:
+    """`__launch_bounds__`: the block's size, so that the compiler knows how many registers a thread may use.
+
+    With 8 x 8 sums 128 registers are enough, and two blocks on a multiprocessor hide more than one of 147 registers.
+    """
+    if site.kernel.launch_bounds:
+        return None
+    twice = ", 2" if tiling.tm * tiling.tn == 64 and tiling.threads == 256 else ""
+    node = next((n for n in walk(site.kernel.node) if n.type == "function_declarator"), None)
+    bounds = f"__launch_bounds__({tiling.threads}{twice}) "
+    return Edit(Span(node.start_byte, node.start_byte), bounds) if node else None

@@ -1,0 +1,1 @@
+"""Rows of a matrix: who works on them, in how many passes."""

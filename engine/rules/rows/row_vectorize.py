@@ -1,0 +1,415 @@
+"""Load and store several neighbouring elements at once in loops over rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.cuda.declarations import declarators
+from engine.cuda.effects import assigned, pure, written
+from engine.cuda.subscripts import index_of, is_target, unconditional
+from engine.cuda.syntax import THREAD_NAMES, called, children, names, operands, strip, text, walk
+from engine.rewrite import Edit, Edits, Node, Proposal, Site, Span, merge, proposal
+from engine.rewrite.wording import factor_text, reindent
+from engine.rules.idioms.known_values import definition
+from engine.rules.idioms.packs import aligned, packs, size_of, widths
+from engine.rules.idioms.strided_loop import StrideLoop, stride_loop
+from engine.rules.idioms.thread_index import global_axis
+from engine.rules.rows.row_pointers import row_pointers
+
+_LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
+_EXTREMA = frozenset({"fmaxf", "fminf", "fmax", "fmin", "max", "min"})
+_MAX_POINTERS = 4
+_MEETING = re.compile(
+    r"__shfl|__sync|__ballot|__any|__all|__reduce|__match|atomic|(?:cg::|cooperative_groups::)?(?:reduce|sync)"
+)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """An access `pointer[base + j]`."""
+
+    node: Node
+    pointer: str
+    base: str  # "" for pointer[j]
+    kind: str
+    size: int
+    stored: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.pointer, self.base
+
+    @property
+    def address(self) -> str:
+        return f"{self.pointer} + {self.base}" if self.base else self.pointer
+
+
+class RowVectorize:
+    """Vector loads and stores in every loop of a kernel that runs over the same row in the same way."""
+
+    name = "row_vectorize"
+    summary = "Load and store neighbouring elements of a row as vectors"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        if not site.sound:
+            return
+        groups: dict[tuple[str, str, str, int], list[StrideLoop]] = {}
+        for node in walk(site.body):
+            loop = stride_loop(node)
+            if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":
+                continue
+            shared = _shared_by(site, loop)
+            # Lanes that share a row stay together in its loop; what a thread does alone with each element may be a loop too.
+            if shared == "" or (shared != "thread" and any(n.type in _LOOPS for n in walk(loop.body))):
+                continue
+            key = (text(loop.start), text(loop.bound), loop.step, loop.node.parent.id)
+            groups.setdefault(key, []).append(loop)
+        for order, loops in enumerate(groups.values()):
+            uses = _group(site, loops)
+            if uses is None:
+                continue
+            sizes = [u.size for listed in uses for u in listed]
+            for rank, count in enumerate(widths(sizes)):
+                yield from proposal(
+                    self.name,
+                    f"Load and store {count} neighbouring elements at once in the loops over {text(loops[0].bound)}",
+                    _vectorized(site, loops, uses, count),
+                    0.45 - 0.1 * rank - 0.05 * order,
+                    width=count,
+                    line=site.unit.line_of(loops[0].node.start_byte),
+                )
+
+
+def _shared_by(site: Site, loop: StrideLoop) -> str:
+    """Who shares the loop's iterations: "thread" (0, 1), "warp", "block" or "grid"; "" where the two do not fit."""
+    start, step = _resolved(site, loop.start), loop.step.replace(" ", "").strip("()")
+    local = definition(site, step) if step.isidentifier() else None
+    step = text(local).replace(" ", "").strip("()") if local is not None else step
+    written_start = text(start).replace(" ", "") if start is not None else ""
+    if written_start == "0" and step == "1":
+        return "thread"
+    blocks = {c.block for c in site.configs}
+    width = blocks.pop() if len(blocks) == 1 else (0, 0, 0)
+    flat = width[1:] == (1, 1)
+    if written_start == "threadIdx.x" and (step == "blockDim.x" or (step == str(width[0]))):
+        return "block"
+    lanes = {"threadIdx.x%32", "threadIdx.x&31", "threadIdx.x%warpSize", "threadIdx.x&(warpSize-1)"}
+    if written_start in lanes and step in ("32", "warpSize") and flat and width[0] % 32 == 0:
+        return "warp"
+    shape = global_axis(start) if start is not None else None
+    if shape is not None and shape[0] == "x" and shape[2] == 1:
+        return "grid" if step in (f"{shape[1]}*gridDim.x", f"gridDim.x*{shape[1]}") else ""
+    return ""
+
+
+def _resolved(site: Site, node: Node) -> Node | None:
+    node = strip(node)
+    return definition(site, text(node)) if node.type == "identifier" else node
+
+
+def _group(site: Site, loops: list[StrideLoop]) -> list[list[_Use]] | None:
+    """The vectorisable accesses of each loop; None where a loop of the group stands in the way."""
+    pointers = row_pointers(site)
+    body = site.body
+    together = _shared_by(site, loops[0]) != "thread"
+    roots_written: set[str] = set()
+    reached: set[tuple[str, str]] = set()  # what this loop or one before it reads or stores at every index
+    found: list[list[_Use]] = []
+    for loop in loops:
+        leaves = any(n.type in ("break_statement", "return_statement") for n in walk(loop.body))
+        if leaves or not site.local_only(loop.body, _counters(loop.body)):
+            return None
+        uses = _uses(loop, pointers)
+        if uses is None or (together and not _orderless(loop)):
+            return None
+        if together and not _meets(site) and _lasting(loop):
+            return None  # each thread's own result would be made of other elements
+        here = {u.key for u in uses if unconditional(u.node, loop.body)}
+        if {u.key for u in uses if u.stored} - here:
+            return None
+        reached |= here
+        roots_written |= {pointers[u.pointer][1] for u in uses if u.stored}
+        found.append([u for u in uses if u.key in reached])
+    if not any(found):
+        return None
+    invariants = set().union(
+        *(set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", u.base)) | {u.pointer} for listed in found for u in listed)
+    )
+    if not _available(site, invariants | names(loops[0].bound), loops[0].node):
+        return None
+    if roots_written and not site.pointers_distinct:
+        return None
+    if together and roots_written and not _contained(body, loops, found, pointers, roots_written):
+        return None
+    if together and any(_local_arrays(loop, pointers) for loop in loops):
+        return None
+    return found
+
+
+def _counters(body: Node) -> frozenset[str]:
+    """Atomics whose result nobody uses: their order does not matter."""
+    calls = [n for n in walk(body) if n.type == "call_expression" and called(n).startswith("atomic")]
+    used = {called(n) for n in calls if n.parent is None or n.parent.type != "expression_statement"}
+    return frozenset({called(n) for n in calls} - used - {"atomicExch", "atomicCAS"})
+
+
+def _uses(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> list[_Use] | None:
+    """Accesses at `base + variable` with an invariant base. None where a stored array is used in another way."""
+    changed = written(loop.body)
+    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
+    found: list[_Use] = []
+    others: set[str] = set()
+    for node in walk(loop.body):
+        if node.type == "identifier" and text(node) in pointers:
+            parent = node.parent
+            if (
+                parent is None
+                or parent.type != "subscript_expression"
+                or parent.child_by_field_name("argument") != node
+            ):
+                others.add(pointers[text(node)][1])
+                continue
+            index = index_of(parent)
+            terms = operands(index, "+") if index is not None else []
+            own = [t for t in terms if text(t) == loop.variable]
+            rest = [t for t in terms if text(t) != loop.variable]
+            used = set().union(*(names(t) for t in rest)) if rest else set()
+            above = parent.parent
+            taken = above is not None and above.type == "pointer_expression"
+            if (
+                len(own) != 1
+                or used & (changed | declared | {loop.variable})
+                or not all(pure(t) for t in rest)
+                or taken
+            ):
+                others.add(pointers[text(node)][1])
+                continue
+            if any(n.type in ("subscript_expression", "call_expression") for t in rest for n in walk(t)):
+                others.add(pointers[text(node)][1])
+                continue
+            kind = pointers[text(node)][0]
+            base = " + ".join(text(t) for t in rest)
+            found.append(_Use(parent, text(node), base, kind, size_of(kind), is_target(parent)))
+    stored = {pointers[u.pointer][1] for u in found if u.stored}
+    counted = {pointers[n][1] for n in changed if n in pointers and _only_counted(loop.body, n)}
+    if stored & others or {pointers[n][1] for n in changed if n in pointers} - stored - counted or "" in changed:
+        return None
+    for root in stored:
+        if len({u.key for u in found if pointers[u.pointer][1] == root}) != 1:
+            return None
+    return found if len({u.key for u in found}) <= _MAX_POINTERS else None
+
+
+def _only_counted(body: Node, array: str) -> bool:
+    """Whether every use of the array below the node is the target of an atomic."""
+    for node in walk(body):
+        if node.type == "identifier" and text(node) == array:
+            above = node.parent
+            while above is not None and above.type in ("subscript_expression", "pointer_expression"):
+                above = above.parent
+            call = above.parent if above is not None and above.type == "argument_list" else None
+            first = children(above)[0] if above is not None and call is not None else None
+            if call is None or first is None or not called(call).startswith("atomic"):
+                return False
+            if not first.start_byte <= node.start_byte < first.end_byte:
+                return False
+    return True
+
+
+def _meets(site: Site) -> bool:
+    """Whether threads may put together what each of them found: by shared memory, shuffles, atomics, or in a function."""
+    functions = {f.name for f in site.unit.functions} | site.function_macros.keys()
+    return bool(site.kernel.shared) or any(_MEETING.match(c) or c in functions for c in site.kernel.calls)
+
+
+def _lasting(loop: StrideLoop) -> bool:
+    """Whether the loop changes a scalar that lives longer than an iteration."""
+    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
+    targets = (strip(t) for n in walk(loop.body) if (t := assigned(n)) is not None)
+    return any(t.type == "identifier" and text(t) not in declared for t in targets)
+
+
+def _orderless(loop: StrideLoop) -> bool:
+    """Whether scalars that live longer than an iteration are only summed, multiplied, or replaced by their extremum."""
+    declared = {n for d in walk(loop.body) if d.type == "declaration" for n, _ in declarators(d)}
+    for node in walk(loop.body):
+        if node.type == "update_expression":
+            target = node.child_by_field_name("argument")
+            if target is not None and target.type == "identifier" and text(target) not in declared:
+                return False
+        if node.type != "assignment_expression":
+            continue
+        sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
+        if sign is None or left is None or right is None or left.type != "identifier" or text(left) in declared:
+            continue
+        name = text(left)
+        if text(sign) in ("+=", "*=") and name not in names(right):
+            continue
+        if text(sign) != "=":
+            return False
+        sums = [text(t) for t in operands(right, "+")]
+        if sums.count(name) == 1 and len(sums) > 1 and "".join(sums).count(name) == 1:
+            continue
+        function = right.child_by_field_name("function") if right.type == "call_expression" else None
+        arguments = right.child_by_field_name("arguments")
+        if function is None or arguments is None or text(function) not in _EXTREMA:
+            return False
+        if [text(a) for a in children(arguments)].count(name) != 1:
+            return False
+    return True
+
+
+def _available(site: Site, wanted: set[str], at: Node) -> bool:
+    """Whether all names have their final value before the node: parameters or locals that nothing changes later."""
+    changed = written(site.body)
+    parameters = {p.name for p in site.kernel.parameters}
+    pointers = {p.name for p in site.kernel.parameters if p.pointer}
+    for name in wanted:
+        if name in site.unit.macros or name in site.unit.constants or name in THREAD_NAMES:
+            continue
+        if name in parameters:
+            if name in changed and name not in pointers:
+                return False
+            continue
+        holders = [d for d in walk(site.body) if d.type == "declaration" and re.search(rf"\b{name}\b\s*=", text(d))]
+        if len(holders) != 1 or holders[0].end_byte > at.start_byte or holders[0].parent is None:
+            return False
+        scope, above = holders[0].parent, at.parent
+        while above is not None and above != scope:
+            above = above.parent
+        if above is None or (name in changed and definition(site, name) is None and not _is_pointer(holders[0], name)):
+            return False
+    return True
+
+
+def _is_pointer(declaration: Node, name: str) -> bool:
+    return bool(re.search(rf"\*\s*(?:const\s+|__restrict__\s+)*{name}\b", text(declaration)))
+
+
+def _contained(
+    body: Node, loops: list[StrideLoop], found: list[list[_Use]], pointers: dict[str, tuple[str, str]], roots: set[str]
+) -> bool:
+    """Whether arrays that the loops store are used in these loops alone, at one place per iteration.
+
+    Other threads take other elements afterwards; a thread that reads back what it stored must still be the one.
+    """
+    keys = {u.key for listed in found for u in listed if pointers[u.pointer][1] in roots}
+    if len({(pointers[p][1], b) for p, b in keys}) != len(roots) or len(keys) != len(roots):
+        return False
+    known = {u.node.id for listed in found for u in listed}
+    for node in walk(body):
+        if node.type == "identifier" and text(node) in pointers and pointers[text(node)][1] in roots:
+            parent = node.parent
+            if parent is None or (parent.type == "subscript_expression" and parent.id not in known):
+                return False
+    return True
+
+
+def _local_arrays(loop: StrideLoop, pointers: dict[str, tuple[str, str]]) -> bool:
+    """Whether the loop indexes shared or local arrays by its variable: which thread owns an element matters then."""
+    for node in walk(loop.body):
+        if node.type == "subscript_expression":
+            array = node.child_by_field_name("argument")
+            if array is not None and text(array) not in pointers and loop.variable in names(node):
+                return True
+    return False
+
+
+def _vectorized(site: Site, loops: list[StrideLoop], found: list[list[_Use]], count: int) -> Edits | None:
+    taken: list[str] = []
+
+    def name_for(base: str) -> str:
+        taken.append(site.fresh(base, taken))
+        return taken[-1]
+
+    flat = [u for listed in found for u in listed]
+    vector, lane = name_for(f"{loops[0].variable}{count}"), name_for("k")
+    flag, whole = name_for("aligned"), name_for("whole")
+    named = {key: name_for(f"{key[0]}_pack") for key in dict.fromkeys(u.key for u in flat)}
+    kinds, edits = packs(site, [u.kind for u in flat], count, taken)
+    first = loops[0]
+    unit = site.indent_unit
+    condition = aligned(list(dict.fromkeys((u.address, u.size * count) for u in flat)))
+    # Nothing is left for the vectors where an address is odd: the scalar loop then does all.
+    indent = site.indent_at(first.node.start_byte)
+    start = f"const bool {flag} = {condition};\n{indent}const {first.type} {whole} = "
+    start += f"{flag} ? {factor_text(first.bound)} / {count} * {count} : 0;"
+    for number, (loop, uses) in enumerate(zip(loops, found, strict=True)):
+        outer = site.indent_at(loop.node.start_byte)
+        inner = outer + unit
+        lines = [start] if number == 0 else []
+        lines.append(
+            f"{outer if lines else ''}for ({loop.type} {vector} = {text(loop.start)}; {vector} < {whole} / {count}; "
+            + (f"++{vector}) {{" if loop.step == "1" else f"{vector} += {loop.step}) {{")
+        )
+        for key in dict.fromkeys(u.key for u in uses):
+            own, name = [u for u in uses if u.key == key], named[key]
+            pack = kinds[own[0].kind]
+            const = "" if any(u.stored for u in own) else "const "
+            if _first_is_plain_store(own, loop):
+                lines.append(f"{inner}{pack} {name};")
+            else:
+                lines.append(
+                    f"{inner}{const}{pack} {name} = reinterpret_cast<const {pack}*>({own[0].address})[{vector}];"
+                )
+        lines += [f"{inner}#pragma unroll", f"{inner}for (int {lane} = 0; {lane} < {count}; ++{lane}) {{"]
+        replaced = [(u.node.start_byte, u.node.end_byte, f"{named[u.key]}.at[{lane}]") for u in uses]
+        if _variable_used(loop, replaced):
+            lines.append(f"{inner}{unit}const {loop.type} {loop.variable} = {vector} * {count} + {lane};")
+        lines += [_body(site, loop, replaced, inner + unit), f"{inner}}}"]
+        for key in dict.fromkeys(u.key for u in uses):
+            own, name = [u for u in uses if u.key == key], named[key]
+            if any(u.stored for u in own):
+                lines.append(f"{inner}reinterpret_cast<{kinds[own[0].kind]}*>({own[0].address})[{vector}] = {name};")
+        lines.append(f"{outer}}}")
+        begin = whole if text(loop.start) == "0" else f"{whole} + {text(loop.start)}"
+        update = f"++{loop.variable}" if loop.step == "1" else f"{loop.variable} += {loop.step}"
+        lines += [
+            f"{outer}for ({loop.type} {loop.variable} = {begin}; {loop.variable} < {text(loop.bound)}; {update}) {{",
+            _body(site, loop, [], inner),
+            f"{outer}}}",
+        ]
+        edits = [*edits, Edit(Span(_with_pragma(loop.node), loop.node.end_byte), "\n".join(lines))]
+    return merge(site.in_file(*edits))
+
+
+def _with_pragma(loop: Node) -> int:
+    """The start of the loop, or of the unroll pragma over it, which would otherwise hang over something else."""
+    above = loop.prev_sibling
+    if above is not None and re.match(r"#\s*pragma\s+unroll", text(above)):
+        return above.start_byte
+    return loop.start_byte
+
+
+def _first_is_plain_store(uses: list[_Use], loop: StrideLoop) -> bool:
+    """Whether every element is stored before it is read, so that the old vector need not be loaded."""
+    first = min(uses, key=lambda u: u.node.start_byte).node
+    parent = first.parent
+    if parent is None or parent.type != "assignment_expression" or parent.child_by_field_name("left") != first:
+        return False
+    sign, right = parent.child_by_field_name("operator"), parent.child_by_field_name("right")
+    statement = parent.parent
+    top = statement is not None and (statement == loop.body or statement.parent == loop.body)
+    within = right is not None and any(right.start_byte <= u.node.start_byte < right.end_byte for u in uses)
+    skipped = any(n.type == "continue_statement" for n in walk(loop.body))
+    return sign is not None and text(sign) == "=" and top and not within and not skipped
+
+
+def _variable_used(loop: StrideLoop, replaced: list[tuple[int, int, str]]) -> bool:
+    return any(
+        n.type == "identifier" and text(n) == loop.variable and not any(a <= n.start_byte < b for a, b, _ in replaced)
+        for n in walk(loop.body)
+    )
+
+
+def _body(site: Site, loop: StrideLoop, changes: list[tuple[int, int, str]], indent: str) -> str:
+    body = loop.body
+    if body.type != "compound_statement":
+        return indent + site.render(body.start_byte, body.end_byte, changes)
+    inside = site.render(body.start_byte + 1, body.end_byte - 1, changes).strip("\n").rstrip()
+    listed = children(body)
+    if "\n" not in inside:
+        return indent + inside.strip()
+    return reindent(inside, site.indent_at(listed[0].start_byte) if listed else "", indent)

@@ -1,0 +1,1 @@
+"""Neighbours of an element through tiles in shared memory."""

@@ -1,0 +1,123 @@
+"""The last conditions on a suggestion, beside what the evaluator confirmed: what it touches, other targets, the user's own command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.compile.built import Built
+from engine.errors import OptimlError
+from engine.evaluate import guardrails, steering
+from engine.evaluate.build import Builder
+from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
+from engine.run.end_to_end import end_to_end
+from engine.run.whole_check import WholeCheck
+from engine.settings.config import Guardrails
+from engine.spec.kernel_spec import KernelSpec
+from engine.verify.assumptions import assumptions
+from engine.verify.defences import ALL, Defences
+from engine.verify.names import NAMES, names
+from engine.verify.screen import screen
+
+if TYPE_CHECKING:
+    from engine.run.machine import Machine
+
+
+class Gate:
+    """The guardrails that need neither the GPU's worker nor the CPU's: for one spec of the repository at `root`."""
+
+    def __init__(
+        self, machine: Machine, spec: KernelSpec, root: Path, spec_path: str | None, limits: Guardrails,
+        targets: Sequence[str] = (), defences: Defences = ALL,
+    ) -> None:  # fmt: skip
+        self._machine, self._spec, self._root, self._spec_path = machine, spec, root, spec_path
+        self._limits, self._defences = limits, defences
+        self._whole = WholeCheck(spec, root, machine.arch, machine.box)
+        self._targets = [t for t in dict.fromkeys(targets) if t.rstrip("a") != machine.arch.rstrip("a")]
+
+    def judge(self, evaluation: Evaluation, original: Program, built: Built) -> Evaluation:
+        """A confirmed evaluation with the further verdicts; GUARDRAIL where one failed. The cheap ones come first."""
+        from engine.predict.targets import figures_for
+
+        verdicts: list[Guardrail] = [self._scope(original, built.program)]
+        if self._machine.mode == "predicted" and steering.steers_only(original, built.program):
+            verdicts.append(steering.REFUSED)
+        try:
+            verdicts.append(guardrails.fits(built.binary.resources, built.launches, figures_for(self._machine.arch)))
+        except OptimlError as error:
+            name = f"threads and shared memory within the limits of {self._machine.arch}"
+            verdicts.append(Guardrail(name, "not checked", error.what))
+        for arch in self._targets:
+            verdicts += self._other_target(arch, original, built.program)
+        if self._defences.names:
+            verdicts += self._names(original, built.program)
+        if self._defences.assumptions:
+            try:
+                verdicts += assumptions(original, built.program, self._spec)
+            except OptimlError as error:
+                verdicts.append(Guardrail("assumptions about callers", "not checked", error.what))
+        if self._defences.whole_build and not any(verdict.verdict == "failed" for verdict in verdicts):
+            verdicts += self._whole.judge(original, built)
+        judged = replace(evaluation, guardrails=(*evaluation.guardrails, *verdicts))
+        if guardrails.broken(judged) is None and self._limits.command:
+            judged = replace(judged, guardrails=(*judged.guardrails, self._end_to_end(original, built.program)))
+        failed = guardrails.broken(judged)
+        if failed is None:
+            return judged
+        return replace(judged, outcome=Outcome.GUARDRAIL, failure=Failure(f"{failed.name}: {failed.detail}"))
+
+    def whole(self, original: Program, candidate: Program) -> tuple[Guardrail, ...]:
+        """The user's command on a program whose parts were judged one by one; nothing where the settings name none."""
+        return (self._end_to_end(original, candidate),) if self._limits.command else ()
+
+    def _scope(self, original: Program, candidate: Program) -> Guardrail:
+        if not self._defences.screening:
+            return guardrails.scope(None)
+        try:
+            return guardrails.scope(screen(original, candidate, self._spec, self._defences))
+        except OptimlError as error:
+            return guardrails.scope(f"cannot be read: {error.what}")
+
+    def _names(self, original: Program, candidate: Program) -> tuple[Guardrail, ...]:
+        try:
+            return names(original, candidate, self._whole.around(original, candidate), self._spec)
+        except OptimlError as error:
+            return (Guardrail(NAMES, "not checked", error.what),)
+
+    def _other_target(self, arch: str, original: Program, candidate: Program) -> list[Guardrail]:
+        """Whether a declared target's compiler takes it, and whether its launches fit there."""
+        from engine.compile.nvrtc import NvrtcCompiler
+        from engine.predict.targets import figures_for, target_for
+
+        machine = self._machine
+        try:
+            target, figures = target_for(arch), figures_for(arch)
+            compiler = NvrtcCompiler(arch, cache=machine.cache / "compile", sandbox=machine.box, jobs=1)
+        except OptimlError as error:
+            return [Guardrail(f"compiles for {arch}", "not checked", error.what)]
+        try:
+            # The text was screened before: here the compiler alone has a say.
+            builder = Builder(
+                self._spec, self._root, compiler, target, self._spec_path, defences=replace(ALL, screening=False)
+            )
+            try:
+                builder.original(original)
+            except OptimlError as error:
+                return [guardrails.compiles(arch, None, error.what)]
+            try:
+                built = builder.candidate(candidate)
+            except OptimlError as error:
+                return [guardrails.compiles(arch, error.what)]
+            return [guardrails.compiles(arch, None), guardrails.fits(built.binary.resources, built.launches, figures)]
+        finally:
+            compiler.close()
+
+    def _end_to_end(self, original: Program, candidate: Program) -> Guardrail:
+        changed = {path: data for path, data in candidate.files.items() if original.files.get(path) != data}
+        machine = self._machine
+        with machine.turns:
+            return end_to_end(
+                self._root, changed, self._limits, machine.box, machine.scratch, gpu=machine.mode == "measured"
+            )

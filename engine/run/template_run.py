@@ -1,0 +1,469 @@
+"""The tuner's public function: one template of one kernel, searched under a budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.builders.builders import Front
+from engine.compile.built import Built
+from engine.cuda.load import load_program, repository_root
+from engine.cuda.patch import make_patch
+from engine.errors import OptimlError, RefusedError, UsageError
+from engine.evaluate.evaluator import Evaluator
+from engine.evaluate.remote import RemoteEvaluator
+from engine.model import PASSED, Evaluation, Outcome, Program, Refusal
+from engine.process.cores import attentive
+from engine.run.dispatch_confirmation import Confirming
+from engine.run.earlier_run import identity_of
+from engine.run.machine import Machine
+from engine.run.optimization import LEAST
+from engine.run.provenance import provenance
+from engine.run.result import check_version, keeps_suggestion
+from engine.run.suggestion_gate import Gate
+from engine.run.tuning_verdict import configurations, verdict, verdict_with_dispatch
+from engine.search.journal import Journal
+from engine.search.progress import CONFIRMING, INTERRUPTED, SPARE, Progress
+from engine.settings.folders import results_folder
+from engine.spec.find import find_spec
+from engine.spec.kernel_spec import KernelSpec
+from engine.tune.chosen_template import NoTemplate, make_template
+from engine.tune.compiled_probe import probe
+from engine.tune.dispatch import NothingToSelect, possible
+from engine.tune.evaluated_point import Tried
+from engine.tune.feasible import Feasible, check_left, feasible
+from engine.tune.named_constants import check, written
+from engine.tune.space import Point
+from engine.tune.strategy import Known, Strategy, choose
+from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
+from engine.tune.tune_options import TuneOptions
+from engine.tune.tuner import Tuner
+from engine.tune.tuning_result import (
+    CONSTANTS_PATCH,
+    SCHEMA,
+    Constants,
+    General,
+    ShapeBest,
+    SpaceInfo,
+    TemplateInfo,
+    TuneResult,
+    write,
+)
+
+_RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
+_CONFIRMED = 3
+_RUN_OFF = 3  # points that are timed closely for each shape, and beside the best one. Ours
+_RUN_OFF_S = 1.0
+_ALIKE = math.log2(1.02)  # what a search's own timing may take for equal
+_TOLD = 200  # characters of a template in the journal's settings; with a digest of what is longer
+_MANY = 200  # points, from which on their texts are read in processes of their own. Ours
+# A shape gets a configuration of its own only where it gains so much over the general one. Ours.
+_GAIN = {"measured": 1.01, "predicted": LEAST["predicted"]}
+
+
+def tune(
+    options: TuneOptions, machine: Machine, on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_result: Callable[[TuneResult], None] = lambda result: None,
+) -> TuneResult:  # fmt: skip
+    """Tune one kernel; the result is written to `output_folder(options)` too, and `on_result` gets it even where no dispatch code
+    could be written, which raises after that.
+
+    Raises UsageError, SpecError, SourceError, CompileError (wrong input), RefusedError (the spec proves nothing, an empty feasible
+    set, a template that does not reproduce the original), MachineError. What an earlier run left then stays as it is.
+    """
+    begin = time.monotonic()
+    root = repository_root(options.path)
+    spec, spec_path = options.spec or find_spec(root, options.path, options.kernel)
+    kernels = [s.kernel for s in spec.steps]
+    program = load_program(
+        options.path, spec_file=spec_path, kernels=kernels, include=spec.compile.include, unit=spec.compile.unit
+    )
+    if options.resume:
+        check_version(output_folder(options), SCHEMA)
+    builder = machine.builder(spec, root, spec_path)
+    try:
+        template, notes = make_template(options, program, spec, spec_path, machine.target)
+    except NoTemplate:
+        builder.original(
+            program
+        )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
+        raise
+    if options.constants and not isinstance(template, RuleTemplate):
+        what = "what is tuned here are named constants already"
+        raise UsageError(what, "--constants", "leave it out, or name a rule with --rule")
+    points = feasible(template, machine.target)
+    threads = ThreadPoolExecutor(machine.jobs, thread_name_prefix="probe")
+    try:
+        points = probe(
+            program, template, points, builder, lambda text: threads.submit(machine.compiler.compile, text), machine.jobs,
+            options.budget.candidates,
+        )  # fmt: skip
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+    listing_s = time.monotonic() - begin
+    strategy, reason = choose(options.strategy, Known(points.points, options.seed, options.budget.candidates))
+    # Worker processes that read candidates take half a second to start: too long for a short run.
+    many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
+    front = machine.front(spec, root, spec_path) if many else None
+    evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
+    gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
+    try:
+        run = _Run(
+            options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
+            begin, listing_s,
+        )  # fmt: skip
+        return run.run(on_progress, on_result)
+    finally:
+        if front is not None:
+            front.close()
+        evaluator.close()
+
+
+def output_folder(options: TuneOptions) -> Path:
+    """Where journal, result and patches go: `.optiml/<file>-<kernel>-tune/` at the root, if nothing else was said."""
+    root = repository_root(options.path)
+    spec, _ = options.spec or find_spec(root, options.path, options.kernel)
+    return options.out or root / ".optiml" / f"{options.path.stem}-{spec.kernel.replace('::', '.')}-tune"
+
+
+@dataclass
+class _Run:
+    options: TuneOptions
+    machine: Machine
+    evaluator: Evaluator
+    front: Front | None
+    gate: Gate
+    spec: KernelSpec
+    spec_path: str | None
+    program: Program
+    template: Template
+    points: Feasible
+    strategy: Strategy
+    reason: str
+    notes: tuple[str, ...]
+    begin: float
+    listing_s: float  # that finding the feasible set took
+
+    def run(self, on_progress: Callable[[Progress], None], on_result: Callable[[TuneResult], None]) -> TuneResult:
+        wanted = possible(self.template, self.spec_path) if self.options.dispatch else None
+        if wanted is not None:
+            self._confirming().attempt(wanted, self.points.points[-1])
+        out = output_folder(self.options)
+        with results_folder(out):
+            return self._searched(out, wanted, on_progress, on_result)
+
+    def _searched(
+        self, out: Path, wanted: ConstantTemplate | None, on_progress: Callable[[Progress], None],
+        on_result: Callable[[TuneResult], None],
+    ) -> TuneResult:  # fmt: skip
+        begin, options = self.begin, self.options
+        identity = identity_of(self.program, self.spec, options.seed, self.machine.arch, self.machine.mode)
+        journal = Journal(
+            out / "journal.sqlite", self.program, self._settings(), resume=options.resume, identity=identity
+        )
+        request = options.request, options.budget.seconds, options.budget.candidates
+        journal.mark_request(*request, ended=False)
+        executor = ThreadPoolExecutor(self.machine.jobs, thread_name_prefix="build")
+        ahead = self.machine.jobs + SPARE + self.machine.devices - 1
+        try:
+            tuner = Tuner(
+                self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
+                in_flight=ahead, journal=journal, on_progress=on_progress,
+            )  # fmt: skip
+
+            def ready() -> None:
+                if (
+                    not self.strategy.patient and not options.resume
+                ):  # else what is told first changes what is wanted first
+                    tuner.begin(min(ahead, options.budget.candidates or ahead))
+
+            try:
+                self.machine.compiler.warm(None if self.front is None else 1)  # beside setting up the device
+                if self.front is not None:
+                    self.front.warm(self.program)
+                built, original = self.evaluator.open(self.program, ready)
+            except OptimlError:
+                journal.withdraw()
+                raise
+            tuner.start(built, original)
+            earlier = (len(tuner.tried), tuner.evaluations)  # of the run that this one goes on with
+            setup_s = time.monotonic() - begin
+            tuner.spent_s(setup_s)
+            best: tuple[Tried, Evaluation] | None = None
+            refused: list[Refusal] = []
+            shapes: tuple[ShapeBest, ...] = ()
+            searched_s, interrupted = 0.0, True
+            try:
+                with options.budget.interrupt.patient():
+                    with attentive():
+                        devices = self.evaluator if isinstance(self.evaluator, RemoteEvaluator) else None
+                        tuner.run(replace(options.budget, seconds=self._limit()), devices)
+                    if not tuner.tried and tuner.impossible:
+                        check_left(self.template, self.points, tuner.impossible)
+                    searched_s = time.monotonic() - begin - setup_s
+                    tuner.progress.phase = CONFIRMING
+                    on_progress(tuner.progress)
+                    best, refused = self._confirmed(tuner)
+                    shapes = () if not tuner.tried else self._shapes(tuner, original, best)
+                interrupted = False
+            except KeyboardInterrupt:
+                tuner.progress.stopped = INTERRUPTED
+            except RefusedError:
+                journal.withdraw()
+                raise
+            finally:
+                executor.shutdown(wait=False, cancel_futures=True)  # what is built may take its time
+            searched_s = searched_s or time.monotonic() - begin - setup_s
+            result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
+            problem: OptimlError | KeyboardInterrupt | None = KeyboardInterrupt() if interrupted else None
+            ending = interrupted or options.budget.interrupt.asked
+            if wanted is not None and result.shapes and not ending:
+                result, problem = _beside(
+                    result, "dispatch", "dispatch code", lambda found: self._with_dispatch(found, wanted, patches)
+                )
+            if options.constants and best is not None and problem is None and not ending:
+                point = best[0].point
+                result, ended = _beside(
+                    result, "constants", CONSTANTS_PATCH, lambda found: self._with_constants(found, point, patches)
+                )
+                problem = ended if isinstance(ended, KeyboardInterrupt) else None  # nothing that was asked for is wrong
+            if not (interrupted and options.resume and keeps_suggestion(out)):
+                write(result, out, patches)
+                on_result(result)
+            if problem is not None and not isinstance(problem, NothingToSelect):
+                raise problem
+            journal.mark_request(*request, ended=not ending)
+            return result
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+            journal.close()
+
+    def _settings(self) -> dict[str, str]:
+        """What a run must share with the one that it goes on with; the differing one is shown, so it is in words."""
+        space = self.template.space
+        values = ", ".join(f"{p.name} = {'|'.join(map(str, p.values))}" for p in space.parameters)
+        told = " where ".join([f"{self.template.name}: {values}", *(c.text for c in space.conditions)])
+        if len(told) > _TOLD:
+            told = f"{told[:_TOLD]}… ({hashlib.sha256(told.encode()).hexdigest()[:16]})"
+        return {"kernel": self.spec.kernel, "arch": self.machine.arch, "mode": self.machine.mode, "template": told}
+
+    def _limit(self) -> float | None:
+        limit = self.options.budget.seconds
+        if limit is None:
+            return None
+        return limit - min(min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit)), limit / 2)
+
+    # ---- after the search
+
+    def _confirmed(self, tuner: Tuner) -> tuple[tuple[Tried, Evaluation] | None, list[Refusal]]:
+        """The best point that holds under a second look, and those that did not."""
+        least = LEAST[self.evaluator.signals.mode]
+        refused: list[Refusal] = []
+        begin = time.monotonic()
+        for tried in self._run_off(tuner)[:_CONFIRMED]:
+            if 2 ** (tried.value or 0.0) < least:
+                break
+            built = self._built(tried)
+            evaluation = self.evaluator.confirm(built)
+            if _holds(evaluation, least):
+                evaluation = self.gate.judge(evaluation, self.program, built)
+            if _holds(evaluation, least):
+                tuner.progress.stage_s["confirm"] = time.monotonic() - begin
+                return (tried, evaluation), refused
+            refused.append(Refusal(tried.id, self._said(tried), evaluation))
+        tuner.progress.stage_s["confirm"] = time.monotonic() - begin
+        return None, refused
+
+    def _run_off(self, tuner: Tuner) -> list[Tried]:
+        """The fastest points, the best first: a search tells those apart by what suffices to go on, and here the best is named."""
+        begin, fastest = time.monotonic(), tuner.best(1 + _RUN_OFF)
+        least = (fastest[0].value or 0.0) - _ALIKE if fastest else 0.0
+        rivals = [tried for tried in fastest[1:] if (tried.value or 0.0) >= max(least, 0.0)]
+        if self.evaluator.signals.mode != "measured" or not rivals:
+            return fastest
+        best, held = fastest[0], self._built(fastest[0])
+        for rival in rivals:
+            if time.monotonic() - begin > _RUN_OFF_S:
+                break
+            built = self._built(rival)
+            evaluation, against = self.evaluator.retime(built, held, 2)
+            if evaluation.outcome in PASSED and against is not None and against > 1.0:
+                best, held = rival, built
+        return [best, *(t for t in fastest if t is not best)]
+
+    def _built(self, tried: Tried) -> Built:
+        return self.evaluator.build(program_at(self.program, self.template, tried.point))
+
+    def _said(self, tried: Tried) -> str:
+        return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
+
+    def _shapes(
+        self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None
+    ) -> tuple[ShapeBest, ...]:
+        """The best point for each timing case: the fastest there are timed closely beside the general one.
+
+        Where no point is better over all cases, the general one is the original, if it is a point of the template.
+        """
+        default = self.template.default
+        point = best[0].point if best is not None else default
+        held = (best[1] if best is not None else original).measurement
+        if held is None or point is None or (best is None and len(self.spec.time) < 2):
+            return ()
+        begin, least = time.monotonic(), _GAIN[self.evaluator.signals.mode]
+        champion = None
+        if best is not None:
+            champion = self.evaluator.build(program_at(self.program, self.template, point))
+        passed = [t for t in tuner.best(len(tuner.tried)) if t.point != point and t.evaluation.measurement is not None]
+        timed: dict[Point, Evaluation] = {}
+        found = []
+        for index, case in enumerate(self.spec.time):
+            own = held.cases[index]
+            chosen = (point, own.candidate_us, own.ratio, own.low, own.high, 1.0)
+            rivals = sorted(passed, key=lambda t: _case_us(t, index))
+            for rival in rivals[:_RUN_OFF] if len(self.spec.time) > 1 else ():
+                if rival.point not in timed:
+                    timed[rival.point], _ = self.evaluator.retime(self._built(rival), champion, 2)
+                measured = timed[rival.point].measurement
+                if measured is None or timed[rival.point].outcome not in PASSED:
+                    continue
+                there = measured.cases[index]
+                gain = there.ratio / own.ratio
+                if gain > max(least, chosen[5]):
+                    chosen = (rival.point, there.candidate_us, there.ratio, there.low, there.high, gain)
+            values = self.template.space.named(chosen[0])
+            found.append(ShapeBest(case.name, dict(case.sizes), case.weight, values, *chosen[1:]))
+        tuner.progress.stage_s["shapes"] = time.monotonic() - begin
+        return tuple(found)
+
+    def _confirming(self) -> Confirming:
+        options, root = self.options, repository_root(self.options.path)
+        return Confirming(self.machine, self.spec, root, self.spec_path, options.guardrails, options.targets)
+
+    def _with_dispatch(self, result: TuneResult, template: ConstantTemplate, patches: dict[str, bytes]) -> TuneResult:
+        """The result with dispatch code, and its patch if it is suggested. Raises RefusedError."""
+        dispatch, program = self._confirming().dispatch(template, result)
+        if dispatch.patch:
+            patches[dispatch.patch] = make_patch(self.program, program)
+        return dataclasses.replace(
+            result, dispatch=dispatch, verdict=verdict_with_dispatch(result.verdict, dispatch, result.mode)
+        )
+
+    def _with_constants(self, result: TuneResult, point: Point, patches: dict[str, bytes]) -> TuneResult:
+        """The result with the best point as text with named constants, and its patch. Raises as `written` and `check`."""
+        assert isinstance(self.template, RuleTemplate)
+        found = written(self.template, self.spec, self.points.points, point)
+        # As an original: to define constants is more than a candidate may do.
+        builder = self.machine.builder(self.spec, repository_root(self.options.path), self.spec_path)
+        checked = check(found, self.spec, self.spec_path, builder.original)
+        patches[CONSTANTS_PATCH] = make_patch(self.program, found.program)
+        return dataclasses.replace(result, constants=Constants(found.names, found.fixed, checked, CONSTANTS_PATCH))
+
+    def _result(
+        self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],
+        shapes: tuple[ShapeBest, ...], earlier: tuple[int, int], setup_s: float, searched_s: float,
+    ) -> tuple[TuneResult, dict[str, bytes]]:  # fmt: skip
+        options, progress, signals = self.options, tuner.progress, self.evaluator.signals
+        patches: dict[str, bytes] = {}
+        general = None
+        if best is not None:
+            tried, evaluation = best
+            changed = program_at(self.program, self.template, tried.point)
+            patches["best.patch"] = make_patch(self.program, changed)
+            files = tuple(sorted(k for k, v in changed.files.items() if self.program.files.get(k) != v))
+            general = General(tried.id, self.template.space.named(tried.point), evaluation, "best.patch", files)
+        space, default = self.template.space, self.template.default
+        info = TemplateInfo(
+            self.template.name, self.template.summary, {p.name: p.values for p in space.parameters},
+            tuple(c.text for c in space.conditions), None if default is None else space.named(default),
+            tuple(space.named(p) for p in tuner.checked),
+        )  # fmt: skip
+        decided = len(tuner.tried)
+        counts = {
+            "configurations": decided, "evaluations": tuner.evaluations, "verified": progress.verified,
+            **{outcome.value: n for outcome, n in sorted(progress.outcomes.items())},
+        }  # fmt: skip
+        whole_s = max(searched_s, 1e-9)
+        rates = {
+            "configurations_per_s": (decided - earlier[0]) / whole_s,
+            "evaluations_per_s": (tuner.evaluations - earlier[1]) / whole_s,
+            "searched_s": searched_s,
+            "setup_s": setup_s,
+        }
+        strategy = self.strategy.name
+        result = TuneResult(
+            file=self.spec.file,
+            kernel=self.spec.kernel,
+            mode=signals.mode,
+            verdict=verdict(
+                self.spec.kernel,
+                general,
+                refused,
+                signals,
+                progress.stopped == INTERRUPTED,
+                configurations(
+                    len({t.point for t in tuner.tried}),
+                    len(self.points.points),
+                    tuner.evaluations,
+                    signals.mode,
+                    default in self.points.points,
+                    sum(tuner.impossible.values()),
+                ),
+                None if tuner.tried else (self.listing_s, setup_s - self.listing_s),
+            ),
+            template=info,
+            space=SpaceInfo(space.size, len(self.points.points), self.points.excluded, dict(tuner.impossible)),
+            strategy=strategy,
+            strategy_reason=self.reason,
+            best=general,
+            shapes=shapes,
+            dispatch=None,
+            refused=tuple(refused),
+            original=original,
+            counts=counts,
+            rates=rates,
+            trace=tuple(tuner.trace),
+            budget={"seconds": options.budget.seconds, "candidates": options.budget.candidates},
+            seed=options.seed,
+            stopped=progress.stopped,
+            elapsed_s=tuner.elapsed_s,
+            stages=dict(sorted(progress.stage_s.items())),
+            signals=dataclasses.asdict(signals),
+            spec=dataclasses.asdict(self.spec),
+            notes=(*self.notes, *signals.missing, *self.machine.notes()),
+            provenance=provenance(options.command),
+        )
+        return result, patches
+
+
+def _beside(
+    result: TuneResult, stage: str, what: str, make: Callable[[TuneResult], TuneResult]
+) -> tuple[TuneResult, OptimlError | KeyboardInterrupt | None]:
+    """The result with what `make` adds to it. Whatever ends that, what was found before stays, and the result says why."""
+    begin = time.monotonic()
+    problem: OptimlError | KeyboardInterrupt | None = None
+    try:
+        result = make(result)
+    except (OptimlError, KeyboardInterrupt) as error:
+        problem = error
+        why = error.what if isinstance(error, OptimlError) else "interrupted"
+        result = dataclasses.replace(result, notes=(*result.notes, f"no {what}: {why}"))
+    spent_s = time.monotonic() - begin
+    stages = {**result.stages, stage: spent_s}
+    return dataclasses.replace(result, elapsed_s=result.elapsed_s + spent_s, stages=stages), problem
+
+
+def _holds(evaluation: Evaluation, least: float) -> bool:
+    """Whether a confirmation bears a suggestion that has to be `least` times as fast."""
+    held = evaluation.measurement
+    return evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least
+
+
+def _case_us(tried: Tried, index: int) -> float:
+    measurement = tried.evaluation.measurement
+    return measurement.cases[index].candidate_us if measurement is not None and measurement.cases else math.inf

@@ -1,0 +1,159 @@
+"""What a suggestion's files come to when nvcc builds them whole: as guardrails, with what could not be built named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from posixpath import basename
+
+from engine.compile.built import Built
+from engine.compile.compiler import CompileTimeout
+from engine.compile.nvcc import find_nvcc
+from engine.compile.whole import Options, WholeFile, build_whole
+from engine.cuda.load import add_headers, including_files
+from engine.errors import OptimlError
+from engine.model import Guardrail, Program
+from engine.process.sandbox import NoSandbox, Sandbox
+from engine.spec.kernel_spec import KernelSpec
+from engine.verify.whole_build import (
+    host_problem,
+    including,
+    kernel_problem,
+    same_kernels,
+    verified_problem,
+    with_lines_of,
+)
+
+HOST = "host code unchanged but for the launch, built whole with nvcc"
+OTHERS = "other kernels and instances unchanged, built whole with nvcc"
+VERIFIED = "machine code of the whole file as verified"
+BUILT = "patched files build whole with nvcc"
+_MOST_UNITS = 4  # of files that are built for one suggestion: each takes a second or two. Ours
+
+
+class WholeCheck:
+    """Builds the original's and a suggestion's files whole, for one spec of the repository at `root`.
+
+    The original's are built once, beside the suggestion's.
+    """
+
+    def __init__(self, spec: KernelSpec, root: Path, arch: str, sandbox: Sandbox | NoSandbox) -> None:
+        self._spec, self._root, self._sandbox = spec, root, sandbox
+        compiled = spec.compile
+        self._options = Options(compiled.defines, compiled.std, compiled.include, arch)
+        instances = (f"{s.kernel}<{s.template_args}>" for s in spec.steps if s.template_args)
+        self._instances = tuple(dict.fromkeys(instances))
+        self._before: dict[str, Future[WholeFile]] = {}
+        self._others = lru_cache(maxsize=4)(self._including)
+
+    def judge(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
+        """The guardrails of one confirmed suggestion. Several seconds where files are large."""
+        candidate = built.program
+        if find_nvcc() is None:
+            return (Guardrail(BUILT, "not checked", "there is no nvcc here"),)
+        changed = tuple(sorted(p for p, data in candidate.files.items() if original.files.get(p) != data))
+        files = {**self.around(original, candidate), **original.files}
+        sources = {path: data for path, data in files.items() if not path.endswith(".toml")}
+        units = list(including(sources, changed))
+        if not units:
+            return (Guardrail(BUILT, "not checked", "the change is in a header that no file here includes"),)
+        patched = {
+            **sources,
+            **{p: with_lines_of(original.files[p], candidate.files[p]) for p in changed if p in sources},
+        }
+        main = next((unit for unit in (original.kernel_file, self._spec.compile.unit) if unit in units), units[0])
+        units.sort(key=lambda unit: unit != main)
+        verdicts: list[Guardrail] = []
+        with ThreadPoolExecutor(2, thread_name_prefix="whole") as executor:
+            started: list[tuple[str, Future[WholeFile], Future[WholeFile]]] = []
+            for unit in units[:_MOST_UNITS]:
+                before = self._before.setdefault(unit, executor.submit(self._build, sources, unit, main))
+                started.append((unit, before, executor.submit(self._build, patched, unit, main)))
+            for unit, before, after in started:
+                verdicts += self._compared(unit, before, after, _Judged(patched, original, built, main))
+        if len(units) > _MOST_UNITS:
+            verdicts.append(Guardrail(BUILT, "not checked", f"{len(units) - _MOST_UNITS} further files include it"))
+        return _joined(verdicts)
+
+    def around(self, original: Program, candidate: Program) -> dict[str, bytes]:
+        """The files of the repository that include a changed one, with their headers, by relative path."""
+        changed = sorted(p for p, data in candidate.files.items() if original.files.get(p) != data)
+        return self._others(tuple(basename(path) for path in changed))
+
+    def _build(self, files: Mapping[str, bytes], unit: str, main: str) -> WholeFile:
+        return build_whole(files, unit, self._options, self._sandbox, self._instances if unit == main else ())
+
+    def _including(self, names: tuple[str, ...]) -> dict[str, bytes]:
+        found = including_files(self._root, names)
+        for path in list(found):
+            add_headers(found, path, self._root, self._options.include)
+        return found
+
+    def _compared(
+        self, unit: str, before: Future[WholeFile], after: Future[WholeFile], judged: _Judged
+    ) -> list[Guardrail]:  # fmt: skip
+        try:
+            old = before.result()
+        except OptimlError as error:
+            return [Guardrail(BUILT, "not checked", f"{unit} cannot be built here: {_said(error)}")]
+        try:
+            new = after.result()
+        except CompileTimeout as error:
+            return [Guardrail(BUILT, "not checked", f"{unit} cannot be built here: {_said(error)}")]
+        except OptimlError as error:
+            return [Guardrail(BUILT, "failed", f"{unit}: {_said(error)}")]
+        found: list[Guardrail] = []
+        try:
+            host = host_problem(old, new, judged.files, judged.original, self._spec)
+            found.append(Guardrail(HOST, "failed", f"{unit}: {host}") if host else Guardrail(HOST, "passed"))
+            other = kernel_problem(old, new, self._spec, judged.built.binary.entries)
+            found.append(Guardrail(OTHERS, "failed", f"{unit}: {other}") if other else Guardrail(OTHERS, "passed"))
+            if unit == judged.main:
+                found.append(self._verified(unit, new, judged))
+        except OptimlError as error:
+            return [*found, Guardrail(BUILT, "not checked", f"{unit}: {_said(error)}")]
+        return found
+
+    def _verified(self, unit: str, whole: WholeFile, judged: _Judged) -> Guardrail:
+        """The verified text came from NVRTC. Where nvcc makes other code of it, what nvcc makes of that text alone decides."""
+        binary = judged.built.binary
+        kind, entry = verified_problem(whole, binary)
+        if kind == "missing":
+            return Guardrail(VERIFIED, "not checked", f"the file builds no machine code of '{entry[:80]}'")
+        if not kind:
+            return Guardrail(VERIFIED, "passed")
+        alone = self._build({**judged.files, unit: judged.built.text.encode()}, unit, unit)
+        if same_kernels(whole, alone, binary.entries):
+            return Guardrail(
+                VERIFIED, "passed", "as nvcc builds the verified text, which NVRTC builds to other instructions"
+            )
+        return Guardrail(VERIFIED, "failed", f"{unit}: nvcc builds '{entry[:80]}' to other code than the verified text")
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A suggestion with the patched sources of all files that are built for it."""
+
+    files: Mapping[str, bytes]
+    original: Program
+    built: Built
+    main: str  # the file whose build must hold the verified kernels: a header's are built through one that includes it
+
+
+def _said(error: OptimlError) -> str:
+    where = f" ({error.where})" if error.where else ""
+    return f"{error.what}{where}"
+
+
+def _joined(verdicts: Sequence[Guardrail]) -> tuple[Guardrail, ...]:
+    """One verdict for each condition: the worst over the files."""
+    order = {"failed": 0, "not checked": 1, "passed": 2}
+    found: dict[str, Guardrail] = {}
+    for verdict in verdicts:
+        known = found.setdefault(verdict.name, verdict)
+        if order[verdict.verdict] < order[known.verdict]:
+            found[verdict.name] = verdict
+    return tuple(found.values())

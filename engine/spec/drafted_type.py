@@ -1,0 +1,52 @@
+"""The type that a draft gives a parameter, and what is missing where the text does not settle it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.cuda.kernel import Kernel, Parameter
+from engine.model import Program
+from engine.spec.dtypes import DType, parse_dtype
+from engine.spec.gaps import Gap
+from engine.spec.struct_layout import Layout, Unclear, described, layout
+from engine.spec.types import bindings, source_type
+
+
+@dataclass(frozen=True)
+class DraftedType:
+    """`dtype` is None where the type is not known; `gap` then says why. `layout` is that of a class."""
+
+    dtype: DType | None
+    layout: Layout | None = None
+    gap: Gap | None = None
+
+
+@dataclass(frozen=True)
+class ParameterTypes:
+    """The types of one kernel's parameters. `names` are the program's other names for types."""
+
+    program: Program
+    names: Mapping[str, str]
+    kernel: Kernel
+    template_args: str
+
+    def of(self, parameter: Parameter) -> DraftedType:
+        """Of one parameter. A gap without a key is one that no line of a spec closes."""
+        dtype = source_type(self.names, self.kernel, parameter.base, self.template_args)
+        if dtype is not None:
+            return DraftedType(dtype)
+        name, kind = parameter.name, parameter.base
+        if parameter.pointer and kind == "void":
+            return DraftedType(parse_dtype("uint8"))
+        try:
+            found = layout(self.program, kind, bindings(self.kernel, self.template_args))
+        except Unclear as why:
+            ending = "write struct:N with its size in bytes" if parameter.pointer else "a spec cannot give its value"
+            # Bytes of a size can be drawn for a buffer; what a value passed by itself means, nobody can guess.
+            return DraftedType(
+                None, None, Gap(f"the type of '{name}' ('{kind[:60]}'): {why}; {ending}", f"args.{name}")
+            )
+        if found.pointers:
+            return DraftedType(None, found, Gap(described(name, kind, found)))
+        return DraftedType(parse_dtype(f"struct:{found.size}"), found)

@@ -1,0 +1,110 @@
+"""What a drafted spec lacks: one sentence a gap, the spec's key that closes it, and the line to write with a guess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_OPEN = "?"  # what a draft writes where nothing is known
+_PREFIX = "// optiml: "
+_KEY = re.compile(r"([A-Za-z_][\w.]*)\s*=")
+_NOTE = re.compile(r"  # ((?:assumed|recorded): .*)$")
+_BLOCK = 256  # threads of a launch that is guessed
+
+
+class Gap(str):
+    """A sentence that says what could not be found out. `key` is the spec's key that closes it; "": no line of a spec does."""
+
+    key: str
+
+    def __new__(cls, what: str, key: str = "") -> Gap:
+        made = super().__new__(cls, what)
+        made.key = key
+        return made
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """The lines of a draft by their keys, without comment prefix and notes."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        bare = _NOTE.sub("", line.removeprefix(_PREFIX))
+        if match := _KEY.match(bare):
+            found[match[1]] = bare
+    return found
+
+
+def assumptions(text: str) -> tuple[str, ...]:
+    """What a draft says it assumed, each with the line it is about."""
+    found = []
+    for line in text.splitlines():
+        bare = line.removeprefix(_PREFIX)
+        if match := _NOTE.search(bare):
+            said = match[1].replace("; assumed: ", "; ")
+            found.append(f"{said}: {bare[: match.start()]}")
+    return tuple(found)
+
+
+def proposal(gap: Gap, text: str, sizes: Mapping[str, int | float]) -> str:
+    """The spec line that closes a gap of the draft `text`, with a guess where there is one and `?` where there is none.
+
+    `sizes` are those of a case: what a guess can be made of. "" for a gap that no line closes.
+    """
+    if not gap.key:
+        return ""
+    product = "*".join(sizes) or "1"
+    line = lines_of(text).get(gap.key, "")
+    if gap.key == "launch":
+        return f'launch = {{ grid = "cdiv({product}, {_BLOCK})", block = "{_BLOCK}" }}'
+    if gap.key == "compile.defines":
+        return 'compile.defines = ["?"]'
+    if gap.key.startswith("args."):
+        line = line.replace(f'size = "{_OPEN}"', f'size = "{product}"')
+        line = line.replace('"struct:1"', '"struct:?"').replace('"hex:00"', '"hex:?"')
+    return line
+
+
+def answered(line: str, answer: str) -> str:
+    """The line with an answer in place of its open or guessed value; the answer may be the whole line.
+
+    A launch is answered as `GRID, BLOCK`, each an expression.
+    """
+    answer = answer.strip().removeprefix(_PREFIX.strip()).strip()
+    key = _KEY.match(line)
+    if not answer or key is None:
+        return line
+    if answer.startswith(key[1]) and _KEY.match(answer):
+        return answer
+    safe = answer.replace("\\", "").replace('"', "")
+    if key[1] == "launch":
+        grid, _, block = _split_last(safe)
+        return f'launch = {{ grid = "{grid}", block = "{block or _BLOCK}" }}'
+    if key[1] == "compile.defines":
+        return (
+            f"compile.defines = [{', '.join(f'{chr(34)}{name}{chr(34)}' for name in safe.replace(',', ' ').split())}]"
+        )
+    if key[1] == "kernel":
+        base = line.partition('"')[2].partition("<")[0].rstrip('"')
+        return f'kernel = "{safe}"' if "<" in safe else f'kernel = "{base}<{safe}>"'
+    for opened, put in (('"struct:?"', f'"struct:{safe.removeprefix("struct:")}"'), ('"hex:?"', f'"{_value(safe)}"')):
+        if opened in line:
+            return line.replace(opened, put, 1)
+    return re.sub(r'size = "[^"]*"', lambda _: f'size = "{safe}"', line, count=1)
+
+
+def is_open(line: str) -> bool:
+    """Whether a proposed line still has a place that nothing could be guessed for."""
+    return re.search(r'["<:, ]\?["<>, ]', line) is not None
+
+
+def _value(text: str) -> str:
+    return text if not re.fullmatch(r"[0-9a-fA-F]{2,}", text) else f"hex:{text}"
+
+
+def _split_last(text: str) -> tuple[str, str, str]:
+    """The text around its last comma outside of brackets."""
+    depth = 0
+    for at in range(len(text) - 1, -1, -1):
+        depth += (text[at] in ")]") - (text[at] in "([")
+        if text[at] == "," and depth == 0:
+            return text[:at].strip(), ",", text[at + 1 :].strip()
+    return text.strip(), "", ""

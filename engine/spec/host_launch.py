@@ -1,0 +1,128 @@
+"""What a visible launch needs to know beside the kernel's sizes, for a draft; and which launches are not visible."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine.cuda.host_scope import UnknownName
+from engine.cuda.launch import sites
+from engine.errors import SourceError
+from engine.model import Program
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.spec.launch_config import evaluate
+from engine.spec.spec_checks import can_launch
+
+# Values to assume for a figure of the block that the host is told: a line of threads, or else the side of a square. Ours.
+_BLOCK = (256, 16)
+# What the host asks the device for, by the names that people give it, without case and underscores: the figures of sm_90, and
+# smaller ones for checks, which run on a CPU as well.
+_DEVICE = (
+    (re.compile(r".*threadsper(?:sm|multiprocessor)"), 2048, 1024),
+    (re.compile(r".*(?:(?:num|count|n)(?:of)?(?:sm|multiprocessor)s?|(?:sm|multiprocessor)s?(?:count|num))"), 132, 2),
+)
+_OTHER, _MANY = 4, 1024  # of a size, to see whether the block changes with it; of another number, whether the grid does
+_MAX_THREADS = 1024
+_MAX_NAMES = 4
+
+
+def host_sizes(program: Program, spec: KernelSpec) -> tuple[dict[str, int], str]:
+    """Names that a launch is made from and that the spec does not settle, each with a value to assume.
+
+    Mostly the host is told its block (`int block_size`); a size of the kernel that the block follows is one as well, and so is
+    what the host knows of the device (`num_sms`). The second part says why the launch of the first timing case still has no
+    value; "" where it has one.
+    """
+    sizes = dict(spec.time[0].sizes)
+    problem = ""
+    for each in _BLOCK:
+        found: dict[str, int] = {}
+        try:
+            block = _block(program, spec, sizes, found, each)
+            follow = [n for n in sizes if _block(program, spec, {**sizes, n: _OTHER}, found, each) != block]
+            found.update(dict.fromkeys(follow, each))
+            x, y, z = _block(program, spec, sizes, found, each)
+        except SourceError as error:
+            return found, str(error)
+        if x * y * z <= _MAX_THREADS:
+            return found, ""
+        problem = problem or f"its block has {x * y * z} threads where each of its figures is {each}"
+    return {}, problem
+
+
+def in_grid(program: Program, spec: KernelSpec) -> tuple[str, ...]:
+    """Names that the launch's grid is made from and that neither the kernel is given nor the text gives a value: sizes of the host's.
+
+    Empty where the launch has no value even with them.
+    """
+    sizes, names = {**spec.time[0].sizes, **host_sizes(program, spec)[0]}, list[str]()
+    while len(names) <= _MAX_NAMES:
+        try:
+            evaluate(program, spec, 0, {**sizes, **dict.fromkeys(names, _MANY)})
+        except UnknownName as error:
+            # A name in capitals is a constant of some header: no size.
+            if error.in_block or error.name in names or not error.name.isidentifier() or error.name.isupper():
+                return ()
+            names.append(error.name)
+        except SourceError:
+            return ()
+        else:
+            return tuple(names)
+    return ()
+
+
+def unseen_launches(program: Program, spec: KernelSpec) -> tuple[str, ...]:
+    """What the result has to say of kernels that no host code here launches: who does needs them to be launched as they are."""
+    unseen = dict.fromkeys(step.kernel for step in spec.steps if not sites(program, step.kernel))
+    return tuple(
+        f"no launch of '{kernel}' can be seen: edits that need another launch or block were left out"
+        for kernel in unseen
+    )
+
+
+def deciding(program: Program, spec: KernelSpec) -> frozenset[str]:
+    """The whole-number scalars with a value of their own that a launch depends on."""
+    found, sizes = set(), {**spec.time[0].sizes, **host_sizes(program, spec)[0]}
+    for argument in spec.arguments:
+        if argument.role != "scalar" or not argument.value.isdigit():
+            continue
+        others = [replace(a, value=str(_MANY)) if a == argument else a for a in spec.arguments]
+        with contextlib.suppress(SourceError):
+            launches = [evaluate(program, s, 0, sizes) for s in (spec, replace(spec, arguments=tuple(others)))]
+            if launches[0] != launches[1]:
+                found.add(argument.name)
+    return frozenset(found)
+
+
+def launchable(program: Program, spec: KernelSpec, case: Case) -> bool:
+    """Whether the kernel can be launched in the case, as far as the text tells."""
+    try:
+        return can_launch(evaluate(program, spec, 0, case.sizes))
+    except SourceError:
+        return True
+
+
+def _block(
+    program: Program, spec: KernelSpec, sizes: Mapping[str, int | float], found: dict[str, int], each: int
+) -> tuple[int, int, int]:
+    """The launch's block; a name that it needs is added to `found` with the value `each`. Raises SourceError."""
+    while True:
+        try:
+            return evaluate(program, spec, 0, {**sizes, **found}).block
+        except UnknownName as error:
+            value = each if error.in_block else next((time for time, _ in _of_device(error.name)), None)
+            if value is None or error.name in found or len(found) == _MAX_NAMES:
+                raise
+            found[error.name] = value
+
+
+def for_checks(found: Mapping[str, int]) -> dict[str, int]:
+    """What `host_sizes` found, with the figures of a small device."""
+    return {name: next((check for _, check in _of_device(name)), value) for name, value in found.items()}
+
+
+def _of_device(name: str) -> list[tuple[int, int]]:
+    plain = name.lower().replace("_", "")
+    return [(time, check) for pattern, time, check in _DEVICE if pattern.fullmatch(plain)][:1]

@@ -1,0 +1,120 @@
+"""The kernel spec: how a kernel is called, checked and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["in", "out", "inout", "scalar"]
+FillKind = Literal["normal", "uniform", "integers", "permutation", "constant", "sorted", "csr_offsets", "csr_columns"]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """How a buffer's first contents are drawn.
+
+    `normal`: mean `low` (0), standard deviation `high` (1). `uniform` and `integers`: from `low` to `high` (exclusive).
+    `constant`: `low`. `permutation`: of 0 … n-1. `sorted`: ascending uniform. `csr_offsets`/`csr_columns`: row offsets and
+    column indices of one sparse matrix; `high` of `csr_columns` is the number of columns, and both refer to each other
+    through `of` (the partner argument's name). `low` and `high` are arithmetic expressions over the case's sizes.
+    """
+
+    kind: FillKind = "normal"
+    low: str = ""
+    high: str = ""
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the kernel, by the name of the parameter.
+
+    A buffer (`in`, `out`, `inout`) has `size`, an expression that gives its number of elements; a `scalar` has `value`,
+    an expression (default: the size of the same name). `type` is the element's or the scalar's type, as in
+    `engine.spec.dtypes`. `tolerance` overrides the spec's for this buffer.
+    """
+
+    name: str
+    type: str
+    role: Role
+    size: str = ""
+    fill: Fill = Fill()
+    value: str = ""
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class LaunchExpr:
+    """A declared launch: up to three expressions each for grid and block, one for dynamic shared memory in bytes.
+
+    They are over the case's sizes and the kernel file's own integer constants, whose values are `constants`.
+    """
+
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    shared: str = "0"
+    constants: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel launch of the spec. A plain spec has one step; a chain has several, launched in order.
+
+    `arguments` are names of the spec's arguments in the order of the kernel's parameters.
+    `launch` is None where it is to be read from the host code.
+    """
+
+    kernel: str
+    template_args: str
+    arguments: tuple[str, ...]
+    launch: LaunchExpr | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of sizes, e.g. `{"rows": 7, "cols": 129}`. `weight` counts for timing cases only."""
+
+    name: str
+    sizes: Mapping[str, int | float]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What the compiler is given beside the source. `include` holds repository-relative folders.
+
+    `unit` is the file that a header's kernels are compiled through; "": the kernel's file itself.
+    """
+
+    defines: tuple[str, ...] = ()  # "NAME" or "NAME=VALUE"
+    include: tuple[str, ...] = ()
+    std: str = "c++17"
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """How one kernel (or chain of kernels) is called. Made by `engine.spec.reader` or `engine.spec.draft`."""
+
+    file: str  # repository-relative path of the .cu file
+    steps: tuple[Step, ...]
+    arguments: tuple[Argument, ...]
+    check: tuple[Case, ...]
+    time: tuple[Case, ...]
+    tolerance: float | None = None  # None: automatic, from the original's own error
+    compile: CompileOptions = field(default_factory=CompileOptions)
+    origin: str = ""  # where it was read: "path:line"; "" for a draft
+    deterministic: bool = True  # False: the declared original may differ from run to run (float atomics)
+
+    @property
+    def kernel(self) -> str:
+        """The name the spec goes by: the first step's kernel."""
+        return self.steps[0].kernel
+
+    def argument(self, name: str) -> Argument:
+        """The argument of that name. Raises KeyError."""
+        for argument in self.arguments:
+            if argument.name == name:
+                return argument
+        raise KeyError(name)

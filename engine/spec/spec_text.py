@@ -1,0 +1,73 @@
+"""A kernel spec as text: `// optiml:` lines or a table of an optiml.toml, with notes behind the lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from engine.spec.kernel_spec import Argument, Case, KernelSpec, LaunchExpr
+
+Notes = Mapping[str, Sequence[str]]  # by key of the spec: "args.x", "launch", "time", "kernel" …
+
+
+def spec_text(spec: KernelSpec, notes: Notes, missing: Sequence[str], form: str, toml_file: str) -> str:
+    """The text of a spec of one kernel. `form` is "comments" or "toml"; `toml_file` is the file's path in an optiml.toml."""
+    step = spec.steps[0]
+    name = f"{step.kernel}<{step.template_args}>" if step.template_args else step.kernel
+    rows: list[tuple[str, str]] = []
+    if form == "toml":
+        rows += [("", "[[kernel]]"), ("file", f"file = {_quoted(toml_file)}")]
+    if form == "toml" or step.template_args:
+        rows.append(("kernel", f"kernel = {_quoted(name)}"))
+    if not spec.deterministic:
+        rows.append(("deterministic", "deterministic = false"))
+    if step.launch:
+        rows.append(("launch", f"launch = {_launch(step.launch)}"))
+    for argument in spec.arguments:
+        if argument.role != "scalar" or argument.value:
+            rows.append((f"args.{argument.name}", f"args.{argument.name} = {_argument(argument)}"))
+    for key, cases in (("check", spec.check), ("time", spec.time)):
+        rows.append((key, f"{key} = [{', '.join(_case(c) for c in cases)}]"))
+    lines = [f"{text}  # {'; '.join(notes[key])}" if notes.get(key) else text for key, text in rows]
+    lines += [f"# missing: {m}" for m in missing]
+    prefix = "// optiml: " if form == "comments" else ""
+    return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+def _table(values: Mapping[str, object]) -> str:
+    return "{ " + ", ".join(f"{k} = {v if isinstance(v, str) else json.dumps(v)}" for k, v in values.items()) + " }"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _case(case: Case) -> str:
+    values = {**case.sizes, **({} if case.weight == 1 else {"weight": case.weight})}
+    return _table(values) if values else "{}"
+
+
+def _launch(launch: LaunchExpr) -> str:
+    def extents(values: Sequence[str]) -> str:
+        return _quoted(values[0]) if len(values) == 1 else f"[{', '.join(map(_quoted, values))}]"
+
+    values = {"grid": extents(launch.grid), "block": extents(launch.block)}
+    if launch.shared != "0":
+        values["shared"] = _quoted(launch.shared)
+    return _table(values)
+
+
+def _argument(argument: Argument) -> str:
+    values: dict[str, object] = {}
+    if argument.type.startswith("struct:"):
+        values["type"] = _quoted(argument.type)
+    if argument.role == "scalar":
+        return _table({**values, "value": _quoted(argument.value)})
+    values["role"] = _quoted(argument.role)
+    values["size"] = _quoted(argument.size or "?")
+    fill = argument.fill
+    if argument.role != "out":
+        parts = {"kind": _quoted(fill.kind), "low": _quoted(fill.low), "high": _quoted(fill.high)}
+        given = {k: v for k, v in parts.items() if v != '""'}
+        values["fill"] = _table(given) if len(given) > 1 else _quoted(fill.kind)
+    return _table(values)

@@ -1,0 +1,224 @@
+"""How a class of the program lies in memory, as far as its text shows: its size, its fields, the pointers it holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from tree_sitter import Node
+
+from engine.arith import ArithmeticError_, evaluate_int
+from engine.cuda.constants import integers, words
+from engine.cuda.kernel import Unit
+from engine.cuda.parse import declared, parse, text, walk
+from engine.cuda.typenames import TypeNames, split_arguments
+from engine.errors import SpecError
+from engine.model import Program
+from engine.spec.dtypes import DType, parse_dtype
+
+_CLASSES = ("struct_specifier", "class_specifier")
+_MAX_DEPTH = 8  # classes in classes
+_MAX_FIELDS = 256
+_MOST_SHOWN = 4  # pointers that a sentence names
+_POINTER = 8
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field: `dtype` is None for a pointer. `offset` in bytes."""
+
+    name: str
+    offset: int
+    dtype: DType | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A class in memory, sizes in bytes."""
+
+    size: int
+    align: int
+    fields: tuple[Field, ...]
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """The names of the fields that are pointers."""
+        return tuple(f.name for f in self.fields if f.dtype is None)
+
+    def assumed(self) -> str:
+        """A value as a spec writes it, `hex:…`: 0.75 for fractions (1e-5 for an epsilon), 1 for everything else."""
+        data = bytearray(self.size)
+        for field in self.fields:
+            if field.dtype is None or field.dtype.kind == "bytes":
+                continue
+            value = 1.0
+            if field.dtype.kind == "float":
+                value = 1e-5 if re.search("eps", field.name, re.IGNORECASE) else 0.75
+            count = field.count * field.dtype.lanes
+            stored = field.dtype.from_float64(np.full(count, value)).tobytes()
+            data[field.offset : field.offset + len(stored)] = stored
+        return f"hex:{data.hex()}"
+
+
+class Unclear(Exception):
+    """The text does not show how the class lies in memory; the message says why, as the end of a sentence."""
+
+
+def layout(program: Program, text: str, bound: Mapping[str, str]) -> Layout:
+    """The layout of a class by its name, perhaps with template arguments. `bound` are names that stand for types there.
+
+    Raises Unclear.
+    """
+    return _Reader(program).of(text, bound, 0)
+
+
+def described(name: str, kind: str, found: Layout) -> str:
+    """The sentence for a struct with pointers."""
+    shown = ", ".join(f"'{p}'" for p in found.pointers[:_MOST_SHOWN])
+    more = f" and {len(found.pointers) - _MOST_SHOWN} more" if len(found.pointers) > _MOST_SHOWN else ""
+    return f"'{name}' is a '{kind[:60]}' that holds pointers ({shown}{more}): a spec gives buffers to parameters, not to fields"
+
+
+class _Reader:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def of(self, text: str, bound: Mapping[str, str], depth: int) -> Layout:
+        types = TypeNames(self.program, bound=bound)
+        plain = types.plain(text)
+        base, _, rest = plain.partition("<")
+        name = base.strip().split("::")[-1]
+        if depth > _MAX_DEPTH:
+            raise Unclear(f"'{name[:60]}' is nested too deeply")
+        classes = list(self._classes(name))
+        if not classes:
+            raise Unclear(f"'{name[:60]}' is defined in no file of the repository that this one includes")
+        if len(classes) > 1:
+            raise Unclear(f"'{name[:60]}' is defined more than once")
+        unit, node = classes[0]
+        given = split_arguments(rest.strip().removesuffix(">")) if rest else []
+        inner = {**self._bound(node, [bound.get(g, g) for g in given])}
+        fields: list[Field] = []
+        at, align = 0, 1
+        unclear: Unclear | None = None
+        body = node.child_by_field_name("body")
+        parts = [(base, None) for base in _bases(node)] + (list(_members(body)) if body is not None else [])
+        for kind, declarator in parts:
+            try:
+                if declarator is None:
+                    below = self.of(kind, inner, depth + 1)
+                    size, own, each = below.size, below.align, below.fields
+                else:
+                    size, own, each = self._member(unit, kind, declarator, inner, depth)
+            except Unclear as why:
+                unclear = unclear or why
+                continue
+            at = _placed(at, own)
+            fields += [Field(f.name, f.offset + at, f.dtype, f.count) for f in each]
+            at, align = at + size, max(align, own)
+            if len(fields) > _MAX_FIELDS:
+                raise Unclear(f"'{name[:60]}' has too many fields")
+        found = Layout(max(1, _placed(at, align)), align, tuple(fields))
+        unclear = unclear or (Unclear(_hidden(body)) if body is not None and _hidden(body) else None)
+        # A pointer decides, whatever the rest is.
+        if unclear is not None and not found.pointers:
+            raise unclear
+        return found
+
+    def _classes(self, name: str) -> Iterator[tuple[Unit, Node]]:
+        for path, data in self.program.files.items():
+            if path.endswith(".toml") or name.encode() not in data:
+                continue
+            unit = parse(data, path)
+            for node in walk(unit.root):
+                named = node.child_by_field_name("name") if node.type in _CLASSES else None
+                if named is not None and text(named) == name and node.child_by_field_name("body") is not None:
+                    yield unit, node
+
+    def _bound(self, node: Node, given: list[str]) -> dict[str, str]:
+        above, found = node.parent, dict[str, str]()
+        if above is None or above.type != "template_declaration":
+            return found
+        listed = [n for n in (above.child_by_field_name("parameters") or above).named_children if n.type != "comment"]
+        for at, parameter in enumerate(listed):
+            head, _, default = text(parameter).partition("=")
+            named, value = head.replace("...", " ").split(), given[at] if at < len(given) else default.strip()
+            if named and value:
+                found[named[-1]] = value
+        return found
+
+    def _member(
+        self, unit: Unit, kind: str, declarator: Node, bound: Mapping[str, str], depth: int
+    ) -> tuple[int, int, tuple[Field, ...]]:
+        """Size and alignment of one field, and it (or the fields within it) at offset 0."""
+        named = _field_name(declarator)
+        count = 1
+        for array in [n for n in walk(declarator) if n.type == "array_declarator"]:
+            size = array.child_by_field_name("size")
+            written = text(size) if size is not None else ""
+            values = {k: int(v) for k, v in bound.items() if v.isdigit()}
+            try:
+                count *= evaluate_int(written, {**integers(unit, words(written)), **values})
+            except ArithmeticError_:
+                raise Unclear(f"the length of its field '{named[:60]}' is not known") from None
+        if any(n.type in ("pointer_declarator", "reference_declarator") for n in walk(declarator)):
+            return _POINTER * count, _POINTER, (Field(named, 0, None, count),)
+        plain = TypeNames(self.program, bound=bound).plain(kind)
+        if plain.endswith("*"):
+            return _POINTER * count, _POINTER, (Field(named, 0, None, count),)
+        try:
+            dtype = parse_dtype(plain)
+        except SpecError:
+            below = self.of(kind, bound, depth + 1)
+            fields = tuple(Field(f"{named}.{f.name}", f.offset, f.dtype, f.count) for f in below.fields)
+            return below.size * count, below.align, fields
+        whole = dtype.lanes in (1, 2, 4) and dtype.kind != "bytes"
+        align = min(16, dtype.itemsize) if whole else dtype.storage.itemsize
+        return dtype.itemsize * count, align, (Field(named, 0, dtype, count),)
+
+
+def _placed(at: int, align: int) -> int:
+    return -(-at // align) * align
+
+
+def _bases(node: Node) -> Iterator[str]:
+    for child in node.children:
+        if child.type == "base_class_clause":
+            for each in child.named_children:
+                if each.type in ("type_identifier", "qualified_identifier", "template_type"):
+                    yield text(each)
+
+
+def _members(body: Node) -> Iterator[tuple[str, Node | None]]:
+    """(type as text, declarator) of each field that takes room."""
+    for member in body.named_children:
+        kind = member.child_by_field_name("type")
+        static = any(text(c) in ("static", "constexpr", "friend") for c in member.children)
+        if member.type != "field_declaration" or kind is None or static:
+            continue
+        for declarator in member.children_by_field_name("declarator"):
+            functions = ("function_declarator", "operator_cast")
+            if declarator.type not in functions and not any(n.type in functions for n in declarator.children):
+                yield text(kind), declarator
+
+
+def _hidden(body: Node) -> str:
+    """Why the fields alone do not say how the class lies in memory; "" where they do."""
+    for member in body.named_children:
+        if member.type.startswith("preproc_"):
+            return "its fields depend on the preprocessor"
+        if re.search(r"\bvirtual\b", text(member).partition("{")[0]):
+            return "it has virtual functions"
+        if any(c.type == "bitfield_clause" for c in member.children):
+            return "it has bit fields"
+    return ""
+
+
+def _field_name(declarator: Node) -> str:
+    node = declared(declarator)
+    if node is not None:
+        return text(node)
+    return next((text(n) for n in walk(declarator) if n.type == "field_identifier"), text(declarator))

@@ -1,0 +1,195 @@
+"""What an edit takes for granted of the kernel's callers, from its text: alignment, distinct buffers, index widths, divisibility.
+
+Each assumption is checked against the callers that the program shows: one that breaks it refuses the edit, and one that cannot be
+seen leaves it to the reader, by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from engine.arith import ArithmeticError_, evaluate_int
+from engine.cuda.aliasing import shared_buffers
+from engine.cuda.kernel import Kernel, LaunchSite, Parameter
+from engine.cuda.launch import sites
+from engine.cuda.parse import parse
+from engine.cuda.phases import NVCC, form_of
+from engine.cuda.syntax import called, children, text, walk
+from engine.errors import OptimlError
+from engine.model import Guardrail, Program
+from engine.spec.kernel_spec import KernelSpec
+
+_BASES = {
+    "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4, "half": 2, "__half": 2, "__nv_bfloat16": 2,
+    "nv_bfloat16": 2, "__nv_bfloat": 2, "long": 8, "ulong": 8, "longlong": 8, "ulonglong": 8, "double": 8,
+}  # fmt: skip
+_VECTOR = r"(?P<base>u?(?:char|short|int|longlong|long)|float|double|__half|half|__nv_bfloat16|__nv_bfloat|nv_bfloat16)(?P<lanes>[248])"
+_CAST = re.compile(
+    rf"(?:reinterpret_cast\s*<\s*(?:const\s+)?{_VECTOR}\s*(?:const\s*)?\*\s*(?:__restrict__\s*)?>\s*\(|"
+    rf"\(\s*(?:const\s+)?{_VECTOR.replace('?P<base>', '?P<base2>').replace('?P<lanes>', '?P<lanes2>')}\s*(?:const\s*)?\*\s*\)\s*)"
+    r"(?P<what>[^;,)]{1,120})"
+)
+_LOCAL = re.compile(r"\*\s*(?:__restrict__\s+|const\s+)*(\w+)\s*=\s*([^;]{1,200});")
+_WIDE = re.compile(r"\b(?:size_t|ptrdiff_t|u?int64_t|long\s+long|long)\b")
+_WIDE_TYPES = frozenset(
+    {"size_t", "int64_t", "uint64_t", "long", "unsigned long", "long long", "unsigned long long", "ptrdiff_t"}
+)
+_GUARD = re.compile(
+    r"\b(?:u?intptr_t|size_t|unsigned long long|uint64_t)\b[^;{}]{0,120}(?:%\s*\d+|&\s*\d+|&\s*\(|%\s*sizeof)"
+)
+
+
+def assumptions(original: Program, candidate: Program, spec: KernelSpec) -> tuple[Guardrail, ...]:
+    """A verdict for each assumption that the edit adds: "passed" where every visible caller keeps it, "failed" where one does not."""
+    found: dict[str, Guardrail] = {}
+    for step in spec.steps:
+        try:
+            old = _kernel(original, step.kernel)
+            new = _kernel(candidate, step.kernel)
+            launches = sites(candidate, step.kernel)
+        except (KeyError, OptimlError):
+            continue
+        if old[1] == new[1] and old[0].signature == new[0].signature:
+            continue
+        for verdict in _of_kernel(old, new, launches, original):
+            found.setdefault(verdict.name, verdict)
+    return tuple(found.values())
+
+
+def _kernel(program: Program, name: str) -> tuple[Kernel, str]:
+    """A kernel of the program's file, and its text without comments."""
+    unit = parse(program.data, program.kernel_file)
+    kernel = unit.kernel(name)
+    return kernel, form_of(unit.text(kernel.span), NVCC).code
+
+
+def _of_kernel(
+    old: tuple[Kernel, str], new: tuple[Kernel, str], launches: Sequence[LaunchSite], original: Program
+) -> Iterator[Guardrail]:  # fmt: skip
+    kernel, code = new
+    before = _alignments(*old)
+    for name, size in sorted(_alignments(kernel, code).items()):
+        if size > before.get(name, 0) and not _GUARD.search(code):
+            yield _aligned(kernel, name, size, list(_given(original, kernel, name, launches)))
+    was = {p.name: p for p in old[0].parameters}
+    pointers = [p for p in kernel.parameters if p.pointer]
+    for p in pointers:
+        loads = rf"\b__ldg\s*\(\s*&?\s*{re.escape(p.name)}\b"
+        promised = p.restrict and not (p.name in was and was[p.name].restrict)
+        if (promised or (re.search(loads, code) and not re.search(loads, old[1]))) and any(
+            not (p.const and q.const) for q in pointers if q is not p
+        ):
+            yield _distinct(p, old[0], launches, original)
+    wide = [p.name for p in kernel.parameters if not p.pointer and p.base in _WIDE_TYPES]
+    if len(_WIDE.findall(code)) < len(_WIDE.findall(old[1])) and (wide or _WIDE.search(old[1])):
+        yield Guardrail(
+            "assumes that indices fit in 32 bits",
+            "not checked",
+            "the edit computes fewer indices in 64 bits than the original",
+        )
+    yield from _divisible(old, new, launches)
+
+
+def _alignments(kernel: Kernel, code: str) -> dict[str, int]:
+    """Bytes to which each pointer parameter must be aligned for the vector casts of the text."""
+    behind = {p.name: {p.name} for p in kernel.parameters if p.pointer}
+    for match in _LOCAL.finditer(code):
+        names = {root for word in re.findall(r"\w+", match[2]) for root in behind.get(word, ())}
+        if names:
+            behind.setdefault(match[1], set()).update(names)
+    found: dict[str, int] = {}
+    for match in _CAST.finditer(code):
+        base, lanes = match["base"] or match["base2"], int(match["lanes"] or match["lanes2"])
+        size = min(16, _BASES[base] * lanes)
+        for word in re.findall(r"\w+", match["what"]):
+            for name in behind.get(word, ()):
+                found[name] = max(found.get(name, 0), size)
+    for p in kernel.parameters:  # declared as vectors already: the caller's type says so
+        if p.pointer and re.fullmatch(_VECTOR, p.base):
+            found.pop(p.name, None)
+    return found
+
+
+def _given(program: Program, kernel: Kernel, name: str, launches: Sequence[LaunchSite]) -> Iterator[tuple[str, str]]:
+    """What is passed for a parameter, with its place: at launches, and at calls of the functions that hand their own parameter on."""
+    at = next(i for i, p in enumerate(kernel.parameters) if p.name == name)
+    for launch in launches:
+        if at >= len(launch.arguments):
+            continue
+        yield launch.arguments[at], f"{launch.path}:{launch.line}"
+        for path, data in program.files.items():
+            if path.endswith(".toml") or not launch.function or launch.function.encode() not in data:
+                continue
+            unit = parse(data, path)
+            places = {
+                i
+                for f in unit.functions
+                if f.name == launch.function
+                for i, p in enumerate(f.parameters)
+                if p.name == launch.arguments[at].strip()
+            }
+            for node in walk(unit.root):
+                if node.type != "call_expression" or called(node).rpartition("::")[2] != launch.function:
+                    continue
+                arguments = node.child_by_field_name("arguments")
+                written = [text(child) for child in children(arguments)] if arguments is not None else []
+                for i in places:
+                    if i < len(written):
+                        yield written[i], f"{path}:{node.start_point[0] + 1}"
+
+
+def _aligned(kernel: Kernel, name: str, size: int, given: Sequence[tuple[str, str]]) -> Guardrail:
+    what = f"assumes {name} is {size}-byte aligned"
+    parameter = next(p for p in kernel.parameters if p.name == name)
+    if not given:
+        return Guardrail(what, "not checked", "no caller is visible")
+    unsure = ""
+    for argument, where in given:
+        offset = re.fullmatch(r"\s*&?\s*\w+(?:\s*\+\s*(?P<plus>.+)|\s*\[(?P<index>.+)\])?\s*", argument)
+        distance = (offset["plus"] or offset["index"]) if offset else argument
+        if offset and not distance:
+            continue
+        try:
+            bytes_off = evaluate_int(distance, {}) * _BASES.get(parameter.base, 1)
+        except ArithmeticError_:
+            unsure = f"{where} passes {argument[:60]}"
+            continue
+        if bytes_off % size:
+            return Guardrail(what, "failed", f"{where} passes {argument[:60]}")
+    if unsure:
+        return Guardrail(what, "not checked", unsure)
+    return Guardrail(what, "passed", f"every visible caller passes a whole buffer ({given[0][1]})")
+
+
+def _distinct(p: Parameter, kernel: Kernel, launches: Sequence[LaunchSite], original: Program) -> Guardrail:
+    what = f"assumes {p.name} overlaps no other buffer"
+    shared = shared_buffers(original, kernel, launches)
+    if shared is None:
+        return Guardrail(what, "not checked", "no caller is visible")
+    for pair in shared:
+        if p.name in (pair.first, pair.second):
+            return Guardrail(what, "failed", f"{pair.where} passes one buffer for {pair.first} and {pair.second}")
+    return Guardrail(what, "passed", "every visible caller passes distinct buffers")
+
+
+def _divisible(old: tuple[Kernel, str], new: tuple[Kernel, str], launches: Sequence[LaunchSite]) -> Iterator[Guardrail]:
+    kernel, code = new
+    for at, p in enumerate(kernel.parameters):
+        if p.pointer:
+            continue
+        for match in re.finditer(rf"\b{re.escape(p.name)}\s*(?:/\s*(\d+)|>>\s*(\d+))\b", code):
+            divisor = int(match[1]) if match[1] else 1 << min(int(match[2]), 16)
+            tail = rf"\b{re.escape(p.name)}\s*(?:%|&)|(?:<|>=)\s*{re.escape(p.name)}\b(?!\s*(?:/|>>))"
+            if divisor < 2 or re.search(re.escape(match[0]), old[1]) or re.search(tail, code):
+                continue
+            what = f"assumes {p.name} is divisible by {divisor}"
+            values = [launch.arguments[at].strip() for launch in launches if at < len(launch.arguments)]
+            known = [int(v) for v in values if v.isdigit()]
+            if any(v % divisor for v in known):
+                yield Guardrail(what, "failed", f"a caller passes {next(v for v in known if v % divisor)}")
+            elif values and len(known) == len(values):
+                yield Guardrail(what, "passed", "every visible caller passes such a number")
+            else:
+                yield Guardrail(what, "not checked", "callers pass what only a run knows")
+            break

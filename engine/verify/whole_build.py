@@ -1,0 +1,153 @@
+"""A patched file built whole with nvcc, host included, and compared with the original's: what is suggested is what was verified.
+
+The screening reads text, and the search compiles a slice of it with another compiler. This asks the user's compiler: host code after
+preprocessing is equal but for the launch, other host functions are the same machine code, so are all other kernels and instances, and
+the kernel's machine code is what was verified.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.compile.cubin import Cubin
+from engine.compile.whole import WholeFile
+from engine.cuda.items import items_of
+from engine.model import Binary, Program
+from engine.spec.kernel_spec import KernelSpec
+from engine.verify.host_object import differing_host, public_name
+from engine.verify.screen import host_difference
+
+_MARKER = re.compile(r"# (\d+) \"((?:[^\"\\]|\\.)*)\"(?: [\d ]+)?\Z")
+_SPACES = re.compile(r"__attribute__\(\((global|device|host|shared|constant|managed)\)\)")
+
+
+@dataclass(frozen=True)
+class Preprocessed:
+    """A unit after preprocessing: the text of the repository's files in it, and of every other header by its path."""
+
+    own: str
+    headers: Mapping[str, str] = field(repr=False)
+
+
+def preprocessed(text: str, files: Iterable[str]) -> Preprocessed:
+    """Divide nvcc's host half by the files that its lines come from. A number that is its own line's reads `__LINE__`."""
+    ours = set(files)
+    own: list[str] = []
+    headers: dict[str, list[str]] = {}
+    into: list[str] | None = None
+    line = 0
+    for row in text.splitlines():
+        if match := _MARKER.match(row):
+            line = int(match[1])
+            path = posixpath.normpath(match[2])
+            into = own if path in ours else headers.setdefault(path, [])
+            continue
+        if into is own:
+            into.append(re.sub(rf"(?<![\w.]){line}(?![\w.])", "__LINE__", row))
+        elif into is not None and row.strip():
+            into.append(row.strip())
+        line += 1
+    code = _SPACES.sub(r"__\1__", "\n".join(own))
+    return Preprocessed(code, {path: "\n".join(rows) for path, rows in headers.items()})
+
+
+def with_lines_of(original: bytes, candidate: bytes) -> bytes:
+    """The candidate's text, with `#line` before each item that the original has too, so that `__LINE__` means the same in both."""
+    old, new = original.decode("utf-8", "replace"), candidate.decode("utf-8", "replace")
+    places: dict[str, list[int]] = {}
+    for item in items_of(old):
+        if item.kind not in ("directive", "open", "close"):
+            places.setdefault(_key(old, item.span.start, item.span.end, item.defines), []).append(item.line)
+    parts: list[str] = []
+    at = 0
+    for item in items_of(new):
+        if item.kind in ("directive", "open", "close"):
+            continue
+        if lines := places.get(_key(new, item.span.start, item.span.end, item.defines)):
+            parts += [new[at : item.span.start], f"\n#line {lines.pop(0)}\n"]
+            at = item.span.start
+    return "".join([*parts, new[at:]]).encode()
+
+
+def _key(text: str, start: int, end: int, defines: Sequence[str]) -> str:
+    """What an item is found by in the other text: its names, for its launch may have changed; without names its text."""
+    return "\0".join(defines) or text[start:end]
+
+
+def host_problem(
+    before: WholeFile, after: WholeFile, files: Iterable[str], original: Program, spec: KernelSpec
+) -> str | None:
+    """Why the host half of a patched unit is not the original's but for the launch; None where it is."""
+    paths = list(files)
+    old, new = preprocessed(before.host, paths), preprocessed(after.host, paths)
+    for path in sorted(old.headers.keys() & new.headers.keys()):
+        if old.headers[path] != new.headers[path]:
+            return f"changes what the header {posixpath.basename(path)} means"
+    if reason := host_difference(old.own, new.own, original, spec):
+        return reason
+    kernels = frozenset(step.kernel.rpartition("::")[2] for step in spec.steps)
+    name = differing_host(before.object, after.object, kernels)
+    return None if name is None else f"changes the machine code of host code ('{name[:80]}')"
+
+
+def kernel_problem(before: WholeFile, after: WholeFile, spec: KernelSpec, verified: Sequence[str]) -> str | None:
+    """Which kernel or instance beside the verified entries a patched unit changes; None where it changes none."""
+    if not before.cubin and not after.cubin:
+        return None
+    kernels = [step.kernel.rpartition("::")[2] for step in spec.steps]
+    old, new, checked = _codes(before.cubin), _codes(after.cubin), {public_name(name) for name in verified}
+    for name in sorted({*old, *new} - checked):
+        if old.get(name) == new.get(name):
+            continue
+        ours = any(re.search(rf"(?<!\d){len(k)}{re.escape(k)}", name) for k in kernels)
+        if name not in new and ours:
+            continue  # nothing launches this instance any more
+        what = "an instance of the kernel" if ours else "another kernel"
+        return f"changes {what} that nothing verified ('{name[:80]}')"
+    return None
+
+
+def verified_problem(after: WholeFile, binary: Binary) -> tuple[Literal["", "differs", "missing"], str]:
+    """Whether nvcc's machine code of the whole file is what was verified, and the entry that is not or is missing."""
+    codes, verified = _codes(after.cubin), Cubin(binary.cubin)
+    for entry in binary.entries:
+        found = codes.get(public_name(entry))
+        if found is None:
+            return "missing", entry
+        if found != verified.code_hash((entry,), module=False):
+            return "differs", entry
+    return "", ""
+
+
+def same_kernels(first: WholeFile, second: WholeFile, entries: Sequence[str]) -> bool:
+    """Whether two builds by nvcc have the same machine code of these entries."""
+    one, other = _codes(first.cubin), _codes(second.cubin)
+    names = [public_name(entry) for entry in entries]
+    return all(name in one and one[name] == other.get(name) for name in names)
+
+
+def _codes(data: bytes) -> dict[str, str]:
+    cubin = Cubin(data)
+    return {public_name(entry): cubin.code_hash((entry,), module=False) for entry in cubin.entries}
+
+
+def including(files: Mapping[str, bytes], changed: Iterable[str]) -> Iterator[str]:
+    """The sources among `files` that are among the changed ones or include one, directly or not, in the order of their paths."""
+    waiting, reached = list(changed), set[str]()
+    includes = {path: {m.decode("utf-8", "replace") for m in _INCLUDE.findall(data)} for path, data in files.items()}
+    while waiting:
+        path = waiting.pop()
+        if path in reached:
+            continue
+        reached.add(path)
+        base = posixpath.basename(path)
+        waiting += [p for p, names in includes.items() if any(posixpath.basename(name) == base for name in names)]
+    return iter(sorted(path for path in reached if path.endswith(_SOURCES)))
+
+
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\r\n]+)[">]', re.M)
+_SOURCES = (".cu", ".cpp", ".cc", ".cxx")

@@ -1,0 +1,290 @@
+"""What a coordinator makes of workers' answers: a cluster that is only described, whose workers answer what a test says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from engine.campaign import cluster_executor, cluster_task, kernel_search
+from engine.campaign.campaign import CampaignRequest, run_campaign
+from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor
+from engine.campaign.cluster_task import MachineWish, Order
+from engine.campaign.kernel_search import KernelEnd, KernelTask, search_kernel
+from engine.campaign.survey import Survey, SurveyedKernel
+from engine.commands import all_on_cluster
+from engine.errors import MachineError, UsageError
+from engine.process.decode import decode
+from engine.process.sandbox import NoSandbox
+from engine.process.wire import pack, unpack
+from engine.report.campaign_progress import CampaignProgress
+from engine.search.progress import Budget, Progress
+from tests.engine.cluster import scripted, workers
+from tests.engine.cluster.scripted import repository
+
+Answer = Callable[[Order], object]
+
+
+class Future:
+    """A task's future, ended when it was made."""
+
+    status = "finished"
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+        if isinstance(value, str):
+            self.status = value
+
+    def done(self) -> bool:
+        return self.status != "pending"
+
+    def result(self, timeout: float) -> object:
+        return self._value
+
+    def exception(self) -> Exception:
+        return ValueError("inside")
+
+    def release(self) -> None:
+        pass
+
+    def add_done_callback(self, call: Callable[[object], None]) -> None:
+        pass
+
+
+class Client(workers.Client):
+    """Workers whose tasks end at once with what `answer` says of the order."""
+
+    answer: Answer
+    resource: ClassVar[dict[str, int]] = {"CPU_SLOT": 1}
+
+    def submit(self, function: object, frame: bytes, workers: list[str], **more: Any) -> Future:
+        assert (more["resources"], more["allow_other_workers"], more["retries"]) == (self.resource, False, 0)
+        order = decode(Order, unpack(frame)[0])
+        assert set(order.cores) <= set(self.workers[0].identity.cores)
+        self.orders.append((order.task.rank, workers[0]))
+        return Future(self.answer(order))
+
+    def __init__(self, *there: Any) -> None:
+        super().__init__(*there)
+        self.orders: list[tuple[int, str]] = []
+
+
+class GpuClient(Client):
+    """The same with GPUs."""
+
+    resource: ClassVar[dict[str, int]] = {"GPU": 1}
+
+
+def executor(
+    tmp_path: Path, answer: Answer, count: int = 2, *, shared: bool = True
+) -> tuple[ClusterExecutor, Client, list[ClusterEvent]]:
+    client = Client(*(workers.worker(str(n), None) for n in range(count)))
+    client.answer = answer
+    found = cluster_executor.Cluster(client, "tcp://scheduler:8786", "auto")
+    found.examine()
+    events: list[ClusterEvent] = []
+    root = tmp_path if (tmp_path / ".git").exists() else repository(tmp_path / "r", 3)
+    return (
+        ClusterExecutor(found, root, MachineWish("cpu"), NoSandbox(), shared=shared, on_event=events.append),
+        client,
+        events,
+    )
+
+
+def task(rank: int = 1) -> KernelTask:
+    return KernelTask(rank, f"k{rank - 1}.cu", f"k{rank - 1}", candidates=5, campaign="c")
+
+
+def done(order: Order) -> bytes:
+    return pack({"end": dataclasses.asdict(KernelEnd("done", "said", candidates=5))})
+
+
+def test_kernels_are_spread_and_the_queue_has_what_came_of_them(tmp_path: Path) -> None:
+    made, client, events = executor(
+        tmp_path, lambda order: pack({"end": dataclasses.asdict(KernelEnd("done", "said"))})
+    )
+    kernels = tuple(SurveyedKernel(f"k{n}.cu", f"k{n}", 1, "declared", None, 4.0) for n in range(3))
+    request = CampaignRequest(tmp_path / "r", 600.0, each=Budget(candidates=5))
+    end = run_campaign(request, made, Survey(kernels, False, True, "sm_90"))
+    assert [k.state for k in end.kernels] == ["done"] * 3
+    assert sorted(client.orders) == [(1, "tcp://0"), (2, "tcp://1"), (3, "tcp://0")]
+    assert [e.event for e in events].count("end") == 3
+
+
+def test_each_of_two_workers_gets_the_whole_time_where_there_are_two_kernels(tmp_path: Path) -> None:
+    seconds: list[float | None] = []
+
+    def answer(order: Order) -> bytes:
+        seconds.append(order.task.seconds)
+        return done(order)
+
+    made, _, _ = executor(tmp_path, answer)
+    kernels = tuple(SurveyedKernel(f"k{n}.cu", f"k{n}", 1, "declared", None, 4.0) for n in range(2))
+    run_campaign(CampaignRequest(tmp_path / "r", 600.0), made, Survey(kernels, False, True, "sm_90"))
+    assert [round(s or 0) for s in seconds] == [600, 600]
+
+
+@pytest.mark.parametrize("status", ["cancelled", "lost"])
+def test_a_kernel_that_loses_its_workers_is_given_up(
+    tmp_path: Path, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_executor, "_POLL_S", 0.0)
+    made, client, events = executor(tmp_path, lambda order: status)
+    made.begin(task())
+    ((rank, end),) = made.ended()
+    assert (rank, end.state) == (1, "failed")
+    assert "3 workers were lost" in end.said
+    assert len(client.orders) == 3
+    assert [e.event for e in events].count("lost") == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("error", "a search failed: ValueError: inside"),
+        (pack({"error": ["the GPU fell off the bus", "", "look"]}), "the GPU fell off the bus"),
+        (b"no frame", "a worker's answer cannot be read"),
+        (pack({}), "a worker's answer"),
+        (pack({"end": {"state": "won", "said": ""}}), "is none of running, done, failed"),
+        (pack({"end": {"state": "done", "said": "", "speedup": "fast"}}), "a worker's answer"),
+        (pack({"error": "x"}), "a worker's answer"),
+        (pack({"end": {"state": "done", "said": "", "folder": "/etc"}}), "names another folder"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none_ends_the_campaign_with_a_sentence(tmp_path: Path, answer: Any, said: str) -> None:
+    made, _, _ = executor(tmp_path, lambda order: answer)
+    made.begin(task())
+    with pytest.raises(MachineError, match=said):
+        made.ended()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "journal.sqlite", "k0.cu"])
+def test_a_worker_writes_no_file_but_its_results(tmp_path: Path, name: str) -> None:
+    frame = pack({"end": dataclasses.asdict(KernelEnd("done", "said")), "files": [name], "rows": {}}, [b"x"])
+    made, _, _ = executor(tmp_path, lambda order: frame, shared=False)
+    made.begin(task())
+    with pytest.raises(MachineError, match="names other files than results"):
+        made.ended()
+
+
+def test_a_kernel_without_a_spec_fails_alone(tmp_path: Path) -> None:
+    made, client, _ = executor(tmp_path, done, shared=False)
+    (tmp_path / "r" / "k0.cu").write_text("__global__ void k0(float* x")
+    made.begin(task())
+    ((_, end),) = made.ended()
+    assert end.state == "failed"
+    assert not client.orders
+
+
+def test_a_command_of_the_whole_repository_needs_a_shared_folder(tmp_path: Path) -> None:
+    root = repository(tmp_path / "r", 1)
+    (root / ".optiml.yml").write_text("guardrails:\n  command: make test\n")
+    with pytest.raises(UsageError, match="add --shared"):
+        executor(root, done, shared=False)
+    executor(root, done, shared=True)
+
+
+def test_a_search_that_nobody_asks_about_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = cluster_task._Live("a")
+    live.saw(Progress(evaluated=3))
+    monkeypatch.setattr(cluster_task, "_LEASE_S", -1.0)
+    with pytest.raises(KeyboardInterrupt):
+        live.saw(Progress(evaluated=4))
+
+
+def test_a_report_is_for_who_asks_for_this_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_task._worker, "live", cluster_task._Live("a"))
+    other = pack({"attempts": {"b": {"candidate": -1, "profile": 0, "identity": ""}}})
+    assert unpack(cluster_task.report(other))[0] == {}
+    mine = pack({"attempts": {"a": {"candidate": -1, "profile": 0, "identity": ""}}})
+    assert unpack(cluster_task.report(mine))[0]["seen"]["attempt"] == "a"
+
+
+def test_files_that_lead_out_are_not_written() -> None:
+    for name in ("../x", "/x", "a/../../x", ".git/config"):
+        order = Order("a", task(), MachineWish("cpu"), (0,), files=(name,), spec={})
+        frame = pack(dataclasses.asdict(order), [b"data"])
+        assert unpack(cluster_task.run_order(frame))[0]["error"][0] == "leads out of the repository"
+
+
+def test_a_turn_that_was_cut_short_ends_with_its_own_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going on adds no budget within one campaign; another campaign adds its own, as `optimize` does."""
+    monkeypatch.setattr(kernel_search, "optimize", scripted.optimize)
+    monkeypatch.setattr(scripted, "STEP_S", 0.0)
+    root = repository(tmp_path / "r", 1)
+    machine: Any = SimpleNamespace(arch="sm_90", mode="predicted", name="", box=NoSandbox())
+
+    def cut(progress: Progress) -> None:
+        if progress.evaluated == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search_kernel(task(), root, machine, cut)
+    assert search_kernel(task(), root, machine).candidates == 5
+    assert search_kernel(dataclasses.replace(task(), campaign="next"), root, machine).candidates == 10
+
+
+def test_events_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    event = ClusterEvent("progress", 1, "k.cu", "k", "0", 7, 1.5, 30.0, "searching")
+    shown = CampaignProgress("json")
+    with shown.shown():
+        shown.saw(event)
+    assert json.loads(capsys.readouterr().out) == {"schema": "optiml.event/1", **dataclasses.asdict(event)}
+    text = CampaignProgress("text", "http://here:8787/status")
+    with text.shown():
+        text.saw(dataclasses.replace(event, event="begin"))
+        text.saw(dataclasses.replace(event, event="lost"))
+        text.saw(dataclasses.replace(event, event="end", said="said"))
+    err = capsys.readouterr().err
+    assert err.splitlines() == [
+        "dashboard: http://here:8787/status", "k.cu:k: on worker 0, 30 s", "k.cu:k: worker 0 is gone, another goes on", "k.cu:k: said",
+    ]  # fmt: skip
+    text.saw(event)
+    (row,) = [list(column.cells) for column in text.table().columns[2:3]]
+    assert [str(cell) for cell in row] == ["7"]
+
+
+def test_different_devices_are_refused_or_searched_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = repository(tmp_path / "r", 2)
+    other = dataclasses.replace(workers.H200, name="NVIDIA H100", uuid="GPU-b")
+    client = GpuClient(workers.worker("0"), workers.worker("1", other))
+    client.answer = done
+    found = cluster_executor.Cluster(client, "tls://scheduler:8786", "auto")
+    found.examine()
+
+    @contextmanager
+    def connect(request: object) -> Iterator[cluster_executor.Cluster]:
+        yield found
+
+    monkeypatch.setattr(all_on_cluster, "connect", connect)
+    kernels = tuple(SurveyedKernel(f"k{n}.cu", f"k{n}", 1, "declared", None, 4.0) for n in range(2))
+    survey = Survey(kernels, False, True, "sm_90")
+    request = CampaignRequest(root, 600.0, each=Budget(candidates=5))
+    machine: Any = SimpleNamespace(arch="sm_90", box=NoSandbox())
+    options = {
+        "cluster": "tls://scheduler:8786",
+        "device": "auto",
+        "workers": None,
+        "shared": True,
+        "jobs": None,
+        "format": "json",
+    }
+    arguments = Namespace(**options, unsafe_no_sandbox=False, per_device=False)
+    with pytest.raises(MachineError, match=r"0: NVIDIA H200, driver 580.1; 1: NVIDIA H100.*--per-device"):
+        all_on_cluster.search(arguments, request, machine, survey)
+    assert not client.orders
+    arguments.per_device = True
+    ends = all_on_cluster.search(arguments, request, machine, survey)
+    assert [[k.state for k in end.kernels] for end in ends] == [["done"] * 2] * 2
+    assert client.orders == [(1, "tcp://0"), (2, "tcp://0"), (1, "tcp://1"), (2, "tcp://1")]
+    assert sorted(p.name for p in (root / ".optiml").glob("all@*")) == [
+        "all@nvidia-h100-580-1",
+        "all@nvidia-h200-580-1",
+    ]

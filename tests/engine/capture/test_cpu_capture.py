@@ -1,0 +1,258 @@
+"""`optiml nvcc` and `optiml capture --cpu`: programs of ours, compiled and run as a user does."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.capture.cpu_nvcc import main
+from engine.capture.cpu_recording import record_on_cpu
+from engine.capture.manifest import BLOBS, Manifest, RecordedKernel, read_blob
+from engine.capture.recorded_spec import recorded_spec
+from engine.capture.recording import CaptureRequest
+from engine.errors import RefusedError
+
+_SUM = """
+#include <cassert>
+#include <cstdio>
+#include <vector>
+#define CHECK(x) do { cudaError_t e = (x); if (e != cudaSuccess) { printf("%s\\n", cudaGetErrorString(e)); return 1; } } while (0)
+#define LAUNCH(k, n, ...) k<<<((n) + 255) / 256, 256>>>(__VA_ARGS__)
+template <typename T>
+__global__ void scale(const T* x, T* y, int n, T f) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    assert(n > 0);
+    if (i >= n) return;
+    y[i] = f * x[i];
+}
+__constant__ float weights[4];
+__global__ void block_sum(const float* x, float* sums, int n) {
+    __shared__ float part[128];
+    int i = blockIdx.x * 128 + threadIdx.x;
+    part[threadIdx.x] = i < n ? x[i] * weights[i % 4] : 0;
+    __syncthreads();
+    for (int s = 64; s > 0; s /= 2) {
+        if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) sums[blockIdx.x] = part[0];
+}
+int main(int argc, char** argv) {
+    int n = 1000, extra = argc > 1;
+    std::vector<float> h(n, 1.0f);
+    float *x, *y, *s;
+    CHECK(cudaMalloc(&x, n * 4));
+    CHECK(cudaMalloc(&y, n * 4));
+    CHECK(cudaMalloc(&s, 8 * 4));
+    CHECK(cudaMemcpy(x, h.data(), n * 4, cudaMemcpyHostToDevice));
+    float w[4] = {1, 2, 3, 4};
+    CHECK(cudaMemcpyToSymbol(weights, w, sizeof w));
+    for (int k = 0; k < 5000; k++) LAUNCH(scale, n, x, y, n + extra, 2.0f);
+    block_sum<<<8, 128>>>(y, s, n);
+    CHECK(cudaGetLastError());
+    float out[8];
+    CHECK(cudaMemcpy(out, s, 32, cudaMemcpyDeviceToHost));
+    printf("%g %g\\n", out[0], out[7]);
+    return 0;
+}
+"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Compile a text and run the program."""
+
+    def made(text: str, *options: str) -> subprocess.CompletedProcess[str]:
+        (repository / "k.cu").write_text(text)
+        assert main(["k.cu", "-o", "k", "-O3", "-arch=sm_90", *options], cache) == 0, capfd.readouterr().err
+        return subprocess.run(["./k"], capture_output=True, text=True, timeout=60)
+
+    return made
+
+
+def _record(repository: Path, cache: Path, *command: str, **options: object) -> tuple[Manifest, int | None]:
+    folder = repository / ".optiml" / "capture"
+    done = record_on_cpu(CaptureRequest(command, repository, folder, cache, **options))  # type: ignore[arg-type]
+    return done.manifest, done.ends[0].exit_code
+
+
+def _kernel(manifest: Manifest, name: str) -> RecordedKernel:
+    return next(k for k in manifest.kernels if k.kernel == name)
+
+
+def test_a_program_gives_its_output_and_its_recording(
+    repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "sum.cu").write_text(_SUM)
+    manifest, code = _record(repository, cache, "sum.cu")
+    assert code == 0
+    assert capfd.readouterr().out == "640 520\n"
+    scale, total = _kernel(manifest, "scale"), _kernel(manifest, "block_sum")
+    assert (scale.count, scale.file, scale.shapes[0].grid) == (5000, "sum.cu", (4, 1, 1))
+    (launch,) = total.launches
+    assert struct.unpack("<i", bytes.fromhex(launch.arguments[2].data)) == (1000,)
+    sums = launch.arguments[1].buffers[0]
+    blobs = repository / ".optiml" / "capture" / BLOBS
+    assert struct.unpack("<8f", read_blob(blobs, sums.after))[0] == 640
+    made = recorded_spec(repository, "block_sum")
+    assert made is not None
+    assert (made.spec.argument("sums").size, dict(made.spec.time[0].sizes)) == ("cdiv(n, 128)", {"n": 1000})
+
+
+def test_a_makefile_of_its_own(repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (repository / "sum.cu").write_text(_SUM)
+    manifest, code = _record(
+        repository, cache, "sh", "-c", "nvcc -c sum.cu -o sum.o && nvcc sum.o -o sum && ./sum && exit 7"
+    )
+    assert code == 7
+    assert capfd.readouterr().out == "640 520\n"
+    assert _kernel(manifest, "scale").count == 5000
+
+
+def test_an_access_outside_of_an_allocation_fails_the_launch(
+    repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "sum.cu").write_text(_SUM)
+    manifest, code = _record(repository, cache, "sum.cu", "beyond")
+    out, err = capfd.readouterr()
+    assert (code, out) == (1, "an illegal memory access was encountered\n")
+    assert "kernel scale: out_of_bounds, read of 4 bytes at byte 4000 of an allocation of 4000 bytes" in err
+    assert _kernel(manifest, "scale").launches[0].contents == "failed"
+
+
+def test_launches_that_change_something_are_all_run(run: Run) -> None:
+    done = run("""
+        #include <cstdio>
+        __device__ int counter;
+        __managed__ int step;
+        __global__ void add(int* x) { x[0] += 1; }
+        __global__ void count() { counter += 1; }
+        __global__ void stepped(int* x) { x[0] = step; }
+        __global__ void print() { printf("p"); }
+        int main() {
+            int *x, h = 0, c = 0, s = 0;
+            cudaMalloc(&x, 4), cudaMemset(x, 0, 4);
+            for (int i = 0; i < 5; i++) add<<<1, 1>>>(x), count<<<1, 1>>>(), print<<<1, 1>>>();
+            cudaMemcpy(&h, x, 4, cudaMemcpyDeviceToHost), cudaMemcpyFromSymbol(&c, counter, 4);
+            for (step = 1; step < 5; step++) stepped<<<1, 1>>>(x), cudaMemcpy(&s, x, 4, cudaMemcpyDeviceToHost), printf("%d", s);
+            return printf(" %d %d\\n", h, c), 0;
+        }
+    """)
+    assert done.stdout == "ppppp1234 5 5\n"
+
+
+def test_a_repeated_launch_is_run_again_after_a_copy(run: Run) -> None:
+    done = run("""
+        #include <cstdio>
+        __global__ void copy(const int* x, int* y) { y[threadIdx.x] = x[threadIdx.x]; }
+        int main() {
+            int *x, *y, h[32] = {};
+            cudaMalloc(&x, 128), cudaMalloc(&y, 128);
+            for (int v = 0; v < 3; v++) {
+                for (int& e : h) e = v;
+                cudaMemcpy(x, h, 128, cudaMemcpyHostToDevice);
+                for (int i = 0; i < 4; i++) copy<<<1, 32>>>(x, y);
+                cudaMemset(y, 0, 128);
+                copy<<<1, 32>>>(x, y);
+                cudaMemcpy(h, y, 128, cudaMemcpyDeviceToHost);
+                printf("%d", h[31]);
+            }
+        }
+    """)
+    assert done.stdout == "012"
+
+
+def test_launches_as_people_write_them(run: Run) -> None:
+    done = run("""
+        #include <cstdio>
+        #include <functional>
+        namespace a { template <typename T, int N> __global__ void set(T* x, T v) { x[threadIdx.x % N] = v; } }
+        template <int N, typename T> __global__ void partial(T* x, T v) { x[N] = v; }
+        __global__ void plain(float* x, float v) { x[5] = v; }
+        __global__ void nothing() {}
+        __global__ void same(float* x) { if (std::isfinite(x[4]) && isfinite(1.0f)) x[4] = 6; }
+        void same(float* x, int threads) { same<<<1, threads>>>(x); }
+        template <typename F> void with(F kernel, float* x) { kernel<<<1, 1>>>(x, 4); }
+        int main() {
+            float *x, h[6];
+            cudaMalloc(&x, sizeof h);
+            dim3 grid = {1}, block(2, 1);
+            a::set<float, 2><<<grid, block>>>(x, 1);
+            partial<3><<<dim3(1), dim3(1), 0, nullptr>>>(x, 2.0f);
+            void (*chosen)(float*, float) = plain;
+            (*chosen)<<<1, 1>>>(x, 3);
+            with(plain, x + 0);
+            nothing<<<1, 1>>>();
+            same(x, 1);
+            cudaMemcpy(h, x, sizeof h, cudaMemcpyDeviceToHost);
+            printf("%g %g %g %g %g\\n", h[0], h[1], h[3], h[5], h[4]);
+            plain(x, 7);
+            printf("%s\\n", cudaGetErrorName(cudaGetLastError()));
+            plain<<<1, 2048>>>(x, 1);
+            printf("%s\\n", cudaGetErrorName(cudaGetLastError()));
+        }
+    """)
+    assert done.stdout == "1 1 2 4 6\ncudaErrorMissingConfiguration\ncudaErrorInvalidConfiguration\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("int main() { cudaGraph_t g; cudaGraphCreate(&g, 0); }", [], "the CPU stand-in does not have cudaGraphCreate"),
+        ("#include <cudnn.h>\nint main() {}", [], "the header 'cudnn.h' is not there"),
+        ("int main() {}", ["-lcufft"], "the library 'cufft' has no version for the CPU"),
+        ("int main() { return x; }", [], "k.cu:1:21: error"),
+        ("int main() { <<<1, 1>>>(); }", [], "a launch is not understood"),
+    ],
+)
+def test_what_is_missing_is_named(
+    text: str, options: list[str], said: str, repository: Path, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "k.cu").write_text(text)
+    assert main(["k.cu", "-o", "k", *options], cache) == 1
+    assert said in capfd.readouterr().err
+    with (
+        pytest.raises(RefusedError, match="does not compile for the CPU")
+        if not options
+        else pytest.raises(RefusedError)
+    ):
+        _record(repository, cache, "k.cu" if not options else "true")
+
+
+def test_options_of_nvcc(repository: Path, cache: Path) -> None:
+    (repository / "my include").mkdir()
+    (repository / "my include" / "n.h").write_text("#define M 3\n")
+    (repository / "k.cu").write_text(
+        '#include "n.h"\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); return N + M; }\n'
+    )
+    options = "-gencode arch=compute_90,code=sm_90 -Xptxas -v --expt-relaxed-constexpr -lineinfo -lcudart -DN=4 -t4"
+    options += " -Xcompiler -Wall,-fopenmp"
+    assert main([*options.split(), "-I", "my include", "-std=c++20", "k.cu", "-o", "a.out"], cache) == 0
+    assert subprocess.run(["./a.out"]).returncode == 7
+
+
+def test_a_program_that_hangs_leaves_its_launches(repository: Path, cache: Path) -> None:
+    (repository / "k.cu").write_text(
+        "#include <unistd.h>\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); sleep(600); }\n"
+    )
+    manifest, code = _record(repository, cache, "k.cu", limit_s=15.0)
+    assert code is None
+    assert _kernel(manifest, "k").count == 1

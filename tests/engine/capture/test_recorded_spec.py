@@ -1,0 +1,228 @@
+"""Specs from recordings: equal to the hand-written ones of the examples, and honest about what cannot be restored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.capture.manifest import (
+    Buffer,
+    Manifest,
+    RecordedArgument,
+    RecordedKernel,
+    RecordedLaunch,
+    load_manifest,
+    save_manifest,
+)
+from engine.capture.recorded_spec import find_recorded, recorded_spec
+from engine.capture.recorded_values import fitting_size
+from engine.errors import UsageError
+from engine.spec.find import find_spec
+from engine.spec.kernel_spec import KernelSpec
+from engine.spec.launch_config import evaluate
+from tests.engine.capture.example_programs import NAMES, bare_copy, hand_written, shapes, synthetic_recording
+
+
+def assert_equal_specs(spec: KernelSpec, wanted: KernelSpec) -> None:
+    """The same arguments by role, type, size and value; sizes of the same value at every shape."""
+    assert [a.name for a in spec.arguments] == [a.name for a in wanted.arguments]
+    for own, other in zip(spec.arguments, wanted.arguments, strict=True):
+        assert (own.role, own.type, own.value == "") == (other.role, other.type, other.value == ""), own.name
+        assert not own.value or float(own.value) == float(other.value), own.name
+        for case in (*wanted.check, *wanted.time):
+            assert _value(own.size, case.sizes) == _value(other.size, case.sizes), own.name
+    assert spec.deterministic == wanted.deterministic
+
+
+def _value(text: str, sizes: object) -> object:
+    from engine.spec.extents import value_at
+
+    return value_at(text, sizes) if text else ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_spec_equals_the_hand_written_one(name: str, tmp_path: Path) -> None:
+    _, wanted = hand_written(name)
+    file = bare_copy(name, tmp_path)
+    synthetic_recording(name, tmp_path)
+    made = recorded_spec(tmp_path, wanted.kernel)
+    assert made is not None
+    assert made.missing == (), made.text
+    assert_equal_specs(made.spec, wanted)
+    recorded = [dict(c.sizes) for c in shapes(wanted)]
+    assert [dict(c.sizes) for c in made.spec.time] == recorded
+    assert [c.weight for c in made.spec.time] == [1.0, 0.333]
+    # The text is a spec that reads back as the same.
+    file.write_bytes(made.text.encode() + file.read_bytes())
+    read, _ = find_spec(tmp_path, file)
+    assert_equal_specs(read, wanted)
+    program = hand_written(name)[0]
+    for case in read.time:
+        assert evaluate(program, read, 0, case.sizes) == evaluate(program, wanted, 0, case.sizes)
+
+
+def _changed(root: Path, name: str, **changes: object) -> None:
+    """The recording with fields of its kernel replaced."""
+    folder = root / ".optiml" / "capture"
+    found = load_manifest(folder)
+    assert found is not None
+    kernel = dataclasses.replace(found.kernels[0], **changes)  # type: ignore[arg-type]
+    save_manifest(folder, dataclasses.replace(found, kernels=(kernel,)))
+
+
+def test_no_recording_and_another_kernels_recording(tmp_path: Path) -> None:
+    bare_copy("softmax", tmp_path)
+    assert recorded_spec(tmp_path, "softmax_kernel") is None
+    synthetic_recording("softmax", tmp_path)
+    assert recorded_spec(tmp_path, "other_kernel") is None
+    assert recorded_spec(tmp_path, "other.cu:softmax_kernel") is None
+    assert recorded_spec(tmp_path, "softmax.cu:softmax_kernel") is not None
+
+
+def test_a_launch_that_the_source_does_not_give_is_named(tmp_path: Path) -> None:
+    bare_copy("softmax", tmp_path)
+    kernel = synthetic_recording("softmax", tmp_path)
+    launches = tuple(dataclasses.replace(r, grid=(999, 1, 1)) for r in kernel.launches)
+    _changed(tmp_path, "softmax", launches=launches)
+    made = recorded_spec(tmp_path, "softmax_kernel")
+    assert made is not None
+    assert any("<<<(999, 1, 1)" in gap for gap in made.missing)
+
+
+def test_a_launch_that_no_source_has_is_fitted(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    kernel = synthetic_recording("gemv", tmp_path)
+    text = bare_copy("gemv", tmp_path).read_text()
+    (tmp_path / "gemv.cu").write_text(text[: text.index("\n}\n") + 3])  # the kernel without its host code
+    made = recorded_spec(tmp_path, "gemv_kernel")
+    assert made is not None
+    assert made.missing == ()
+    launch = made.spec.steps[0].launch
+    assert launch is not None
+    threads = kernel.launches[0].block[0]
+    assert (launch.grid, launch.block) == ((f"cdiv(rows, {threads})",), (str(threads),))
+
+
+def test_a_written_buffer_is_no_input(tmp_path: Path) -> None:
+    file = bare_copy("gemv", tmp_path)
+    file.write_text(file.read_text().replace("const float* x", "float* x"))
+    kernel = synthetic_recording("gemv", tmp_path)
+    x = kernel.launches[0].arguments[1]
+    buffer = dataclasses.replace(x.buffers[0], after=kernel.launches[0].arguments[0].buffers[0].before)
+    arguments = (
+        kernel.launches[0].arguments[0],
+        dataclasses.replace(x, buffers=(buffer,)),
+        *kernel.launches[0].arguments[2:],
+    )
+    _changed(tmp_path, "gemv", launches=(dataclasses.replace(kernel.launches[0], arguments=arguments),))
+    made = recorded_spec(tmp_path, "gemv_kernel")
+    assert made is not None
+    assert made.spec.argument("x").role == "inout"
+
+
+def test_addresses_in_a_buffer_are_refused_by_name(tmp_path: Path) -> None:
+    file = bare_copy("gemv", tmp_path)
+    file.write_text(file.read_text().replace("const float* a", "const unsigned long long* a"))
+    kernel = synthetic_recording("gemv", tmp_path)
+    first = kernel.launches[0].arguments[0]
+    buffer = dataclasses.replace(first.buffers[0], addresses=3)
+    arguments = (dataclasses.replace(first, buffers=(buffer,)), *kernel.launches[0].arguments[1:])
+    _changed(tmp_path, "gemv", launches=(dataclasses.replace(kernel.launches[0], arguments=arguments),))
+    made = recorded_spec(tmp_path, "gemv_kernel")
+    assert made is not None
+    assert "'a' contains addresses of GPU memory, which cannot be restored" in made.missing
+
+
+def test_a_recording_of_an_older_source(tmp_path: Path) -> None:
+    file = bare_copy("gemv", tmp_path)
+    synthetic_recording("gemv", tmp_path)
+    file.write_text(file.read_text().replace("int rows, int cols) {", "int rows, int cols, int lda) {", 1))
+    made = recorded_spec(tmp_path, "gemv_kernel")
+    assert made is not None
+    assert made.missing[0] == "the recording has 5 arguments, the source 6: run 'optiml capture' again"
+
+
+def test_kernels_of_one_name_in_two_files(tmp_path: Path) -> None:
+    kernel = synthetic_recording("gemv", tmp_path)
+    folder = tmp_path / ".optiml" / "capture"
+    found = load_manifest(folder)
+    assert found is not None
+    found = dataclasses.replace(found, kernels=(kernel, dataclasses.replace(kernel, file="b.cu")))
+    with pytest.raises(UsageError, match=r"recorded from several files: b\.cu, gemv\.cu; write FILE:KERNEL"):
+        find_recorded(found, "gemv_kernel")
+    assert find_recorded(found, "b.cu:gemv_kernel") is not None
+    assert find_recorded(found, "b.cu:ns::gemv_kernel") is None
+
+
+def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
+    """One result of each block, and the number of blocks is a constant of the host."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "sums.cu").write_text(
+        "__global__ void sums(const float* x, float* out, int n) {\n"
+        "    float s = 0;\n"
+        "    for (int i = blockIdx.x; i < n; i += gridDim.x) s += x[i];\n"
+        "    out[blockIdx.x] = s;\n}\n"
+        "void run(const float* x, float* out, int n) { sums<<<24, 1>>>(x, out, n); }\n"
+    )
+    count = RecordedArgument(4, (1000).to_bytes(4, "little").hex(), ())
+    pointers = [
+        RecordedArgument(8, a.to_bytes(8, "little").hex(), (Buffer(0, "device", a, size, 0, 0, 0, "", ""),))
+        for a, size in ((1 << 32, 4000), (1 << 33, 96))
+    ]
+    launch = RecordedLaunch("", (24, 1, 1), (1, 1, 1), (0, 0, 0), 0, "", 1, 1.0, (*pointers, count))
+    kernel = RecordedKernel("sums", "sums", "sums.cu", 1, "sums", "", "", 1.0, 1, 1.0, 0, (), (launch,))
+    folder = tmp_path / ".optiml" / "capture"
+    folder.mkdir(parents=True)
+    save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
+    made = recorded_spec(tmp_path, "sums")
+    assert made is not None
+    assert (made.spec.argument("out").size, made.spec.argument("x").size, made.missing) == ("24", "n", ())
+
+
+def test_sizes_fit_the_recorded_room() -> None:
+    one, two = {"rows": 100, "cols": 30}, {"rows": 7, "cols": 50}
+    assert fitting_size(["rows", "cols"], [(one, 12000), (two, 1400)], 4) == "rows*cols"
+    assert fitting_size(["rows", "cols"], [(one, 12288), (two, 1536)], 4) == "rows*cols"  # an allocator's rounding
+    assert fitting_size(["rows", "cols"], [(one, 1024), (two, 1024)], 4) == "256"
+    assert fitting_size(["rows", "cols"], [(one, 2 << 20), (two, 5000)], 4) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"version": 1}',
+        '{"version": 2, "command": [], "exit_code": 0, "seconds": 1, "kernels": [], "notes": []}',
+    ],
+)
+def test_a_manifest_that_is_none(text: str, tmp_path: Path) -> None:
+    folder = tmp_path / ".optiml" / "capture"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(UsageError, match="the recording cannot be read"):
+        recorded_spec(tmp_path, "k")
+
+
+def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / ".optiml" / "capture"
+    folder.mkdir(parents=True)
+    with open(folder / "manifest.json", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UsageError, match="at most"):
+        recorded_spec(tmp_path, "k")
+
+
+def test_a_truncated_manifest(tmp_path: Path) -> None:
+    bare_copy("gemv", tmp_path)
+    synthetic_recording("gemv", tmp_path)
+    path = tmp_path / ".optiml" / "capture" / "manifest.json"
+    whole = path.read_bytes()
+    assert json.loads(whole)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match="run 'optiml capture' again"):
+        recorded_spec(tmp_path, "gemv_kernel")

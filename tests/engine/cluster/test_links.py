@@ -1,0 +1,118 @@
+"""Links to workers: answers in futures of the standard library, and a loss noticed while somebody waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine.cluster import links as links_module
+from engine.cluster.links import WorkerLink, links
+from engine.evaluate.remote import DeviceLost
+from tests.engine.cluster.workers import Client, cluster, worker
+
+
+class Task:
+    """A task that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.found: Any = None
+        self.told: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, tell: Callable[[Any], None]) -> None:
+        self.told.append(tell)
+
+    def result(self) -> Any:
+        if isinstance(self.found, BaseException):
+            raise self.found
+        return self.found
+
+    def end(self, found: Any) -> None:
+        self.found = found
+        for tell in self.told:
+            tell(self)
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> Any:
+    connected = cluster(worker("0"), worker("1"))
+    connected.examine()
+    tasks: list[Task] = []
+
+    def submit(function: Any, frame: bytes, to: Any) -> Task:
+        tasks.append(Task())
+        return tasks[-1]
+
+    monkeypatch.setattr(connected, "submit", submit)
+    found = WorkerLink(connected, connected.workers[0], bytes.upper, DeviceLost)
+    found.tasks, found.connected = tasks, connected  # type: ignore[attr-defined]
+    return found
+
+
+def test_answers_come_as_bytes_and_anything_else_is_a_loss(link: Any) -> None:
+    answers = [link.call(b"a") for _ in range(3)]
+    assert not answers[0].done()
+    for task, found in zip(link.tasks, (b"A", "text", RuntimeError("killed")), strict=True):
+        task.end(found)
+    assert answers[0].result(0) == b"A"
+    for answer in answers[1:]:
+        with pytest.raises(DeviceLost):
+            answer.result(0)
+    assert not link.waits
+
+
+def test_what_says_what_a_device_is_goes_into_the_result(link: Any) -> None:
+    assert link.name == "0 on node"
+    assert link.identity["gpu"]["uuid"] == "GPU-a"
+    assert link.identity["gpu"]["driver"] == "580.1"
+
+
+def test_a_worker_that_is_gone_is_noticed_while_an_answer_is_awaited(
+    monkeypatch: pytest.MonkeyPatch, link: Any
+) -> None:
+    monkeypatch.setattr(links_module, "_LOOK_S", 0.01)
+    with links(link.connected, bytes.upper, DeviceLost) as (first, second):
+        gone, there = first.call(b"a"), second.call(b"b")
+        client: Client = link.connected.client
+        client.workers = [each for each in client.workers if each.name == "1"]
+        with pytest.raises(DeviceLost):
+            gone.result(20)
+        assert not there.done()
+        with pytest.raises(DeviceLost):
+            first.call(b"c").result(0)
+        client.error = OSError("refused")  # the scheduler is gone
+        with pytest.raises(DeviceLost):
+            there.result(20)
+
+
+def test_what_is_dropped_is_cancelled(monkeypatch: pytest.MonkeyPatch, link: Any) -> None:
+    cancelled: list[Any] = []
+    link.connected.client.cancel = cancelled.extend
+    answer = link.call(b"a")
+    link.drop()
+    assert answer.cancelled()
+    assert cancelled == link.tasks
+    link.tasks[0].end(b"late")  # to nobody
+
+
+def test_a_scheduler_that_is_late_costs_no_device(monkeypatch: pytest.MonkeyPatch, link: Any) -> None:
+    """It was busy with a large message for a second, and every worker counted as lost."""
+    monkeypatch.setattr(links_module, "_LOOK_S", 0.01)
+    asked: list[int] = []
+    there, answered = link.connected.client.scheduler_info, threading.Event()
+
+    def late(n_workers: int) -> Any:
+        asked.append(n_workers)
+        if len(asked) < 3:
+            raise TimeoutError
+        answered.set()
+        return there(n_workers)
+
+    monkeypatch.setattr(link.connected.client, "scheduler_info", late)
+    with links(link.connected, bytes.upper, DeviceLost) as (first, _):
+        awaited = first.call(b"a")
+        assert answered.wait(20)
+        link.tasks[-1].end(b"A")
+        assert awaited.result(20) == b"A"

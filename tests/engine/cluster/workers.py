@@ -1,0 +1,55 @@
+"""Workers and a scheduler that are only described: for what is checked before work starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine.cluster.connection import Cluster, ClusterWorker
+from engine.cluster.identity import Gpu, Identity, versions
+
+H200 = Gpu("NVIDIA H200", "GPU-a", "sm_90", False, "580.1", 1980, 3201, 34)
+
+
+def identity(gpu: Gpu | None = None, **more: Any) -> Identity:
+    problem = "" if gpu is not None else "NVML finds no GPU"
+    return Identity(**{"host": "node", "boot": "b", "pid": 7, "cpu": "a CPU", "cores": (0, 1, 2, 3), "versions": versions(),
+                       "gpu": gpu, "problem": problem, **more})  # fmt: skip
+
+
+def worker(name: str, gpu: Gpu | None = H200, **more: Any) -> ClusterWorker:
+    resources = {"GPU": 1.0} if gpu is not None else {"CPU_SLOT": 1.0}
+    return ClusterWorker(f"tcp://{name}", name, identity(gpu, **more), resources, ())
+
+
+class Client:
+    """A scheduler with workers, and what a function answers on each."""
+
+    status = "running"
+    dashboard_link = "http://here:8787/status"
+
+    def __init__(self, *workers: ClusterWorker) -> None:
+        self.workers = list(workers)
+        self.answers: Mapping[str, object] | None = None
+        self.error: BaseException | None = None
+
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        return {"workers": {w.address: {"name": w.name, "resources": dict(w.resources)} for w in self.workers}}
+
+    def run(
+        self, function: Callable[..., str], *text: str, workers: Any = None, on_error: str = ""
+    ) -> dict[str, object]:
+        if self.answers is not None:
+            return dict(self.answers)
+        asked = [w for w in self.workers if workers is None or w.address in workers]
+        if function.__name__ == "describe":
+            return {w.address: json.dumps(dataclasses.asdict(w.identity)) for w in asked}
+        return {w.address: function(*text) for w in asked}
+
+
+def cluster(*workers: ClusterWorker, device: Any = "auto") -> Cluster:
+    return Cluster(Client(*workers), "tcp://scheduler:8786", device)

@@ -1,0 +1,116 @@
+"""Originals on the CPU path: a racy one is refused at the start, with its lines, and excuses no candidate."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from engine.cpu import Finding
+from engine.cuda.load import load_program
+from engine.errors import RefusedError
+from engine.evaluate.evaluator import Evaluator
+from engine.model import Program
+from engine.run.machine import Machine
+from engine.spec.find import find_spec
+from tests.adversarial.conftest import cpu as cpu
+
+TEXT = """\
+// optiml: args.g = {{ role = "in", size = "n", fill = {{ kind = "integers", low = 0, high = 1000 }} }}
+// optiml: args.m = {{ role = "inout", size = "16", fill = {{ kind = "constant", low = 0 }} }}
+// optiml: deterministic = false
+// optiml: check = [{{ n = 1 }}, {{ n = 333 }}, {{ n = 700 }}]
+// optiml: time = [{{ n = 1000000 }}]
+__global__ void count(const int* g, int* m, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {{
+        {update}
+    }}
+}}
+
+void launch(const int* g, int* m, int n) {{
+    count<<<(n + 255) / 256, 256>>>(g, m, n);
+}}
+"""
+RACY, ATOMIC = (TEXT.format(update=u) for u in ("m[g[i] & 15] = m[g[i] & 15] + 1;", "atomicAdd(&m[g[i] & 15], 1);"))
+
+
+def _evaluator(machine: Machine, folder: Path, text: str) -> tuple[Evaluator, Program]:
+    (folder / ".git").mkdir()
+    path = folder / "k.cu"
+    path.write_text(text)
+    spec, spec_path = find_spec(folder, path)
+    return machine.evaluator(spec, folder, spec_path), load_program(path, spec_file=spec_path)
+
+
+def test_a_racy_original_is_refused_with_its_lines(cpu: Machine, tmp_path: Path) -> None:
+    """Its races excused those of its candidates: a suggestion said "passed: races"."""
+    evaluator, program = _evaluator(cpu, tmp_path, RACY)
+    with (
+        closing(evaluator),
+        pytest.raises(RefusedError, match=r"the kernel 'count' has data races: race on 'm'.*line 9"),
+    ):
+        evaluator.open(program)
+
+
+def test_an_original_with_atomics_is_not(cpu: Machine, tmp_path: Path) -> None:
+    evaluator, program = _evaluator(cpu, tmp_path, ATOMIC)
+    with closing(evaluator):
+        evaluator.open(program)
+
+
+SUM = """\
+// optiml: args.g = { role = "in", size = "n", fill = { kind = "uniform", low = 1, high = 1.9 } }
+// optiml: args.s = { role = "inout", size = "1", fill = { kind = "constant", low = 0 } }
+// optiml: deterministic = DETERMINISTIC
+// optiml: check = [{ n = 333 }, { n = 700 }]
+// optiml: time = [{ n = 1000000 }]
+__global__ void sum(const float* g, float* s, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicAdd(s, i == n - 1 ? g[i] : g[i] * SMALL);
+}
+
+void launch(const float* g, float* s, int n) {
+    sum<<<(n + 255) / 256, 256>>>(g, s, n);
+}
+"""
+LOST = "0x1p-26f"  # behind the last, large term each of the others is rounded away: 90 units in the last place together
+
+
+@pytest.mark.parametrize(
+    ("small", "deterministic", "accepted"), [(LOST, "false", True), (LOST, "true", False), ("0x1p-12f", "false", True)]
+)
+def test_a_float_sum_that_one_order_makes_exact_by_luck(
+    cpu: Machine, tmp_path: Path, small: str, deterministic: str, accepted: bool
+) -> None:
+    """The tolerance was ten times the error of one order."""
+    evaluator, program = _evaluator(cpu, tmp_path, SUM.replace("DETERMINISTIC", deterministic).replace("SMALL", small))
+    with closing(evaluator):
+        if accepted:
+            evaluator.open(program)
+        else:
+            with pytest.raises(RefusedError, match="run in another order of threads"):
+                evaluator.open(program)
+
+
+def test_a_result_that_another_order_changes_by_more_than_rounding_is_refused(cpu: Machine, tmp_path: Path) -> None:
+    last = SUM.replace("DETERMINISTIC", "false").replace(
+        "atomicAdd(s, i == n - 1 ? g[i] : g[i] * SMALL)", "atomicExch(s, g[i])"
+    )
+    evaluator, program = _evaluator(cpu, tmp_path, last)
+    with closing(evaluator), pytest.raises(RefusedError, match="run in another order of threads"):
+        evaluator.open(program)
+
+
+def test_a_detector_that_did_not_see_the_original_to_its_end_gives_no_verdict(
+    cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator, program = _evaluator(cpu, tmp_path, ATOMIC)
+    with closing(evaluator):
+        ended = (Finding("timeout", "did not end in 20 s"),)
+        monkeypatch.setattr(evaluator._machine, "races", lambda *arguments: ended)  # type: ignore[attr-defined]
+        built, _ = evaluator.open(program)
+        assert "ThreadSanitizer gave no verdict on the original: did not end in 20 s" in evaluator.signals.missing
+        verdicts = {g.name: (g.verdict, g.detail) for g in evaluator.confirm(built).guardrails}
+        assert verdicts["races"][0] == "not checked"

@@ -1,0 +1,33 @@
+"""Snippets with holes."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from engine.cuda.parse import parse
+from engine.rewrite.template import Template, template
+
+SNIPPETS = sorted(f.name.removesuffix(".cu") for f in resources.files("engine.rules").joinpath("snippets").iterdir())
+
+
+def test_holes_are_filled_and_lines_without_value_go() -> None:
+    snippet = Template("$head\nvoid $f() {\n    $body\n}\n")
+    assert snippet.holes == ("head", "f", "body")
+    assert snippet.render(head="", f="g", body="a();\n\nb();") == "void g() {\n    a();\n\n    b();\n}\n"
+    with pytest.raises(KeyError):
+        snippet.render(head="", f="g")
+
+
+def test_sections() -> None:
+    parts = Template("//: first\nint $a;\n//: second\n$a = 1;\n").sections()
+    assert {name: part.render(a="x") for name, part in parts.items()} == {"first": "int x;\n", "second": "x = 1;\n"}
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_every_snippet_is_cuda(name: str) -> None:
+    text = re.sub(r"^//: \w+\n", "", template("engine.rules", name).text, flags=re.M)
+    code = text if "__device__" in text else f"void f() {{\n{text}}}\n"
+    assert not parse(code.replace("$header\n", "").encode()).errors

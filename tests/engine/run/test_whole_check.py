@@ -1,0 +1,201 @@
+"""What a suggestion's files come to when nvcc builds them whole: attacks that no screening of the text is asked about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.compile.built import Built
+from engine.compile.compiler import make_compiler
+from engine.compile.nvcc import find_nvcc
+from engine.cuda.load import load_program
+from engine.evaluate.build import Builder
+from engine.model import Guardrail, Program, Target
+from engine.process.sandbox import sandbox
+from engine.run import whole_check
+from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED, WholeCheck
+from engine.spec.find import find_spec
+from engine.verify.whole_build import preprocessed, with_lines_of
+
+pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="there is no nvcc")
+
+HEADER = """#pragma once
+// optiml: args.x = { role = "in", size = "n" }
+// optiml: args.y = { role = "out", size = "n" }
+// optiml: kernel = "scale<float>"
+// optiml: check = [{ n = 903 }]
+// optiml: time = [{ n = 1048576 }]
+template <typename T> __global__ void scale(const T* x, T* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        y[i] = x[i] * x[i] + x[i];
+    }
+}
+"""
+MAIN = """#include <cuda_runtime.h>
+#include <math.h>
+#include <stdio.h>
+
+#define WHERE() printf("%s:%d\\n", __FILE__, __LINE__)
+
+__device__ float bend(float v) { return v * 0.5f; }
+
+// optiml: args.x = { role = "in", size = "n" }
+// optiml: args.y = { role = "out", size = "n" }
+// optiml: check = [{ n = 903 }]
+// optiml: time = [{ n = 1048576 }]
+__global__ void scale(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        y[i] = bend(x[i]) + 1.0f;
+    }
+}
+
+namespace app {
+
+__global__ void other(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        y[i] = fabsf(x[i]) + sizeof(size_t);
+    }
+}
+
+double later(double v) { return round(v) + sizeof(size_t); }
+
+void run(const float* x, float* y, int n) {
+    int threads = 256;
+    scale<<<(n + threads - 1) / threads, threads>>>(x, y, n);
+    other<<<(n + 63) / 64, 64>>>(x, y, n);
+    WHERE();
+}
+
+}  // namespace app
+"""
+
+
+class Place:
+    """A repository of one file, whose edits are judged."""
+
+    def __init__(self, folder: Path, **files: str) -> None:
+        (folder / ".git").mkdir()
+        for name, text in files.items():
+            (folder / name.replace("_cuh", ".cuh").replace("_cu", ".cu")).write_text(text)
+        self.path = folder / "main.cu"
+        spec, _ = find_spec(folder, self.path)
+        self.program = load_program(self.path)
+        self.builder = Builder(
+            spec, folder, make_compiler("sm_90", cache=None, sandbox=sandbox(), jobs=1), Target(arch="sm_90")
+        )
+        self.check = WholeCheck(spec, folder, "sm_90", sandbox())
+
+    def edited(self, *edits: tuple[str, str]) -> Program:
+        text = self.program.data.decode()
+        for old, new in edits:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        return self.program.replace({self.program.kernel_file: text.encode()})
+
+    def built(self, program: Program, verified: Program | None = None) -> Built:
+        """The program, with machine code and slice of what was verified in its place."""
+        text = self.builder.slice(verified or program)
+        binary = self.builder._compiler.compile(self.builder.translation(text))
+        return Built(program, text, self.builder.expressions, binary, (), {})
+
+    def judge(self, *edits: tuple[str, str], verified: Program | None = None) -> dict[str, Guardrail]:
+        return {g.name: g for g in self.check.judge(self.program, self.built(self.edited(*edits), verified))}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("place"), main_cu=MAIN)
+
+
+def verdicts(found: dict[str, Guardrail]) -> dict[str, str]:
+    return {name: guard.verdict for name, guard in found.items()}
+
+
+INDEX = "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        y[i] = bend"
+SPACE = "namespace app {\n"
+STORE = ("        y[i] = bend(x[i]) + 1.0f;", "        float v = x[i];\n        y[i] = bend(v) + 1.0f;\n")
+
+
+def test_an_edit_of_kernel_and_launch_passes_although_it_moves_lines(place: Place) -> None:
+    found = place.judge(STORE, ("int threads = 256;", "int threads = 128;"))
+    assert verdicts(found) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "which"),
+    [
+        # A macro of a name that host code uses, as a digraph or a splice may hide it.
+        (INDEX, "%:define round floor\n" + INDEX, HOST),
+        # A type that shadows the global one for all that follows.
+        (SPACE, SPACE + "typedef unsigned short size_t;\n", HOST),
+        # An overload that host code prefers.
+        (SPACE, SPACE + "__host__ __device__ inline double round(double v) { return v; }\n", HOST),
+        # An overload that the other kernel prefers.
+        (SPACE, SPACE + "__device__ float fabsf(float v) { return v; }\n", OTHERS),
+        # Code that runs before main.
+        (SPACE, SPACE + "struct Early { Early(); }; inline Early::Early() {} static Early early;\n", HOST),
+    ],
+)
+def test_what_changes_beside_the_kernel_is_found(place: Place, old: str, new: str, which: str) -> None:
+    found = place.judge((old, new))
+    assert found[which].verdict == "failed", found
+
+
+def test_a_macro_defined_before_an_include_is_found(tmp_path: Path) -> None:
+    half = MAIN.replace("#include <math.h>", "#include <cuda_fp16.h>\n#include <math.h>")
+    half = half.replace("fabsf(x[i]) +", "fabsf(x[i]) + __half2float(__float2half(x[i])) +")
+    found = Place(tmp_path, main_cu=half).judge(
+        ("#include <cuda_fp16.h>", "#define __CUDA_NO_HALF_OPERATORS__\n#include <cuda_fp16.h>")
+    )
+    assert found[HOST].verdict == "failed", found
+    assert "header" in found[HOST].detail
+
+
+def test_machine_code_that_was_not_verified_is_found(place: Place) -> None:
+    found = place.judge(("bend(x[i]) + 1.0f", "bend(x[i]) + 2.0f"), verified=place.program)
+    assert found[VERIFIED].verdict == "failed", found
+
+
+def test_a_file_that_does_not_build_is_refused_and_one_that_never_did_is_named(place: Place, tmp_path: Path) -> None:
+    broken = place.judge(("round(v) +", "round(v) + missing +"), verified=place.program)
+    assert broken[BUILT].verdict == "failed"
+    assert "missing" in broken[BUILT].detail
+    strange = Place(
+        tmp_path, main_cu=MAIN.replace("#include <stdio.h>", "#include <stdio.h>\n#include <torch/extension.h>")
+    )
+    found = strange.judge(STORE)
+    assert verdicts(found) == {BUILT: "not checked"}
+    assert "torch/extension.h" in found[BUILT].detail
+
+
+def test_without_nvcc_the_result_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_check, "find_nvcc", lambda: None)
+    assert verdicts(place.judge(STORE)) == {BUILT: "not checked"}
+
+
+def test_other_instances_in_files_that_include_the_kernel_are_compared(tmp_path: Path) -> None:
+    text = HEADER + "\nvoid run(const float* x, float* y, int n) { scale<float><<<(n + 255) / 256, 256>>>(x, y, n); }\n"
+    user = '#include "main.cu"\nvoid also(const double* x, double* y, int n) { scale<double><<<(n + 255) / 256, 256>>>(x, y, n); }\n'
+    place = Place(tmp_path, main_cu=text.replace("#pragma once\n", ""), user_cu=user)
+    found = place.judge(("x[i] * x[i] + x[i]", "x[i] * (x[i] + T(1))"))
+    assert found[OTHERS].verdict == "failed", found
+    assert "user.cu" in found[OTHERS].detail
+    same = place.judge(("y[i] = x[i] * x[i] + x[i];", "T v = x[i];\n        y[i] = v * v + v;"))
+    assert verdicts(same) == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}, same
+
+
+def test_lines_of_headers_are_told_apart() -> None:
+    text = '# 1 "./a.cu"\n# 1 "/usr/include/x.h" 1 3\nint  hidden;\n# 2 "./a.cu" 2\nint own = 2;\n__attribute__((device)) int f();\n'
+    found = preprocessed(text, ["a.cu"])
+    assert found.own == "int own = __LINE__;\n__device__ int f();"
+    assert found.headers == {"/usr/include/x.h": "int  hidden;"}
+
+
+def test_lines_are_those_of_the_original() -> None:
+    before = b"int a() { return 1; }\nint b() { return __LINE__; }\n"
+    after = b"int a() {\n    return 1;\n}\nint b() { return __LINE__; }\n"
+    assert with_lines_of(before, after).endswith(b"\n#line 2\nint b() { return __LINE__; }\n")

@@ -1,0 +1,140 @@
+"""Drafts of what kernels of other repositories have in common, each in few lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.cpu import CpuMachine
+from engine.cpu.draft_probe import CpuProbe
+from engine.process.sandbox import sandbox
+from engine.settings.folders import cache_folder
+from engine.spec.draft import Draft, draft
+from tests.engine.spec.drafts import program
+
+
+def _tried(code: str, folder: Path, kernel: str = "k") -> Draft:
+    made = draft(program(code), kernel)
+    machine = CpuMachine(cache_folder() / "cpu", sandbox=sandbox(False), scratch=folder)
+    probe = CpuProbe(program(code), made.spec, machine, folder)
+    return draft(program(code), kernel, probe=probe.touched, moved=probe.moved, roles=probe.roles, trials=probe)
+
+
+def test_a_shift_is_a_value_and_no_size(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* x, float* y, int n, int s) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { int j = i - s; y[i] = x[j < 0 ? j + n : j]; }
+}
+void run(const float* x, float* y, int n, int s) { k<<<(n + 255) / 256, 256>>>(x, y, n, s); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert made.spec.argument("s").value == "1"
+    assert made.spec.argument("x").size == "n"
+
+
+def test_a_single_number_that_switches_the_kernel_off_is_zero(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(float* y, volatile int* noop, int n) {
+    if (*noop) return;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = i;
+}
+void run(float* y, int* noop, int n) { k<<<(n + 255) / 256, 256>>>(y, noop, n); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert (made.spec.argument("noop").fill.kind, made.spec.argument("noop").fill.low) == ("constant", "0")
+
+
+def test_a_buffer_read_where_data_say_is_as_large_as_another(tmp_path: Path) -> None:
+    made = _tried(
+        """
+__global__ void k(const float* x, const float* cdf, const float* u, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { int at = 0; for (int j = 0; j < n; j++) { if (cdf[j] >= u[i]) { at = j; break; } } y[i] = x[at]; }
+}
+void run(const float* x, const float* c, const float* u, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, c, u, y, n); }
+""",
+        tmp_path,
+    )
+    assert not made.missing
+    assert made.spec.argument("x").size == "n"
+    assert "args.x" in next(line for line in made.text.splitlines() if "the end is not touched" in line)
+
+
+def test_a_name_in_capitals_is_no_size_of_the_launch() -> None:
+    code = "__global__ void k(float* y) { y[blockIdx.x] = 1; }\nvoid run(float* y, int r) { k<<<r / TILE, 32>>>(y); }\n"
+    (gap,) = [m for m in draft(program(code), "k").missing if m.startswith("the launch")]
+    assert "'TILE' is not known" in gap or "'r' is not known" in gap
+
+
+def test_sums_of_pytorch_are_atomic() -> None:
+    code = """
+__global__ void k(const float* x, float* y, int n) { int i = threadIdx.x; if (i < n) gpuAtomicAdd(y, x[i]); }
+void run(const float* x, float* y, int n) { k<<<1, n>>>(x, y, n); }
+"""
+    made = draft(program(code), "k")
+    assert not made.spec.deterministic
+    assert made.spec.argument("y").fill.kind == "constant"
+
+
+ELEMENTWISE = """
+__global__ void k(const float* x, float* y, int n) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = {value}; }}
+void run(const float* x, float* y, int n) {{ k<<<(n + 255) / 256, 256>>>(x, y, n); }}
+"""
+
+
+def test_inputs_that_give_no_numbers_are_drawn_positive(tmp_path: Path) -> None:
+    made = _tried(ELEMENTWISE.format(value="logf(x[i]) * sqrtf(x[(i * 7) % n]) * powf(x[(i * 5) % n], 0.3f)"), tmp_path)
+    assert not made.missing
+    assert (made.spec.argument("x").fill.kind, made.spec.argument("x").fill.low) == ("uniform", "0.1")
+    assert "assumed: positive" in made.text
+
+
+def test_no_inputs_that_give_numbers_are_asked_for(tmp_path: Path) -> None:
+    made = _tried(ELEMENTWISE.format(value="logf(-1.f - fabsf(x[i]))"), tmp_path)
+    (gap,) = made.missing
+    assert (
+        gap
+        == "inputs that the kernel is made for: with those drawn most of 'y' is no number in the checks; write a fill"
+    )
+    assert gap.key == "args.x"
+
+
+def test_outputs_of_one_value_are_no_draft(tmp_path: Path) -> None:
+    (gap,) = _tried(ELEMENTWISE.format(value="x[i] > 1e6f ? 1.f : 0.f"), tmp_path).missing
+    assert "every output is one value in all checks" in gap
+
+
+def test_a_timing_case_is_sized_by_what_a_trial_accesses(tmp_path: Path) -> None:
+    pairs = """
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float s = 0;
+    for (int j = 0; j < n; j++) s += x[j] * x[i];
+    y[i] = s;
+}
+void run(const float* x, float* y, int n) { k<<<(n + 255) / 256, 256>>>(x, y, n); }
+"""
+    (time,) = _tried(pairs, tmp_path).spec.time
+    assert 1 << 15 <= time.sizes["n"] <= 1 << 18  # 10^9 to 10^11 accesses, not 10^14
+    (linear,) = _tried(ELEMENTWISE.format(value="x[i] + 1"), tmp_path).spec.time
+    assert linear.sizes["n"] == 1 << 24
+
+
+def test_checks_have_several_blocks_where_the_timing_case_has() -> None:
+    code = """
+__global__ void k(const float* x, float* y, int a, int b, int c, int d) {
+    int i = blockIdx.x * 1024 + threadIdx.x;
+    if (i < a && threadIdx.x < 1024) y[i] = x[i] * b * c * d;
+}
+void run(const float* x, float* y, int a, int b, int c, int d) { k<<<(a + 1023) / 1024, 1024>>>(x, y, a, b, c, d); }
+"""
+    spec = draft(program(code), "k").spec
+    assert max(case.sizes["a"] for case in spec.check) > 1024

@@ -1,0 +1,88 @@
+import pytest
+
+from engine.model import Program
+from engine.spec.draft import draft
+from engine.spec.struct_layout import Unclear, layout
+
+HEADER = """
+struct Base { int rows; };
+template <typename T, int N = 3> struct Pack : Base {
+    Pack() : scale(1.f) {}
+    __host__ __device__ float at(int i) const { return values[i]; }
+    static constexpr int size = N;
+    char kind; T scale; float4 wide; short values[N];
+};
+struct Pair { float a, b; };
+struct Held { int n; float* data; Pair* pairs[2]; };
+struct Outer { Pair pair; double last; };
+struct Params { void* __restrict__ q; at::Philox state; };
+struct Guarded {
+#ifdef A
+    int a;
+#endif
+    int b;
+};
+"""
+
+
+def _program(kernel: str = "") -> Program:
+    code = f'#include "types.h"\n{kernel}'
+    return Program({"k.cu": code.encode(), "types.h": HEADER.encode()}, "k.cu")
+
+
+def test_a_class_lies_in_memory_as_a_compiler_puts_it() -> None:
+    # What g++ 12 says of the same text (with float4 as 16 bytes aligned to 16), by sizeof and offsetof.
+    found = layout(_program(), "Pack<double>", {})
+    assert (found.size, found.align) == (48, 16)
+    assert [(f.name, f.offset, f.count) for f in found.fields] == [
+        ("rows", 0, 1), ("kind", 4, 1), ("scale", 8, 1), ("wide", 16, 1), ("values", 32, 3),
+    ]  # fmt: skip
+    assert layout(_program(), "Pack<T, 5>", {"T": "float"}).size == 48
+    assert layout(_program(), "Held", {}).pointers == ("data", "pairs")
+    assert layout(_program(), "Held", {}).size == 32
+    assert layout(_program(), "Params", {}).pointers == ("q",)
+    assert [(f.name, f.offset) for f in layout(_program(), "Outer", {}).fields] == [
+        ("pair.a", 0),
+        ("pair.b", 4),
+        ("last", 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("Guarded", "preprocessor"), ("Nowhere", "defined in no file"), ("Pack<U>", "'U'")]
+)
+def test_what_the_text_does_not_show_has_a_reason(kind: str, why: str) -> None:
+    with pytest.raises(Unclear, match=why):
+        layout(_program(), kind, {})
+
+
+LAUNCH = "void run(float* y, {kind} p, int n) {{ k<<<n / 32, 32>>>(y, p, n); }}"
+BODY = "__global__ void k(float* y, {kind} p, int n) {{ int i = blockIdx.x * 32 + threadIdx.x; if (i < n) y[i] = {value}; }}\n"
+
+
+def test_a_struct_of_fractions_gets_a_value_and_one_of_sizes_is_asked_for() -> None:
+    made = draft(_program((BODY + LAUNCH).format(kind="Pair", value="p.a * p.b")), "k")
+    assert not made.missing
+    assert 'args.p = { type = "struct:8", value = "hex:0000403f0000403f" }  # assumed: the value' in made.text
+    (gap,) = draft(_program((BODY + LAUNCH).format(kind="Base", value="p.rows")), "k").missing
+    assert gap == "the value of 'p' (rows at 0): write hex: and its bytes"
+    assert gap.key == "args.p"
+
+
+def test_a_struct_with_pointers_is_the_one_reason_given() -> None:
+    (gap,) = draft(_program(BODY.format(kind="Held", value="p.data[i]")), "k").missing
+    assert (
+        gap
+        == "'p' is a 'Held' that holds pointers ('data', 'pairs'): a spec gives buffers to parameters, not to fields"
+    )
+    assert gap.key == ""
+
+
+def test_bytes_that_a_kernel_reads_as_something_else_make_finite_fractions() -> None:
+    code = """
+__global__ void k(const void* x, float* y, int n) { int i = blockIdx.x * 32 + threadIdx.x; if (i < n) y[i] = ((const char*)x)[i]; }
+void run(const void* x, float* y, int n) { k<<<n / 32, 32>>>(x, y, n); }
+"""
+    made = draft(Program({"k.cu": code.encode()}, "k.cu"), "k")
+    x = made.spec.argument("x")
+    assert (x.type, x.fill.kind, x.fill.high) == ("uint8", "integers", "60")

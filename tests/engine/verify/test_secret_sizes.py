@@ -1,0 +1,77 @@
+"""Secret sizes: near the named ones, never one of them, other ones in each run, and never much larger."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from engine.selftest.cases import original_text
+from engine.spec.data import bytes_needed
+from engine.spec.find import find_spec
+from engine.spec.kernel_spec import KernelSpec
+from engine.verify.secret_sizes import MOST_BLOCKS_Y, secret_cases, wide_sizes
+
+
+def _spec(folder: Path, name: str) -> KernelSpec:
+    (folder / ".git").mkdir(exist_ok=True)
+    (folder / f"{name}.cu").write_bytes(original_text(name))
+    return find_spec(folder, folder / f"{name}.cu")[0]
+
+
+@pytest.mark.parametrize("name", ["scale", "softmax", "matmul", "histogram"])
+def test_sizes_are_new_bounded_and_differ_from_run_to_run(tmp_path: Path, name: str) -> None:
+    spec = _spec(tmp_path, name)
+    largest = max(bytes_needed(spec, case) for case in spec.check)
+    named = [case.sizes for case in (*spec.check, *spec.time)]
+    seen = set()
+    for seed in range(30):
+        cases = secret_cases(spec, random.Random(seed))
+        assert len(cases) == 6
+        assert not any(case.sizes in named for case in cases)
+        assert all(bytes_needed(spec, case) <= max(4 * largest, 64 << 10) for case in cases)
+        seen.add(tuple(case.name for case in cases))
+    assert len(seen) == 30
+
+
+def test_neighbours_odd_values_and_edges_of_blocks_are_among_them(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, "scale")
+    values = {case.sizes["n"] for seed in range(200) for case in secret_cases(spec, random.Random(seed))}
+    assert {902, 904, 4099, 4101} <= values
+    for block in (32, 64, 128, 256):
+        assert {v % block for v in values} >= {0, 1, block - 1}
+    assert {v % 2 for v in values} == {0, 1}
+
+
+def test_aligned_sizes_keep_what_the_named_ones_have_in_common(tmp_path: Path) -> None:
+    text = original_text("scale").replace(
+        b"{ n = 1 }, { n = 903 }, { n = 4100 }", b"{ n = 12 }, { n = 904 }, { n = 4100 }"
+    )
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_bytes(text)
+    spec = find_spec(tmp_path, tmp_path / "k.cu")[0]
+    values = [c.sizes["n"] for seed in range(50) for c in secret_cases(spec, random.Random(seed), aligned=True)]
+    assert all(value % 4 == 0 for value in values)
+    assert any(c.sizes["n"] % 4 for seed in range(50) for c in secret_cases(spec, random.Random(seed)))
+
+
+def test_with_room_sizes_between_the_checked_and_the_timed_ones_are_drawn(tmp_path: Path) -> None:
+    """A kernel that is wrong for sizes between the largest check and the timed size alone passed."""
+    spec = _spec(tmp_path, "scale")
+    cases = [c for seed in range(50) for c in secret_cases(spec, random.Random(seed), large_bytes=256 << 20)]
+    assert sum(10_000 < case.sizes["n"] < 33_554_432 for case in cases) > 50
+    assert all(bytes_needed(spec, case) <= 256 << 20 for case in cases)
+
+
+def test_wide_sizes_have_more_rows_than_a_grid_has_blocks_in_y(tmp_path: Path) -> None:
+    wide = wide_sizes(_spec(tmp_path, "rowsum"), random.Random(1))
+    assert [next(n for n, v in sizes.items() if v > MOST_BLOCKS_Y) for sizes in wide] == ["cols", "rows"]
+
+
+def test_without_a_size_in_any_buffer_there_are_none(tmp_path: Path) -> None:
+    text = original_text("scale").replace(b'size = "n"', b'size = "5000"')
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_bytes(text)
+    spec = find_spec(tmp_path, tmp_path / "k.cu")[0]
+    assert secret_cases(spec, random.Random(1)) == ()

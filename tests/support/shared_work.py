@@ -1,0 +1,77 @@
+"""Work that many tests ask for anew, done once in a session of tests and shared between its processes.
+
+An evaluator looks for races in its original, and the gate builds it whole with nvcc: seconds of a core, and
+most tests open one of a few originals. The first that does takes the whole way; those after it get its answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.compile.cache import DiskCache
+
+
+def session_folder(factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of pytest, the same for each of its workers."""
+    base = factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep in `folder` what nvcc makes of a file, and where ThreadSanitizer found nothing."""
+    from engine.compile.nvcc import find_nvcc
+    from engine.compile.whole import Options, WholeFile
+    from engine.cpu import CpuBinary, CpuJob, CpuMachine, Finding
+    from engine.run import whole_check
+
+    kept = DiskCache(folder)
+    races, build_whole = CpuMachine.races, whole_check.build_whole
+
+    def raced(
+        machine: CpuMachine, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20
+    ) -> tuple[Finding, ...]:
+        keys = [_job_key(machine, binary, job) for job in jobs]
+        if all(kept.get(key) is not None for key in keys):
+            return ()
+        found = races(machine, binary, jobs, deadline_s=deadline_s)
+        if not found:
+            for key in keys:
+                kept.put(key, {}, b"")
+        return found
+
+    def built_whole(
+        files: Mapping[str, bytes], unit: str, options: Options, sandbox: Any, instances: Sequence[str] = ()
+    ) -> WholeFile:
+        parts = (find_nvcc(), sorted(files.items()), unit, options, instances)
+        key = f"whole {hashlib.sha256(repr(parts).encode()).hexdigest()}"
+        found = kept.get(key)
+        if found is not None:
+            size = found[0]["cubin_bytes"]
+            return WholeFile(found[0]["host"], found[1][:size], found[1][size:])
+        whole = build_whole(files, unit, options, sandbox, instances)
+        kept.put(key, {"host": whole.host, "cubin_bytes": len(whole.cubin)}, whole.cubin + whole.object)
+        return whole
+
+    patch.setattr(whole_check, "build_whole", built_whole)
+    patch.setattr(CpuMachine, "races", raced)
+
+
+def _job_key(machine: Any, binary: Any, job: Any) -> str:
+    """A job but for the values in its buffers, which are drawn anew each time."""
+    sizes = sorted((name, array.size, str(array.dtype)) for name, array in job.buffers.items())
+    parts = (
+        machine.toolchain,
+        machine.jobs,
+        binary.object.read_bytes(),
+        job.launches,
+        sizes,
+        sorted(job.scalars.items()),
+        job.order,
+    )
+    return f"races {hashlib.sha256(repr(parts).encode()).hexdigest()}"
