@@ -34,9 +34,10 @@ sys.path.insert(0, str(ROOT))
 
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program  # noqa: E402
 from engine.rewrite.proposal import Proposal  # noqa: E402
-from engine.search import experience, tree  # noqa: E402
+from engine.search import experience, puct  # noqa: E402
+from engine.search.policies import Strategy  # noqa: E402
 from engine.search.progress import Budget, in_flight  # noqa: E402
-from engine.search.tree import Node, Strategy, Tree  # noqa: E402
+from engine.search.tree import Node, Tree  # noqa: E402
 
 KINDS = ("few", "mixed", "chain", "synergy", "deceptive", "saturated", "idle", "closing", "sizes")
 STRATEGIES: tuple[Strategy, ...] = ("mcts", "greedy", "random")
@@ -256,7 +257,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--in-flight", type=int, metavar="N", help="candidates in flight (default: as in the product)")
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
-    modules = (tree, experience)
+    modules = (puct, experience)
     constants = {
         name: value for module in modules for name, value in vars(module).items() if name.isupper() and isinstance(value, float)
     }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import landscapes
-from engine.search import tree
+from engine.search import puct
 from engine.search.experience import FAILED_GAIN, PRIOR_GAIN, Experience
 from tests.engine.search.fakes import edit, program
 
@@ -85,14 +85,14 @@ def test_experience_starts_from_the_prior_and_goes_by_what_was_seen() -> None:
 def test_the_command_prints_a_table_and_changes_constants_for_itself_alone(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    kept = tree.BEST_SHARE
+    kept = puct.BEST_SHARE
     to = tmp_path / "r.json"
     command = ["--seeds", "2", "--candidates", "5", "--with", "BEST_SHARE=0.5", "--with", "RULE_WEIGHT=3"]
     assert landscapes.main([*command, "--record", str(to)]) == 0
     assert "| deceptive |" in capsys.readouterr().out
     record = json.loads(to.read_text())
     assert (record["constants"]["BEST_SHARE"], record["constants"]["RULE_WEIGHT"]) == (0.5, 3.0)
-    assert kept == tree.BEST_SHARE
+    assert kept == puct.BEST_SHARE
 
 
 @pytest.mark.parametrize("text", ["BEST_SHARE", "BEST_SHARE=much", "NO_SUCH=1"])
@@ -123,5 +123,5 @@ def test_a_long_search_leaves_what_it_has_refined_for_long(monkeypatch: pytest.M
     """On a GPU one search of a thousand candidates built on two channels a thread to its end, where four bring more with what follows."""
     where = landscapes.landscape("deceptive", seed)
     found = landscapes.search(where, "mcts", seed, 900, 18)
-    monkeypatch.setattr(tree, "REFINED", 1e9)
+    monkeypatch.setattr(puct, "REFINED", 1e9)
     assert found > landscapes.search(where, "mcts", seed, 900, 18) + 0.5

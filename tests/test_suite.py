@@ -28,7 +28,7 @@ from engine.predict.targets import figures_for
 from engine.run.machine import make_machine
 from engine.run.optimization import Coverage
 from engine.search.journal import Entry, Journal
-from engine.search.tree import Strategy
+from engine.search.policies import Strategy
 from engine.spec.data import buffer_elements
 from engine.spec.find import find_spec
 from tests.engine.search import fakes

@@ -67,9 +67,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
     parser.add_argument(
         "--search",
-        choices=("mcts", "greedy", "random"),
+        choices=("mcts", "greedy", "beam", "best-of", "random", "refine"),
         default="mcts",
-        help="how the next edit is chosen: by a tree search, always from the best so far, or by chance (default: mcts)",
+        help="how the next edit is chosen: by a tree search, from the best so far, from the four best at each number of edits, "
+        "of the original alone, by chance, or from the newest that passed (default: mcts)",
     )
     add_profile(parser)
     parser.add_argument("--no-proxies", action="store_true", help="reward time alone, not what counters say beside it")

@@ -33,13 +33,14 @@ from engine.run.suggestion_gate import Gate
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.policies import Strategy
 from engine.search.predicted_profile import PredictedWatch
 from engine.search.profiling import PATIENCE_S, Evidence, Insight
 from engine.search.progress import CONFIRMING, EXPLAINING, INTERRUPTED, SPARE, Budget, Progress, in_flight
+from engine.search.puct import constants as search_constants
 from engine.search.reward import CONSTANTS, Reward
 from engine.search.shorten import steps_that_count
-from engine.search.tree import Node, Strategy, Tree
-from engine.search.tree import constants as search_constants
+from engine.search.tree import Node, Tree
 from engine.settings.config import Guardrails
 from engine.settings.folders import results_folder
 from engine.spec.find import find_spec

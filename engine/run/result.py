@@ -62,7 +62,7 @@ class OptimizationResult:
     counts: Mapping[str, int]  # candidates, verified, and one entry per outcome
     budget: Mapping[str, Any]
     seed: int
-    search: str  # "mcts", "greedy" or "random"
+    search: str  # by its name, as in `--search`
     stopped: str
     elapsed_s: float
     stages: Mapping[

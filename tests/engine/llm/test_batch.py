@@ -160,7 +160,7 @@ def test_an_answer_at_hand_is_asked_for_though_the_node_is_no_better(tmp_path):
         tree = Tree(program, Factors(("0.5",)), 0)
         evaluator = FakeEvaluator()
         tree.root.evaluation = evaluator.open(program)[1]
-        proposal = tree._proposals(tree.root)[0]
+        proposal = tree.proposals(tree.root)[0]
         slower = edit_program(program, proposal.edits)
         node = tree.add(1, tree.root, proposal, slower, evaluator.evaluate(evaluator.build(slower), None)[0])
         wanted = f"propose/{node_key(program, slower)}/0"

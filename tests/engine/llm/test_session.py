@@ -309,7 +309,7 @@ def test_the_judge_scores_the_rules_best_beside_the_models(tmp_path):
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     tree = Tree(program, Factors(tuple(f"1.{i:02}" for i in range(30)), {"1.29": 0.9}), 0)
     tree.root.evaluation = FakeEvaluator().open(program)[1]
-    best = tree._proposals(tree.root)[-1]
+    best = tree.proposals(tree.root)[-1]
 
     class Marks:
         def scored(self, context, proposals, round):

@@ -127,7 +127,7 @@ def test_late_proposals_of_who_does_not_pay_wait_for_their_turn():
 
 def test_a_proposal_that_comes_back_takes_its_own_place():
     tree = late_tree()
-    first = tree._proposals(tree.root)[0]
+    first = tree.proposals(tree.root)[0]
     again = Proposal(first.proposer, first.rule, first.summary, first.edits, {"judge_percent": 90}, 0.99)
     tree.offer(tree.root, [again])
     assert len(tree.root.untried) == 8

@@ -10,8 +10,10 @@ from benchmarks import landscapes
 from engine.cuda.edit import edit_program
 from engine.model import Evaluation, Failure, Measurement, Outcome
 from engine.rewrite.proposal import Proposal
+from engine.search.policies import Greedy
+from engine.search.puct import WIDENING, WIDTH, Line, Puct, value
 from engine.search.reward import Proxies, Reward, failed
-from engine.search.tree import WIDENING, WIDTH, Line, NotYet, Tree
+from engine.search.tree import NotYet, Tree
 
 from .fakes import Factors, edit, program
 
@@ -98,7 +100,7 @@ def test_selections_in_flight_spread():
     assert all(n.pending == 0 for n in tree.walk())
 
 
-@pytest.mark.parametrize("strategy", ["mcts", "greedy", "random"])
+@pytest.mark.parametrize("strategy", ["mcts", "greedy", "beam", "random"])
 def test_a_seed_repeats_every_decision(strategy):
     def tried(seed):
         return grow(Tree(program(), Factors(("1.5", "0.7", "2.0", "0.9")), seed, strategy), speeds, 30)
@@ -175,7 +177,7 @@ def test_one_failure_below_a_rewrite_does_not_hide_a_refinement():
     a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(32.0))
     b = tree.add(2, tree.root, edit(program(), "b"), program("b"), evaluated(32.0 * 1.02))
     tree.add(3, b, edit(program("b"), "c"), program("bc"), wrong)
-    assert b.value() > a.value()
+    assert value(b) > value(a)
 
 
 def test_a_duplicate_gives_its_parent_no_better_best():
@@ -201,20 +203,29 @@ def way(node):
     return (node, *way(best)) if best is not None and best.best > node.gained else (node,)
 
 
-class Walking(Tree):
+class WalkingPuct(Puct):
     """Keeps nothing of what is below a node: walks through it each time."""
 
-    def _below(self, node):
-        return [child for child in node.children if is_open(child)]
-
-    def _line(self, node):
+    def line(self, node):
         line = Line(way(node))
-        self._proposals(line.way[-1])
+        self._tree.proposals(line.way[-1])
         return line
 
-    def _best_to_build_on(self):
-        nodes = [n for n in self.nodes.values() if n is self.root or is_open(n) or n.untried == []]
-        return next((n for n in sorted(nodes, key=lambda n: -n.gained) if self._proposals(n)), None)
+
+class WalkingGreedy(Greedy):
+    """Looks at every program each time."""
+
+    def choose(self, start):
+        tree = self._tree
+        nodes = [n for n in tree.nodes.values() if n is tree.root or is_open(n) or n.untried == []]
+        node = next((n for n in sorted(nodes, key=lambda n: -n.gained) if tree.proposals(n)), None)
+        return node and (node, tree.proposals(node)[tree.mixture.pick(tree.proposals(node))])
+
+
+class Walking(Tree):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.policy = {Puct: WalkingPuct, Greedy: WalkingGreedy}[type(self.policy)](self)
 
 
 @pytest.mark.parametrize("kind", landscapes.KINDS)
@@ -372,8 +383,8 @@ def test_a_text_that_is_known_is_passed_over_where_it_would_have_been_chosen():
 def test_a_late_edit_changes_what_the_way_to_the_best_offers():
     tree = Tree(program(), Factors(("1.5", "1.2")), 0)
     grow(tree, speeds, 3)
-    best = tree._line(tree.root).way[-1]
+    best = tree.policy.line(tree.root).way[-1]
     assert best is not tree.root
-    assert ("rules", "late") not in tree._line(tree.root).kept
+    assert ("rules", "late") not in tree.policy.line(tree.root).kept
     tree.offer(best, [edit(best.program, "// speed 3 #9", rule="late")])
-    assert ("rules", "late") in tree._line(tree.root).kept
+    assert ("rules", "late") in tree.policy.line(tree.root).kept
