@@ -270,6 +270,7 @@ def _tree(
     tree = Tree(
         program, propose, options.seed, options.search, weigh, Reward(proxies=options.proxies), foresight.coming
     )
+    tree.mixture.counted = options.budget.candidates is not None
     if part is not None:
         part.join(tree)
     return tree

@@ -80,6 +80,8 @@ class Search:
         self._fresh: deque[Booked] = deque()  # in the tree, and who counts was not told yet
         self._coming: list[Future[Any]] = []  # what the tree waits for before it can say what to try next
         self._awaited_with = 0  # nodes, when it said so
+        self._ordered = False  # candidates are booked in the order of their selection
+        self._selected: bool | None = None  # whether nothing more was there at the selection after the last booking
         self._earlier_s = 0.0
         self._begin = time.monotonic()
         self._next_id = 1
@@ -155,6 +157,8 @@ class Search:
         that. `then` is called once, on this thread, when the smaller budget `nearly` is spent.
         """
         self._devices = self._given or OneDevice(self.evaluator)
+        # Where candidates are counted the clock must not decide which: each is selected with the same results whatever takes how long.
+        self._ordered, self._selected = budget.candidates is not None and self._devices.count == 1, None
         self._scribe.open()
         try:
             with attentive():
@@ -191,7 +195,7 @@ class Search:
                     self.progress.stopped = NOTHING_LEFT if exhausted else budget.ended_by
                     return
                 done = self._await(budget)
-                while any(running.answer in done for running in self._running):
+                while self._may_book and any(running.answer in done for running in self._running):
                     self._complete()
                 self._occupy(budget)
                 if self._spent(budget):
@@ -207,7 +211,7 @@ class Search:
 
     def _await(self, budget: Budget) -> set[Future[Any]]:
         """Wait for something to go on with."""
-        running: list[Future[Any]] = [running.answer for running in self._running]
+        running: list[Future[Any]] = [running.answer for running in self._running if self._may_book]
         wanted = [future for within in self._within for future in within.wanted]
         building_now = [future for future in self._pending if not future.done()]
         some = [*running, *building_now, *self._built_now(), *wanted, *self._coming, *self._scribe.last]
@@ -239,11 +243,25 @@ class Search:
 
     def _built_now(self) -> list[Future[Built]]:
         """Builds to go on with now: with several devices the twin of what is evaluated waits for that, and holds up no other."""
+        if self._ordered:
+            first = next(iter(self._pending), None)
+            ready = first is not None and first.done() and not self._running
+            return [first] if first is not None and ready and (self._may_book or self._is_new(first)) else []
         done = [future for future in self._pending if future.done()]
         if not self._running or self._devices.count == 1:
             return done
         running = [each.built.identity for each in self._running]
         return [f for f in done if f.exception() is not None or f.result().identity not in running]
+
+    @property
+    def _may_book(self) -> bool:
+        """Whether the next selection is one that the next result comes in time for."""
+        return not self._ordered or self._selected is not None
+
+    def _is_new(self, building: Future[Built]) -> bool:
+        """Whether what was built is for the device, and books nothing before the next selection."""
+        template = self._inner is not None and self._pending[building][1].proposer == TUNER
+        return not template and building.exception() is None and building.result().identity not in self._codes
 
     def _is_running(self, built: Built) -> bool:
         return any(running.built.identity == built.identity for running in self._running)
@@ -256,10 +274,16 @@ class Search:
         with self._timed(BOOK):
             for node, proposals in self._feed.arrivals() if self._feed is not None else ():
                 self.tree.offer(node, proposals)
-                self._coming = []
+                self._coming, self._selected = [], None
             self.observe()
+        if not self._ordered or self._selected is None:
+            self._selected = self._select_more(budget)
+        return bool(self._selected)
+
+    def _select_more(self, budget: Budget) -> bool | None:
+        """As `_fill`; None where the tree cannot tell yet."""
         if self._coming and not self._coming[0].done() and self._awaited_with == len(self.tree.nodes):
-            return False  # it would say so again
+            return None  # it would say so again
         self._coming = []
         running = len(self._running) + len(self._within) + len(self._queued)
         while len(self._pending) + running < self._in_flight:
@@ -275,7 +299,7 @@ class Search:
                     chosen = self.tree.select()
             except NotYet as awaited:  # what is built already can be evaluated meanwhile
                 self._coming, self._awaited_with = [awaited.coming], len(self.tree.nodes)
-                return False
+                return None
             if chosen is None:
                 return True
             parent, proposal = chosen
@@ -459,6 +483,7 @@ class Search:
         self.progress.unwritten += self._stands_for(booked.node)
         self._scribe.book(booked)
         self._fresh.append(booked)
+        self._selected = None
 
     def _write_up(self, *, all: bool = False) -> None:
         """What is left to do for candidates that are in the tree: nothing that the next evaluation has to wait for."""

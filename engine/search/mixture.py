@@ -63,6 +63,7 @@ class Mixture:
     """Keeps account of every proposer by its name, whatever the names are. Used from the search's thread alone."""
 
     seconds_per_usd: float = SECONDS_PER_USD
+    counted: bool = False  # every candidate costs the same: their number ends the search, and the clock must not decide
     _arms: dict[str, _Arm] = field(default_factory=dict)
     _best: float = 1.0
 
@@ -92,7 +93,7 @@ class Mixture:
         arm = self._arm(node.proposal.proposer)
         arm.weight += 1.0
         arm.gain += min(_MOST_GAIN, gained)
-        arm.cost_s += seconds
+        arm.cost_s += 1.0 if self.counted else seconds
         arm.candidates += 1
         arm.passed += node.evaluation.measurement is not None and node.evaluation.outcome is not Outcome.GUARDRAIL
         arm.best += gained > 0

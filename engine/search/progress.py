@@ -19,7 +19,7 @@ _LOOK_S = 0.2  # how soon a wait notices an interrupt
 NOTHING_LEFT = "nothing is left to try"
 # Candidates in flight. With 18 of 100 in flight tree search finds up to 2 doublings less on simulated kernels than with 5
 # (benchmarks/landscapes.py --in-flight 18). Ours.
-_AHEAD_SHARE, _LEAST_AHEAD = 20, 4
+_AHEAD_SHARE, _LEAST_AHEAD, _MOST_AHEAD = 20, 4, 18
 # Candidates or points at each device at once, where time is what ends the search: one runs, and the next need not be waited for. Where
 # speeds are predicted one takes a second, and those that wait would be begun when the time is over. Ours.
 ON_DEVICE = {"measured": 3, "predicted": 1}
@@ -68,13 +68,13 @@ def on_devices(mode: str, devices: int, *, counted: bool) -> int:
 
 
 def in_flight(jobs: int, budget: Budget, devices: int = 1) -> int:
-    """How many candidates to build ahead with so many compilers: enough that no device waits, and of a budget of candidates at
-    most a twentieth, because what is in flight was chosen without what it brings. For each device beside the first come those that are
-    on it and one that is built for it."""
-    most, beside = jobs + SPARE, devices - 1
+    """How many candidates to build ahead with so many compilers: enough that no device waits, and of a budget of candidates a
+    twentieth, because what is in flight was chosen without what it brings; that does not depend on the compilers, so that every
+    machine tries the same. For each device beside the first come those that are on it and one that is built for it."""
+    beside = devices - 1
     if budget.candidates is None:
-        return most + beside * (max(ON_DEVICE.values()) + 1)
-    return min(most, max(_LEAST_AHEAD, budget.candidates // _AHEAD_SHARE)) + 2 * beside
+        return jobs + SPARE + beside * (max(ON_DEVICE.values()) + 1)
+    return min(_MOST_AHEAD, max(_LEAST_AHEAD, budget.candidates // _AHEAD_SHARE)) + 2 * beside
 
 
 @dataclass

@@ -138,7 +138,7 @@ def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path)
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=3)
     search.start(*evaluator.open(original))
-    search.run(Budget(candidates=100))
+    search.run(Budget(seconds=60))
     assert asked[0] < 3
     assert search.progress.best_ratio == pytest.approx(1.5 * 1.2 * 1.1)
     assert search.progress.stopped == "nothing is left to try"

@@ -132,3 +132,13 @@ def test_a_proposal_that_comes_back_takes_its_own_place():
     tree.offer(tree.root, [again])
     assert len(tree.root.untried) == 8
     assert tree.root.untried[-1] is again
+
+
+def test_where_candidates_are_counted_the_clock_does_not_decide_whose_turn_it_is():
+    picks = []
+    for seconds in (0.01, 100.0):
+        mixture = Mixture(counted=True)
+        mixture.booked(Booked("llm", 1.5, seconds=seconds))
+        mixture.booked(Booked("rules", 1.4, seconds=1.0))
+        picks.append(mixture.pick([proposal("llm"), proposal("rules")]))
+    assert picks == [0, 0]
