@@ -12,6 +12,7 @@ from typing import Protocol
 from engine.campaign.combined_patch import combine
 from engine.campaign.kernel_search import KernelEnd, KernelTask, search_kernel
 from engine.campaign.queue import Queue, Queued, open_queue
+from engine.campaign.search_cost import expected_s
 from engine.campaign.survey import READY, Survey
 from engine.process.interrupt import NEVER, Interrupt
 from engine.run.machine import Machine
@@ -83,12 +84,16 @@ def run_campaign(
         if least is None:
             recorded = any(kernel.share is not None for kernel in queue.all())
             least = LEAST_RECORDED if recorded else LEAST_ALONE
+        # Where every kernel is searched the longest come first, so that none of them runs alone at the end (Graham 1969).
+        takes_s = expected_s(request.root, queue.all(), request.device) if request.each is not None else {}
         running = _Running(queue)
         spent_s = sum(kernel.spent_s for kernel in queue.all())
         deadline = time.monotonic() + queue.budget_s() - spent_s / max(1, executor.slots)
         try:
             while True:
-                while len(running.began) < executor.slots and (turn := _next(queue, least, running)) is not None:
+                while (
+                    len(running.began) < executor.slots and (turn := _next(queue, least, running, takes_s)) is not None
+                ):
                     seconds = _seconds(queue, turn, deadline, executor.slots, running)
                     if request.interrupt.asked or (request.each is None and seconds < _LEAST_S):
                         break
@@ -117,14 +122,15 @@ def _task(request: CampaignRequest, turn: Queued, budget: Budget, campaign: str)
     )  # fmt: skip
 
 
-def _next(queue: Queue, least: float, running: _Running) -> Queued | None:
-    """The next kernel, those whose turn a kill ended first; those that promise less than `least` are skipped."""
+def _next(queue: Queue, least: float, running: _Running, takes_s: Mapping[int, float]) -> Queued | None:
+    """The next kernel, those whose turn a kill ended first, then those that take longest where that is known; those that promise
+    less than `least` are skipped."""
     there = queue.all()
     for kernel in there:
         if kernel.state == "waiting" and kernel.weight is not None and kernel.weight < least:
             queue.end(kernel.rank, "skipped", f"the roofline would save {kernel.weight:.1%}, less than {least:.1%}")
     left = [k for k in queue.all() if k.state in ("running", "waiting") and k.rank not in running.began]
-    return min(left, key=lambda k: (k.state != "running", -_weight(k), k.rank), default=None)
+    return min(left, key=lambda k: (k.state != "running", -takes_s.get(k.rank, 0.0), -_weight(k), k.rank), default=None)
 
 
 def _weight(kernel: Queued) -> float:
