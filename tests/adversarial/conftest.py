@@ -25,18 +25,19 @@ def cpu() -> Iterator[Machine]:
         pytest.skip("no C++ compiler here")
     prepare_runtime()
     machine = make_machine(device="cpu", jobs=1)  # tests run beside each other on the other cores
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Predictor, "code", _when_it_is_asked_for(Predictor.code))
-        yield machine
+    yield machine
     machine.close()
 
 
-def _when_it_is_asked_for(code: Any) -> Any:
-    """Builds in the pool disassemble ahead what a search would need soon. What is refused never needs it: 0.4 s of a core each."""
+@pytest.fixture(autouse=True)
+def _disassembled_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds in the pool disassemble ahead what a search would need soon. What is refused never needs it: 0.4 s of a core each.
 
-    here = threading.current_thread()
+    For one test at a time: a fixture of the package's scope outlived it in a worker that took tests of others.
+    """
+    code, here = Predictor.code, threading.current_thread()
 
     def later(self: Predictor, binary: Binary) -> Any:
         return code(self, binary) if threading.current_thread() is here else {}
 
-    return later
+    monkeypatch.setattr(Predictor, "code", later)

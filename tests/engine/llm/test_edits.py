@@ -295,7 +295,7 @@ def test_reading_and_placing_an_answer_is_cheap(place):
         (suggestion,) = read_answer(text)
         make_proposal(suggestion, place)
         times.append(time.process_time() - begin)
-    assert sorted(times)[10] < 0.015
+    assert sorted(times)[10] < 0.06  # processor time; four times what a busy machine takes
 
 
 def test_a_word_to_the_reader_is_left_out(place):
