@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
+    from action.matrix import SearchJob
     from action.runner import Context
     from bot.bundle import Bundle
     from engine.settings.config import Config
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _gate(context: Context) -> int:
     from action.api import RestReader
     from action.gate import decide
+    from action.matrix import matrix, search_jobs
     from engine.errors import OptimlError
 
     reader = RestReader(context.api_url, context.repository, context.token)
@@ -55,9 +57,13 @@ def _gate(context: Context) -> int:
         report_failure(context, error if isinstance(error, OptimlError) else unexpected)
         raise
     request = decision.request
+    jobs: tuple[SearchJob, ...] = ()
     _say(_escaped(decision.reason))
     if request:
         from action.publish_job import announce
+
+        jobs = search_jobs(request, context.runners, context.jobs) if request.searches else ()
+        request = dataclasses.replace(request, parts=",".join(job.part for job in jobs if len(jobs) > 1))
 
         request, hindered = announce(context, request, decision.config)
         if hindered:
@@ -69,6 +75,8 @@ def _gate(context: Context) -> int:
             "job": request.job if request else "",
             "reason": decision.reason,
             "request": request.to_json() if request else "",
+            "matrix": matrix(jobs),
+            "parts": request.parts if request else "",
             "pull-number": str(request.pull) if request else "",
             "base-sha": request.base if request else "",
             "head-sha": request.head if request else "",
@@ -79,6 +87,7 @@ def _gate(context: Context) -> int:
 
 
 def _optimize(context: Context) -> int:
+    from action.matrix import share_of
     from action.request import read_request
     from action.search_job import run, settings_at
     from bot.bundle import FILE, write_reason
@@ -89,6 +98,7 @@ def _optimize(context: Context) -> int:
     from engine.settings.folders import trust
 
     request = read_request(context.request)
+    share = share_of(context.part, request)
     if context.budget and not request.budget_s:
         request = dataclasses.replace(request, budget_s=parse_budget(context.budget).seconds or 0.0)
     device = cast(Literal["auto", "gpu", "cpu"], context.device)
@@ -105,7 +115,9 @@ def _optimize(context: Context) -> int:
         return 0
     try:
         with trust("fork" if request.fork else "pull"):
-            bundle = run(request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline)
+            bundle = run(
+                request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline, mine=share
+            )  # fmt: skip
     except OptimlError as error:
         if not (context.bundle / FILE).exists():
             write_reason(without_folders(str(error)), context.bundle)

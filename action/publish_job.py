@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from action.api import ApiError, RestReader, pull_of
 from action.gate import settings_at
+from action.matrix import share_of
 from bot.answer import answer
 from bot.apply import Person
-from bot.bundle import FILE, read_bundle, read_reason
+from bot.artifacts import ARTIFACT
+from bot.bundle import FILE, Bundle, read_bundle, read_reason, write_bundle
 from bot.commands import Apply, Cancel, Command, Explain, Help, Pr, Status, parse
 from bot.dry_run import DryCode, DryForge
 from bot.errors import BundleError, ForgeError
@@ -19,6 +21,7 @@ from bot.escape import without_folders
 from bot.github import GitHub
 from bot.github_code import GitHubCode
 from bot.http_client import Client
+from bot.merge import Part, merge
 from bot.publish import Published, Target, fail, let_pass, start
 from bot.publish import publish as post
 from bot.review import Settings
@@ -134,16 +137,32 @@ def _react(forge: Forge, request: Request, good: bool) -> None:
 
 def _published(context: Context, request: Request, forge: Forge, target: Target) -> tuple[Published, Settings]:
     settings = review_settings(Config(), context)
-    if context.result in ("cancelled", "skipped") and not (context.bundle / FILE).exists():
+    folders = [context.bundle / f"{ARTIFACT}-{part}" for part in request.parts.split(",") if part] or [context.bundle]
+    if context.result in ("cancelled", "skipped") and not any((folder / FILE).exists() for folder in folders):
         return fail(forge, target, settings, cancelled=True), settings
     try:
         settings = _settings(context, request)
+        if request.parts:
+            # The artifact of this run from now on, which later commands read.
+            write_bundle(_merged(context, request), context.bundle)
         bundle = read_bundle(context.bundle, head=request.head)
     except (BundleError, ConfigError) as error:
         # A run that ended by itself knows better why there is nothing to read.
         reason = read_reason(context.bundle) or without_folders(str(error))
         return fail(forge, target, settings, reason=reason), settings
     return post(bundle, forge, target, settings), settings
+
+
+def _merged(context: Context, request: Request) -> Bundle:
+    """The bundle of all jobs that shared the search. Raises BundleError."""
+    parts = []
+    for name in request.parts.split(","):
+        folder, device = context.bundle / f"{ARTIFACT}-{name}", share_of(name, request).device
+        try:
+            parts.append(Part(name, device, read_bundle(folder, head=request.head)))
+        except BundleError as error:
+            parts.append(Part(name, device, None, read_reason(folder) or without_folders(error.what)))
+    return merge(parts)
 
 
 def _settings(context: Context, request: Request) -> Settings:

@@ -24,6 +24,7 @@ _JOBS = {
 }
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _ARCH = re.compile(r"sm_\d{2,3}a?")
+_PARTS = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,40}(?:,(?!$)|$)){0,64}")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _PROPOSERS = re.compile(r"(?:rules|llm)(?:,(?:rules|llm))?")
 _MAX = 16 << 10
@@ -53,6 +54,7 @@ class Request:
     by_id: int = 0
     reason: str = ""  # help: what was wrong; else why nothing is done
     status: int = 0  # of the status comment, where the gate wrote one
+    parts: str = ""  # names of the jobs that share the search, with commas between; "": one does
     settings: str = ""  # what the base's settings say of posting, as JSON; "": to be read again
 
     @property
@@ -109,6 +111,7 @@ def _right(request: Request) -> bool:
         and (not request.arch or _ARCH.fullmatch(request.arch))
         and (not request.by or _LOGIN.fullmatch(request.by))
         and (not request.proposers or _PROPOSERS.fullmatch(request.proposers))
+        and _PARTS.fullmatch(request.parts)
         and len(request.reason) <= 500
         and request.reason.isprintable()
     )

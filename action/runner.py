@@ -38,6 +38,9 @@ class Context:
     result: str  # of the job before, in GitHub's words: success, failure, cancelled, skipped
     budget: str
     device: str
+    runners: str  # as JSON, of the search
+    jobs: str  # how many share it
+    part: str  # which of them this one is
     dry_run: bool
     output: Path | None
     summary: Path | None
@@ -116,6 +119,9 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
         result=value("OPTIML_RESULT"),
         budget=value("OPTIML_BUDGET"),
         device=device,
+        runners=value("OPTIML_RUNNERS"),
+        jobs=value("OPTIML_JOBS"),
+        part=value("OPTIML_PART"),
         dry_run=dry_run == "true",
         output=_file(value("GITHUB_OUTPUT")),
         summary=_file(value("GITHUB_STEP_SUMMARY")),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from action import kept_reviews
 from action.kept_reviews import ANSWERED, KeptReviews, key_of
+from action.matrix import Share
 from action.request import Request
 from action.trees import write_tree
 from bot.base_comparison import compare
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from engine.llm.session import LlmSettings
     from engine.run.machine import Machine
 
+_ALL = Share()
 _LEAST_S = 5.0  # below that a search finds nothing
 # Both sides are the authors' own programs: the head may change headers, helpers and state as no candidate may.
 _COMPARED = Defences(screening=False, device_state=False)
@@ -58,12 +60,12 @@ _SEARCHED = 0.8  # the share of a kernel's time that is searched in; comparing a
 
 def run(
     request: Request, clone: Path, out: Path, *, device: Literal["auto", "gpu", "cpu"], say: Callable[[str], None],
-    baseline: Path | None = None,
+    baseline: Path | None = None, mine: Share = _ALL,
 ) -> Bundle:  # fmt: skip
     """Look at everything the request is about; the bundle is in `out` when this returns, and after each kernel.
 
-    `clone` is a clone that has both commits; `baseline` a folder with what the default branch measured. Raises ConfigError,
-    GitError, DiffError, MachineError.
+    `clone` is a clone that has both commits; `baseline` a folder with what the default branch measured; `mine` is this job's share of the
+    kernels. Raises ConfigError, GitError, DiffError, MachineError.
     """
     begin = time.monotonic()
     repository = Repository(clone)
@@ -87,10 +89,12 @@ def run(
             try:
                 looker = _Looker(base, head, machine, out, request.command != "check", past, proposers, model, config)
                 candidates = [k for k in kernels if _named(request, k.path, k.kernel) and config.wants(k.path)]
-                if len(candidates) > config.budget.kernels:
+                # Jobs that share the kernels have to choose the same ones: what each predicts in its time may differ.
+                if len(candidates) > config.budget.kernels and mine.count == 1:
                     promise = _promise(looker, candidates, _RANKING * total)
                     chosen, skipped = wanted(request, config, kernels, promise)
                     bundle = dataclasses.replace(bundle, skipped=(*changes.skipped, *skipped))
+                chosen = chosen[mine.number - 1 :: mine.count]
                 looker.plan = (total, config.budget.kernel, request.budget_s, len(chosen))
                 for index, changed in enumerate(chosen):
                     left = total - (time.monotonic() - begin)

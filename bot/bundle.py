@@ -52,6 +52,15 @@ class History:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """What was found of the same kernel on another kind of device. `same`: with the same patch."""
+
+    device: str
+    measurement: Measurement | None = None  # of what is best there; None: nothing to suggest
+    same: bool = False
+
+
+@dataclass(frozen=True)
 class Looked:
     """One changed kernel, and what was found. `patch` is the suggestion's text, "" without one.
 
@@ -66,6 +75,7 @@ class Looked:
     error: str = ""  # why it was not searched, in one sentence
     history: History | None = None
     restore: str = ""  # a patch that gives a kernel that got slower the base's text again
+    elsewhere: tuple[Elsewhere, ...] = ()  # where jobs on several kinds of device shared a search
     draft: str = ""  # a patch that puts a drafted spec above a kernel without one; it passed the validation of a search
 
 
@@ -139,11 +149,12 @@ def parse_bundle(data: bytes, *, head: str) -> Bundle:
     if len(data) > _MAX_BYTES:
         raise BundleError(f"is over {_MAX_BYTES} bytes", "bundle")
     bundle = decode(Bundle, load_json(data), "bundle")
-    _check(bundle, head)
+    check_bundle(bundle, head)
     return bundle
 
 
-def _check(bundle: Bundle, head: str) -> None:
+def check_bundle(bundle: Bundle, head: str) -> None:
+    """Raises BundleError for what no run of this commit leaves."""
     if bundle.schema != SCHEMA:
         raise BundleError(
             f"has the schema '{bundle.schema[:80]}', not {SCHEMA}", "bundle", "use one version in all jobs"
@@ -173,7 +184,8 @@ def _check(bundle: Bundle, head: str) -> None:
         past = looked.history
         if past is not None and not (_SHA.fullmatch(past.commit) and 1 <= past.slower < 1e6):
             raise BundleError("has a history that cannot be", where)
-        for one in (looked.comparison.measurement if looked.comparison else None, _of(result)):
+        compared = looked.comparison.measurement if looked.comparison else None
+        for one in (compared, _of(result), *(other.measurement for other in looked.elsewhere)):
             if one is not None and not (0 < one.low <= one.ratio <= one.high):
                 raise BundleError("has an interval that does not hold its ratio", where)
 

@@ -89,7 +89,7 @@ def test_the_bundle_is_not_where_a_pull_request_could_put_links(environment: dic
     context = read_context(environment)
     assert context.bundle.is_relative_to(tmp_path / "temp")
     workflow = Path(__file__).resolve().parents[2] / ".github" / "workflows" / "optiml.yml"
-    assert workflow.read_text().count("path: ${{ runner.temp }}/optiml-bundle\n") == 2
+    assert workflow.read_text().count("path: ${{ runner.temp }}/optiml-bundle\n") == 3
 
 
 def test_the_outputs_count_what_the_review_says() -> None:
