@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from engine.cluster.connection import Cluster, ClusterWorker
+from engine.errors import MachineError
 
 _UNANSWERED = 5  # times that the scheduler does not answer before it counts as gone. Ours
 _LOOK_S = 1.0  # how often the scheduler is asked which workers are there, while answers are awaited. Ours
@@ -95,12 +96,22 @@ class WorkerLink:
         return bool(self._open)
 
 
+class Links(list[WorkerLink]):
+    """The links to the workers that are there now. `joined` is told of a worker that came, or came back, by the watching thread."""
+
+    joined: Callable[[WorkerLink], None] = staticmethod(lambda link: None)
+
+
 @contextmanager
-def links(cluster: Cluster, function: Callable[[bytes], bytes], lost: type[Exception]) -> Iterator[list[WorkerLink]]:
-    """A link to each worker of a cluster, watched while one of them waits."""
-    found = [WorkerLink(cluster, worker, function, lost) for worker in cluster.workers]
+def links(cluster: Cluster, function: Callable[[bytes], bytes], lost: type[Exception]) -> Iterator[Links]:
+    """A link to each worker of a cluster, watched while one of them waits; workers that join get one if they are of the same kind."""
+
+    def link(worker: ClusterWorker) -> WorkerLink:
+        return WorkerLink(cluster, worker, function, lost)
+
+    found = Links(map(link, cluster.workers))
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(cluster, found, ended), name="devices", daemon=True)
+    watcher = threading.Thread(target=_watch, args=(cluster, found, link, ended), name="devices", daemon=True)
     watcher.start()
     try:
         yield found
@@ -109,10 +120,12 @@ def links(cluster: Cluster, function: Callable[[bytes], bytes], lost: type[Excep
         watcher.join(_LOOK_S * 5)
 
 
-def _watch(cluster: Cluster, found: list[WorkerLink], ended: threading.Event) -> None:
-    unanswered = 0
+def _watch(
+    cluster: Cluster, found: Links, link: Callable[[ClusterWorker], WorkerLink], ended: threading.Event
+) -> None:  # fmt: skip
+    unanswered, kinds = 0, {worker.identity.model for worker in cluster.workers}
     while not ended.wait(_LOOK_S):
-        if not any(link.waits for link in found):
+        if found and not any(each.waits for each in found):
             continue
         try:
             there = cluster.client.scheduler_info(n_workers=-1).get("workers", {})
@@ -122,6 +135,21 @@ def _watch(cluster: Cluster, found: list[WorkerLink], ended: threading.Event) ->
             if unanswered < _UNANSWERED:
                 continue
             there = {}  # the scheduler is gone, and every worker with it
-        for link in found:
-            if link.address not in there:
-                link.lose()
+        for each in [each for each in found if each.address not in there]:
+            found.remove(each)
+            each.lose()
+        if not set(there) <= {each.address for each in found}:
+            _take_in(cluster, found, link, kinds)
+
+
+def _take_in(
+    cluster: Cluster, found: Links, link: Callable[[ClusterWorker], WorkerLink], kinds: set[tuple[str, ...]]
+) -> None:  # fmt: skip
+    """Link workers that joined, of the kinds that the search has."""
+    with suppress(MachineError):  # the scheduler is gone: the next look tells
+        cluster.refresh()
+    linked = {each.address for each in found}
+    for worker in cluster.workers:
+        if worker.address not in linked and worker.identity.model in kinds:
+            found.append(link(worker))
+            found.joined(found[-1])

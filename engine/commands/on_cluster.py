@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.cluster.connection import Cluster, ClusterRequest, check_alike, connect
-from engine.cluster.links import links
+from engine.cluster.links import Links, links
 from engine.errors import UsageError
-from engine.evaluate.remote import DeviceLost, Link, RemoteEvaluator
+from engine.evaluate.build import Builder
+from engine.evaluate.remote import DeviceLost, RemoteEvaluator
 from engine.run.device_service import answer
 from engine.run.machine import Machine, make_machine
+from engine.spec.kernel_spec import KernelSpec
 
 __all__ = ["machine_on_cluster"]
+
+_ALONE_S = 60.0  # for a worker to come back where none is left: as of a campaign
 
 
 @contextmanager
@@ -30,7 +34,7 @@ def machine_on_cluster(arguments: argparse.Namespace) -> Iterator[Machine]:
             yield _machine(arguments, cluster, found)
 
 
-def _machine(arguments: argparse.Namespace, cluster: Cluster, found: Sequence[Link]) -> Machine:
+def _machine(arguments: argparse.Namespace, cluster: Cluster, found: Links) -> Machine:
     gpu = cluster.workers[0].identity.gpu
     arch = gpu.arch if cluster.measures and gpu is not None else arguments.arch
     if arguments.arch is not None and arguments.arch.rstrip("a") != (arch or "").rstrip("a"):
@@ -38,5 +42,11 @@ def _machine(arguments: argparse.Namespace, cluster: Cluster, found: Sequence[Li
     machine = make_machine(device="cpu", arch=arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
     machine.mode = "measured" if cluster.measures else "predicted"
     machine.devices = len(found)
-    machine.remote = lambda spec, builder: RemoteEvaluator(spec, builder.spec_path, builder, found, machine.mode)
+
+    def remote(spec: KernelSpec, builder: Builder) -> RemoteEvaluator:
+        evaluator = RemoteEvaluator(spec, builder.spec_path, builder, found, machine.mode, alone_s=_ALONE_S)
+        found.joined = evaluator.join
+        return evaluator
+
+    machine.remote = remote
     return machine

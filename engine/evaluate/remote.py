@@ -10,7 +10,7 @@ import dataclasses
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -77,8 +77,9 @@ class RemoteEvaluator:
     """An `Evaluator`, and its `Devices`, over links to workers that have one device each."""
 
     def __init__(
-        self, spec: KernelSpec, spec_path: str | None, builder: Builder, links: Sequence[Link], mode: str
-    ) -> None:
+        self, spec: KernelSpec, spec_path: str | None, builder: Builder, links: Sequence[Link], mode: str, *, alone_s: float = 0.0
+    ) -> None:  # fmt: skip
+        """`alone_s`: how long candidates wait for a device to `join` where none is left."""
         self._spec, self._spec_path, self._builder, self._mode = spec, spec_path, builder, mode
         self._devices = [_Device(link) for link in links]
         self._session, self._secret = secrets.token_hex(8), secrets.randbits(62)
@@ -87,6 +88,10 @@ class RemoteEvaluator:
         self._opened = Reply()
         self._footprints: dict[tuple[object, ...], Sequence[Footprint]] = {}
         self._lost: list[str] = []
+        self._joined: list[str] = []  # in sentences
+        self._alone_s = alone_s
+        self._parked: list[tuple[Job, Future[Answer], int]] = []  # until a device joins
+        self._built: Built | None = None  # the original
 
     @property
     def signals(self) -> Signals:
@@ -95,6 +100,7 @@ class RemoteEvaluator:
         if self._mode == "measured":
             missing.append("no counters: the profiler does not run on the devices of --cluster")
         missing += [f"device {name} was lost during the search" for name in self._lost]
+        missing += self._joined
         return Signals(self._mode, {**self._opened.device, "devices": devices}, tuple(missing))
 
     @property
@@ -111,9 +117,10 @@ class RemoteEvaluator:
     def open(self, original: Program, ready: Callable[[], None] = nothing) -> tuple[Built, Evaluation]:
         built = self._builder.original(original)
         ready()
-        self._original = original
         # All at once: each measures the original for itself.
-        answers = [(device, device.link.call(self._opening(built, device.link))) for device in self._devices]
+        with self._lock:
+            self._original, self._built, there = original, built, list(self._devices)
+        answers = [(device, device.link.call(self._opening(built, device.link))) for device in there]
         replies = [(device, self._reply(answer, device)) for device, answer in answers]
         first = self._opened = replies[0][1]
         if first.evaluation is None:
@@ -136,6 +143,52 @@ class RemoteEvaluator:
         )  # fmt: skip
         return pack(Request("open", self._session, opening=opening), blobs)
 
+    def join(self, link: Link) -> None:
+        """Take in a device that came, or came back, once it has measured the original as the others did. From any thread."""
+        with self._lock:
+            if self._built is None:
+                self._devices.append(_Device(link))
+                return
+        opened = link.call(self._opening(self._built, link))
+        opened.add_done_callback(lambda done: self._take_in(link, done))
+
+    def _take_in(self, link: Link, done: Future[bytes]) -> None:
+        device = _Device(link)
+        try:
+            reply = self._reply(done, device)
+        except OptimlError as error:
+            self._joined.append(f"device {link.name} joined and could not be used: {error.what}")
+            return
+        except CancelledError:
+            return  # the search has ended
+        if reply.cases != self._opened.cases or reply.mode != self._opened.mode:
+            self._joined.append(
+                f"device {link.name} joined and could not be used: it validates the spec with other cases"
+            )
+            return
+        with self._lock:
+            self._joined.append(f"device {link.name} joined during the search")
+            self._devices.append(device)
+            parked, self._parked = self._parked, []
+        for job, answer, tries in parked:
+            self._send(job, answer, tries)
+
+    def _park(self, job: Job, answer: Future[Answer], tries: int) -> None:
+        """Keep a candidate until a device joins, or for as long as one is waited for."""
+        waiting = job, answer, tries
+        self._parked.append(waiting)
+
+        def give_up() -> None:
+            with self._lock:
+                if waiting not in self._parked:
+                    return
+                self._parked.remove(waiting)
+            _settle(answer, MachineError("every device was lost", "--cluster", "go on with --resume"))
+
+        timer = threading.Timer(self._alone_s, give_up)
+        timer.daemon = True
+        timer.start()
+
     @contained_build
     def build(self, program: Program) -> Built:
         return self._builder.candidate(program)
@@ -148,6 +201,10 @@ class RemoteEvaluator:
         return answer
 
     def stop(self) -> None:
+        with self._lock:
+            parked, self._parked = self._parked, []
+        for _, answer, _ in parked:
+            answer.cancel()
         for device in list(self._devices):
             device.link.drop()
 
@@ -164,6 +221,9 @@ class RemoteEvaluator:
 
     def _send(self, job: Job, answer: Future[Answer], tries: int) -> None:
         with self._lock:
+            if not self._devices and self._alone_s:
+                self._park(job, answer, tries)
+                return
             if not self._devices:
                 _settle(answer, MachineError("every device was lost", "--cluster", "go on with --resume"))
                 return

@@ -61,6 +61,8 @@ def answer(frame: bytes) -> bytes:
 
 def _answer(request: Request, blobs: list[bytes]) -> Reply:
     if request.op == "open" and request.opening is not None:
+        if (earlier := _SESSIONS.pop(request.session, None)) is not None:  # it was away, and comes back
+            earlier.close()
         while len(_SESSIONS) >= _MOST_SESSIONS:  # whoever lost its connection never closes its own
             _SESSIONS.pop(next(iter(_SESSIONS))).close()
         session = Session(request.opening, blobs)

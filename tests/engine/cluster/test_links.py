@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from engine.cluster import links as links_module
 from engine.cluster.links import WorkerLink, links
 from engine.evaluate.remote import DeviceLost
+from tests.engine.cluster import workers
 from tests.engine.cluster.workers import Client, cluster, worker
 
 
@@ -116,3 +118,28 @@ def test_a_scheduler_that_is_late_costs_no_device(monkeypatch: pytest.MonkeyPatc
         assert answered.wait(20)
         link.tasks[-1].end(b"A")
         assert awaited.result(20) == b"A"
+
+
+def test_a_worker_that_joins_or_comes_back_gets_a_link(monkeypatch: pytest.MonkeyPatch, link: Any) -> None:
+    """The search went on without it to its end."""
+    monkeypatch.setattr(links_module, "_LOOK_S", 0.01)
+    came, seen = threading.Event(), []
+    other = dataclasses.replace(workers.H200, name="NVIDIA H100", uuid="GPU-c")
+
+    def joined(new: WorkerLink) -> None:
+        seen.append(new)
+        came.set()
+
+    with links(link.connected, bytes.upper, DeviceLost) as found:
+        found.joined = joined
+        client: Client = link.connected.client
+        gone = found[0].call(b"a")
+        found[1].call(b"b")
+        client.workers = [each for each in client.workers if each.name == "1"]
+        with pytest.raises(DeviceLost):
+            gone.result(20)
+        back = dataclasses.replace(worker("0", dataclasses.replace(workers.H200, uuid="GPU-b")), address="tcp://0b")
+        client.workers = [*client.workers, back, worker("2", other)]
+        assert came.wait(20)
+        assert [each.address for each in seen] == ["tcp://0b"]  # and none of another kind
+        assert [each.address for each in found] == ["tcp://1", "tcp://0b"]

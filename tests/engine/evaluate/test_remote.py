@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +26,7 @@ from engine.evaluate.device_frames import (
     read_reply,
     read_request,
 )
+from engine.evaluate.devices import Job
 from engine.evaluate.remote import DeviceLost, RemoteEvaluator
 from engine.model import Evaluation, Failure, Outcome, Program
 from engine.process.decode import NotThis
@@ -87,12 +89,12 @@ class Device:
         return pack(Reply(*found))
 
 
-def remote(*devices: Device) -> RemoteEvaluator:
+def remote(*devices: Device, alone_s: float = 0.0) -> RemoteEvaluator:
     original: Callable[[Program], Built] = FAKE.build
     builder = SimpleNamespace(
         original=original, candidate=FAKE.build, limits=Guardrails(), defences=ALL, spec_path=None, close=lambda: None
     )
-    return RemoteEvaluator(SPEC, None, builder, devices, "measured")  # type: ignore[arg-type]
+    return RemoteEvaluator(SPEC, None, builder, devices, "measured", alone_s=alone_s)  # type: ignore[arg-type]
 
 
 def candidate(line: str = "// speed 1.5") -> Built:
@@ -167,6 +169,69 @@ def test_a_lost_device_costs_no_candidate_and_two_end_the_candidate() -> None:
     assert found.outcome is Outcome.CRASHED
     with pytest.raises(MachineError, match="every device was lost"):
         evaluator.evaluate(candidate(), None)
+
+
+def test_a_device_that_comes_back_takes_part_again() -> None:
+    first, again = Device("0"), Device("0")
+    evaluator = remote(first, Device("1"))
+    evaluator.open(program())
+    first.lost = True
+    evaluator.evaluate(candidate(), None)
+    assert evaluator.count == 1
+    evaluator.join(again)
+    until(lambda: evaluator.count == 2)
+    assert again.requests[0].opening is not None  # it measured the original for itself
+    for _ in range(2):
+        evaluator.submit(Job(candidate("// speed 1.1")))
+    until(lambda: any(request.op == "evaluate" for request in again.requests))
+    assert {"device 0 was lost during the search", "device 0 joined during the search"} <= set(
+        evaluator.signals.missing
+    )
+
+
+def test_candidates_wait_for_a_device_where_none_is_left() -> None:
+    first = Device("0")
+    evaluator = remote(first, alone_s=60.0)
+    evaluator.open(program())
+    first.lost = True
+    answer = evaluator.submit(Job(candidate()))
+    until(lambda: evaluator.signals.missing != ())
+    assert not answer.done()
+    evaluator.join(Device("0"))
+    found, _ = answer.result(30)
+    assert found.outcome is Outcome.ACCEPTED
+
+
+def test_they_do_not_wait_for_ever_and_not_beyond_the_search() -> None:
+    first = Device("0")
+    evaluator = remote(first, alone_s=0.05)
+    evaluator.open(program())
+    first.lost = True
+    with pytest.raises(MachineError, match="every device was lost"):
+        evaluator.submit(Job(candidate())).result(30)
+    evaluator._alone_s = 60.0
+    answer = evaluator.submit(Job(candidate()))
+    evaluator.stop()
+    assert answer.cancelled()
+
+
+@pytest.mark.parametrize("wrong", ["cases", "lost"])
+def test_a_device_that_joins_with_other_cases_or_goes_again_is_left_out(wrong: str) -> None:
+    evaluator, other = remote(Device("0")), Device("1", cases="b" if wrong == "cases" else "a")
+    evaluator.open(program())
+    other.lost = wrong == "lost"
+    evaluator.join(other)
+    until(lambda: evaluator.signals.missing != ())
+    assert evaluator.count == 1
+    assert "device 1 joined and could not be used" in evaluator.signals.missing[-1]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to be so."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def test_a_device_that_cannot_build_or_answer_is_told_apart() -> None:
