@@ -67,6 +67,10 @@ class Reader(Protocol):
         """Paths of the files that differ between two commits, at most 300."""
         ...
 
+    def default_branch(self) -> tuple[str, str]:
+        """The default branch and its commit."""
+        ...
+
 
 class RestReader:
     """Reader over GitHub's REST API. Retries what may pass, up to a minute in all. Methods raise ApiError."""
@@ -121,6 +125,13 @@ class RestReader:
     def compared(self, base: str, head: str) -> list[str]:
         found = self._get(f"/compare/{base}...{head}?per_page=1")
         return [str(file["filename"]) for file in found.get("files") or ()]
+
+    def default_branch(self) -> tuple[str, str]:
+        try:
+            name = str(self._get("")["default_branch"])
+            return name, str(self._get(f"/git/ref/{quote(f'heads/{name}')}")["object"]["sha"])
+        except (KeyError, TypeError):
+            raise ApiError("GitHub's description of the repository is not understood", "default_branch") from None
 
     def _get(self, path: str, *, repository: str = "", **otherwise: Any) -> Any:
         headers = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from action.api import ROLES, ApiError, Pull, Reader, pull_of
 from action.request import Request
+from bot.commands import All, Apply, Check, Command, Explain, Help, Optimize, Pr, parse
 from engine.errors import UsageError
 from engine.settings.config import NAMES, Config, parse_config
 
@@ -35,10 +36,16 @@ def decide(event_name: str, event: Mapping[str, Any], reader: Reader) -> Decisio
         return Decision("this is a draft") if pull.draft else _on(pull, reader)
     if event_name == "workflow_dispatch":
         given = event.get("inputs")
-        number = str(given.get("pull-number", "")) if isinstance(given, dict) else ""
+        given = given if isinstance(given, dict) else {}
+        if "max-prs" in given:
+            line = " ".join(f"--{name} {given[name]}" for name in ("budget", "max-prs") if given.get(name))
+            return _every(reader, parse(f"/optiml all {line}"))
+        number = str(given.get("pull-number", ""))
         if not re.fullmatch(r"[1-9]\d{0,8}", number, re.ASCII):
             raise UsageError("is no number of a pull request", "workflow input 'pull-number'")
         return _on(reader.pull(int(number)), reader)
+    if event_name == "schedule":
+        return _every(reader, All())
     if event_name == "issue_comment":
         return _comment(event, reader)
     if event_name == "push":
@@ -103,14 +110,24 @@ def _queue(event: Mapping[str, Any], reader: Reader) -> Decision:
     return Decision(f"merge group at {head[:12]}", request, settings_at(reader, base))
 
 
-def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
-    from bot.commands import Apply, Check, Explain, Help, Optimize, Pr, parse
+def _every(reader: Reader, command: Command | None, issue: int = 0, **asked: Any) -> Decision:
+    """A search of every kernel of the default branch, of the commit that it has now. Raises UsageError."""
+    if not isinstance(command, All):
+        reason = command.reason if isinstance(command, Help) else ""
+        raise UsageError(reason or "the budget is none", "workflow inputs 'budget' and 'max-prs'", "e.g. 2h and 5")
+    branch, head = reader.default_branch()
+    config = settings_at(reader, head)
+    budget_s, most = command.budget_s or config.all.budget, command.max_prs or config.all.max_prs
+    asked |= {"command": "all", "branch": branch, "budget_s": budget_s, "most": most}
+    return Decision(f"every kernel of {branch} at {head[:12]}", Request(issue, head, head, False, **asked), config)
 
+
+def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
     comment, issue = event.get("comment"), event.get("issue")
     if not isinstance(comment, dict) or not isinstance(issue, dict) or not isinstance(comment.get("user"), dict):
         raise ApiError("GitHub's description of the comment is not understood", "issue_comment")
-    if event.get("action") != "created" or "pull_request" not in issue:
-        return Decision("no new comment of a pull request")
+    if event.get("action") != "created":
+        return Decision("no new comment")
     if comment["user"].get("type") == "Bot":
         return Decision("bots are not listened to")
     command = parse(str(comment.get("body") or ""))
@@ -119,11 +136,12 @@ def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
     number, by, by_id = comment.get("id"), str(comment["user"].get("login", "")), comment["user"].get("id")
     if not isinstance(number, int) or not isinstance(by_id, int):
         raise ApiError("GitHub's description of the comment is not understood", "issue_comment")
+    if "pull_request" not in issue:
+        return _of_issue(int(issue["number"]), command, reader, comment=number, by=by, by_id=by_id)
     pull = reader.pull(int(issue["number"]))
     config = settings_at(reader, pull.base)
     needed = config.permissions.apply if isinstance(command, Apply | Pr) else config.permissions.commands
-    role = reader.role(by)
-    if role not in ROLES or ROLES.index(role) < ROLES.index(needed):
+    if not _has_role(reader, by, needed):
         return Decision(f"the command needs the role '{needed}'")
     asked: dict[str, Any] = {"comment": number, "by": by, "by_id": by_id, "command": type(command).__name__.lower()}
     if isinstance(command, Apply | Pr | Explain):
@@ -142,11 +160,32 @@ def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
             "The head branch may have a newer commit than the comment. Review it, then repeat the command.",
             asked,
         )
+    if isinstance(command, All):
+        return _refused(pull, config, "This command searches the default branch: use it in an issue.", asked)
     if isinstance(command, Optimize | Check):
         decision = _on(pull, reader, config, **asked)
         return decision if decision.request else _refused(pull, config, decision.reason, asked)
     request = Request(pull.number, pull.base, pull.head, pull.fork, **asked)
     return Decision(f"{request.command} for pull request {pull.number} at {pull.head[:12]}", request, config)
+
+
+def _of_issue(issue: int, command: Command, reader: Reader, **asked: Any) -> Decision:
+    """A comment of an issue: the search of every kernel, for those who may have suggestions committed."""
+    wrong = command.reason if isinstance(command, Help) else ""
+    if not isinstance(command, All) and not wrong:
+        return Decision("no command for an issue")
+    decision = _every(reader, All() if wrong else command, issue, **asked)
+    needed = decision.config.permissions.apply
+    if not _has_role(reader, str(asked["by"]), needed):
+        return Decision(f"the command needs the role '{needed}'")
+    if wrong and decision.request is not None:
+        return replace(decision, reason=wrong, request=replace(decision.request, command="help", reason=wrong))
+    return decision
+
+
+def _has_role(reader: Reader, login: str, needed: str) -> bool:
+    role = reader.role(login)
+    return role in ROLES and ROLES.index(role) >= ROLES.index(needed)
 
 
 def _moved(pull: Pull, made: str, reader: Reader) -> bool:

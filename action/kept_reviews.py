@@ -1,4 +1,4 @@
-"""What earlier jobs of this runner found of a kernel: the same inputs are not compared and searched again."""
+"""What earlier jobs found of a kernel, on this runner or in an earlier bundle: the same inputs are not compared and searched again."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from engine.compile.cache import DiskCache
 from engine.settings.folders import cache_folder
 
 _NO_COMMIT = "0" * 40  # an entry is about a kernel, whatever commit holds it
+COMPARED_ONLY = "compared only, as requested"
 ANSWERED = "nothing changed since an earlier review of this kernel, so this is what it found"
 
 
@@ -26,28 +27,35 @@ def folder() -> Path:
 class KeptReviews:
     """Entries by everything that a review of one kernel depends on."""
 
-    def __init__(self, where: Path) -> None:
+    def __init__(self, where: Path, earlier: Bundle | None = None) -> None:
         self._cache = DiskCache(where)
+        kernels = earlier.kernels if earlier is not None else ()
+        self._earlier = {found.key: found for found in kernels if found.key}
 
     def get(self, key: str, changed: ChangedKernel) -> Looked | None:
         """What was found, said of this change; None where nothing is kept."""
-        entry = self._cache.get(key) if key else None
-        if entry is None:
+        found = self._kept(key) or self._earlier.get(key) if key else None
+        if found is None:
             return None
-        try:
-            (found,) = parse_bundle(entry[1], head=_NO_COMMIT).kernels
-        except (BundleError, ValueError):
-            return None  # of another version
-        if found.result is not None:
+        if found.result is not None and ANSWERED not in found.result.notes:
             result = dataclasses.replace(found.result, notes=(*found.result.notes, ANSWERED))
             found = dataclasses.replace(found, result=result)
         return dataclasses.replace(found, changed=changed)
 
-    def put(self, key: str, found: Looked) -> None:
-        """Keep what was found, where it is whole: compared and searched, or only compared as requested."""
-        if key and _is_whole(found):
-            bundle = Bundle(_NO_COMMIT, _NO_COMMIT, (found,))
-            self._cache.put(key, {}, bundle.to_json().encode())
+    def _kept(self, key: str) -> Looked | None:
+        entry = self._cache.get(key)
+        try:
+            return parse_bundle(entry[1], head=_NO_COMMIT).kernels[0] if entry is not None else None
+        except (BundleError, IndexError):
+            return None  # of another version
+
+    def put(self, key: str, found: Looked) -> Looked:
+        """Keep what was found, where it is whole: compared and searched, or only compared as requested. Returns it with its key."""
+        if not key or not _is_whole(found):
+            return found
+        found = dataclasses.replace(found, key=key)
+        self._cache.put(key, {}, Bundle(_NO_COMMIT, _NO_COMMIT, (found,)).to_json().encode())
+        return found
 
 
 def key_of(parts: Sequence[object]) -> str:
@@ -56,5 +64,6 @@ def key_of(parts: Sequence[object]) -> str:
 
 
 def _is_whole(found: Looked) -> bool:
-    compared = found.comparison is None or found.comparison.standing != "not compared"
-    return compared and found.result is not None and not found.error
+    if found.comparison is not None and found.comparison.standing == "not compared":
+        return False
+    return found.error == COMPARED_ONLY if found.result is None else not found.error

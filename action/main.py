@@ -81,6 +81,7 @@ def _gate(context: Context) -> int:
             "base-sha": request.base if request else "",
             "head-sha": request.head if request else "",
             "fork": "true" if request and request.fork else "false",
+            "earlier-run": str(request.earlier or "") if request else "",
         }
     )
     return 0
@@ -114,10 +115,16 @@ def _optimize(context: Context) -> int:
         _say(f"kernels added to the baseline: {added}")
         return 0
     try:
-        with trust("fork" if request.fork else "pull"):
-            bundle = run(
-                request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline, mine=share
-            )  # fmt: skip
+        if request.command == "all":
+            from action.campaign_job import run_all
+
+            bundle = run_all(request, context.workspace, (context.bundle, context.earlier), device=device, say=say)
+        else:
+            with trust("fork" if request.fork else "pull"):
+                bundle = run(
+                    request, context.workspace, context.bundle, device=device, say=say, baseline=context.baseline,
+                    earlier=context.earlier, mine=share,
+                )  # fmt: skip
     except OptimlError as error:
         if not (context.bundle / FILE).exists():
             write_reason(without_folders(str(error)), context.bundle)

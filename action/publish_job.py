@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING
 from action.api import ApiError, RestReader, pull_of
 from action.gate import settings_at
 from action.matrix import share_of
-from bot.answer import answer
-from bot.apply import Person
+from bot.answer import answer, answer_once
+from bot.apply import Person, Said
 from bot.artifacts import ARTIFACT
 from bot.bundle import FILE, Bundle, read_bundle, read_reason, write_bundle
 from bot.commands import Apply, Cancel, Command, Explain, Help, Pr, Status, parse
 from bot.dry_run import DryCode, DryForge
 from bot.errors import BundleError, ForgeError
-from bot.escape import without_folders
+from bot.escape import prose, without_folders
 from bot.github import GitHub
 from bot.github_code import GitHubCode
 from bot.http_client import Client
+from bot.kernel_pulls import Campaign, open_for_each
 from bot.merge import Part, merge
 from bot.publish import Published, Target, fail, let_pass, start
 from bot.publish import publish as post
-from bot.review import Settings
+from bot.review import Settings, make_review
 from bot.untrusted import decode, load_json
 from engine.errors import OptimlError
 from engine.settings.config import Config
@@ -53,8 +54,9 @@ def announce(context: Context, request: Request, config: Config) -> tuple[Reques
     pull = context.event.get("pull_request")
     first = context.event.get("action") == "opened" and isinstance(pull, dict) and pull.get("comments") == 0
     try:
-        if request.searches:
-            request = replace(request, status=start(forge, _target(context, request), settings, first=first))
+        if request.searches and request.command != "all":
+            status, earlier = start(forge, _target(context, request), settings, first=first)
+            request = replace(request, status=status, earlier=earlier)
         if request.comment:
             forge.react(request.comment, "eyes")
     except ForgeError as error:
@@ -96,6 +98,8 @@ def publish(context: Context, request: Request) -> int:
     """
     forge, code = _sides(context)
     target = _target(context, request)
+    if request.command == "all" and not request.reason:
+        return _open_pulls(context, request, forge, code)
     if request.command == "queue":
         let_pass(forge, target, _settings(context, request))
         context.answer({"ending": "passed"})
@@ -127,6 +131,34 @@ def _answer(context: Context, request: Request, forge: Forge, code: Code, target
         _react(forge, request, done)
     context.answer({"ending": "answered"})
     return 0
+
+
+def _open_pulls(context: Context, request: Request, forge: Forge, code: Code) -> int:
+    """A pull request for each kernel that could be faster; what became of them goes below the comment, and into the summary."""
+    settings = _settings(context, request)
+
+    def work() -> Said:
+        if context.result == "cancelled" and not (context.bundle / FILE).exists():
+            return Said("The run was cancelled.", False)
+        try:
+            bundle = read_bundle(context.bundle, head=request.head)
+        except BundleError as error:
+            reason = read_reason(context.bundle) or without_folders(str(error))
+            return Said(f"The run failed: {prose(reason)}", False)
+        campaign = Campaign(context.repository, request.branch, request.head, forge.login, request.most, request.pull)
+        return open_for_each(code, campaign, make_review(bundle, (), settings))
+
+    done = False
+    try:
+        said = answer_once(forge, _target(context, request), request.comment, work) if request.comment else work()
+        done = said.done
+    finally:
+        _react(forge, request, done)
+    context.answer({"ending": "answered"})
+    if settings.summary:
+        with contextlib.suppress(OSError):
+            context.summarise(said.text)
+    return int(not done)
 
 
 def _react(forge: Forge, request: Request, good: bool) -> None:

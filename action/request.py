@@ -8,9 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from bot.commands import MOST_PULLS
 from engine.errors import UsageError
 
-SEARCHES = ("optimize", "check", "baseline")
+SEARCHES = ("optimize", "check", "baseline", "all")
 COMMANDS = (*SEARCHES, "apply", "pr", "explain", "status", "cancel", "help", "queue")
 # Which of the workflow's posting jobs carries a command out: each has a token for its own work only.
 _JOBS = {
@@ -21,6 +22,7 @@ _JOBS = {
     "pr": "commit",
     "cancel": "cancel",
     "baseline": "",
+    "all": "pulls",
 }
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _ARCH = re.compile(r"sm_\d{2,3}a?")
@@ -35,7 +37,8 @@ class Request:
     """A pull request at two commits, and what was asked for: "" and 0 where everything or the settings' value is meant.
 
     `base` is the tip of the branch that the pull request goes to, `head` its own. Without a pull request: for `baseline` the
-    default branch before and after a push, for `queue` the commits of a merge group. `fork`: the head is another repository's.
+    default branch before and after a push, for `queue` the commits of a merge group, for `all` twice the tip of the default branch;
+    `pull` is then the issue that asked. `fork`: the head is another repository's.
     """
 
     pull: int
@@ -56,6 +59,9 @@ class Request:
     status: int = 0  # of the status comment, where the gate wrote one
     parts: str = ""  # names of the jobs that share the search, with commas between; "": one does
     settings: str = ""  # what the base's settings say of posting, as JSON; "": to be read again
+    branch: str = ""  # all: the default branch
+    most: int = 0  # all: how many pull requests may be open at once
+    earlier: int = 0  # the run that announced itself before, whose bundle may answer; 0: none
 
     @property
     def searches(self) -> bool:
@@ -64,7 +70,7 @@ class Request:
 
     @property
     def job(self) -> str:
-        """The posting job of the workflow: review, commit, cancel or answer; "" where nothing is posted."""
+        """The posting job of the workflow: review, commit, cancel, answer or pulls; "" where nothing is posted."""
         return "answer" if self.reason else _JOBS.get(self.command, "answer")
 
     def to_json(self) -> str:
@@ -99,11 +105,13 @@ def read_request(text: str) -> Request:
 
 def _right(request: Request) -> bool:
     numbers = (
-        (0 if request.command in ("baseline", "queue") else 1) <= request.pull < 2**31
+        (0 if request.command in ("baseline", "queue", "all") else 1) <= request.pull < 2**31
         and 0 <= request.comment < 2**53
         and 0 <= request.by_id < 2**53
         and 0 <= request.status < 2**53
         and 0 <= request.number < 1000
+        and 0 <= request.earlier < 2**53
+        and 0 <= request.most <= MOST_PULLS
         and 0 <= request.budget_s <= 86_400
     )
     words = (
@@ -112,6 +120,8 @@ def _right(request: Request) -> bool:
         and (not request.by or _LOGIN.fullmatch(request.by))
         and (not request.proposers or _PROPOSERS.fullmatch(request.proposers))
         and _PARTS.fullmatch(request.parts)
+        and len(request.branch) <= 255
+        and request.branch.isprintable()
         and len(request.reason) <= 500
         and request.reason.isprintable()
     )

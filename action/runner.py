@@ -34,6 +34,7 @@ class Context:
     workspace: Path  # the clone of the repository
     bundle: Path
     baseline: Path
+    earlier: Path  # the bundle of an earlier run
     request: str
     result: str  # of the job before, in GitHub's words: success, failure, cancelled, skipped
     budget: str
@@ -96,7 +97,11 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
     # Not in the workspace: a pull request could have a folder of that name, with links to what the runner should keep to itself.
     scratch = Path(value("RUNNER_TEMP") or tempfile.gettempdir()).resolve()
     folders = {}
-    for name, given in (("bundle", value("OPTIML_BUNDLE")), ("baseline", value("OPTIML_BASELINE"))):
+    for name, given in (
+        ("bundle", value("OPTIML_BUNDLE")),
+        ("baseline", value("OPTIML_BASELINE")),
+        ("earlier", value("OPTIML_EARLIER")),
+    ):
         folder = (scratch / (given or f"optiml-{name}")).resolve()
         if not folder.is_relative_to(scratch) or folder == scratch:
             raise UsageError(
@@ -115,6 +120,7 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
         workspace=workspace,
         bundle=folders["bundle"],
         baseline=folders["baseline"],
+        earlier=folders["earlier"],
         request=value("OPTIML_REQUEST"),
         result=value("OPTIML_RESULT"),
         budget=value("OPTIML_BUDGET"),

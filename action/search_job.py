@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from action import kept_reviews
-from action.kept_reviews import ANSWERED, KeptReviews, key_of
+from action.kept_reviews import ANSWERED, COMPARED_ONLY, KeptReviews, key_of
 from action.matrix import Share
 from action.request import Request
 from action.trees import write_tree
 from bot.base_comparison import compare
 from bot.baseline import Baseline, device_name, read_baseline, spec_name
-from bot.bundle import Bundle, Comparison, History, Looked, write_bundle
+from bot.bundle import Bundle, Comparison, History, Looked, read_earlier, write_bundle
 from bot.changed import ChangedKernel, Skipped
 from bot.changes import find_changes
 from bot.clone import Repository
@@ -60,12 +60,13 @@ _SEARCHED = 0.8  # the share of a kernel's time that is searched in; comparing a
 
 def run(
     request: Request, clone: Path, out: Path, *, device: Literal["auto", "gpu", "cpu"], say: Callable[[str], None],
-    baseline: Path | None = None, mine: Share = _ALL,
+    baseline: Path | None = None, earlier: Path | None = None, mine: Share = _ALL,
 ) -> Bundle:  # fmt: skip
     """Look at everything the request is about; the bundle is in `out` when this returns, and after each kernel.
 
-    `clone` is a clone that has both commits; `baseline` a folder with what the default branch measured; `mine` is this job's share of the
-    kernels. Raises ConfigError, GitError, DiffError, MachineError.
+    `clone` is a clone that has both commits; `baseline` a folder with what the default branch measured, `earlier` one with the
+    bundle of an earlier run of the same pull request; `mine` is this job's share of the kernels. Raises ConfigError, GitError,
+    DiffError, MachineError.
     """
     begin = time.monotonic()
     repository = Repository(clone)
@@ -87,7 +88,10 @@ def run(
             head = write_tree(repository, request.head, scratch / "head")
             machine = machine_for(device, request.arch or config.targets[0])
             try:
-                looker = _Looker(base, head, machine, out, request.command != "check", past, proposers, model, config)
+                kept = KeptReviews(kept_reviews.folder(), read_earlier(earlier) if earlier is not None else None)
+                looker = _Looker(
+                    base, head, machine, out, request.command != "check", past, proposers, model, config, kept
+                )
                 candidates = [k for k in kernels if _named(request, k.path, k.kernel) and config.wants(k.path)]
                 # Jobs that share the kernels have to choose the same ones: what each predicts in its time may differ.
                 if len(candidates) > config.budget.kernels and mine.count == 1:
@@ -233,14 +237,14 @@ class _Looker:
 
     def __init__(
         self, base: Path, head: Path, machine: Machine, out: Path, search: bool, past: Baseline,
-        proposers: tuple[str, ...], model: LlmSettings | None, config: Config,
+        proposers: tuple[str, ...], model: LlmSettings | None, config: Config, kept: KeptReviews,
     ) -> None:  # fmt: skip
         self._config = config
         self._base, self._head, self._machine, self._out, self._search = base, head, machine, out, search
         self._past, self._proposers, self._model = past, proposers, model
         self._count = 0
         self._device: Mapping[str, object] = {}
-        self._kept = KeptReviews(kept_reviews.folder())
+        self._kept = kept
         self.plan: tuple[object, ...] = ()  # how the time is divided
         self.answered = False  # the last kernel, by an earlier review
 
@@ -261,9 +265,7 @@ class _Looker:
         if kept is not None:
             self.answered = True
             return kept
-        found = self._searched(Looked(changed, source), spec, spec_path, begin + share_s)
-        self._kept.put(key, found)
-        return found
+        return self._kept.put(key, self._searched(Looked(changed, source), spec, spec_path, begin + share_s))
 
     def _key(self, changed: ChangedKernel, spec: KernelSpec, spec_path: str | None, source: str) -> str:
         """A name for all that a review of a kernel depends on; "" where a side cannot be read."""
@@ -296,7 +298,7 @@ class _Looker:
         history = self._history(changed, spec, comparison)
         found = dataclasses.replace(found, comparison=comparison, history=history, restore=restore)
         if not self._search:
-            return dataclasses.replace(found, error="compared only, as requested")
+            return dataclasses.replace(found, error=COMPARED_ONLY)
         left = deadline - time.monotonic()
         if left < _LEAST_S:
             return dataclasses.replace(found, error="the budget was spent before its search")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
 from bot.apply import Asked, Person, Said, apply
@@ -26,13 +27,22 @@ def answer(
 
     `refusal` is a sentence of ours why nothing is done. A job that is run again finds its answer and does nothing.
     """
+
+    def work() -> Said:
+        if refusal:
+            return Said(str(prose(refusal)), False)
+        return _carried_out(forge, code, target, repository, command, comment, person)
+
+    return answer_once(forge, target, comment, work)
+
+
+def answer_once(forge: Forge, target: Target, comment: int, work: Callable[[], Said]) -> Said:
+    """Do something and say below comment number `comment` what came of it, once. Raises ForgeError after saying that it failed."""
     before = _own_answer(forge, target, comment)
     if before is not None:
         return Said(before.body, True)
     try:
-        said = Said(str(prose(refusal)), False) if refusal else _carried_out(
-            forge, code, target, repository, command, comment, person
-        )  # fmt: skip
+        said = work()
     except ForgeError as error:
         with contextlib.suppress(ForgeError):
             _post(forge, target, comment, Said(f"The command failed: {prose(error.what)}", False))

@@ -77,6 +77,7 @@ class Looked:
     restore: str = ""  # a patch that gives a kernel that got slower the base's text again
     elsewhere: tuple[Elsewhere, ...] = ()  # where jobs on several kinds of device shared a search
     draft: str = ""  # a patch that puts a drafted spec above a kernel without one; it passed the validation of a search
+    key: str = ""  # a digest of all that this depends on: a later run with the same one takes this for its own
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,16 @@ def read_reason(folder: Path) -> str:
 def read_bundle(folder: Path, *, head: str) -> Bundle:
     """The bundle in `folder`, if it is one and is of the commit `head`, which the event names. Raises BundleError."""
     return parse_bundle(_bytes(folder / FILE, _MAX_BYTES), head=head)
+
+
+def read_earlier(folder: Path) -> Bundle | None:
+    """The bundle of an earlier run, of whatever commit; None where there is none to read. Raises nothing."""
+    try:
+        data = _bytes(folder / FILE, _MAX_BYTES)
+        head = load_json(data).get("head")
+        return parse_bundle(data, head=str(head))
+    except (AttributeError, BundleError):
+        return None
 
 
 def _bytes(path: Path, most: int) -> bytes:

@@ -18,6 +18,7 @@ _NUMBER = re.compile(r"[1-9]\d{0,2}", re.ASCII)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _MOST_BUDGET_S = 6 * 3600.0
 PROPOSERS = ("rules", "llm")
+MOST_PULLS = 100
 
 HELP = """\
 Commands, on the first line of a comment:
@@ -30,6 +31,10 @@ Commands, on the first line of a comment:
 - `/optiml status`: show what is running
 - `/optiml cancel`: end the run
 - `/optiml help`: show this text
+
+In an issue:
+
+- `/optiml all [--budget 2h] [--max-prs 5]`: search every kernel of the default branch, and open a pull request for each faster version
 """
 
 
@@ -81,13 +86,21 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class All:
+    """Search every kernel of the default branch. None and 0: as the settings have it."""
+
+    budget_s: float | None = None
+    max_prs: int = 0
+
+
+@dataclass(frozen=True)
 class Help:
     """Show the help. `reason` is in words of ours: what was written is not repeated."""
 
     reason: str = ""
 
 
-Command = Optimize | Check | Apply | Pr | Explain | Status | Cancel | Help
+Command = Optimize | Check | Apply | Pr | Explain | Status | Cancel | All | Help
 
 
 def parse(body: str) -> Command | None:
@@ -119,39 +132,43 @@ class _WrongError(Exception):
     """Wrong arguments; the text is ours."""
 
 
-def _optimize(words: list[str]) -> Optimize:
-    path = kernel = arch = ""
-    budget: float | None = None
-    proposers: tuple[str, ...] = ()
-    given: set[str] = set()
+def _options(words: list[str], known: tuple[str, ...], file: bool) -> dict[str, str]:
+    """The value of each option that is given; that of "" is the file, where there may be one."""
+    given: dict[str, str] = {}
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
-        name, equals, value = word.partition("=")
-        name = name if word.startswith("--") else "the file"
+        name, equals, value = word.partition("=") if word.startswith("--") else ("", "=", word)
         if name in given:
             raise _WrongError("an option or the file is repeated")
-        given.add(name)
-        if not word.startswith("--"):
-            path, kernel = _target(word)
-            continue
-        if name not in ("--budget", "--arch", "--proposers"):
-            raise _WrongError("unknown option")
+        if name not in known and not (file and not name):
+            raise _WrongError("unknown option" if name else "this command takes no file")
         if not equals:
             if not waiting:
                 raise _WrongError(f"{name} needs a value")
             value = waiting.pop(0)
-        if name == "--budget":
-            budget = _budget(value)
-        elif name == "--arch":
-            if not _ARCH.fullmatch(value):
-                raise _WrongError("invalid --arch: expected a target such as sm_90")
-            arch = value
-        else:
-            proposers = tuple(dict.fromkeys(value.split(",")))
-            if not set(proposers) <= set(PROPOSERS):
-                raise _WrongError(f"invalid --proposers: expected some of {', '.join(PROPOSERS)}")
-    return Optimize(path, kernel, budget, arch, proposers)
+        given[name] = value
+    return given
+
+
+def _optimize(words: list[str]) -> Optimize:
+    given = _options(words, ("--budget", "--arch", "--proposers"), True)
+    path, kernel = _target(given[""]) if "" in given else ("", "")
+    arch = given.get("--arch", "")
+    if "--arch" in given and not _ARCH.fullmatch(arch):
+        raise _WrongError("invalid --arch: expected a target such as sm_90")
+    proposers = tuple(dict.fromkeys(given["--proposers"].split(","))) if "--proposers" in given else ()
+    if not set(proposers) <= set(PROPOSERS):
+        raise _WrongError(f"invalid --proposers: expected some of {', '.join(PROPOSERS)}")
+    return Optimize(path, kernel, _budget(given["--budget"]) if "--budget" in given else None, arch, proposers)
+
+
+def _all(words: list[str]) -> All:
+    given = _options(words, ("--budget", "--max-prs"), False)
+    most = given.get("--max-prs", "0")
+    if "--max-prs" in given and not (_NUMBER.fullmatch(most) and int(most) <= MOST_PULLS):
+        raise _WrongError(f"invalid --max-prs: expected a number from 1 to {MOST_PULLS}")
+    return All(_budget(given["--budget"]) if "--budget" in given else None, int(most))
 
 
 def _target(word: str) -> tuple[str, str]:
@@ -197,5 +214,6 @@ _VERBS: dict[str, Callable[[list[str]], Command]] = {
     "explain": lambda words: Explain(_numbered(words, None)),
     "status": _alone(Status),
     "cancel": _alone(Cancel),
+    "all": _all,
     "help": _alone(Help),
 }

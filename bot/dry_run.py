@@ -113,6 +113,15 @@ class DryCode:
     def pulls(self, repository: str, branch: str) -> tuple[Opened, ...]:
         return self._code.pulls(repository, branch)
 
+    def replace_branch(self, repository: str, branch: str, sha: str) -> None:
+        self._say(f"would have the branch {branch} of {repository} lead to that commit")
+
+    def open_pulls(self, repository: str) -> tuple[Opened, ...]:
+        return self._code.open_pulls(repository)
+
+    def edit_pull(self, repository: str, number: int, title: str, body: str) -> None:
+        self._say(f"would edit pull request {number} of {repository}: {title}\n{body}")
+
     def open_pull(self, repository: str, branch: str, base: str, title: str, body: str) -> str:
         self._say(f"would open a pull request in {repository} from {branch} into {base}: {title}\n{body}")
         return "(no address: nothing was sent)"

@@ -83,6 +83,10 @@ class Opened:
 
     url: str
     open: bool
+    number: int = 0
+    body: str = ""
+    author: str = ""
+    merged: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,18 @@ class Code(Protocol):
 
     def pulls(self, repository: str, branch: str) -> tuple[Opened, ...]:
         """Pull requests of a repository from one of its own branches, open or not, newest first."""
+        ...
+
+    def replace_branch(self, repository: str, branch: str, sha: str) -> None:
+        """Have a branch lead to a commit, whatever it led to."""
+        ...
+
+    def open_pulls(self, repository: str) -> tuple[Opened, ...]:
+        """The open pull requests of a repository, the newest 1,000."""
+        ...
+
+    def edit_pull(self, repository: str, number: int, title: str, body: str) -> None:
+        """Give a pull request another title and text."""
         ...
 
     def open_pull(self, repository: str, branch: str, base: str, title: str, body: str) -> str:

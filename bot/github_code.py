@@ -16,6 +16,7 @@ from bot.forge import Blob, Commit, Opened, Run
 from bot.http_client import Client, understood
 
 _MAX_BLOB = 4 << 20
+_PULL_PAGES = 10
 _MAX_ARTIFACT = 256 << 20
 _MAX_FILE = 32 << 20  # of one file in an artifact
 
@@ -94,6 +95,24 @@ class GitHubCode:
         query = urlencode({"head": f"{owner}:{branch}", "state": "all"})
         path = f"/repos/{repository}/pulls?{query}"
         return _opened(self._client.retried(lambda: self._client.send("GET", path, None, list)))
+
+    def replace_branch(self, repository: str, branch: str, sha: str) -> None:
+        path = f"/repos/{repository}/git/refs/{quote(f'heads/{branch}')}"
+        self._client.retried(lambda: _ref(self._client.send("PATCH", path, {"sha": sha, "force": True})))
+
+    def open_pulls(self, repository: str) -> tuple[Opened, ...]:
+        found: list[Opened] = []
+        for page in range(1, _PULL_PAGES + 1):
+            path = f"/repos/{repository}/pulls?{urlencode({'state': 'open', 'per_page': 100, 'page': page})}"
+            part = _opened(self._client.retried(lambda path=path: self._client.send("GET", path, None, list)))  # type: ignore[misc]
+            found += part
+            if len(part) < 100:
+                break
+        return tuple(found)
+
+    def edit_pull(self, repository: str, number: int, title: str, body: str) -> None:
+        data = {"title": title, "body": body}
+        self._client.retried(lambda: self._client.send("PATCH", f"/repos/{repository}/pulls/{number}", data))
 
     def open_pull(self, repository: str, branch: str, base: str, title: str, body: str) -> str:
         owner = repository.partition("/")[0]
@@ -193,7 +212,13 @@ def _ref(data: Any) -> str:
 
 @understood
 def _opened(data: Any) -> tuple[Opened, ...]:
-    return tuple(Opened(str(item["html_url"]), item["state"] == "open") for item in data)
+    return tuple(
+        Opened(
+            str(item["html_url"]), item["state"] == "open", int(item["number"]), str(item["body"] or ""),
+            str((item["user"] or {}).get("login", "")), item.get("merged_at") is not None,
+        )
+        for item in data
+    )  # fmt: skip
 
 
 @understood

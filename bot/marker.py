@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 STATUS_MARKER = "<!-- optiml:status -->"
 ANY_REVIEW = "<!-- optiml:review head="
+ANY_LASTING = "<!-- optiml:all kernel="
 _PATCH = r"(?:[0-9a-f]{64}|-)"
 _RUN = re.compile(
     r"<!-- optiml:run id=([1-9]\d{0,17}) head=([0-9a-f]{40}(?:[0-9a-f]{24})?)"
@@ -44,8 +45,31 @@ def pull_marker(path: str, kernel: str, head: str) -> str:
 
 def branch_of(path: str, kernel: str, head: str) -> str:
     """The branch of a suggestion for this kernel and head: there is one, whatever was found."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", kernel.rpartition("::")[2]).strip("-")[:40]
-    return f"optiml/{name or 'kernel'}-{_kernel(path, kernel)}-{head[:12]}"
+    return f"optiml/{_short(kernel)}-{_kernel(path, kernel)}-{head[:12]}"
+
+
+def lasting_marker(path: str, kernel: str, patch: str) -> str:
+    """The first line of the pull request for this kernel, whatever commit the default branch is at, with the patch it has."""
+    return f"{lasting_key(path, kernel)}{digest(patch)} -->"
+
+
+def lasting_key(path: str, kernel: str) -> str:
+    """How the first line of that pull request begins: there is one open for a kernel."""
+    return f"{ANY_LASTING}{_kernel(path, kernel)} patch="
+
+
+def lasting_branch(path: str, kernel: str) -> str:
+    """The branch of that pull request."""
+    return f"optiml/all/{_short(kernel)}-{_kernel(path, kernel)}"
+
+
+def lasting_trailer(path: str, kernel: str) -> str:
+    """The line by which a commit on that branch is known as the bot's own."""
+    return f"OptiML-Kernel: {_kernel(path, kernel)}"
+
+
+def _short(kernel: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", kernel.rpartition("::")[2]).strip("-")[:40] or "kernel"
 
 
 def _kernel(path: str, kernel: str) -> str:

@@ -55,7 +55,8 @@ def _of_all(several: Sequence[tuple[Part, Looked]]) -> Looked:
             chosen, comparison=slower.comparison, restore=slower.restore, history=slower.history or chosen.history
         )
     beside = tuple(_elsewhere(other, looked, chosen) for other, looked in several if other is not part)
-    return dataclasses.replace(chosen, elsewhere=beside)
+    # What several kinds of device say together answers for none of them.
+    return dataclasses.replace(chosen, elsewhere=beside, key="" if beside else chosen.key)
 
 
 def _rank(looked: Looked) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bot.bundle import Bundle
 from bot.errors import DeniedError, ForgeError, MissingError, RejectedError
 from bot.escape import prose
 from bot.forge import Check, CheckOutput, Forge, Note, Pull
-from bot.marker import ANY_REVIEW, STATUS_MARKER, review_marker
+from bot.marker import ANY_REVIEW, STATUS_MARKER, read_run_line, review_marker
 from bot.render import (
     Comment,
     check_annotations,
@@ -64,12 +64,18 @@ class Published:
     moved: int = 0
 
 
-def start(forge: Forge, target: Target, settings: Settings, *, first: bool = False) -> int:
-    """Say that a run began, in the status comment; its number, 0 without one. Raises ForgeError.
+def start(forge: Forge, target: Target, settings: Settings, *, first: bool = False) -> tuple[int, int]:
+    """Say that a run began, in the status comment. Raises ForgeError.
 
-    `first`: nobody has commented on the pull request yet, so there is no comment to look for.
+    Returns the number of the comment and of the run that it named before; 0 without one. `first`: nobody has commented on the pull
+    request yet, so there is no comment to look for.
     """
-    return _status(forge, target, settings, "The run for this commit has started.", first=first)
+    own = [] if first or not settings.status else own_status(forge, target.number)
+    before = read_run_line(own[0].body) if own else None
+    if own:
+        target = replace(target, status=own[0].id)
+    status = _status(forge, target, settings, "The run for this commit has started.", first=first)
+    return status, before.id if before is not None else 0
 
 
 def publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -> Published:

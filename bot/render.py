@@ -192,7 +192,7 @@ def answer_body(comment: int, text: str) -> str:
 
 
 def pull_body(finding: Finding, marker: str, origin: str) -> str:
-    """The text of a pull request with a suggestion of the pull request `origin` ("#7"): the evidence; its diff is the patch."""
+    """The text of a pull request with a suggestion: the evidence; its diff is the patch. `origin` is a sentence of ours."""
     for full in (True, False):
         part = Safe(_finding(finding, full, False, False, alone=True))
         text = _render("pull.jinja", marker=Safe(marker), origin=Safe(origin), part=part)

@@ -65,10 +65,11 @@ class _Stack:
         other = self._pull.head_repository.casefold() != self._repository.casefold()
         body = pull_body(
             one.finding, pull_marker(looked.path, looked.kernel, self._pull.head),
-            f"{self._repository if other else ''}#{number}",
+            f"Applies a suggestion of the OptiML review of {self._repository if other else ''}#{number} to its head branch: one commit, "
+            "which changes only the kernel's own files.",
         )  # fmt: skip
         try:
-            url = self._code.open_pull(self._pull.head_repository, branch, self._pull.head_ref, _title(one), body)
+            url = self._code.open_pull(self._pull.head_repository, branch, self._pull.head_ref, pull_title(one), body)
         except DeniedError:
             return Said(
                 f"{name} is on the branch {code(branch)}, but this token may not open a pull request. Allow GitHub Actions to create "
@@ -94,5 +95,6 @@ class _Stack:
         return True
 
 
-def _title(one: Stored) -> str:
+def pull_title(one: Stored) -> str:
+    """The title of a suggestion's pull request."""
     return f"Speed up {plain(one.looked.changed.kernel)}: {gain(one.finding.measurement)}"[:200]

@@ -100,7 +100,7 @@ def run_campaign(
                     budget = replace(request.each or Budget(seconds=seconds), interrupt=request.interrupt)
                     on_turn(turn, budget)
                     running.begin(turn.rank, seconds)
-                    executor.begin(_task(request, turn, budget, queue.name()))
+                    executor.begin(_task(request, turn, budget, queue))
                 if not running.began:
                     break
                 for rank, end in executor.ended():
@@ -115,10 +115,10 @@ def run_campaign(
         return _end(request.root, folder, queue)
 
 
-def _task(request: CampaignRequest, turn: Queued, budget: Budget, campaign: str) -> KernelTask:
+def _task(request: CampaignRequest, turn: Queued, budget: Budget, queue: Queue) -> KernelTask:
     return KernelTask(
         turn.rank, turn.file, turn.kernel, budget.seconds, budget.candidates, request.seed, request.proposers, request.command,
-        campaign, request.device,
+        queue.name(), request.device, queue.budget_s() if request.each is None else None,
     )  # fmt: skip
 
 

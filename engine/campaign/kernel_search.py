@@ -17,6 +17,7 @@ from engine.run.going_on import settle
 from engine.run.machine import Machine
 from engine.run.optimization import Options, default_folder, optimize
 from engine.run.ready_spec import SpecMaker
+from engine.run.result import OptimizationResult
 from engine.search.progress import INTERRUPTED, Budget, Progress
 from engine.settings.config import load_config
 from engine.settings.folders import read_regular, write_files
@@ -40,6 +41,7 @@ class KernelTask:
     command: tuple[str, ...] = ()
     campaign: str = ""
     device: str = ""  # of a campaign for each kind of device
+    whole_s: float | None = None  # the budget of the whole campaign, where `seconds` are a part of it
 
     def folder(self, root: Path, kernel: str) -> Path:
         """Where the results of the kernel go, by the name that its spec has."""
@@ -85,8 +87,13 @@ def search_kernel(
             path=file, kernel=task.kernel, budget=Budget(task.seconds, task.candidates, interrupt), seed=task.seed, out=out,
             guardrails=config.guardrails, targets=config.targets, command=task.command, spec=spec, proposers=task.proposers,
         )  # fmt: skip
-        settled = settle(options, out, machine)
-        result, folder = optimize(_to_goal(settled.options, task, out), machine, on_progress)
+        # The same campaign asked for again is answered, although the parts of its budget fall out otherwise.
+        asked = None if task.whole_s is None else Budget(task.whole_s)
+        settled = settle(options, out, machine, asked=asked)
+        result, folder = _answer(out) if settled.answered else None, out
+        answered = result is not None
+        if result is None:
+            result, folder = optimize(_to_goal(settled.options, task, out), machine, on_progress)
     except MachineError:
         raise
     except OptimlError as error:
@@ -94,7 +101,16 @@ def search_kernel(
     best = result.best.evaluation.measurement if result.best is not None else None
     candidates = result.counts["candidates"]
     state: Literal["running", "done"] = "running" if result.stopped == INTERRUPTED else "done"
-    return KernelEnd(state, result.verdict, best.ratio if best is not None else None, str(folder), candidates)
+    said = f"{result.verdict} Nothing changed since that search." if answered else result.verdict
+    return KernelEnd(state, said, best.ratio if best is not None else None, str(folder), candidates)
+
+
+def _answer(out: Path) -> OptimizationResult | None:
+    """The result of an earlier run in a kernel's folder; None where it is damaged."""
+    try:
+        return decode(OptimizationResult, load((out / "result.json").read_bytes()))
+    except (NotThis, OSError):
+        return None
 
 
 def _to_goal(options: Options, task: KernelTask, out: Path) -> Options:

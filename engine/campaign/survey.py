@@ -137,7 +137,7 @@ class Surveyor:
             return kernel
         try:
             looked = self._looked(kernel, static=False)
-            self._keep(self._key_of(kernel), looked)
+            self._keep(self.key_of(kernel), looked)
         except OptimlError as error:
             return replace(kernel, state="refused", missing=str(error), tried=True)
         return looked
@@ -147,7 +147,7 @@ class Surveyor:
         if kernel.tried:
             return kernel
         try:
-            key = self._key_of(kernel)
+            key = self.key_of(kernel)
             for name in (key, f"{key}-text"):
                 if (kept := self._cache.get(name)) is not None:
                     return replace(kernel, **kept[0])
@@ -190,7 +190,7 @@ class Surveyor:
         base = kernel.kernel.rpartition("::")[2]
         return sum(k.share for k in _of(self._manifest, kernel.file) if k.kernel.rpartition("::")[2] == base)
 
-    def _key_of(self, kernel: SurveyedKernel) -> str:
+    def key_of(self, kernel: SurveyedKernel) -> str:
         """A name for all that a kernel's row depends on."""
         command = compile_command(self._root, kernel.file)
         file = self._root / kernel.file

@@ -68,6 +68,16 @@ class Budgets:
 
 
 @dataclass(frozen=True)
+class All:
+    """The search of every kernel of the default branch: `/optiml all`, and the scheduled workflow."""
+
+    budget: float = _option(3600.0, Time(5, 86_400), "For one search of every kernel, everything together.", "1h")
+    max_prs: int = _option(
+        5, Number(1, 100, whole=True), "At most so many of its pull requests are open at once.", key="max-prs"
+    )
+
+
+@dataclass(frozen=True)
 class Thresholds:
     """Ratios of times: base time over new time, above 1 is faster."""
 
@@ -118,9 +128,9 @@ class Guardrails:
 class Permissions:
     """Who may do what in a pull request: the least role on the repository."""
 
-    commands: str = _option("write", Choice(_ROLES), "To use commands in comments, apart from `apply` and `pr`.")
+    commands: str = _option("write", Choice(_ROLES), "To use commands in comments, apart from `apply`, `pr` and `all`.")
     apply: str = _option(
-        "write", Choice(_ROLES[2:]), "To have a suggestion committed by `/optiml apply` or `/optiml pr`."
+        "write", Choice(_ROLES[2:]), "To have suggestions committed by `/optiml apply`, `/optiml pr` or `/optiml all`."
     )
 
 
@@ -212,6 +222,7 @@ class Config:
         default_factory=Compile, metadata=_table(Compile, "What the compiler is given beside the source.")
     )
     budget: Budgets = field(default_factory=Budgets, metadata=_table(Budgets, "How long a pull request may take."))
+    all: All = field(default_factory=All, metadata=_table(All, "The search of every kernel of the default branch."))
     thresholds: Thresholds = field(
         default_factory=Thresholds, metadata=_table(Thresholds, "What counts as faster and as slower.")
     )

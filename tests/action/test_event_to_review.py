@@ -49,7 +49,7 @@ def test_fifty_files_go_from_the_event_to_the_review_within_three_seconds(tmp_pa
         assert decision.request is not None
         client = Client("token", api_url=server.url)
         forge = GitHub("octocat/Hello-World", client)
-        status = start(forge, Target(7, head), Settings(), first=True)
+        status, _ = start(forge, Target(7, head), Settings(), first=True)
         found = find_changes(Repository(repo.folder), base, head)
         kernels = tuple(
             Looked(

@@ -14,7 +14,7 @@ from action.request import Request, read_request
 from engine.errors import UsageError
 from engine.settings.config_text import ConfigError
 
-BASE, HEAD = "a" * 40, "b" * 40
+BASE, HEAD, TIP = "a" * 40, "b" * 40, "c" * 40
 PULL = Pull(7, BASE, HEAD, False, False, True, "2025-01-01T10:00:00Z", "o/r", "topic")
 
 
@@ -48,6 +48,9 @@ class Known:
 
     def compared(self, base: str, head: str) -> list[str]:
         return self.paths
+
+    def default_branch(self) -> tuple[str, str]:
+        return "trunk", TIP
 
 
 def pull_event(action: str = "opened", **changes: Any) -> dict[str, Any]:
@@ -230,7 +233,7 @@ def test_other_pushes_do_nothing(changes: dict[str, Any], paths: list[str]) -> N
     assert decide("push", PUSH | changes, Known(paths=paths)).request is None
 
 
-@pytest.mark.parametrize("event", ["schedule", "workflow_run", ""])
+@pytest.mark.parametrize("event", ["workflow_run", ""])
 def test_other_events_do_nothing(event: str) -> None:
     assert decide(event, {}, Known()).request is None
 
@@ -299,3 +302,61 @@ def test_a_merge_group_gets_a_check_and_no_search() -> None:
             decide("merge_group", {"action": "checks_requested", "merge_group": wrong}, Known())
     with pytest.raises(UsageError):  # a search is of a pull request
         read_request(replace(decision.request, command="optimize").to_json())
+
+
+# ---- every kernel of the default branch
+
+
+def issue_event(body: str, login: str = "ann", **changes: Any) -> dict[str, Any]:
+    event = comment_event(body, login, **changes)
+    return event | {"issue": {"number": 3}}
+
+
+def test_a_schedule_searches_every_kernel_of_the_default_branch() -> None:
+    known = Known(files={".optiml.yml": b"all: {budget: 2h, max-prs: 2}\n"})
+    request = decide("schedule", {"schedule": "17 3 * * 6"}, known).request
+    assert request == Request(0, TIP, TIP, False, command="all", branch="trunk", budget_s=7200.0, most=2)
+    assert known.asked == {TIP}
+    assert request.searches
+    assert request.job == "pulls"
+    assert read_request(request.to_json()) == request
+
+
+@pytest.mark.parametrize(
+    ("given", "budget_s", "most"),
+    [({"budget": "", "max-prs": ""}, 3600.0, 5), ({"budget": "90m", "max-prs": "9"}, 5400.0, 9)],
+)
+def test_so_does_a_dispatch_of_its_workflow(given: dict[str, str], budget_s: float, most: int) -> None:
+    request = decide("workflow_dispatch", {"inputs": given}, Known()).request
+    assert request is not None
+    assert (request.command, request.budget_s, request.most, request.pull) == ("all", budget_s, most, 0)
+
+
+@pytest.mark.parametrize("given", [{"max-prs": "0"}, {"max-prs": "x; y"}, {"max-prs": "", "budget": "never"}])
+def test_a_dispatch_with_a_wrong_input_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        decide("workflow_dispatch", {"inputs": given}, Known())
+
+
+def test_a_comment_of_an_issue_asks_for_it() -> None:
+    request = decide("issue_comment", issue_event("/optiml all --max-prs 3"), Known()).request
+    assert request is not None
+    assert (request.command, request.pull, request.most, request.head) == ("all", 3, 3, TIP)
+    assert (request.comment, request.by, request.by_id) == (5, "ann", 12)
+
+
+def test_of_an_issue_s_comments_only_that_one_and_only_from_those_who_may() -> None:
+    assert decide("issue_comment", issue_event("/optiml all", "bob"), Known()).request is None
+    assert decide("issue_comment", issue_event("/optiml optimize"), Known()).request is None
+    assert decide("issue_comment", issue_event("/optiml help"), Known()).request is None
+    wrong = decide("issue_comment", issue_event("/optiml all now"), Known()).request
+    assert wrong is not None
+    assert (wrong.command, wrong.job, wrong.searches) == ("help", "answer", False)
+    assert decide("issue_comment", issue_event("/optiml all now", "bob"), Known()).request is None
+
+
+def test_in_a_pull_request_it_says_where_to_ask() -> None:
+    request = decide("issue_comment", comment_event("/optiml all"), Known()).request
+    assert request is not None
+    assert not request.searches
+    assert "use it in an issue" in request.reason

@@ -14,9 +14,11 @@ from action.main import main
 from action.publish_job import announce
 from action.request import Request
 from action.runner import read_context
-from bot.bundle import read_reason, write_bundle, write_reason
+from bot.bundle import Bundle, read_reason, write_bundle, write_reason
 from bot.marker import STATUS_MARKER
 from bot.review import Settings
+from engine.cuda.patch import make_patch
+from engine.model import Program
 from engine.settings.config import Config, parse_config
 from engine.settings.config_text import ConfigError
 from tests.bot.make import BASE, HEAD, bundle, looked
@@ -54,6 +56,51 @@ def status(server: Server) -> str:
 
 def ending(tmp_path: Path) -> str:
     return (tmp_path / "output").read_text().splitlines()[1]
+
+
+def test_a_search_of_all_becomes_pull_requests_and_one_answer(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = Repo(tmp_path / "repo")
+    text = "".join(f"line {i};\n" for i in range(1, 30))
+    head = repo.commit({"src/a.cu": text})
+    server.repositories = {"octocat/Hello-World": repo.folder}
+    after = text.replace("line 7;", "fast 7;")
+    patch = make_patch(
+        Program({"src/a.cu": text.encode()}, "src/a.cu"), Program({"src/a.cu": after.encode()}, "src/a.cu")
+    )
+    write_bundle(
+        Bundle(head, head, (looked(2.0, patch=patch.decode()), looked(None, kernel="other"))),
+        tmp_path / "optiml-bundle",
+    )
+    asked = Request(7, head, head, False, command="all", branch="main", most=5, comment=900, by="ann", by_id=12)
+    request, hindered = announce(read_context(environment), asked, Config())
+    assert (hindered, server.comments) == ("", {})  # a reaction, and no status comment in an issue
+    monkeypatch.setenv("OPTIML_REQUEST", request.to_json())
+    for _ in range(2):  # the job is run again
+        assert main([]) == 0
+        (pull,) = server.opened
+        (answer,) = server.comments.values()
+        assert f"opened {pull['html_url']}" in answer["body"]
+    assert (900, server.author, "rocket") in server.reactions
+    # The schedule's: nobody asked, so nothing is answered.
+    monkeypatch.setenv("OPTIML_REQUEST", replace(request, comment=0, pull=0).to_json())
+    assert main([]) == 0
+    assert len(server.comments) == 1
+    assert f"{pull['html_url']} has this version already" in (tmp_path / "summary").read_text()
+
+
+def test_a_search_of_all_that_failed_says_why(
+    server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_reason("the repository has over 20000 source files", tmp_path / "optiml-bundle")
+    asked = Request(
+        7, HEAD, HEAD, False, command="all", branch="main", most=5, comment=900, by="ann", by_id=12, settings=""
+    )
+    monkeypatch.setenv("OPTIML_REQUEST", replace(asked, settings=json.dumps(asdict(Settings()))).to_json())
+    assert main([]) == 1
+    (answer,) = server.comments.values()
+    assert "over 20000 source files" in answer["body"]
 
 
 def test_the_bundle_becomes_one_review(server: Server, environment: dict[str, str], tmp_path: Path) -> None:

@@ -473,9 +473,50 @@ def test_a_second_review_of_the_same_kernel_is_answered_by_the_first(
     assert searched == ["scale"]
     again(pushed, "four", budget_s=77.0)
     assert searched == ["scale"] * 2
+    # A fresh runner that has the bundle of an earlier run alone.
+    monkeypatch.setattr(kept_reviews, "folder", lambda: tmp_path / "empty")
+    said.clear()
+    run(
+        Request(1, base, pushed, False),
+        clone,
+        tmp_path / "fresh",
+        device="cpu",
+        say=said.append,
+        earlier=tmp_path / "three",
+    )
+    assert said[1:] == [f"k.cu: scale: {ANSWERED}"]
+    (fresh,) = read_bundle(tmp_path / "fresh", head=pushed).kernels
+    assert (fresh.patch, fresh.result) == (first.patch, second.result)
+    assert searched == ["scale"] * 2
     (clone / "k.cu").write_text(SLOW.replace("2.0f", "3.0f"))
     again(commit(clone, "the kernel"), "five")
     assert searched == ["scale"] * 3
+
+
+def test_a_second_comparison_is_answered_by_the_first(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/optiml check`, asked for twice, compared twice."""
+    import action.search_job as job
+
+    compared: list[int] = []
+
+    def compare(*_: object) -> Comparison:
+        compared.append(1)
+        return Comparison("no difference", measurement(1.0, predicted=True))
+
+    monkeypatch.setattr(job._Looker, "_compare", compare)
+    (clone / "k.cu").write_text(FAST)
+    base = commit(clone, "base")
+    (clone / "k.cu").write_text(SLOW)
+    head = commit(clone, "head")
+    found = []
+    for name in ("one", "two"):
+        run(Request(1, base, head, False, command="check"), clone, tmp_path / name, device="cpu", say=lambda text: None)
+        found.append(read_bundle(tmp_path / name, head=head).kernels)
+    assert len(compared) == 1
+    assert found[0] == found[1]
+    assert found[1][0].error == "compared only, as requested"
 
 
 def test_what_was_not_searched_to_its_end_is_not_kept(

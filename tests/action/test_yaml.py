@@ -26,10 +26,13 @@ from tests.npm import package
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+EVERY = ROOT / "docs" / "workflows" / "all.yml"  # searches the default branch; the others look at pull requests
 CALLERS = sorted((ROOT / "docs" / "workflows").glob("*.yml"))
+OF_PULLS = [path for path in CALLERS if path != EVERY]
 CALLED = ROOT / ".github" / "workflows" / "optiml.yml"
 FLOW: dict[str, Any] = yaml.safe_load(CALLED.read_text())
 JOBS: dict[str, Any] = FLOW["jobs"]
+ALL: dict[str, Any] = yaml.safe_load(CALLED.with_name("optiml-all.yml").read_text())
 POSTING = {"publish": "review", "answer": "answer", "commit": "commit", "cancel": "cancel"}
 SET_UP, RUN = ACTION["runs"]["steps"]
 HOSTILE = "x\"; touch pwned; echo '$(touch pwned)`touch pwned`\n::set-output name=run::true\n${{ github.token }}"
@@ -174,14 +177,18 @@ def test_every_output_is_set_by_the_code() -> None:
 def test_each_job_of_the_workflow_has_no_more_than_it_needs() -> None:
     assert FLOW["permissions"] == {}
     assert set(JOBS) == {"gate", "optimize", *POSTING}
-    assert JOBS["optimize"]["permissions"] == {"contents": "read"}
+    assert JOBS["optimize"]["permissions"] == {"actions": "read", "contents": "read"}
+    assert ALL["permissions"] == {}
+    assert {name: {k for k, v in job["permissions"].items() if v == "write"} for name, job in ALL["jobs"].items()} == {
+        "gate": {"issues"}, "optimize": set(), "pulls": {"contents", "issues", "pull-requests"},
+    }  # fmt: skip
     writes = {name: {k for k, v in job["permissions"].items() if v == "write"} for name, job in JOBS.items()}
     assert writes == {
         "gate": {"pull-requests"}, "optimize": set(), "publish": {"checks", "pull-requests"}, "answer": {"pull-requests"},
         "commit": {"contents", "pull-requests"}, "cancel": {"actions", "pull-requests"},
     }  # fmt: skip
-    for name, job in JOBS.items():
-        assert job["timeout-minutes"] <= 60
+    for name, job in [*JOBS.items(), *ALL["jobs"].items()]:
+        assert job["timeout-minutes"] in (10, 60, "${{ inputs.timeout-minutes }}")
         uses = [step["uses"] for step in job["steps"]]
         assert all(use == "./optiml" or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", use) for use in uses), uses
         # Every job has this workflow's own source, which no other code of a repository can replace; one has the pull request's.
@@ -195,28 +202,31 @@ def test_each_job_of_the_workflow_has_no_more_than_it_needs() -> None:
         assert [step["uses"].split("@")[0] for step in caches] == ["actions/cache/restore", "actions/cache/save"][
             : 2 * len(checkouts)
         ]
-        assert all("github.event_name == 'push'" in step["if"] for step in caches if "/save@" in step["uses"])
+        if job is JOBS["optimize"]:
+            assert all("github.event_name == 'push'" in step["if"] for step in caches if "/save@" in step["uses"])
         (ours,) = [step for step in job["steps"] if step["uses"] == "./optiml"]
-        assert ours["with"]["mode"] == ("publish" if name in POSTING else name)
+        assert ours["with"]["mode"] == ("publish" if name in (*POSTING, "pulls") else name)
         assert set(ours["with"]) <= set(ACTION["inputs"])
         assert ("token" in ours["with"]) == (name != "optimize")
-    assert "secrets." not in str(JOBS["gate"]) + str(JOBS["optimize"])
-    for output in JOBS["gate"]["outputs"].values():
+    assert "secrets." not in str([flow["jobs"][name] for flow in (FLOW, ALL) for name in ("gate", "optimize")])
+    for output in (*JOBS["gate"]["outputs"].values(), *ALL["jobs"]["gate"]["outputs"].values()):
         assert re.fullmatch(r"\$\{\{ steps\.gate\.outputs\.([\w-]+) \}\}", output)[1] in ACTION["outputs"]  # type: ignore[index]
 
 
 def test_a_token_of_the_app_has_the_powers_of_its_job() -> None:
-    for name in POSTING:
-        (app,) = [step["with"] for step in JOBS[name]["steps"] if "create-github-app-token@" in step["uses"]]
+    for name in (*POSTING, "pulls"):
+        job = (JOBS | ALL["jobs"])[name]
+        (app,) = [step["with"] for step in job["steps"] if "create-github-app-token@" in step["uses"]]
         asked = {k.removeprefix("permission-"): v for k, v in app.items() if k.startswith("permission-")}
-        granted = JOBS[name]["permissions"]
+        granted = job["permissions"]
         assert asked.items() <= granted.items(), name
         assert {k for k, v in granted.items() if v == "write"} <= set(asked), name
 
 
 def test_every_command_is_carried_out_by_one_job() -> None:
     requests = [Request(7, "a" * 40, "b" * 40, False, command=command) for command in COMMANDS]
-    assert {request.job for request in requests} == {*POSTING.values(), ""}
+    assert {request.job for request in requests} == {*POSTING.values(), "pulls", ""}
+    assert [request.command for request in requests if request.job == "pulls"] == ["all"]
     assert [request.command for request in requests if not request.job] == ["baseline"]
     assert Request(7, "a" * 40, "b" * 40, False, command="apply", reason="no").job == "answer"
 
@@ -226,7 +236,7 @@ def test_only_the_source_of_this_workflow_is_taken_for_it(evaluate: Evaluate) ->
     none = {"source-repository": "", "source-commit": ""}
     given = {"source-repository": "in/puts", "source-commit": "c" * 40}
     told = {"workflow_repository": "us/optiml", "workflow_sha": "d" * 40}
-    for job in JOBS.values():
+    for job in (*JOBS.values(), *ALL["jobs"].values()):
         source = job["steps"][0]["with"]
         found = [
             tuple(evaluate(source[key], {"inputs": inputs, "job": told}) for key in ("repository", "ref"))
@@ -279,19 +289,42 @@ def test_a_caller_grants_what_the_jobs_take_and_gives_inputs_that_there_are(path
     flow = yaml.safe_load(path.read_text())
     assert flow["permissions"] == {}
     (job,) = flow["jobs"].values()
+    called = ALL if path == EVERY else FLOW
     most: dict[str, str] = {}
-    for wanted in (job["permissions"] for job in JOBS.values()):
+    for wanted in (job["permissions"] for job in called["jobs"].values()):
         most |= {k: v for k, v in wanted.items() if most.get(k) != "write"}
     assert job["permissions"] == most
-    assert job["uses"].startswith("OWNER/optiml/.github/workflows/optiml.yml@")
-    declared = FLOW[True]["workflow_call"]
+    assert job["uses"].startswith(f"OWNER/optiml/.github/workflows/{'optiml-all' if path == EVERY else 'optiml'}.yml@")
+    declared = called[True]["workflow_call"]
     assert set(job["with"]) <= set(declared["inputs"])
     assert set(job.get("secrets", {})) <= set(declared["secrets"])
     for name in ("runner", "small-runner"):
         assert isinstance(json.loads(job["with"].get(name, declared["inputs"][name]["default"])), list)
 
 
-@pytest.mark.parametrize("path", CALLERS, ids=lambda p: p.stem)
+def test_only_an_issue_s_command_by_the_repository_s_people_starts_the_search_of_all(evaluate: Evaluate) -> None:
+    def contexts(association: str, body: str, **issue: Any) -> dict[str, Any]:
+        comment = {"body": body, "author_association": association}
+        return {
+            "github": {"event_name": "issue_comment", "event": {"issue": issue, "comment": comment}, "run_id": "99"}
+        }
+
+    right, stranger = contexts("MEMBER", "/optiml all --budget 2h"), contexts("NONE", "/optiml all")
+    others = contexts("OWNER", "/optiml check"), contexts("OWNER", "/optiml all", pull_request={"url": "x"})
+    by_time = {"github": {"event_name": "schedule", "event": {}, "run_id": "99"}}
+    starts = f"${{{{ !!({ALL['jobs']['gate']['if']}) }}}}"
+    assert [evaluate(starts, c) for c in (right, by_time, stranger, *others)] == ["true"] * 2 + ["false"] * 3
+    group = ALL["concurrency"]["group"]
+    assert [evaluate(group, c) for c in (right, by_time, stranger, *others)] == ["optiml-all"] * 2 + [
+        "optiml-all-99"
+    ] * 3
+    assert ALL["concurrency"]["cancel-in-progress"] is False
+    events = yaml.safe_load(EVERY.read_text())[True]
+    assert set(events) == {"schedule", "workflow_dispatch", "issue_comment"}
+    assert set(events["workflow_dispatch"]["inputs"]) == {"budget", "max-prs"}
+
+
+@pytest.mark.parametrize("path", OF_PULLS, ids=lambda p: p.stem)
 def test_a_change_of_documents_alone_starts_no_runner(path: Path) -> None:
     events = yaml.safe_load(path.read_text())[True]
     (pull,) = [events[name] for name in ("pull_request", "pull_request_target") if name in events]

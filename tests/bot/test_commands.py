@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.commands import Apply, Cancel, Check, Command, Explain, Help, Optimize, Pr, Status, parse
+from bot.commands import All, Apply, Cancel, Check, Command, Explain, Help, Optimize, Pr, Status, parse
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ from bot.commands import Apply, Cancel, Check, Command, Explain, Help, Optimize,
         ("/optiml explain 2", Explain(2)),
         ("/optiml status", Status()),
         ("/optiml\tcancel", Cancel()),
+        ("/optiml all", All()),
+        ("/optiml all --budget 2h --max-prs=3", All(7200.0, 3)),
         ("/optiml help", Help()),
         ("/optiml", Help()),
     ],

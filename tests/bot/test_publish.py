@@ -109,7 +109,8 @@ def test_a_new_head_with_an_old_review_takes_at_most_twelve_calls_and_hides_the_
 
 def test_the_status_comment_that_was_announced_is_edited_without_being_looked_for(server: Server) -> None:
     forge = client(server)
-    number = start(forge, TARGET, Settings(), first=True)
+    number, earlier = start(forge, TARGET, Settings(), first=True)
+    assert earlier == 0
     assert [path for _, path in server.requests] == ["/repos/octocat/Hello-World/issues/7/comments"]
     server.requests.clear()
     publish(two(), forge, replace(TARGET, status=number), Settings())
@@ -118,9 +119,19 @@ def test_the_status_comment_that_was_announced_is_edited_without_being_looked_fo
     assert len(server.requests) <= 8
 
 
+def test_the_start_names_the_run_that_was_announced_before(server: Server) -> None:
+    """Its bundle may answer for kernels that did not change since, on a runner that keeps nothing."""
+    publish(two(), client(server), replace(TARGET, run=41), Settings(run=41))
+    server.requests.clear()
+    status_, earlier = start(client(server), replace(TARGET, head="f" * 40, run=42), Settings())
+    assert earlier == 41
+    assert [verb for verb, _ in server.requests] == ["GET", "PATCH"]
+    assert start(client(server), replace(TARGET, run=43), Settings()) == (status_, 42)
+
+
 @pytest.mark.parametrize("how", ["deleted", "a stranger's"])
 def test_a_status_comment_that_went_is_replaced(server: Server, how: str) -> None:
-    number = start(client(server), TARGET, Settings())
+    number, _ = start(client(server), TARGET, Settings())
     if how == "deleted":
         server.comments.clear()
     else:

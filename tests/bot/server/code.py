@@ -38,6 +38,7 @@ class CodeSide:
         self.artifacts: dict[int, tuple[int, str, bytes, bool]] = {}  # id -> run, name, zip, expired
         self.opened: list[dict[str, Any]] = []  # pull requests made through the API
         self.roles: dict[str, str] = {}
+        self.author = "github-actions[bot]"
 
     def _git(self, names: dict[str, str], *arguments: str, input: bytes = b"", index: str = "") -> str:
         folder = self.repositories.get(f"{names['owner']}/{names['repo']}")
@@ -139,19 +140,33 @@ class CodeSide:
         self._may_write(names)
         tip = self._shown_ref(names, names["ref"])["object"]["sha"]
         try:
-            self._git(names, "merge-base", "--is-ancestor", tip, body["sha"])
+            if not body["force"]:
+                self._git(names, "merge-base", "--is-ancestor", tip, body["sha"])
         except Problem:
             raise Problem(422, "Update is not a fast forward") from None
         self._git(names, "update-ref", f"refs/{names['ref']}", body["sha"])
         return 200, self._shown_ref(names, names["ref"])
 
     def _list_pulls(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
-        where = f"{names['owner']}/{names['repo']}"
-        return 200, [
-            pull for pull in self.opened
-            if pull["_where"] == where and query["head"].endswith(f":{pull['head']['ref']}")
+        where, head = f"{names['owner']}/{names['repo']}", query.get("head", "").partition(":")[2]
+        found = [
+            pull for pull in reversed(self.opened)
+            if pull["_where"] == where and head in ("", pull["head"]["ref"])
             and query.get("base", pull["base"]["ref"]) == pull["base"]["ref"] and query["state"] in ("all", pull["state"])
         ]  # fmt: skip
+        size, page = int(query.get("per_page", "30")), int(query.get("page", "1"))
+        return 200, [_shown_pull(pull) for pull in found[size * (page - 1) : size * page]]
+
+    def _edit_pull(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
+        self._may_write(names)
+        for pull in self.opened:
+            if str(pull["number"]) == names["pull_number"]:
+                pull |= body
+                return 200, _shown_pull(pull)
+        raise Problem(404, "Not Found")
+
+    def _repository(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
+        return 200, example(_R, "get", "200") | {"default_branch": "main"}
 
     def _add_pull(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
         self._may_write(names)
@@ -165,12 +180,15 @@ class CodeSide:
             "state": "open",
             "title": body["title"],
             "body": body["body"],
+            "number": len(self.opened) + 101,
+            "merged_at": None,
+            "user": {**data.get("user", {}), "login": self.author},
             "requested_teams": [],
             "_where": f"{names['owner']}/{names['repo']}",
         }
         data["html_url"] = f"https://github.test/{names['owner']}/{names['repo']}/pull/{len(self.opened) + 1}"
         self.opened.append(data)
-        return 201, {key: value for key, value in data.items() if key != "_where"}
+        return 201, _shown_pull(data)
 
     def _get_run(self, names: dict[str, str], query: dict[str, str], body: Any) -> tuple[int, Any]:
         run = self.runs.get(int(names["run_id"]))
@@ -236,7 +254,13 @@ class CodeSide:
         return 200, data | {"permission": role, "role_name": role}
 
 
+def _shown_pull(pull: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in pull.items() if key != "_where"}
+
+
 CALLS: dict[tuple[str, str], Any] = {
+    ("GET", _R): CodeSide._repository,
+    ("PATCH", f"{_R}/pulls/{{pull_number}}"): CodeSide._edit_pull,
     ("GET", f"{_R}/git/commits/{{commit_sha}}"): CodeSide._get_commit,
     ("POST", f"{_R}/git/commits"): CodeSide._add_commit,
     ("GET", f"{_R}/git/trees/{{tree_sha}}"): CodeSide._get_tree,

@@ -24,7 +24,7 @@ PATHS = (
     f"{_R}/git/blobs", f"{_R}/git/blobs/{{file_sha}}", f"{_R}/git/refs", f"{_R}/git/ref/{{ref}}", f"{_R}/git/refs/{{ref}}",
     f"{_R}/pulls", f"{_R}/actions/runs", f"{_R}/actions/runs/{{run_id}}", f"{_R}/actions/runs/{{run_id}}/cancel",
     f"{_R}/actions/runs/{{run_id}}/artifacts", f"{_R}/actions/artifacts/{{artifact_id}}/{{archive_format}}",
-    f"{_R}/contents/{{path}}", f"{_R}/compare/{{basehead}}", f"{_R}/collaborators/{{username}}/permission",
+    f"{_R}/contents/{{path}}", f"{_R}/compare/{{basehead}}", f"{_R}/collaborators/{{username}}/permission", _R,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -19,6 +20,7 @@ from engine.cuda.patch import make_patch
 from engine.errors import MachineError, RefusedError, UsageError
 from engine.model import Program
 from engine.run.going_on import Settled
+from tests.bot.make import result
 
 TEXT = "".join(f"line {n}\n" for n in range(40))
 
@@ -43,7 +45,7 @@ class Script:
         (root / "k.cu").write_text(TEXT)
         ready = SimpleNamespace(spec=SimpleNamespace(kernel="?"), spec_path=None)
         monkeypatch.setattr(kernel_search.SpecMaker, "ready", lambda maker, file, name: ready)
-        monkeypatch.setattr(kernel_search, "settle", lambda options, out, machine: Settled(options))
+        monkeypatch.setattr(kernel_search, "settle", lambda options, out, machine, **named: Settled(options))
         monkeypatch.setattr(kernel_search, "optimize", self._optimize)
         monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=lambda: self.clock))
 
@@ -151,3 +153,27 @@ def test_nothing_outside_of_the_repository_is_combined(tmp_path: Path) -> None:
     data, notes = combine(root, [("k", patch, ["../secret"])])
     assert (data, len(notes)) == (b"", 1)
     assert (tmp_path / "secret").read_text() == "secret\n"
+
+
+def test_the_same_campaign_again_is_answered_by_the_results_that_are_there(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kernel was searched again, with its part of the budget on top."""
+    asked = []
+    answers = False
+
+    def settle(options: Any, out: Path, machine: object, **named: Any) -> Settled:
+        asked.append(named["asked"].seconds)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "result.json").write_text(json.dumps(dataclasses.asdict(result(2.0))))
+        return Settled(options, answered=answers)
+
+    monkeypatch.setattr(kernel_search, "settle", settle)
+    found = survey(kernel("a", 4.0), kernel("b", 2.0))
+    run(tmp_path, found)
+    answers = True
+    end = run(tmp_path, found)
+    assert [name for name, _ in script.asked] == ["a", "b"]
+    assert asked == [600.0] * 4  # the whole budget: a kernel's part differs from call to call
+    assert [k.speedup for k in end.kernels] == [2.0, 2.0]
+    assert all(k.said.endswith("Nothing changed since that search.") for k in end.kernels)

@@ -1,0 +1,147 @@
+"""The search of every kernel of the default branch, and the bundle of what was found. It needs no token."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from action import kept_reviews
+from action.kept_reviews import ANSWERED, KeptReviews, key_of
+from action.request import Request
+from action.search_job import machine_for, settings_at
+from action.trees import write_tree
+from bot.bundle import Bundle, Looked, read_earlier, write_bundle
+from bot.changed import ChangedKernel, Skipped
+from bot.clone import Repository
+from bot.escape import without_folders
+from engine.campaign.campaign import CampaignEnd, CampaignRequest, InThisProcess, run_campaign
+from engine.campaign.kernel_search import KernelEnd, KernelTask
+from engine.campaign.survey import READY, Survey, SurveyedKernel, Surveyor
+from engine.errors import OptimlError
+from engine.report.run_folder import read_result
+from engine.run.result import OptimizationResult
+from engine.settings.config import NAMES
+from engine.settings.scratch import scratch_folder
+
+_SURVEYED = 0.2  # the share of the budget in which kernels are run once, to order them
+_MOST = 400  # kernels of a bundle
+
+
+def run_all(
+    request: Request, clone: Path, outs: tuple[Path, Path], *, device: Literal["auto", "gpu", "cpu"], say: Callable[[str], None]
+) -> Bundle:  # fmt: skip
+    """Search every kernel at the request's head, the most promising first; the bundle is in the first of `outs` after each kernel.
+
+    The other one has the bundle of an earlier search, whose results stand for kernels that did not change; at the end it has this one.
+    Raises ConfigError, GitError, MachineError.
+    """
+    repository = Repository(clone)
+    config = settings_at(repository, request.head)
+    with scratch_folder() as scratch:
+        root = write_tree(repository, request.head, scratch / "head")
+        for name in NAMES:
+            data = repository.read(request.head, name)
+            if data is not None:
+                (root / name).write_bytes(data)
+        machine = machine_for(device, config.targets[0])
+        try:
+            surveyor = Surveyor(root, machine)
+            survey = surveyor.survey(_SURVEYED * request.budget_s)
+            say(f"{len(survey.kernels)} kernels")
+            survey = dataclasses.replace(survey, kernels=survey.kernels[:_MOST])
+            fixed = (
+                metadata.version("optiml-cuda"), machine.name, machine.mode, machine.arch, request.budget_s, dataclasses.asdict(config),
+            )  # fmt: skip
+            kept = KeptReviews(kept_reviews.folder(), read_earlier(outs[1]))
+
+            def key(kernel: SurveyedKernel) -> str:
+                try:
+                    return key_of([*fixed, surveyor.key_of(kernel)])
+                except OptimlError:
+                    return ""  # its search says what is wrong
+
+            executor = _Answered(InThisProcess(root, machine), kept, survey, key)
+            executor.on_end = lambda: write_bundle(_bundle(request, executor.found, survey, None), outs[0])
+            executor.say = say
+            executor.on_end()
+            end = run_campaign(CampaignRequest(root, request.budget_s), executor, survey)
+        finally:
+            machine.close()
+    bundle = _bundle(request, executor.found, survey, end)
+    for out in outs:
+        write_bundle(bundle, out)
+    return bundle
+
+
+class _Answered:
+    """Searches kernels one at a time, but for those whose result is known; `found` has what came of each."""
+
+    slots = 1
+
+    def __init__(
+        self, inner: InThisProcess, kept: KeptReviews, survey: Survey, key: Callable[[SurveyedKernel], str]
+    ) -> None:  # fmt: skip
+        self._inner, self._kept, self._key = inner, kept, key
+        self._kernels = {(kernel.file, kernel.kernel): kernel for kernel in survey.kernels}
+        self._task: KernelTask | None = None
+        self.found: dict[tuple[str, str], Looked] = {}
+        self.on_end: Callable[[], object] = lambda: None
+        self.say: Callable[[str], None] = lambda text: None
+
+    def begin(self, task: KernelTask) -> None:
+        """Take a kernel."""
+        self._task = task
+
+    def ended(self) -> list[tuple[int, KernelEnd]]:
+        """The ranks that ended, with what came of them. Raises MachineError, KeyboardInterrupt."""
+        task = self._task
+        assert task is not None
+        kernel = self._kernels[task.file, task.kernel]
+        changed = ChangedKernel(kernel.file, kernel.kernel, kernel.line, ("asked for",), "")
+        key = self._key(kernel)
+        looked = self._kept.get(key, changed)
+        if looked is not None:
+            self.say(f"{kernel.file}: {kernel.kernel}: {ANSWERED}")
+            end = KernelEnd("done", ANSWERED)
+        else:
+            self.say(f"{kernel.file}: {kernel.kernel}: {task.seconds or 0:.0f} s")
+            self._inner.begin(task)
+            ((_, end),) = self._inner.ended()
+            looked = self._kept.put(key, _looked(changed, end))
+        self.found[kernel.file, kernel.kernel] = looked
+        self.on_end()
+        return [(task.rank, end)]
+
+
+def _looked(changed: ChangedKernel, end: KernelEnd) -> Looked:
+    if end.state != "done":
+        return Looked(changed, "none", error=without_folders(end.said))
+    folder = Path(end.folder)
+    result = read_result(folder, {"result.json": (OptimizationResult,)})
+    patch = ""
+    if result.best is not None:
+        with contextlib.suppress(UnicodeDecodeError):
+            patch = (folder / result.best.patch).read_bytes().decode("utf-8")
+    return Looked(changed, "head", result=result, patch=patch)
+
+
+def _bundle(
+    request: Request, found: dict[tuple[str, str], Looked], survey: Survey, end: CampaignEnd | None
+) -> Bundle:  # fmt: skip
+    skipped = tuple(_skipped(found, survey, end)) if end is not None else ()
+    return Bundle(request.head, request.base, tuple(found.values()), skipped, complete=end is not None)
+
+
+def _skipped(found: dict[tuple[str, str], Looked], survey: Survey, end: CampaignEnd | None) -> Iterator[Skipped]:
+    said = {(kernel.file, kernel.kernel): kernel.said for kernel in end.kernels} if end is not None else {}
+    for kernel in survey.kernels:
+        name = kernel.file, kernel.kernel
+        if name in found:
+            continue
+        missing = kernel.missing if kernel.state not in READY else ""
+        reason = said.get(name) or missing or "the budget was spent before its search"
+        yield Skipped(kernel.file, without_folders(reason), kernel.kernel)
