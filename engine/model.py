@@ -172,7 +172,7 @@ class Evaluation:
     stage_s: Mapping[str, float] = field(default_factory=dict)  # seconds by stage: parse, compile, verify, time, …
     notes: tuple[str, ...] = ()
     guardrails: tuple[Guardrail, ...] = ()  # of a confirmation
-    device: Mapping[str, object] = field(default_factory=dict)  # that it was made on, where there are several
+    device: Mapping[str, object] = field(default_factory=dict)  # that it was measured on, and its state then
 
 
 @dataclass(frozen=True)

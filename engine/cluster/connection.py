@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from engine.cluster.identity import Identity, describe, read_identity, versions, visible_gpus
+from engine.cluster.identity import COMPILER, Identity, describe, read_identity, versions, visible_gpus
 from engine.errors import MachineError, UsageError
 from engine.process.cores import ONE_THREAD, shares
 from engine.settings.scratch import scratch_folder
@@ -419,10 +419,12 @@ def _same_versions(identity: Identity, name: str) -> None:
     here = dict(versions())
     for package, version in identity.versions:
         if here.get(package, version) != version:
+            do = "install the same version on both"
+            if package == COMPILER:
+                do += ", or have both compile with the same one: OPTIML_CUDA=12 or 13"
             raise MachineError(
-                f"{package} is {version or 'missing'} there and {here[package] or 'missing'} here", f"worker {name}",
-                "install the same version on both",
-            )  # fmt: skip
+                f"{package} is {version or 'missing'} there and {here[package] or 'missing'} here", f"worker {name}", do
+            )
     if missing := sorted(set(here) - {package for package, _ in identity.versions}):
         raise MachineError(
             f"does not say its version of {missing[0]}", f"worker {name}", "install the same version on both"

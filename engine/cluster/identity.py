@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pynvml
 
-from engine.errors import MachineError
+from engine.compile.toolkit import toolkit
+from engine.errors import MachineError, OptimlError
 from engine.process.ancestry import descends
 from engine.process.decode import NotThis, decode, load
 
 # Client and workers must have the same of these: what they send each other, and the compiler whose code is timed.
-_PACKAGES = ("optiml-cuda", "distributed", "nvidia-cuda-nvrtc")
+_PACKAGES = ("optiml-cuda", "distributed")
+COMPILER = "CUDA"
 _MOST_TEXT = 1 << 20
 
 
@@ -91,14 +93,20 @@ def read_identity(text: object, where: str) -> Identity:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """The versions that client and workers must share, by package; "" for one that is not installed."""
+    """The versions that client and workers must share, by package; "" for one that is not installed.
+
+    `COMPILER` is what compiles there: NVRTC and headers of CUDA 12 or 13, by the driver or by OPTIML_CUDA.
+    """
     found = [("python", ".".join(platform.python_version_tuple()[:2]))]
     for package in _PACKAGES:
         version = ""
         with suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(package)
         found.append((package, version))
-    return tuple(found)
+    compiler = ""
+    with suppress(OptimlError):
+        compiler = toolkit().version
+    return (*found, (COMPILER, compiler))
 
 
 def visible_gpus() -> tuple[str, ...]:

@@ -88,6 +88,7 @@ class GpuEvaluator:
                 "compute-sanitizer was not found: reads outside arrays and races are not checked on the GPU"
             )
         self._versions: dict[str, Any] = {}
+        self._uuid = ""
         self._runner.start_ahead()
 
     @property
@@ -109,10 +110,15 @@ class GpuEvaluator:
         """The GPU now: UUID, driver, clocks, temperature."""
         monitor = self._runner.monitor
         now = monitor.recent()
+        self._uuid = self._uuid or monitor.uuid()
         return {
-            "uuid": monitor.uuid(), "driver": str(self._versions.get("driver_version", "")), "sm_mhz": now.sm_mhz,
+            "uuid": self._uuid, "driver": str(self._versions.get("driver_version", "")), "sm_mhz": now.sm_mhz,
             "memory_mhz": now.memory_mhz, "temperature_c": now.temperature_c,
         }  # fmt: skip
+
+    def _stated(self, evaluation: Evaluation) -> Evaluation:
+        """What was timed with the state of the GPU; what was not needs none, and a reading takes milliseconds."""
+        return evaluation if evaluation.measurement is None else replace(evaluation, device=self.state())
 
     # ---- the original
 
@@ -184,6 +190,7 @@ class GpuEvaluator:
         evaluation = Evaluation(
             Outcome.ACCEPTED, measurement, None, built.binary.resources, built.binary.code_hash,
             {**built.stage_s, "compile": compiling, "validate": time.perf_counter() - begin - waited, "sanitizers": waited},
+            device=self.state(),
         )  # fmt: skip
         return built, evaluation
 
@@ -285,7 +292,7 @@ class GpuEvaluator:
             evaluation, against = self._evaluate(built, incumbent, brief=brief)
             if evaluation.outcome is Outcome.MEMORY_ERROR:
                 self._runner.kill()  # it may have written anywhere in the worker: the next candidate gets a fresh one
-            return evaluation, against
+            return self._stated(evaluation), against
 
     def confirm(self, built: Built) -> Evaluation:
         """See `Evaluator.confirm`; between two stages others have their turn at the GPU."""
@@ -293,7 +300,7 @@ class GpuEvaluator:
             built = self._whole(built)
         except OptimlError as error:
             return unlaunchable(built, error)
-        return self._confirm(built)
+        return self._stated(self._confirm(built))
 
     @contained_evaluation
     def retime(self, built: Built, incumbent: Built | None, effort: int) -> tuple[Evaluation, float | None]:
@@ -318,7 +325,8 @@ class GpuEvaluator:
                     return refused(evaluation, failure), None
                 measurement, failure, against = self._time(timing)
                 stages["time"] = time.perf_counter() - begin - stages["verify"]
-                return (refused(evaluation, failure) if failure else self._judge(evaluation, measurement)), against
+                judged = refused(evaluation, failure) if failure else self._judge(evaluation, measurement)
+                return self._stated(judged), against
             except DeviceFault as fault:
                 stages["lost"] = time.perf_counter() - begin
                 return replace(evaluation, outcome=FAULTS[fault.kind], failure=Failure(sentence(fault))), None

@@ -10,8 +10,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.compile.built import Built, NotBuilt
@@ -33,7 +32,7 @@ from engine.evaluate.device_frames import (
 from engine.evaluate.devices import Job, evaluate
 from engine.evaluate.evaluator import Evaluator, unbuilt
 from engine.evaluate.gpu import GpuEvaluator
-from engine.model import Evaluation, Program
+from engine.model import Program
 from engine.process.decode import NotThis
 from engine.process.wire import WireError
 from engine.run.machine import Machine, make_machine
@@ -123,7 +122,7 @@ class Session:
             built, evaluation = self.evaluator.open(built.program)
             signals = self.evaluator.signals
             self.opened = Reply(
-                self._placed(evaluation), footprints=self._footprints(built), mode=signals.mode, device=dict(signals.device),
+                evaluation, footprints=self._footprints(built), mode=signals.mode, device=dict(signals.device),
                 missing=(*signals.missing, *self.machine.notes()), cases=_digest(self.evaluator.secret_cases),
             )  # fmt: skip
         except BaseException:
@@ -142,12 +141,12 @@ class Session:
             if isinstance(self.evaluator, CpuEvaluator):
                 built = self.evaluator.complete(built)
         except NotBuilt as error:
-            return Reply(self._placed(unbuilt(error)), built=False)
+            return Reply(unbuilt(error), built=False)
         if request.op == "confirm":
-            return Reply(self._placed(self.evaluator.confirm(built)))
+            return Reply(self.evaluator.confirm(built))
         job = Job(built, incumbent, request.brief, request.effort)
         evaluation, against = evaluate(self.evaluator, job)
-        return Reply(self._placed(evaluation), against, footprints=self._footprints(built))
+        return Reply(evaluation, against, footprints=self._footprints(built))
 
     def _incumbent(self, request: Request, blobs: list[bytes]) -> Built | None:
         key, head = request.incumbent, request.incumbent_built
@@ -166,13 +165,6 @@ class Session:
         if not isinstance(self.evaluator, CpuEvaluator):
             return None
         return footprints_of(self.evaluator.speeds.footprints(built))
-
-    def _placed(self, evaluation: Evaluation) -> Evaluation:
-        """With the state of the device that it was made on."""
-        state: Mapping[str, Any] = {}
-        if isinstance(self.evaluator, GpuEvaluator):
-            state = self.evaluator.state()
-        return replace(evaluation, device=state)
 
     def close(self) -> None:
         self.evaluator.close()

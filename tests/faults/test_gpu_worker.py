@@ -66,6 +66,14 @@ def _evaluated(bench: GpuEvaluator, code: str) -> Evaluation:
     return bench.evaluate(bench.build(_program(code)), None)[0]
 
 
+def test_every_sample_has_the_state_of_its_gpu(bench: GpuEvaluator) -> None:
+    sample, failed = _evaluated(bench, "2.0"), _evaluated(bench, "wrong")
+    assert sample.measurement is not None
+    assert set(sample.device) == {"uuid", "driver", "sm_mhz", "memory_mhz", "temperature_c"}
+    assert sample.device["temperature_c"] == 40
+    assert failed.device == {}  # nothing was timed
+
+
 @pytest.mark.parametrize(
     ("code", "outcome", "says"),
     [

@@ -137,8 +137,21 @@ def test_versions_that_differ_are_named() -> None:
     there = (("python", "3.11"), ("optiml-cuda", "0.0.9"))
     with pytest.raises(MachineError, match=r"worker 0: optiml-cuda is 0\.0\.9 there and 0\.1\.0 here"):
         cluster(worker("0", versions=(*(v for v in identity().versions if v[0] != "optiml-cuda"), there[1]))).examine()
+    cuda12 = (*(v for v in identity().versions if v[0] != "CUDA"), ("CUDA", "nvidia-cuda-nvrtc-cu12 12.9.86"))
+    with pytest.raises(MachineError, match=r"CUDA is nvidia-cuda-nvrtc-cu12 12\.9\.86 there and .*OPTIML_CUDA=12"):
+        cluster(worker("0", versions=cuda12)).examine()
     with pytest.raises(MachineError, match="does not say its version of"):
         cluster(worker("0", versions=())).examine()
+
+
+def test_an_identity_tells_which_cuda_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages of both may be installed; with those of CUDA 12 alone nothing was told."""
+    said = {}
+    for major in ("12", "13"):
+        monkeypatch.setenv("OPTIML_CUDA", major)
+        said[major] = dict(identity().versions)["CUDA"]
+    assert said["13"].startswith("nvidia-cuda-nvrtc 13.")
+    assert said["12"] == "" or said["12"].startswith("nvidia-cuda-nvrtc-cu12 12.")
 
 
 def test_a_worker_without_optiml_is_told_what_to_install() -> None:
