@@ -89,7 +89,7 @@ def _of_original(
         with closing(machine.evaluator(spec, root, spec_path, defences)) as evaluator:
             first, _ = evaluator.open(program)
             gate = Gate(machine, spec, root, spec_path, guardrails.LIMITS, defences=defences)
-            judges = _Judges(evaluator, gate, first)
+            judges = Judges(evaluator, gate, first)
             with ThreadPoolExecutor(machine.jobs) as executor:
                 builds = [executor.submit(_build, evaluator, program, case) for case in cases]
                 for number in range(1, rounds + 1):
@@ -110,7 +110,7 @@ def _build(evaluator: Evaluator, program: Program, case: SelfCase) -> Built | Ev
 
 
 @dataclass(frozen=True)
-class _Judges:
+class Judges:
     """What decides on the edits of one original."""
 
     evaluator: Evaluator
