@@ -48,6 +48,8 @@ class Row:
     speed: bool = False
 
 
+# What a confirmation does last runs candidates anew, and refuses much of what the others stop.
+LAST = ("sampled_sizes",)
 # With either on, a kernel cannot keep anything from one launch to the next.
 _STATE = ("screening", "device_state")
 CPU = (
@@ -62,10 +64,12 @@ CPU = (
     Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),
     Row("poison", "skips-what-is-always-one"),
     Row("scaled_tolerance", "off-by-a-thousandth"),
+    Row("sampled_sizes", "narrow-index"),
     Row("access_checks", "restores-input"),
     Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),
     Row("names", "right-for-one-instance", ("whole_build",)),
+    Row("whole_build", "right-for-one-instance", ("names",)),
     Row("assumptions", "restrict-with-caller-in-place"),
     Row("object_checks", "unseen-update", ("screening",)),
 )
@@ -151,7 +155,7 @@ def shown(row: Row, before: Verdict, after: Verdict) -> bool:
 def worth(row: Row, machine: Machine) -> tuple[Verdict, Verdict]:
     """What becomes of the row's attack with its defence, and without it."""
     case = next(case for case in load_cases("attacks") if case.name == row.attack)
-    base = replace(ALL, **dict.fromkeys(row.also_off, False))
+    base = replace(ALL, **dict.fromkeys({*row.also_off, *LAST} - {row.defence}, False))
     without = replace(base, **{row.defence: False})
     return one(case, machine, base), one(case, machine, without)
 

@@ -16,7 +16,7 @@ from engine.errors import CompileError, MachineError
 
 PROGRAM = Path(__file__).parent / "program"
 _INJECTION = Path(__file__).parent / "injection"
-_SLOTS = 514  # allocations at once, and two: each has 8 GiB of addresses
+_SLOTS = 514  # allocations at once, and two: each has 64 GiB of addresses
 _COMPILE_S = 180.0
 
 

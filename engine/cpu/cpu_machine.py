@@ -27,6 +27,7 @@ from engine.cpu.host_source import prepare as prepare_text
 from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
 from engine.cpu.object_lines import Lines
 from engine.cpu.reports import MAX_RESULT_BYTES, Report, read_report
+from engine.cpu.sampled import SAMPLE_BYTES, Writes, read_writes
 from engine.cpu.toolchain import INCLUDE, RUNTIME, Prepared, Toolchain, find_toolchain, prepare, zig_environment
 from engine.errors import CompileError, MachineError
 from engine.model import LaunchConfig
@@ -246,7 +247,7 @@ class CpuMachine:
         program = prepared.screen if mode == "screen" else prepared.race
         assert program is not None
         folder = self._folder("run-")
-        sizes = [MAX_RESULT_BYTES + sum(job.buffers[name].nbytes for name in _outputs(binary.spec)) for job in jobs]
+        sizes = [MAX_RESULT_BYTES + _output_bytes(binary.spec, job) for job in jobs]
         starts = [0, *itertools.accumulate(sizes)]
         try:
             with BoundedOutput(starts[-1]) as results, BoundedOutput(len(jobs) * _STATUS_BYTES) as statuses:
@@ -318,6 +319,10 @@ def _outputs(spec: KernelSpec) -> list[str]:
     return [name for name in _buffers(spec) if spec.argument(name).role != "in"]
 
 
+def _output_bytes(spec: KernelSpec, job: CpuJob) -> int:
+    return SAMPLE_BYTES if job.sample else sum(job.buffers[name].nbytes for name in _outputs(spec))
+
+
 def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: str, output: str) -> Path:
     import numpy as np
 
@@ -331,7 +336,10 @@ def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: 
         raise MachineError(f"{len(job.launches)} launches were given for {len(spec.steps)} steps", spec.file)
     for name in names:
         array = job.buffers[name]
-        rows.append(f"buffer {array.nbytes} {max(array.dtype.itemsize, 1)} {flags[spec.argument(name).role]}")
+        size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes
+        rows.append(f"buffer {size} {max(array.dtype.itemsize, 1)} {flags[spec.argument(name).role]}")
+        if job.sample:
+            rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
     for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
             raise MachineError(f"a launch that no GPU takes: {launch}", spec.file, "check the launch's figures")
@@ -344,6 +352,8 @@ def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: 
                 words.append("s" + (value if isinstance(value, bytes) else np.asarray(value).tobytes()).hex())
         figures = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
         rows.append(" ".join(["launch", *map(str, figures), *words]))
+        if job.sample:
+            rows.append(" ".join(["blocks", *map(str, job.sample.blocks)]))
     try:
         with (folder / f"{number}.in").open("wb") as data:
             for name in names:
@@ -377,8 +387,11 @@ def _read_run(
             Finding("crash", f"the run ended with {how}" + (f": {said.strip()}" if said.strip() else ""))
         )
     outputs: dict[str, np.ndarray[Any, Any]] = {}
-    if report.complete:
-        at = start + MAX_RESULT_BYTES
+    at = start + MAX_RESULT_BYTES
+    writes: dict[str, Writes] = {}
+    if report.complete and job.sample:
+        writes = read_writes(results, at, {name: job.buffers[name].dtype for name in names})
+    elif report.complete:
         for name in _outputs(binary.spec):
             like = job.buffers[name]
             data = results.at(at, like.nbytes)
@@ -386,5 +399,5 @@ def _read_run(
             at += like.nbytes
     return CpuRun(
         outputs, tuple(report.findings), report.counts, elapsed,
-        {names[i]: n for i, n in report.touched.items()}, {names[i]: n for i, n in report.written.items()}, report.limited,
+        {names[i]: n for i, n in report.touched.items()}, {names[i]: n for i, n in report.written.items()}, report.limited, writes,
     )  # fmt: skip

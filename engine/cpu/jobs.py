@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.cpu.sampled import Sample, Writes
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
 from engine.predict.counts import AccessCounts
@@ -68,6 +69,7 @@ class CpuJob:
     order: int = 0
     count: bool = False
     every_block: bool = False  # count in all blocks; a sample may miss a border, or hold little else
+    sample: Sample | None = None  # run only these blocks; one launch
 
 
 @dataclass(frozen=True)
@@ -85,3 +87,4 @@ class CpuRun:
     touched: Mapping[str, int] = field(default_factory=dict)
     written: Mapping[str, int] = field(default_factory=dict)
     limited: bool = False  # race detection looked at the first blocks only
+    writes: Mapping[str, Writes] = field(default_factory=dict)  # of a sampled run, in place of outputs

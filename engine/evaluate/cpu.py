@@ -22,6 +22,7 @@ from engine.evaluate.contained import contained_build, contained_evaluation
 from engine.evaluate.cpu_failures import not_built, refused
 from engine.evaluate.evaluator import Signals, nothing
 from engine.evaluate.known_runs import KnownRun, screening_set
+from engine.evaluate.sampled_sizes import SAMPLE_DEADLINE_S, Machinery, SampledSizes
 from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.evaluate.speeds import Speeds
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program, Target
@@ -47,6 +48,7 @@ _ACCESSES = ("input_written", "uninitialised")  # found by looking at each acces
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
+_MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole because sampled blocks raised a doubt
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
 
 
@@ -72,6 +74,7 @@ class CpuEvaluator:
         self._nan: list[int] = []  # check cases with that family
         self._run: Built | None = None  # the original with the launches of the secret cases
         self._facts: ObjectFacts | None = None  # of the original's object
+        self._sampled: SampledSizes | None = None
 
     @property
     def signals(self) -> Signals:
@@ -123,10 +126,52 @@ class CpuEvaluator:
         if problems:
             raise RefusedError("; ".join(problems), where, "mend the spec")
         self._admit(built)
+        if self._builder.defences.sampled_sizes:
+            self._sampled = self._samples(built)
         stages = {**built.stage_s, "validate": time.perf_counter() - begin}
         return built, Evaluation(
             Outcome.SCREENED, self.speeds.predict(built), None, built.binary.resources, built.binary.code_hash, stages
         )
+
+    def _samples(self, built: Built) -> SampledSizes:
+        def run(binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
+            return self._machine.run_many(binary, jobs, deadline_s=SAMPLE_DEADLINE_S)
+
+        def widened(job: CpuJob) -> tuple[CpuBinary, CpuJob] | None:
+            if self._wide is None:
+                return None
+            twin = replace(job, buffers=self._wide_buffers(dict(job.buffers)), scalars=self._wide_scalars(job.scalars))
+            return self._wide, twin
+
+        return SampledSizes(self._spec, Machinery(run, self._secret.launch, self._whole, widened), built, self._random)
+
+    def _whole(self, built: Built, case: Case) -> Failure | bool:
+        """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""
+        assert self._original is not None
+        if bytes_needed(self._spec, case) > _MOST_CHECK_BYTES:
+            return False
+        launches = [self._secret.launch(each.program, case.sizes) for each in (self._original, built)]
+        if any(launch.blocks * launch.threads > _MOST_WHOLE_THREADS for each in launches for launch in each):
+            return False
+        values, buffers = (
+            scalars(self._spec, case),
+            poisoned(self._spec, case, self._random.getrandbits(40), "declared"),
+        )
+        jobs = [self._job(each, buffers, values, 0) for each in launches]
+        (first,) = self._machine.run_many(self._original.extra, jobs[:1])
+        if first.findings:
+            return False
+        (second,) = self._machine.run_many(built.extra, jobs[1:])
+        if second.findings:
+            return Failure(f"{second.findings[0].message} (at {case.name})", case=case.name)
+        wide = None
+        if self._wide is not None:
+            job = self._job(launches[0], self._wide_buffers(buffers), self._wide_scalars(values), 0)
+            (reference,) = self._machine.run_many(self._wide, [job])
+            wide = None if reference.findings else dict(reference.outputs)
+        item = KnownRun(-1, "declared", buffers, values, dict(first.outputs), wide)
+        failure = self._compare(item, second.outputs)
+        return True if failure is None else replace(failure, case=case.name, reason=f"{failure.reason} at {case.name}")
 
     def _object_facts(self, binary: CpuBinary, where: str) -> ObjectFacts:
         try:
@@ -525,6 +570,9 @@ class CpuEvaluator:
         screened = self._screen(built, known, evaluation)
         if screened:
             return screened
+        wrong, sampled = self._sampled.judge(built) if self._sampled else (None, None)
+        if wrong:
+            return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong)
         unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
         if not unjudged and self._builder.defences.races:
             drawn = [(k.case, k.buffers, k.scalars) for k in known if k.family == "declared"]
@@ -541,6 +589,7 @@ class CpuEvaluator:
             Guardrail("races", "not checked", unjudged)
             if unjudged
             else Guardrail("races", "passed", "by ThreadSanitizer, on check shapes"),
+            *([sampled] if sampled else []),
         )
         evaluation = replace(evaluation, outcome=Outcome.SCREENED, measurement=measurement, guardrails=verdicts)
         failed = guardrails.broken(evaluation)

@@ -42,10 +42,11 @@ class SecretCases:
     def launches(self, program: Program) -> Launches:
         """A program's launches for each case. Raises OptimlError where one cannot be made, or could not be made at a wide extent."""
         for sizes in self._wide:
-            self._launch(program, sizes)
-        return tuple(self._launch(program, case.sizes) for case in self.cases)
+            self.launch(program, sizes)
+        return tuple(self.launch(program, case.sizes) for case in self.cases)
 
-    def _launch(self, program: Program, sizes: Sizes) -> tuple[LaunchConfig, ...]:
+    def launch(self, program: Program, sizes: Sizes) -> tuple[LaunchConfig, ...]:
+        """A program's launches at some sizes. Raises OptimlError."""
         try:
             found = self._builder.launches_for(program, sizes)
             self._builder.check_limits([found])
@@ -65,7 +66,7 @@ class SecretCases:
 
     def _fits(self, program: Program, sizes: Sizes) -> bool:
         try:
-            self._launch(program, sizes)
+            self.launch(program, sizes)
         except OptimlError:
             return False
         return True

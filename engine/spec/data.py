@@ -216,6 +216,28 @@ def poisoned(spec: KernelSpec, case: Case, seed: int, family: str) -> dict[str, 
     return values
 
 
+def tiles(spec: KernelSpec, case: Case, seed: int, most: int) -> dict[str, Array] | None:
+    """First contents of all buffers, on the host, of at most `most` elements each: repeated, they fill a buffer of any size.
+
+    None where some contents are no independent numbers and the buffer has more elements.
+    """
+    found: dict[str, Array] = {}
+    word = plausible_word(random.Random(f"poison {seed}")).to_bytes(4, "little")
+    for name, elements in buffer_elements(spec, case).items():
+        argument = spec.argument(name)
+        dtype = parse_dtype(argument.type)
+        count = min(elements, most) * dtype.lanes
+        if argument.role == "out":
+            words = count * dtype.storage.itemsize // len(word) + 1
+            found[name] = np.frombuffer(word * words, dtype.storage, count).copy()
+        elif argument.fill.kind in ("normal", "uniform", "integers", "constant"):
+            own = seed_of(spec, case, argument, "declared", seed)
+            found[name] = _fill(spec, case, argument, dtype, count, own, "declared", np)
+        else:
+            return None
+    return found
+
+
 def seed_of(spec: KernelSpec, case: Case, argument: Argument, family: str, seed: int) -> int:
     """The seed of an argument's own contents."""
     key = f"{seed}|{sorted(case.sizes.items())}|{argument.name}|{family}"

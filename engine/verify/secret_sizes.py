@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 
 from engine.errors import SpecError
-from engine.spec.data import bytes_needed, scalars
+from engine.spec.data import buffer_elements, bytes_needed, scalars
+from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 
 MOST_BLOCKS_Y = 65_535  # of a grid in y and z (CUDA programming guide, table of compute capabilities)
@@ -17,6 +18,9 @@ _TRIES = 60
 _BETWEEN = 0.75  # of the large cases lie anywhere between 1 and the timed size, on a logarithmic scale
 _KINDS = ("odd", "even", "block")
 _GROWTH = 4  # a secret case has at most so many times the bytes of the largest check case
+_MOST_SAMPLED = (
+    1 << 20
+)  # of a size that is sampled: such a launch can still be run whole where its blocks raise a doubt
 _LEAST_BYTES = 64 << 10
 
 Sizes = Mapping[str, int | float]
@@ -60,6 +64,57 @@ def wide_sizes(spec: KernelSpec, rng: random.Random) -> tuple[Sizes, ...]:
         return ()
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
     return tuple({**smallest.sizes, name: MOST_BLOCKS_Y + rng.randrange(1, 5000)} for name in _shape_names(spec))
+
+
+def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Sizes, ...]:
+    """Sizes between the check cases and the timed ones, of which some blocks alone are run: each a case with another value of one size.
+
+    They are spread evenly over the orders of magnitude and over the remainders of 256. A third lie beside a power of two.
+    """
+    names = _shape_names(spec)
+    if not names or not spec.check:
+        return ()
+    remainders = rng.sample(range(256), 256)
+    found = []
+    for turn in range(count):
+        name = names[turn % len(names)]
+        low = max(int(case.sizes[name]) for case in spec.check)
+        high = max(2 * low, *(int(case.sizes[name]) for case in spec.time)) if spec.time else 256 * low
+        place = (turn // len(names) + rng.random()) / math.ceil(count / len(names))
+        value = int(math.exp(math.log(low) + place * (math.log(min(high, _MOST_SAMPLED)) - math.log(low))))
+        if turn % 3 == 2:
+            value = max(1, (1 << max(1, value.bit_length())) + rng.randint(-96, 96))
+        else:
+            value = max(1, value // 256 * 256 + remainders[turn % 256])
+        found.append({**rng.choice(spec.check).sizes, name: value})
+    return tuple(found)
+
+
+def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
+    """The timed sizes, and each with one size so large that a buffer has about 2^30 elements and none over `most_bytes`."""
+    found: list[Sizes] = [case.sizes for case in spec.time]
+    for base in spec.time[-1:]:
+        for name in _shape_names(spec):
+            wanted = int(rng.uniform(0.6, 0.95) * (1 << 30))
+            low, high = int(base.sizes[name]), 1 << 31
+            while high - low > 1:
+                middle = (low + high) // 2
+                fits = _largest(spec, {**base.sizes, name: middle}, most_bytes) <= wanted
+                low, high = (middle, high) if fits else (low, middle)
+            found.append({**base.sizes, name: low})
+    return tuple(found)
+
+
+def _largest(spec: KernelSpec, sizes: Sizes, most_bytes: int) -> float:
+    """The elements of the largest buffer; infinite where a buffer is too large."""
+    try:
+        elements = buffer_elements(spec, Case("", sizes))
+        scalars(spec, Case("", sizes))
+    except SpecError:
+        return math.inf
+    if any(count * parse_dtype(spec.argument(name).type).itemsize > most_bytes for name, count in elements.items()):
+        return math.inf
+    return max(elements.values(), default=math.inf)
 
 
 def _shape_names(spec: KernelSpec) -> list[str]:

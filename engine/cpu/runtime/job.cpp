@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "state.h"
 
@@ -91,6 +92,13 @@ void read_job(const char *path) {
             Array a;
             fields >> a.bytes >> a.element >> a.flags;
             buffers.push_back(a);
+        } else if (word == "tile") {  // of the buffer before it
+            size_t bytes = 0;
+            fields >> bytes >> buffers.back().touched;
+            buffers.back().tile.resize(bytes);
+            job.sampled = true;
+        } else if (word == "blocks") {  // of the launch before it
+            for (long long block; fields >> block;) job.launches.back().sample.push_back(block);
         } else if (word == "launch") {
             Launch l;
             size_t count = 0;
@@ -117,11 +125,38 @@ void put(const char *from, size_t bytes, off_t at) {
     }
 }
 
+// A line for each element that a sampled launch wrote: buffer, block and how (1 several threads, 2 an atomic), element, contents.
+void put_writes(off_t at) {
+    struct Write {
+        uint32_t buffer, block;
+        uint64_t how, element;
+        unsigned char value[SAMPLED_ELEMENT];
+    };
+    std::vector<Write> writes;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        const Array &a = buffers[i];
+        for (const auto &[element, writer] : a.writers) {
+            Write w{static_cast<uint32_t>(i), static_cast<uint32_t>(writer.block), writer.several + 2u * writer.atomic, element, {}};
+            memcpy(w.value, a.base + element * a.element, std::min(a.element, sizeof w.value));
+            writes.push_back(w);
+        }
+    }
+    uint64_t count = writes.size();
+    put(reinterpret_cast<const char *>(&count), sizeof count, at);
+    put(reinterpret_cast<const char *>(writes.data()), count * sizeof(Write), at + static_cast<off_t>(sizeof count));
+}
+
 void load_buffers() {
     FILE *in = fopen(job.data.c_str(), "rb");
     if (!in) refuse("cannot read the data file");
     for (size_t i = 0; i < buffers.size(); ++i) {
         Array &a = buffers[i];
+        if (job.sampled) {
+            a.base = hook_sampled_buffer(a.bytes, i, std::exchange(a.touched, 0));
+            a.pages.resize(a.bytes / PAGE + 1);
+            if (a.tile.empty() || fread(a.tile.data(), 1, a.tile.size(), in) != a.tile.size()) refuse("the data file is too short");
+            continue;
+        }
         a.base = hook_buffer(a.bytes, i);
         if (a.bytes && fread(a.base, 1, a.bytes, in) != a.bytes) refuse("the data file is too short");
         if (a.flags & BUFFER_UNWRITTEN) a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));
@@ -168,8 +203,9 @@ void finish(int status) {
     hook_collect();
     // The report takes the first bytes of this job's part, its outputs the rest. What it does not hold is lost, its last line first.
     off_t at = static_cast<off_t>(job.at + job.result_bytes);
+    if (job.sampled) put_writes(at);
     for (const Array &a : buffers) {
-        if ((a.flags & BUFFER_INPUT) || !a.bytes) continue;
+        if (job.sampled || (a.flags & BUFFER_INPUT) || !a.bytes) continue;
         put(a.base, a.bytes, at);
         at += static_cast<off_t>(a.bytes);
     }

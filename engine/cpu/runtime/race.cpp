@@ -84,6 +84,8 @@ void hook_setup() { main_fiber = __tsan_get_current_fiber(); }
 
 char *hook_buffer(size_t bytes, size_t) { return map(rounded(bytes + 1), nullptr); }
 
+char *hook_sampled_buffer(size_t, size_t, size_t) { _exit(3); }
+
 // Called by the first thread that gets there: through the interceptor, mapping would count as a write of that thread.
 char *hook_shared(size_t bytes, size_t) {
     long p = syscall(SYS_mmap, nullptr, rounded(bytes + 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

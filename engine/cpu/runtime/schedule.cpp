@@ -8,7 +8,7 @@
 Fiber *current = nullptr;
 int current_step = 0;
 bool counting = false;
-uint64_t barrier_warps = 0;
+uint64_t barrier_warps = 0, sampled_block = 0;
 optiml_uint3 thread_index, block_index, block_dimension, grid_dimension;
 
 namespace {
@@ -306,8 +306,8 @@ void run_launch(const Launch &launch, void (*entry)(void **), void **arguments) 
     grid_dimension = launch.grid;
     random_state = 0x5eed0000ULL + static_cast<uint64_t>(job.order) * 7919u;
     long long blocks = static_cast<long long>(launch.grid.x) * launch.grid.y * launch.grid.z;
-    std::vector<long long> sequence;  // only where the order is shuffled
-    if (job.order >= 2 && blocks <= (1 << 22)) {
+    std::vector<long long> sequence = launch.sample;  // else only where the order is shuffled
+    if (sequence.empty() && job.order >= 2 && blocks <= (1 << 22)) {
         sequence.resize(static_cast<size_t>(blocks));
         for (long long i = 0; i < blocks; ++i) sequence[static_cast<size_t>(i)] = i;
         for (size_t i = sequence.size(); i > 1; --i) std::swap(sequence[i - 1], sequence[next_random() % i]);
@@ -315,7 +315,9 @@ void run_launch(const Launch &launch, void (*entry)(void **), void **arguments) 
     shared_arrays[0].bytes = launch.shared;
     // Blocks that are counted: all of a few, else evenly spread ones, to be scaled by the reader.
     long long every = blocks <= 16 || job.count > 1 ? 1 : blocks / 8;
+    if (!launch.sample.empty()) blocks = static_cast<long long>(launch.sample.size());
     for (long long i = 0; i < blocks; ++i) {
+        sampled_block = static_cast<uint64_t>(i);
         long long b = !sequence.empty() ? sequence[static_cast<size_t>(i)] : job.order == 1 ? blocks - 1 - i : i;
         block_index = {static_cast<unsigned>(b % launch.grid.x), static_cast<unsigned>(b / launch.grid.x % launch.grid.y),
                        static_cast<unsigned>(b / launch.grid.x / launch.grid.y)};

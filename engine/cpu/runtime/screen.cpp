@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "count.h"
@@ -15,7 +16,7 @@ namespace {
 #ifndef OPTIML_SLOTS
 #define OPTIML_SLOTS 66
 #endif
-constexpr size_t SLOT_BITS = 33, SLOT = size_t{1} << SLOT_BITS, SLOTS = OPTIML_SLOTS;
+constexpr size_t SLOT_BITS = 36, SLOT = size_t{1} << SLOT_BITS, SLOTS = OPTIML_SLOTS;
 char *arena = nullptr, *shared_arena = nullptr, *stack_base = nullptr;
 size_t stack_bytes = 0;
 struct Range {
@@ -62,6 +63,40 @@ bool in_module(const char *address, size_t bytes) {
     return false;
 }
 
+// Puts the first contents on the pages of an access that nobody has touched before, and takes down who wrote which element.
+void sample(Array *a, const void *pc, size_t begin, size_t bytes, int write, bool atomic) {
+    static size_t pages = 0, elements = 0;
+    for (size_t page = begin / PAGE; page <= (begin + bytes - 1) / PAGE; ++page) {
+        if (a->pages[page]) continue;
+        a->pages[page] = true;
+        if (++pages > MOST_PAGES) found_last("timeout", pc, 0, -1, 0, 0, 0, "sample");
+        size_t end = std::min(a->bytes, (page + 1) * PAGE);
+        for (size_t at = page * PAGE; at < end;) {
+            size_t from = at % a->tile.size(), count = std::min(a->tile.size() - from, end - at);
+            memcpy(a->base + at, a->tile.data() + from, count);
+            at += count;
+        }
+    }
+    bool unwritten = a->flags & BUFFER_UNWRITTEN;
+    if (!write && !unwritten) return;
+    for (size_t e = begin / a->element; e <= (begin + bytes - 1) / a->element; ++e) {
+        auto known = a->writers.find(e);
+        if ((!write || atomic) && unwritten && known == a->writers.end())
+            found("uninitialised", pc, 0, static_cast<int>(a - buffers.data()), static_cast<long long>(e), static_cast<long long>(bytes), write, "");
+        if (!write) continue;
+        unsigned thread = (current->thread.z * block_dimension.y + current->thread.y) * block_dimension.x + current->thread.x;
+        if (known == a->writers.end()) {
+            if (++elements > MOST_ELEMENTS) found_last("timeout", pc, 0, -1, 0, 0, 0, "sample");
+            a->writers[e] = {sampled_block, thread, false, atomic};
+            continue;
+        }
+        Writer &w = known->second;
+        w.several = w.several || w.block != sampled_block || w.thread != thread;
+        w.atomic = w.atomic || atomic;
+        w.block = sampled_block, w.thread = thread;
+    }
+}
+
 long long floor_divide(long long a, long long b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 inline void check(const void *pc, const void *where, size_t bytes, int write, bool aligned, bool atomic) {
@@ -89,6 +124,7 @@ inline void check(const void *pc, const void *where, size_t bytes, int write, bo
     auto begin = static_cast<size_t>(offset);
     if (begin + bytes > a->touched) a->touched = begin + bytes;
     if (write && (a->flags & BUFFER_INPUT)) found("input_written", pc, 0, number, offset / element, size, write, "");
+    if (!a->tile.empty()) sample(a, pc, begin, bytes, write, atomic);
     if (a->written) {
         uint8_t *w = a->written + begin;
         if (!write || atomic) {
@@ -119,6 +155,13 @@ void hook_setup() {
 char *hook_buffer(size_t bytes, size_t number) {
     if (number >= SLOTS - 2 || bytes > SLOT / 2) _exit(3);
     char *base = arena + number * SLOT + SLOT / 2;
+    commit(base, bytes);
+    return base;
+}
+
+char *hook_sampled_buffer(size_t bytes, size_t number, size_t apart) {
+    if (number >= SLOTS - 2 || bytes > SLOT / 4 || apart > SLOT / 4) _exit(3);
+    char *base = arena + number * SLOT + SLOT / 4 + apart;
     commit(base, bytes);
     return base;
 }

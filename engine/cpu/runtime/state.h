@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "abi.h"
@@ -11,6 +12,13 @@
 
 // Flags of a buffer in the job file.
 enum : int { BUFFER_INPUT = 1, BUFFER_UNWRITTEN = 2 };
+
+// Who wrote an element of a sampled launch.
+struct Writer {
+    uint64_t block = 0;  // place among the sampled blocks
+    unsigned thread = 0;
+    bool several = false, atomic = false;
+};
 
 struct Array {
     char *base = nullptr;
@@ -22,6 +30,10 @@ struct Array {
     uint8_t *written = nullptr;  // one byte per byte; null: all of it counts as written
     size_t touched = 0;     // highest byte offset touched, plus one
     uint8_t *sectors[2] = {nullptr, nullptr};  // counting: one byte per 32-byte sector, [load, store]
+    // Of a sampled launch alone: what stands in it at first, again and again, and what has been touched.
+    std::vector<char> tile;
+    std::vector<bool> pages;
+    std::unordered_map<size_t, Writer> writers;  // by element
 };
 
 struct LaunchArgument {
@@ -34,6 +46,7 @@ struct Launch {
     optiml_uint3 grid{}, block{};
     unsigned shared = 0;
     std::vector<LaunchArgument> arguments;
+    std::vector<long long> sample;  // the blocks that run; empty: all
 };
 
 struct Job {
@@ -42,6 +55,7 @@ struct Job {
     size_t at = 0, result_bytes = 0;  // this job's part of it begins there, with so many bytes for the report
     int order = 0;
     int count = 0;  // accesses: 0 no, 1 of a sample of the blocks, 2 of all
+    bool sampled = false;  // buffers are filled where they are touched, and what was written is listed
     long max_fibers = 0;  // race detection stops after so many; 0: no limit
     std::vector<Launch> launches;
 };
@@ -71,6 +85,7 @@ extern std::vector<Array> shared_arrays;  // 0 is the dynamic one
 extern uintptr_t base_address;  // where the kernel object was loaded
 extern Fiber *current;                    // null while the scheduler runs
 extern int current_step;
+extern uint64_t sampled_block;  // place of the block that runs among the sampled ones
 extern bool counting;  // the block that runs is one that is counted
 extern bool variables_written;  // screening: a kernel wrote a variable of the program
 extern uint64_t barrier_warps;  // block barriers of this launch, summed over the warps that waited
@@ -93,6 +108,7 @@ uint64_t next_random();
 // What screening and race detection do differently.
 void hook_setup();
 char *hook_buffer(size_t bytes, size_t number);
+char *hook_sampled_buffer(size_t bytes, size_t number, size_t apart);  // filled where it is touched
 void hook_release_buffer(char *base, size_t bytes);
 char *hook_shared(size_t bytes, size_t number);
 char *hook_stacks(char *old, size_t bytes_each, size_t count);
@@ -123,6 +139,10 @@ inline void quiet_fill(void *to, int value, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) static_cast<volatile char *>(to)[i] = static_cast<char>(value);
 }
 
+constexpr size_t PAGE = 4096;
+constexpr size_t MOST_PAGES = size_t{1} << 16;    // of a sampled launch: 256 MiB
+constexpr size_t MOST_ELEMENTS = size_t{1} << 18;  // that a sampled launch may write
+constexpr size_t SAMPLED_ELEMENT = 16;            // bytes of the largest one
 constexpr size_t SHARED_SLOTS = 256;
 constexpr size_t SHARED_SLOT_BYTES = size_t{1} << 20;
 constexpr size_t SHARED_LIMIT = 232448;  // bytes per block: the opt-in limit of sm_90

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.selftest.cases import original_text
-from engine.spec.data import bytes_needed
+from engine.spec.data import buffer_elements, bytes_needed
 from engine.spec.find import find_spec
-from engine.spec.kernel_spec import KernelSpec
-from engine.verify.secret_sizes import MOST_BLOCKS_Y, secret_cases, wide_sizes
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.secret_sizes import MOST_BLOCKS_Y, large_sizes, sampled_sizes, secret_cases, wide_sizes
 
 
 def _spec(folder: Path, name: str) -> KernelSpec:
@@ -75,3 +75,21 @@ def test_without_a_size_in_any_buffer_there_are_none(tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_bytes(text)
     spec = find_spec(tmp_path, tmp_path / "k.cu")[0]
     assert secret_cases(spec, random.Random(1)) == ()
+
+
+@pytest.mark.parametrize("name", ["scale", "softmax", "matmul", "doubles"])
+def test_sampled_sizes_lie_between_the_cases_and_large_ones_far_beyond(tmp_path: Path, name: str) -> None:
+    spec = _spec(tmp_path, name)
+    named = [case.sizes for case in spec.check]
+    found = sampled_sizes(spec, random.Random(3), 96)
+    assert len(found) == 96
+    assert not any(sizes in named for sizes in found)
+    for size in spec.check[0].sizes:
+        values = {int(sizes[size]) for sizes in found}
+        assert max(values) > 1000
+        assert len({v % 256 for v in values}) >= 16
+    large = large_sizes(spec, random.Random(3), 1 << 34)
+    elements = [max(buffer_elements(spec, Case("", sizes)).values()) for sizes in large]
+    assert elements[0] == max(buffer_elements(spec, spec.time[0]).values())
+    assert all(1 << 29 < count <= 1 << 30 for count in elements[1:])
+    assert all(bytes_needed(spec, Case("", sizes)) <= 3 << 34 for sizes in large)

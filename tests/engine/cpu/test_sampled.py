@@ -1,0 +1,48 @@
+"""Some blocks of a launch that is too large to be run whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.cpu.sampled import Sample
+from tests.engine.cpu.conftest import Kernel, Make, launch
+
+N = 1 << 30
+SHIFT = """__global__ void shift(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + 1.0f;
+    if (i == 77) y[i & 63] = 2.0f;
+    if (n < 0) y[n] = 0.0f;
+}"""
+TILE = np.arange(65521, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def kernel(make: Make) -> Kernel:
+    arguments = [("x", "in", TILE), ("y", "out", np.zeros(1, np.float32)), ("n", "scalar", np.int32(N))]
+    return make(SHIFT, "shift", launch(N // 256, 256), arguments)
+
+
+def test_blocks_of_four_gibibytes_are_run_over_what_they_touch(kernel: Kernel) -> None:
+    last = N // 256 - 1
+    sample = Sample((0, 1000, last), {"x": N, "y": N}, {"x": 1 << 20, "y": 48})
+    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), sample=sample)])
+    assert not run.findings
+    assert not run.outputs
+    writes = run.writes["y"]
+    wanted = np.concatenate([np.arange(b * 256, b * 256 + 256) for b in sample.blocks])
+    assert (writes.entries == wanted).all()
+    expected = (wanted % TILE.size + 1).astype(np.float32)
+    expected[77 & 63] = 2.0
+    assert (writes.values == expected).all()
+    assert writes.entries[writes.several].tolist() == [77 & 63]
+    assert (writes.blocks == np.repeat([0, 1, 2], 256)).all()
+
+
+def test_an_access_outside_is_found_at_any_size(kernel: Kernel) -> None:
+    sample = Sample((N // 256 - 1,), {"x": N, "y": N - 5}, {"x": 0, "y": 0})
+    (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), sample=sample)])
+    assert [found.kind for found in run.findings] == ["out_of_bounds"]

@@ -1,0 +1,130 @@
+"""Sampled blocks at sizes that no case names: what is refused, and what is left as not checked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.cpu.jobs import CpuJob, CpuRun, Finding
+from engine.cpu.sampled import Writes
+from engine.evaluate.sampled_sizes import Machinery, SampledSizes, corners, counterparts
+from engine.model import Failure, LaunchConfig
+from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
+
+SPEC = KernelSpec(
+    "k.cu", (Step("k", "", ("x", "y", "n")),),
+    (Argument("x", "float", "in", "n", fill=Fill("normal")), Argument("y", "float", "out", "n"), Argument("n", "int", "scalar", "")),
+    (Case("small", {"n": 4100}),), (Case("large", {"n": 1 << 25}),),
+)  # fmt: skip
+BLOCK = 256
+Kernel = Callable[[int, int, int], tuple[int, float] | None]  # thread, n, threads of the grid: what it writes where
+
+
+def _run(kernel: Kernel, job: CpuJob) -> CpuRun:
+    """What the sampled blocks of a kernel of one output write."""
+    assert job.sample is not None
+    (launch,) = job.launches
+    n, found = job.sample.entries["y"], dict[int, tuple[float, int, set[int]]]()
+    for place, block in enumerate(job.sample.blocks):
+        for thread in range(0, BLOCK, 37):
+            i = block * BLOCK + thread
+            if (wrote := kernel(i, n, launch.blocks * BLOCK)) is not None:
+                at, value = wrote
+                if not 0 <= at < n:
+                    return CpuRun({}, (Finding("out_of_bounds", f"writes y[{at}]"),), None, 0.0)
+                found[at] = (value, place, found.get(at, (0.0, 0, set()))[2] | {i})
+    entries = np.array(sorted(found), np.int64)
+    none = Writes(*(np.zeros(0, t) for t in (np.int64, np.float32, np.int64, bool, bool)))
+    own = Writes(
+        entries, np.array([found[e][0] for e in entries], np.float32), np.array([found[e][1] for e in entries]),
+        np.array([len(found[e][2]) > 1 for e in entries], bool), np.zeros(len(entries), bool),
+    )  # fmt: skip
+    return CpuRun({}, (), None, 0.0, writes={"x": none, "y": own})
+
+
+def _value(i: int) -> float:
+    return float(i % 1009)
+
+
+def _original(i: int, n: int, threads: int) -> tuple[int, float] | None:
+    return (i, _value(i)) if i < n else None
+
+
+def _judge(
+    kernel: Kernel, blocks: Callable[[int], int] = lambda n: -(-n // BLOCK), whole: Failure | bool = False
+) -> tuple[Failure | None, Any]:
+    def launches(program: Any, sizes: Any) -> tuple[LaunchConfig, ...]:
+        count = blocks if program == "candidate" else lambda n: -(-n // BLOCK)
+        return (LaunchConfig((count(sizes["n"]), 1, 1), (BLOCK, 1, 1), 0),)
+
+    def run(binary: Any, jobs: Sequence[CpuJob]) -> list[CpuRun]:
+        return [_run(binary, job) for job in jobs]
+
+    def built(name: str, kernel: Kernel) -> Any:
+        return SimpleNamespace(program=name, extra=kernel)
+
+    machinery = Machinery(run, launches, lambda candidate, case: whole, lambda job: None)
+    samples = SampledSizes(SPEC, machinery, built("original", _original), random.Random(7))
+    return samples.judge(built("candidate", kernel))
+
+
+def test_the_same_kernel_passes_at_every_size() -> None:
+    failure, verdict = _judge(_original)
+    assert failure is None
+    assert verdict.verdict == "passed"
+    assert "could not" not in verdict.detail
+
+
+@pytest.mark.parametrize("bits", [24, 29])
+def test_a_masked_index_writes_some_elements_twice_and_others_never(bits: int) -> None:
+    mask = (1 << bits) - 1
+    failure, _ = _judge(lambda i, n, threads: (i & mask, _value(i & mask)) if i < n else None)
+    assert failure is not None
+    assert "two threads write" in failure.reason
+
+
+def test_a_wrong_value_at_a_large_index_is_named() -> None:
+    failure, _ = _judge(lambda i, n, threads: (i, _value(i) + (9.0 if i > 1 << 26 else 0.0)) if i < n else None)
+    assert failure is not None
+    assert "differs at index" in failure.reason
+
+
+def test_an_access_outside_at_a_large_size_is_refused() -> None:
+    failure, _ = _judge(lambda i, n, threads: (i + (i >> 20), _value(i)) if i < n else None)
+    assert failure is not None
+    assert failure.reason.startswith("writes y[")
+
+
+def test_blocks_in_another_order_are_no_reason_to_refuse() -> None:
+    def backwards(i: int, n: int, threads: int) -> tuple[int, float] | None:
+        j = threads - 1 - i
+        return (j, _value(j)) if j < n else None
+
+    failure, verdict = _judge(backwards)
+    assert failure is None
+    assert verdict.verdict in ("passed", "not checked")
+
+
+def test_a_doubt_at_a_size_that_can_be_run_whole_is_settled_by_that() -> None:
+    def leaves_out(i: int, n: int, threads: int) -> tuple[int, float] | None:
+        return (i, _value(i)) if i < n and not (n % 2 and i % 2) else None
+
+    assert _judge(leaves_out, whole=True)[0] is None
+    wrong = Failure("'y' differs")
+    assert _judge(leaves_out, whole=wrong)[0] is wrong
+
+
+def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
+    def grid(*extent: int) -> LaunchConfig:
+        return LaunchConfig((extent[0], extent[1] if len(extent) > 1 else 1, 1), (BLOCK, 1, 1), 0)
+
+    assert counterparts((0, 7, 99), grid(100), grid(100)) == (0, 7, 99)
+    assert set(counterparts((40,), grid(100), grid(25))) == {0, 10, 24}
+    assert {80, 81} <= set(counterparts((40,), grid(100), grid(200)))
+    assert 5 * 10 + 3 in counterparts((10 * 20 + 6,), grid(20, 20), grid(10, 10))
+    assert max(corners(grid(7, 3), random.Random(0))) == 20
