@@ -3,6 +3,9 @@
     python benchmarks/selftest.py --device cpu --suite honest --rounds 10 --record benchmarks/results/selftest-cpu.json
     python benchmarks/selftest.py --generators benchmarks.outside_attacks --seed 1 --record ...
 
+With `--state` each verdict of a single round is kept in a file of lines and a later call goes on behind them; with `--seconds` a
+call begins no further original after so long, and ends with 3 where cases are left. The record is written when none is left.
+
 The same cases as `optiml selftest`, the same stages; every round draws its inputs anew. What is confirmed like a suggestion (in
 a second process, with the sanitizers) is said for each round: honest edits are in the first one, and evaluated on fresh seeds
 in the others. Exit code 0 when every case ended as expected in every round, 1 otherwise.
@@ -14,6 +17,7 @@ import argparse
 import datetime
 import importlib
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -24,12 +28,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from engine.model import Outcome  # noqa: E402
 from engine.run.machine import Machine, make_machine  # noqa: E402
 from engine.run.provenance import provenance  # noqa: E402
-from engine.selftest.cases import Suite, load_cases  # noqa: E402
+from engine.selftest.cases import SelfCase, Suite, load_cases  # noqa: E402
 from engine.selftest.generators.protocol import generated  # noqa: E402
 from engine.selftest.runner import Verdict, run_cases  # noqa: E402
 
+_PIECE = 12  # cases of one original between two looks at the clock
 SUITES: tuple[Suite, ...] = ("attacks", "honest")
 
 
@@ -45,7 +51,11 @@ def main(given: Sequence[str] | None = None) -> int:
         "--generators", metavar="PACKAGE", help="newly written cases of this package's generators instead"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the generators (default: 0)")
+    parser.add_argument("--state", type=Path, help="the file that keeps the verdicts of one round, to go on later")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no original after so long")
     options = parser.parse_args(given)
+    if options.state and options.rounds > 1:
+        parser.error("--state is for one round")
     suites = [suite for suite in SUITES if options.suite in (suite, "all")]
     if options.generators:
         every = generated(options.seed, package=importlib.import_module(options.generators))
@@ -56,7 +66,13 @@ def main(given: Sequence[str] | None = None) -> int:
     here = make_machine(device=options.device, jobs=options.jobs)
     begin = time.monotonic()
     try:
-        verdicts = run_cases(cases, here, _say, rounds=options.rounds)
+        if options.state:
+            verdicts, done = _in_pieces(cases, here, options.state, begin + options.seconds)
+            if not done:
+                print(f"{len(verdicts)} of {len(cases)} cases are done: call it again")
+                return 3
+        else:
+            verdicts = run_cases(cases, here, _say, rounds=options.rounds)
         rounds = []
         for number in range(1, options.rounds + 1):
             confirmed = "attacks and honest edits" if number == 1 else "attacks"
@@ -80,6 +96,34 @@ def main(given: Sequence[str] | None = None) -> int:
         options.record.parent.mkdir(parents=True, exist_ok=True)
         options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return 1 if any(verdict.as_expected is False for verdict in verdicts) else 0
+
+
+def _in_pieces(cases: Sequence[SelfCase], here: Machine, state: Path, end: float) -> tuple[list[Verdict], bool]:
+    """The verdicts that are kept and those of further originals until `end`, and whether that is all. Of one commit alone."""
+    if not state.exists():
+        state.write_text(json.dumps(commit()) + "\n", encoding="utf-8")
+    head, *rows = state.read_text(encoding="utf-8").splitlines()
+    if json.loads(head) != commit():
+        sys.exit(f"{state} is of the commit {json.loads(head)}")
+    by_name = {case.name: case for case in cases}
+    verdicts = []
+    for row in map(json.loads, rows):
+        outcome = Outcome(row["outcome"]) if row["outcome"] else None
+        verdicts.append(Verdict(by_name[row["case"]], outcome, row["reason"], row["as_expected"]))
+    known = {verdict.case.name for verdict in verdicts}
+    left = [case for case in cases if case.name not in known]
+    with state.open("a", encoding="utf-8") as file:
+        for original in dict.fromkeys(case.original for case in left):
+            own = [case for case in left if case.original == original]
+            for some in (own[at : at + _PIECE] for at in range(0, len(own), _PIECE)):
+                if time.monotonic() > end:
+                    return verdicts, False
+                for v in run_cases(some, here, _say):
+                    kept = {"case": v.case.name, "outcome": v.outcome, "reason": v.reason, "as_expected": v.as_expected}
+                    file.write(json.dumps(kept) + "\n")
+                    verdicts.append(v)
+                file.flush()
+    return verdicts, True
 
 
 def _say(verdict: Verdict) -> None:

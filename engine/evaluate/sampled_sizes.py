@@ -32,8 +32,9 @@ NAME = "sizes beyond the check cases"
 _SIZES = 96  # that are sampled beside the large ones
 _TILE = 65_521  # elements after which first contents repeat: a prime, so that no mask or multiple of a block meets the same ones
 SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
-_MOST_BLOCKS = 48  # of a candidate's sample
+_MOST_BLOCKS = 96  # of a candidate's sample
 _MOST_A_SIDE = 4  # blocks of a candidate in the place of one of the original, along one axis
+_MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _PLAIN_NOISE = (
     1e-3  # of the output's root mean square, where there is no float64 reference: longer sums than in the check cases
@@ -76,6 +77,7 @@ class SampledSizes:
     _known: list[_Known] = field(default_factory=list, init=False)
     _why: str = field(default="", init=False)
     _drawn: bool = field(default=False, init=False)
+    _whole_left: int = field(default=0, init=False)  # launches that may still be run whole for this candidate
 
     def judge(self, built: Built) -> tuple[Failure | None, Guardrail]:
         """Why a candidate is refused, and the guardrail."""
@@ -91,6 +93,7 @@ class SampledSizes:
             blocks = counterparts(known.job.sample.blocks if known.job.sample else (), known.launch, launch)
             jobs.append(_with_blocks(known.job, launch, blocks))
         runs = self.machinery.run(built.extra, jobs)
+        self._whole_left = _MOST_WHOLE
         regular = all(
             not run.findings and not _missing(known.run, run) and not _twice(known.run, run)
             for known, run in zip(self._known, runs, strict=True)
@@ -131,8 +134,10 @@ class SampledSizes:
         missing = _missing(known.run, run)
         if not missing:
             return compared > 0
-        if whole := self.machinery.whole(built, case):
-            return whole
+        if self._whole_left > 0:
+            self._whole_left -= 1
+            if whole := self.machinery.whole(built, case):
+                return whole
         return (self._lost(known, job, run, built.extra, missing) or False) if regular else False
 
     def _differs(self, known: _Known, name: str, entries: NDArray[Any], old: Arrays, new: Arrays) -> Failure | None:
@@ -260,7 +265,8 @@ def counterparts(blocks: Sequence[int], old: LaunchConfig, new: LaunchConfig) ->
 
 def _scaled(at: int, old: int, new: int) -> list[int]:
     first, last = at * new // old, max(at * new // old, ((at + 1) * new - 1) // old)
-    return sorted({min(new - 1, v) for v in (*range(first, min(last + 1, first + _MOST_A_SIDE)), last)})
+    near = (first - 1, *range(first, min(last + 1, first + _MOST_A_SIDE)), last, last + 1)  # both grids are rounded up
+    return sorted({v for v in near if 0 <= v < new})
 
 
 def _with_blocks(job: CpuJob, launch: LaunchConfig, blocks: Sequence[int]) -> CpuJob:
