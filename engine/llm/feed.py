@@ -1,48 +1,60 @@
-"""Brings a model's proposals into a running search: asked in the background, so that the search never waits for an answer."""
+"""Asks a model where the search selected a question: in the background, so that the search never waits for an answer."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from engine.errors import OptimlError
 from engine.llm.chat import Fault
 from engine.llm.judge import MOST_JUDGED, Judge
 from engine.llm.node_context import Diagnosed, make_context
-from engine.llm.proposer import LlmProposer, Proposed, propose_label, repair_label
-from engine.model import Evaluation, Outcome, Target
-from engine.process.interrupt import NEVER, Interrupt
-from engine.rewrite.proposal import Proposal
+from engine.llm.proposer import REPAIRABLE, LlmProposer, Proposed, propose_label, repair_label
+from engine.model import Target
+from engine.search.question import (
+    ANSWERED,
+    ASK,
+    CORRECT,
+    DEFERRED,
+    FAILED,
+    MODEL,
+    OPEN,
+    Answer,
+    Asked,
+    Question,
+    question,
+)
 from engine.search.reward import failed
 from engine.search.tree import Node
 from engine.spec.kernel_spec import KernelSpec
 
-# A node is worth asking about when it beats the best so far by this; as the search's own noise. Ours.
-_BETTER = 1.02
-_ROUNDS = 3  # requests for one node, at most
 # A batch of profiles takes some five seconds, and waits for the one under way: of source lines that may be ten. An answer to half a
 # question costs more than this, but a profiler that hangs must not hold it up.
 _DIAGNOSIS_S = 30.0
 _TICK_S = 0.25
 _WRITTEN_S = 3.0  # what questions need that were told to wait no longer
-_PATIENCE = 12  # candidates without a better one, after which the best node is asked about again
 _HOPELESS = 4  # exchanges in a row that failed for the server's sake: then it is left alone
+# Answers in a row without an edit that is new: a model that may be asked for ever must not be. Ours.
+_FRUITLESS = 20
 _EXCHANGE = frozenset({
     Fault.CONNECTION, Fault.TIMED_OUT, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REJECTED, Fault.TOO_LARGE, Fault.INVALID_BODY,
 })  # fmt: skip
 _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG})
+_NOT_AGAIN = frozenset({Fault.DEFERRED, Fault.NOT_RECORDED})  # the same question would end alike
 
 
 @dataclass(frozen=True)
 class FeedReport:
-    """What asking the model came to. `stopped` says why nothing more was asked, or ""."""
+    """What asking the model came to. `known`: edits whose programs were known. `stopped` says why nothing more was asked, or ""."""
 
     requests: int
+    questions: int
     proposals: int
+    known: int
     faults: Mapping[Fault, int]
     stopped: str
 
@@ -50,16 +62,17 @@ class FeedReport:
 @dataclass(frozen=True)
 class _Job:
     node: Node
+    question: Question
     ask: Callable[[], Proposed | None]
 
 
 class LlmFeed:
     """Follows `engine.search.participants.Feed`. `diagnose` gives what is known of a node, waiting so many seconds at most, and
     `recall` what was learnt from others; both are called from the feed's threads. `holds` says whether the answer to a label is
-    at hand and costs nothing: such a node is always asked about, since a repeated run does not measure quite the same. `pays`
-    says whether more questions are worth their price, and `judge` scores what was proposed and the best of what the rules have.
+    at hand and costs nothing: it is given at once. `judge` scores what was proposed and the best of what the rules have.
 
-    `workers` requests run at once, in threads that end with the process: no answer holds up its end.
+    `workers` requests run at once, in threads that end with the process: no answer holds up its end. With `deferring`, answers come
+    in another run: at most `workers` questions wait for them, and a resumed run asks its questions again.
     """
 
     def __init__(
@@ -72,22 +85,21 @@ class LlmFeed:
         diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
         recall: Callable[[Node], Sequence[str]] = lambda node: (),
         holds: Callable[[str], bool] = lambda label: False,
-        pays: Callable[[], bool] = lambda: True,
         judge: Judge | None = None,
         workers: int = 2,
+        deferring: bool = False,
     ) -> None:
         self._proposer, self._spec, self._target = proposer, spec, target
         self._counters, self._diagnose, self._recall, self._holds = tuple(counters), diagnose, recall, holds
-        self._pays, self._judge = pays, judge
+        self._judge, self._workers, self._deferring = judge, workers, deferring
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._arrived: list[tuple[Node, Proposed]] = []
-        self._awaited = self._requests = self._proposals = self._in_a_row = 0
-        self._rounds: Counter[int] = Counter()
+        self._arrived: list[tuple[_Job, Proposed]] = []
+        self._coming: Future[None] = Future()
+        self._under_way = self._requests = self._proposals = self._in_a_row = 0
+        self._asked = self._awaited = self._deferred = self._known = self._fruitless = 0
         self._sent_back: set[int] = set()
-        self._deferred: set[int] = set()  # nodes with a question that waits for another day
-        self._best: Node | None = None
-        self._since_better = 0
+        self._earlier: set[tuple[int, str, int, int | None]] = set()  # questions of an earlier part of a batch's run
         self._stopped = ""
         self._closed = False
         self._hurry = False  # no question waits for its diagnosis any more
@@ -97,65 +109,113 @@ class LlmFeed:
     # ---- what the search calls, from one thread
 
     def booked(self, node: Node) -> None:
-        """A node was evaluated: ask about it if it is a better one, send it back if it is the model's and failed."""
-        evaluation = node.evaluation
-        if evaluation is None:
-            return
-        if node.parent is None:
-            self._best = self._best or node
-            self._ask(node)
-            return
-        if _failed_edit(node):
-            self._send_back(node)
-            return
-        if _ratio(evaluation) > _BETTER * (
-            _ratio(self._best.evaluation) if self._best and self._best.evaluation else 1.0
+        """A node is in the journal."""
+
+    def questions(self, node: Node) -> list[tuple[Node, Question]]:
+        """The model may be asked at every program that may be built upon, and about its own edits that failed."""
+        if _made_by_model(node):
+            self._fruitless = 0
+        if node.evaluation is None or not failed(node.evaluation.outcome):
+            return [(node, question())]
+        return self._correction(node)
+
+    def ask(self, node: Node, question: Question) -> None:
+        """Ask in the background; at once where the answer is at hand."""
+        self._asked += 1
+        self._awaited += 1
+        original, ask, held = node.path()[0].program, self._edits, False
+        if question.about is None:
+            held = self._holds(propose_label(original, node.program, question.round))
+        else:
+            candidate = next((child for child in node.children if child.id == question.about), None)
+            ask = self._correct
+            held = candidate is not None and self._holds(repair_label(original, node.program, candidate.program))
+        job = _Job(node, question, lambda: ask(node, question, held))
+        with self._changed:
+            self._under_way += 1
+        if held:
+            self._do(job)  # takes some milliseconds, and the search goes on from it
+        else:
+            self._jobs.put(job)
+
+    def go_on(self, asked: Asked, node: Node) -> tuple[bool, list[tuple[Node, Question]]]:
+        """A batch has the answer or is asked again; else a question without an answer is posed again, and its next round otherwise."""
+        if asked.about is not None:
+            self._sent_back.add(asked.about)
+        if self._deferring:
+            self._earlier.add(_name(node, asked.question))
+            return True, []
+        if asked.ending == OPEN:
+            return False, [(node, asked.question)] if asked.rule == ASK else []
+        return False, self._next_round(node, asked.question)
+
+    def arrivals(self, known: Callable[[str], bool] = lambda digest: False) -> list[Answer]:
+        """Answers that came since the last call."""
+        with self._changed:
+            arrived, self._arrived = self._arrived, []
+            if arrived:
+                self._coming = Future()
+        self._awaited -= len(arrived)
+        return [self._answer(job, proposed, known) for job, proposed in arrived]
+
+    def _answer(self, job: _Job, proposed: Proposed, known: Callable[[str], bool]) -> Answer:
+        node, question = job.node, job.question
+        fresh = tuple(p for p in proposed.proposals if p.makes is None or not known(p.makes))
+        self._known += len(proposed.proposals) - len(fresh)
+        # What was judged beside them may have been tried meanwhile.
+        waiting = {id(p.edits) for p in node.untried or ()}
+        judged = tuple(p for p in proposed.judged if id(p.edits) in waiting)
+        deferred = Fault.DEFERRED in proposed.faults
+        again = _name(node, question) in self._earlier  # its edits may have been tried since
+        ending = DEFERRED if deferred else ANSWERED if fresh or again else FAILED
+        self._deferred += deferred and self._deferring
+        self._fruitless = 0 if ending != FAILED else self._fruitless + 1
+        if self._fruitless >= _FRUITLESS:
+            self._stop(f"the model was given up after {_FRUITLESS} answers in a row without an edit that is new")
+        further = [] if _NOT_AGAIN.intersection(proposed.faults) else self._next_round(node, question)
+        # In a resumed run an edit may have failed before the conversation that led to it was read again.
+        further += [more for child in node.children for more in self._correction(child)]
+        return Answer(node, question, ending, fresh, judged, tuple(further))
+
+    def _next_round(self, node: Node, asked: Question) -> list[tuple[Node, Question]]:
+        following = question(ASK, asked.round + 1)
+        return [(node, following)] if asked.rule == ASK and _name(node, following) not in self._earlier else []
+
+    def _correction(self, candidate: Node) -> list[tuple[Node, Question]]:
+        """The question to correct a failed edit of the model's, once, where the conversation that led to it is known."""
+        parent, evaluation = candidate.parent, candidate.evaluation
+        if (
+            parent is None
+            or evaluation is None
+            or evaluation.outcome not in REPAIRABLE
+            or not _made_by_model(candidate)
         ):
-            self._best, self._since_better = node, 0
-            self._ask(node)
-            return
-        if self._holds(self._label(node)):
-            self._ask(node)
-        self._since_better += 1
-        if self._since_better >= _PATIENCE and not self._awaited:
-            self._since_better = 0
-            self._ask_again()
+            return []
+        if candidate.id in self._sent_back or not self._proposer.repairable(parent.program, candidate.program):
+            return []
+        self._sent_back.add(candidate.id)
+        return [(parent, question(CORRECT, about=candidate.id))]
 
-    def arrivals(self) -> list[tuple[Node, tuple[Proposal, ...]]]:
-        """Proposals that came since the last call, with the nodes they are for."""
-        found: list[tuple[Node, tuple[Proposal, ...]]] = []
-        while True:
-            with self._changed:
-                arrived, self._arrived = self._arrived, []
-            if not arrived:
-                return found
-            for node, proposed in arrived:
-                # What was judged beside them may have been tried meanwhile.
-                waiting = {id(p.edits) for p in node.untried or ()}
-                found.append((node, (*proposed.proposals, *(p for p in proposed.judged if id(p.edits) in waiting))))
-                # In a resumed run an edit may have failed before the conversation that led to it was read again.
-                for child in node.children:
-                    if _failed_edit(child):
-                        self._send_back(child)
-                if self._holds(self._label(node)):
-                    self._ask(node)
+    @property
+    def room(self) -> int:
+        """How many more questions the server, or the batch, takes now."""
+        return 0 if self._stopped or self._closed else max(0, self._workers - self._awaited - self._deferred)
 
-    def wait(self, timeout_s: float | None, interrupt: Interrupt = NEVER) -> bool:
-        """Wait for proposals while the search has nothing else to do; whether any are there. Asks again where it pays."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            with self._changed:
-                if self._arrived:
-                    return True
-                awaited = self._awaited
-                if awaited:
-                    left = None if deadline is None else deadline - time.monotonic()
-                    # An interrupt is only seen between waits.
-                    if interrupt.asked or (left is not None and left <= 0):
-                        return False
-                    self._changed.wait(0.5 if left is None else min(0.5, left))
-            if not awaited and not self._ask_again():
-                return False
+    @property
+    def awaited(self) -> int:
+        """Questions whose answers `arrivals` did not give yet."""
+        return self._awaited
+
+    @property
+    def coming(self) -> Future[None]:
+        """Done once `arrivals` has something to give."""
+        with self._changed:
+            return self._coming
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing more is asked, or ""."""
+        return self._stopped
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until nothing is under way, the last of it without a diagnosis; whether that is so."""
@@ -167,9 +227,9 @@ class LlmFeed:
     def _idle(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self._awaited and time.monotonic() < deadline:
+            while self._under_way and time.monotonic() < deadline:
                 self._changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
-            return not self._awaited
+            return not self._under_way
 
     def close(self) -> None:
         """Ask nothing more. What is under way is left behind."""
@@ -180,48 +240,12 @@ class LlmFeed:
         """What it came to so far."""
         with self._changed:
             faults = self._proposer.faults
-            return FeedReport(self._requests, self._proposals, faults, self._stopped)
+            return FeedReport(self._requests, self._asked, self._proposals, self._known, faults, self._stopped)
 
-    # ---- asking
+    # ---- asking, on a thread of the feed's
 
-    def _ask_again(self) -> bool:
-        return self._best is not None and self._ask(self._best)
-
-    def _ask(self, node: Node) -> bool:
-        round = self._rounds[node.id]
-        if self._stopped or round >= _ROUNDS or node.id in self._deferred:
-            return False
-        held = self._holds(self._label(node))
-        if node.parent is not None and not held and not self._pays():
-            return False
-        self._rounds[node.id] += 1
-        self._submit(node, lambda: self._proposed(node, round, held), held)
-        return True
-
-    def _label(self, node: Node) -> str:
-        return propose_label(node.path()[0].program, node.program, self._rounds[node.id])
-
-    def _send_back(self, candidate: Node) -> None:
-        """Have a failed edit repaired, once, as soon as the conversation that led to it is known."""
-        parent, evaluation = candidate.parent, candidate.evaluation
-        if parent is None or evaluation is None or candidate.id in self._sent_back:
-            return
-        if self._proposer.knows(parent.program, candidate.program):
-            self._sent_back.add(candidate.id)
-            held = self._holds(repair_label(parent.path()[0].program, parent.program, candidate.program))
-            self._submit(parent, lambda: self._repaired(parent, candidate, evaluation, held), held)
-
-    def _submit(self, node: Node, ask: Callable[[], Proposed | None], held: bool) -> None:
-        if self._stopped or self._closed:
-            return
-        with self._changed:
-            self._awaited += 1
-        if held:
-            self._do(_Job(node, ask))  # takes some milliseconds, and the search goes on from it
-        else:
-            self._jobs.put(_Job(node, ask))
-
-    def _proposed(self, node: Node, round: int, held: bool) -> Proposed | None:
+    def _edits(self, node: Node, question: Question, held: bool) -> Proposed | None:
+        round = question.round
         diagnosed = self._diagnose(node, 0.0) if held else self._waited_for(node)
         if self._closed:
             return None
@@ -250,11 +274,14 @@ class LlmFeed:
             diagnosed = self._diagnose(node, _TICK_S)
         return diagnosed
 
-    def _repaired(self, parent: Node, candidate: Node, evaluation: Evaluation, held: bool) -> Proposed | None:
-        diagnosed = self._diagnose(parent, 0.0) if held else self._waited_for(parent)
+    def _correct(self, node: Node, question: Question, held: bool) -> Proposed | None:
+        candidate = next((child for child in node.children if child.id == question.about), None)
+        if candidate is None or candidate.evaluation is None:
+            return None
+        diagnosed = self._diagnose(node, 0.0) if held else self._waited_for(node)
         if self._closed:
             return None
-        return self._proposer.repair(parent.program, candidate.program, evaluation, diagnosed)
+        return self._proposer.repair(node.program, candidate.program, candidate.evaluation, diagnosed)
 
     def _work(self) -> None:
         while True:
@@ -266,39 +293,34 @@ class LlmFeed:
             if not self._stopped and not self._closed:
                 proposed = job.ask()
         except Exception as error:  # a defect of ours must not leave the search waiting for ever
-            self._stopped = f"asking the model failed: {type(error).__name__}: {error}"
+            self._stop(f"asking the model failed: {type(error).__name__}: {error}")
         with self._changed:
-            self._awaited -= 1
-            if proposed is not None:
-                self._took(job.node, proposed)
+            self._under_way -= 1
+            self._took(job, proposed or Proposed())
             self._changed.notify_all()
 
-    def _took(self, node: Node, proposed: Proposed) -> None:
+    def _took(self, job: _Job, proposed: Proposed) -> None:
         self._requests += proposed.requests
         self._proposals += len(proposed.proposals)
-        if proposed.proposals:
-            self._arrived.append((node, proposed))
-        if Fault.DEFERRED in proposed.faults:
-            self._deferred.add(node.id)
         if any(fault in _EXCHANGE for fault in proposed.faults) and not proposed.proposals:
             self._in_a_row += 1
         else:
             self._in_a_row = 0
         if self._in_a_row >= _HOPELESS:
-            self._stopped = (
-                self._stopped or f"the model was given up after {_HOPELESS} failures in a row: {proposed.what}"
-            )
+            self._stop(f"the model was given up after {_HOPELESS} failures in a row: {proposed.what}")
         if any(fault in _FINAL for fault in proposed.faults):
-            self._stopped = self._stopped or proposed.what
+            self._stop(proposed.what)
+        self._arrived.append((job, proposed))
+        if not self._coming.done():
+            self._coming.set_result(None)
+
+    def _stop(self, reason: str) -> None:
+        self._stopped = self._stopped or reason
 
 
-def _failed_edit(node: Node) -> bool:
-    """Whether a node is an edit of the model's that failed."""
-    made = node.proposal is not None and node.proposal.proposer == "llm"
-    return made and node.evaluation is not None and failed(node.evaluation.outcome)
+def _name(node: Node, question: Question) -> tuple[int, str, int, int | None]:
+    return node.id, question.rule, question.round, question.about
 
 
-def _ratio(evaluation: Evaluation) -> float:
-    if evaluation.measurement is None or evaluation.outcome not in (Outcome.ACCEPTED, Outcome.SCREENED):
-        return 1.0
-    return max(1.0, evaluation.measurement.ratio)
+def _made_by_model(node: Node) -> bool:
+    return node.proposal is not None and node.proposal.proposer == MODEL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from engine.compile.built import Built
 from engine.llm.lessons import Lessons, MemorySettings
 from engine.llm.session import Known, LlmSession, LlmSettings, diagnoser
 from engine.model import Program, Target
-from engine.process.interrupt import NEVER, Interrupt
 from engine.rewrite.proposal import Proposal
 from engine.search.profiling import Insight
+from engine.search.question import Answer, Asked, Question
 from engine.search.tree import Node, Tree
 from engine.spec.kernel_spec import KernelSpec
 
@@ -43,19 +44,48 @@ class Part:
                 tree.opinion = self.model.judge.opinion
 
     def booked(self, node: Node) -> None:
-        """Remember what the node taught, then let the model decide whether to be asked."""
+        """Remember what the node taught, and keep the model's account."""
         if self.lessons is not None:
             self.lessons.booked(node)
         if self.model is not None:
             self.model.booked(node)
 
-    def arrivals(self) -> Sequence[tuple[Node, Sequence[Proposal]]]:
-        """Proposals that came since the last call."""
-        return self.model.arrivals() if self.model is not None else ()
+    def questions(self, node: Node) -> Sequence[tuple[Node, Question]]:
+        """The questions that a node gives rise to."""
+        return self.model.questions(node) if self.model is not None else ()
 
-    def wait(self, timeout_s: float | None, interrupt: Interrupt = NEVER) -> bool:
-        """Wait for proposals; whether any are there."""
-        return self.model.wait(timeout_s, interrupt) if self.model is not None else False
+    def ask(self, node: Node, question: Question) -> None:
+        """Ask in the background."""
+        assert self.model is not None
+        self.model.ask(node, question)
+
+    def go_on(self, asked: Asked, node: Node) -> tuple[bool, Sequence[tuple[Node, Question]]]:
+        """What becomes of a question of an earlier part of the run; nothing without a model."""
+        return self.model.go_on(asked, node) if self.model is not None else (False, ())
+
+    def arrivals(self, known: Callable[[str], bool]) -> Sequence[Answer]:
+        """Answers that came since the last call."""
+        return self.model.arrivals(known) if self.model is not None else ()
+
+    @property
+    def room(self) -> int:
+        """How many more questions may be asked now."""
+        return self.model.room if self.model is not None else 0
+
+    @property
+    def awaited(self) -> int:
+        """Questions without an answer."""
+        return self.model.awaited if self.model is not None else 0
+
+    @property
+    def coming(self) -> Future[None]:
+        """Done once there are arrivals."""
+        return self.model.coming if self.model is not None else Future()
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing more is asked, or ""."""
+        return self.model.stopped if self.model is not None else ""
 
     def weigh(self, digest: str, proposals: Sequence[Proposal]) -> list[Proposal] | None:
         """The proposals by the program's diagnosis and by what was learnt; None while there is neither."""

@@ -28,7 +28,7 @@ from engine.llm.prompts import plan as plan_messages
 from engine.model import Evaluation, Outcome, Program
 from engine.rewrite.proposal import Proposal
 
-# Above most rules: a model is asked where it stands now, and its answer is stale when the search has moved on. Ours.
+# Above most rules: it was made for this program. Ours.
 _PRIOR = 0.6
 _PRIOR_STEP = 0.05  # the model gives its best idea first
 # Each further round at a node asks for something else, so at a higher temperature. Ours.
@@ -122,10 +122,11 @@ class LlmProposer:
             return self._booked(replace(asked, requests=asked.requests + 1))
         return self._booked(self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2))
 
-    def knows(self, parent: Program, candidate: Program) -> bool:
-        """Whether the conversation that led from one program to another is at hand."""
+    def repairable(self, parent: Program, candidate: Program) -> bool:
+        """Whether the conversation that led from one program to another is at hand, and may go on."""
         with self._lock:
-            return (parent.digest, candidate.digest) in self._threads
+            thread = self._threads.get((parent.digest, candidate.digest))
+        return thread is not None and thread.repair < self._options.repairs
 
     def label(self, parent: Program, candidate: Program) -> str:
         """The label of the exchange that led from one program to another, "" where it is not at hand."""
@@ -265,7 +266,7 @@ class LlmProposer:
             self._threads[context.program.digest, program.digest] = thread
             while len(self._threads) > _MOST_THREADS:
                 self._threads.popitem(last=False)
-        return proposal
+        return replace(proposal, makes=program.digest)
 
     def _booked(self, proposed: Proposed) -> Proposed:
         with self._lock:

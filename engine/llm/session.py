@@ -22,11 +22,10 @@ from engine.llm.openai_client import ClientOptions, OpenAIClient
 from engine.llm.prompts import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
 from engine.model import Program, Target
-from engine.process.interrupt import NEVER, Interrupt
 from engine.profile.counters import CHEAP, FULL, Profile
 from engine.profile.diagnosis import Diagnosis
-from engine.rewrite.proposal import Proposal
 from engine.search.mixture import Mixture
+from engine.search.question import Answer, Asked, Question
 from engine.search.tree import Node
 from engine.settings.config import Model
 from engine.spec.kernel_spec import KernelSpec
@@ -82,7 +81,7 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
 
 class LlmSession:
     """Follows `engine.search.participants.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most;
-    `recall` what earlier runs taught. `mixture`, once it is set, decides whether asking pays, and is told what was spent.
+    `recall` what earlier runs taught. `mixture`, once it is set, is told what was spent.
 
     Raises UsageError and MachineError where the model cannot be asked at all.
     """
@@ -123,8 +122,8 @@ class LlmSession:
             self._proposer, spec, target,
             counters=COUNTERS, diagnose=diagnose, recall=recall, judge=self.judge,
             workers=settings.concurrency if self.batch is None else _BATCH_WORKERS,
-            pays=lambda: self.mixture is None or self.mixture.pays("llm"),
             holds=self.batch.holds if self.batch is not None else lambda label: False,
+            deferring=self.batch is not None,
         )  # fmt: skip
         self._edits: list[Node] = []
         self._expectations: list[dict[str, Any]] = []
@@ -144,7 +143,7 @@ class LlmSession:
     # ---- the feed
 
     def booked(self, node: Node) -> None:
-        """Keep the judge's account and the outcomes of the model's edits, then let the feed decide whether to ask."""
+        """Keep the judge's account and the outcomes of the model's edits."""
         if self.judge is not None:
             self.judge.booked(node)
         if node.proposal is not None and node.proposal.proposer == "llm":
@@ -152,23 +151,50 @@ class LlmSession:
             if self._recorder is not None and self._running and node.parent is not None:
                 label = self._proposer.label(node.parent.program, node.program)
                 self._recorder.ended({**edit_of(node), "label": label})
-        self._feed.booked(node)
 
-    def arrivals(self) -> Sequence[tuple[Node, Sequence[Proposal]]]:
-        """Proposals that came since the last call."""
+    def questions(self, node: Node) -> Sequence[tuple[Node, Question]]:
+        """The questions that a node gives rise to."""
+        return self._feed.questions(node)
+
+    def ask(self, node: Node, question: Question) -> None:
+        """Ask in the background."""
+        self._feed.ask(node, question)
+
+    def go_on(self, asked: Asked, node: Node) -> tuple[bool, Sequence[tuple[Node, Question]]]:
+        """What becomes of a question of an earlier part of the run."""
+        return self._feed.go_on(asked, node)
+
+    def arrivals(self, known: Callable[[str], bool]) -> Sequence[Answer]:
+        """Answers that came since the last call."""
         self._running = True  # what came before was read from the journal
         self._charge()
-        return self._feed.arrivals()
+        return self._feed.arrivals(known)
+
+    @property
+    def room(self) -> int:
+        """How many more questions may be asked now."""
+        return self._feed.room
+
+    @property
+    def awaited(self) -> int:
+        """Questions without an answer."""
+        return self._feed.awaited
+
+    @property
+    def coming(self) -> Future[None]:
+        """Done once there are arrivals."""
+        return self._feed.coming
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing more is asked, or ""."""
+        return self._feed.stopped
 
     def _charge(self) -> None:
         usd = self.budget.spent.usd or 0.0
         if self.mixture is not None and usd > self._charged_usd:
             self.mixture.charge("llm", usd - self._charged_usd)
             self._charged_usd = usd
-
-    def wait(self, timeout_s: float | None, interrupt: Interrupt = NEVER) -> bool:
-        """Wait for proposals; whether any are there."""
-        return self._feed.wait(timeout_s, interrupt)
 
     def settle(self, timeout_s: float) -> None:
         """Let the questions for a batch be written down: with their diagnoses if they come in time, else without them."""
@@ -205,7 +231,9 @@ class LlmSession:
         report, s = self._feed.report, self._settings
         return {
             "requests": report.requests,
+            "questions": report.questions,
             "proposals": report.proposals,
+            "known": report.known,
             "deferred": self.deferred,
             "faults": {fault.value: n for fault, n in sorted(report.faults.items())},
             "stopped": report.stopped,

@@ -6,6 +6,7 @@ import shlex
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,6 +195,8 @@ def print_result(result: OptimizationResult, out: Path, root: Path | None = None
         console.print(
             f"Who found what{' (predicted)' if predicted else ''}: {found_by(result.proposers)}", markup=False
         )
+    if result.model is not None:
+        console.print(f"The model: {answers_of(result.model)}.", markup=False)
     console.print(f"{result.elapsed_s:.0f} s; the search ended because {result.stopped}.", markup=False)
     console.print(f"Everything else: {out}\n", markup=False, soft_wrap=True)
     print_verdict(console, result.verdict, result.signals if predicted else {})
@@ -218,6 +221,19 @@ def found_by(proposers: Mapping[str, Any]) -> str:
         cost = f", {share['usd']:.2f} USD" if share["usd"] else ""
         tried = f"{share['candidates']} candidate{'' if share['candidates'] == 1 else 's'}"
         parts.append(f"{name} {2 ** share['gain']:.2f}× in {tried}{cost}")
+    return "; ".join(parts)
+
+
+def answers_of(model: Mapping[str, Any]) -> str:
+    """What became of a model's answers: questions, edits that could be used, why others could not, and how those that were tried ended."""
+    asked, edits = model.get("questions", model["requests"]), model["proposals"]
+    parts = [f"{asked} question{'' if asked == 1 else 's'}, {edits or 'no'} usable edit{'' if edits == 1 else 's'}"]
+    lost = [*model["faults"].items(), *([("known", model["known"])] if model.get("known") else [])]
+    if lost:
+        parts.append("not used: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in lost))
+    ends = Counter(str(edit["outcome"]) for edit in model["edits"])
+    if ends:
+        parts.append("tried: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.most_common()))
     return "; ".join(parts)
 
 

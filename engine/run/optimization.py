@@ -210,7 +210,7 @@ def _run(
             devices=evaluator if isinstance(evaluator, RemoteEvaluator) else None,
         )  # fmt: skip
         search.start(built, original)
-        tree.offer(tree.root, options.seeds)
+        tree.first(options.seeds)
         if insight is not None:
             insight.look(built, original)
         started_s = time.monotonic() - begin

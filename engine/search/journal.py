@@ -29,6 +29,7 @@ from engine.model import (
     Program,
     Resources,
 )
+from engine.search.question import Asked, from_json, to_json
 from engine.search.reward import Proxies
 
 SCHEMA = 3
@@ -67,6 +68,17 @@ CREATE TABLE IF NOT EXISTS profiles (
     booked_at REAL NOT NULL,
     checksum TEXT NOT NULL,
     PRIMARY KEY (candidate, metrics)
+) STRICT;
+CREATE TABLE IF NOT EXISTS questions (
+    node INTEGER NOT NULL,
+    rule TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    about INTEGER NOT NULL,
+    ending TEXT NOT NULL,
+    answers TEXT NOT NULL,
+    booked_at REAL NOT NULL,
+    checksum TEXT NOT NULL,
+    PRIMARY KEY (node, rule, round, about)
 ) STRICT;
 """
 _EARLIER = ".earlier"  # after its name, the journal that stood there, until the new one holds something
@@ -221,6 +233,34 @@ class Journal:
                 f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
             ) from None
 
+    def book_question(self, asked: Asked) -> None:
+        """Write that a question was asked, or in its place what it was answered. Raises MachineError when the disk is full."""
+        answers = json.dumps(to_json(asked.answers), sort_keys=True)
+        about = -1 if asked.about is None else asked.about
+        row = tuple(map(_stored, (asked.node, asked.rule, asked.round, about, asked.ending, answers, time.time())))
+        try:
+            self._db.execute("INSERT OR REPLACE INTO questions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, checksum(row)))
+        except sqlite3.Error as error:
+            raise MachineError(
+                f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
+            ) from None
+
+    def questions(self) -> list[Asked]:
+        """The questions of this run, in the order of their last row. One that cannot be read counts as not asked."""
+        found: list[Asked] = []
+        rows = self._db.execute(
+            "SELECT node, rule, round, about, ending, answers, booked_at, checksum FROM questions "
+            "WHERE node IN (SELECT id FROM candidates) ORDER BY rowid"
+        )
+        with contextlib.suppress(sqlite3.DatabaseError):
+            for *row, mark in rows:
+                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+                    if checksum(tuple(row)) == mark:
+                        node, rule, round, about, ending, answers = row[:6]
+                        about = None if about < 0 else about
+                        found.append(Asked(node, rule, round, about, ending, from_json(json.loads(answers))))
+        return found
+
     def proxies(self) -> dict[int, Proxies]:
         """What counters said of candidates, the original first, the fullest set of each. What cannot be read counts as not there."""
         found: dict[int, Proxies] = {}
@@ -264,6 +304,7 @@ class Journal:
             self._withdrawn = True
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("DELETE FROM candidates")
+                self._db.execute("DELETE FROM questions")
 
     def close(self) -> None:
         """Close the file and give the lock up."""

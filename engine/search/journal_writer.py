@@ -11,6 +11,7 @@ from functools import partial
 from engine.search.journal import Journal
 from engine.search.participants import Observation
 from engine.search.pending import Booked
+from engine.search.question import Asked
 
 
 class Scribe:
@@ -43,6 +44,10 @@ class Scribe:
     def book_profile(self, seen: Observation) -> None:
         """Have written what was counted of a candidate."""
         self._write(None, partial(self._journal.book_profile, seen.node, seen.metrics, seen.counters, seen.proxies))
+
+    def book_question(self, asked: Asked) -> None:
+        """Have written that a question was asked, or answered."""
+        self._write(None, partial(self._journal.book_question, asked))
 
     def written(self, *, all: bool = False) -> Iterator[tuple[Booked, float]]:
         """The candidates that are in the journal by now, each once, with the seconds it took; `all`: wait for them.

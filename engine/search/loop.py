@@ -17,6 +17,7 @@ from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.process.cores import attentive
 from engine.rewrite.proposal import Proposal
+from engine.search.asking import Asking
 from engine.search.journal import Entry, Journal
 from engine.search.journal_writer import Scribe
 from engine.search.participants import Feed, InnerSearch, Watch
@@ -25,7 +26,6 @@ from engine.search.progress import (
     BOOK,
     EDIT,
     JOURNAL,
-    NOTHING_LEFT,
     READ,
     SELECT,
     SPARE,
@@ -33,6 +33,7 @@ from engine.search.progress import (
     Progress,
     on_devices,
 )
+from engine.search.question import Question
 from engine.search.tree import TUNER, Node, NotYet, Tree
 
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
@@ -66,6 +67,7 @@ class Search:
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
         self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
         self._on_incumbent, self._readers, self._scribe = on_incumbent, readers or executor, Scribe(journal)
+        self._asking = Asking(tree, feed, self._scribe)
         tree.known = self._known
         self.progress = Progress()
         self.incumbent: Node | None = None
@@ -104,8 +106,12 @@ class Search:
         if self._feed is not None:
             self._feed.booked(root)
         self.tree.reward.resources = evaluation.resources
+        questions = self._asking.read(self.journal)
+        self._asking.pose(root)
         for entry in entries:
             self._take_over(entry)
+        for row in questions:
+            self._asking.go_on(row)
         for id, proxies in self.journal.proxies().items():
             self.tree.observe(self.tree.nodes[id], proxies)
         if self.incumbent is not None and self.incumbent.evaluation is not None:
@@ -123,6 +129,7 @@ class Search:
         program = self.tree.root.program.replace(entry.files)
         proposal = Proposal(entry.proposer, entry.rule, entry.summary, {}, entry.parameters, entry.prior)
         node = self.tree.add(entry.id, parent, proposal, program, entry.evaluation)
+        self._asking.pose(node)
         if program.digest == parent.program.digest:
             self._dropped.add(_mark(parent, proposal))
         if entry.evaluation.code_hash:
@@ -184,15 +191,15 @@ class Search:
                     then()
                 exhausted = self._fill(budget)
                 idle = not (self._pending or self._running or self._within)
-                if idle and exhausted and self._feed is not None and not self._spent(budget):
-                    self._write_up(all=True)  # it may have something to say of the last ones
+                if idle and exhausted and self._asking.coming:
+                    self._write_up(all=True)
                     with self._timed("waited for answers"):
-                        came = self._feed.wait(budget.left_s(self.elapsed_s), budget.interrupt)
-                    if came:
+                        budget.wait(self._asking.coming, self.elapsed_s)
+                    if not self._spent(budget):
                         continue
-                    exhausted = not self._spent(budget)
+                    exhausted = False
                 if idle and not self._coming:
-                    self.progress.stopped = NOTHING_LEFT if exhausted else budget.ended_by
+                    self.progress.stopped = self._asking.nothing_left if exhausted else budget.ended_by
                     return
                 done = self._await(budget)
                 while self._may_book and any(running.answer in done for running in self._running):
@@ -214,7 +221,8 @@ class Search:
         running: list[Future[Any]] = [running.answer for running in self._running if self._may_book]
         wanted = [future for within in self._within for future in within.wanted]
         building_now = [future for future in self._pending if not future.done()]
-        some = [*running, *building_now, *self._built_now(), *wanted, *self._coming, *self._scribe.last]
+        answers = self._asking.coming
+        some = [*running, *building_now, *self._built_now(), *wanted, *self._coming, *self._scribe.last, *answers]
         building = sum(not future.done() for future in (*self._pending, *wanted))
         waiting = time.monotonic()
         done = budget.wait(some, self.elapsed_s)
@@ -272,8 +280,7 @@ class Search:
     def _fill(self, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
         with self._timed(BOOK):
-            for node, proposals in self._feed.arrivals() if self._feed is not None else ():
-                self.tree.offer(node, proposals)
+            if self._asking.collect(self._known):
                 self._coming, self._selected = [], None
             self.observe()
         if not self._ordered or self._selected is None:
@@ -296,13 +303,16 @@ class Search:
                 return False  # the rest is chosen beside it
             try:
                 with self._timed(SELECT):
-                    chosen = self.tree.select()
+                    chosen = self.tree.select(asking=self._asking.possible)
             except NotYet as awaited:  # what is built already can be evaluated meanwhile
                 self._coming, self._awaited_with = [awaited.coming], len(self.tree.nodes)
                 return None
             if chosen is None:
                 return True
             parent, proposal = chosen
+            if isinstance(proposal, Question):
+                self._asking.ask(parent, proposal)
+                continue
             try:
                 with self._timed(EDIT):
                     program = edit_program(parent.program, proposal.edits)
@@ -509,6 +519,7 @@ class Search:
         against: float | None = None,
     ) -> tuple[Node, Entry]:  # fmt: skip
         node = self.tree.add(self._next_id, parent, proposal, program, evaluation)
+        self._asking.pose(node)
         self._next_id += 1
         original = self.tree.root.program
         changed = {k: v for k, v in program.files.items() if original.files.get(k) != v}

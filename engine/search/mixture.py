@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,8 +22,6 @@ _EXPLORE = 0.2
 _MOST_GAIN = 1.0  # log2 over the best so far: more than a doubling is one lucky find, and no rate
 # An hour of a data-centre GPU is rented for some four dollars: a dollar is worth so many seconds of it. Ours.
 SECONDS_PER_USD = 900.0
-_TRIALS = 6.0  # so many candidates of a proposer are seen before it can be said not to pay
-_PAYS = 0.25  # of the best proposer's index
 _NEVER_TRIED = (
     2.0 * _MOST_GAIN
 )  # the index of one that was never tried: above all others, if its candidates cost as much
@@ -66,6 +65,7 @@ class Mixture:
     counted: bool = False  # every candidate costs the same: their number ends the search, and the clock must not decide
     _arms: dict[str, _Arm] = field(default_factory=dict)
     _best: float = 1.0
+    awaited: Counter[str] = field(default_factory=Counter)  # questions without an answer yet, by proposer
 
     def pick(self, untried: Sequence[Proposal]) -> int:
         """The place of the next proposal in a list by rising prior: the most promising of the proposer whose turn it is.
@@ -107,14 +107,6 @@ class Mixture:
             arm.usd += usd
             arm.cost_s += usd * self.seconds_per_usd
 
-    def pays(self, proposer: str) -> bool:
-        """Whether asking this proposer is worth its price: it is new, or not far behind the best of them."""
-        arm = self._arms.get(proposer)
-        if arm is None or arm.candidates < _TRIALS:
-            return True
-        best = max(self._index(name) for name in self._arms)
-        return self._index(proposer) >= _PAYS * best
-
     @property
     def shares(self) -> Mapping[str, Share]:
         """What each proposer came to so far, by name."""
@@ -130,9 +122,9 @@ class Mixture:
         """The upper bound of what a proposer's next candidate brings, over what one costs."""
         arm = self._arms.get(name)
         if arm is None or arm.weight <= 0.0:
-            return _NEVER_TRIED
+            return _NEVER_TRIED / (1 + self.awaited[name])
         total = sum(other.weight for other in self._arms.values())
-        bound = arm.gain / arm.weight + _EXPLORE * math.sqrt(math.log(1.0 + total) / arm.weight)
+        bound = arm.gain / arm.weight + _EXPLORE * math.sqrt(math.log(1.0 + total) / (arm.weight + self.awaited[name]))
         every = sum(other.cost_s for other in self._arms.values()) / total
         # Costs are noisy where candidates are few: half of a candidate at the price of all steadies them.
         cost = (arm.cost_s + 0.5 * every) / (arm.weight + 0.5)

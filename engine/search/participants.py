@@ -1,8 +1,8 @@
-"""Who takes part in a search beside its tree and its evaluator: proposers that answer late, searches within, who counts."""
+"""Who takes part in a search beside its tree and its evaluator: a model that is asked, searches within, who counts."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from engine.compile.built import Built
 from engine.evaluate.devices import Devices
 from engine.model import Evaluation, Program
-from engine.process.interrupt import NEVER, Interrupt
 from engine.rewrite.proposal import Proposal
+from engine.search.question import Answer, Asked, Question
 from engine.search.reward import Proxies
 from engine.search.tree import Node
 
@@ -20,18 +20,46 @@ if TYPE_CHECKING:
 
 
 class Feed(Protocol):
-    """A proposer that answers late: it is told of every evaluation, and its proposals come when they come. Called from one thread."""
+    """A proposer that is asked at a program of the tree, and answers when it answers. Called from one thread."""
 
     def booked(self, node: Node) -> None:
-        """A node has been evaluated, the original first."""
+        """A node is in the journal, the original first."""
         ...
 
-    def arrivals(self) -> Sequence[tuple[Node, Sequence[Proposal]]]:
-        """Proposals that came since the last call, with the nodes they are for."""
+    def questions(self, node: Node) -> Sequence[tuple[Node, Question]]:
+        """The questions that a node gives rise to, with the nodes they are asked at: once, when it was evaluated."""
         ...
 
-    def wait(self, timeout_s: float | None, interrupt: Interrupt = NEVER) -> bool:
-        """Wait for arrivals while there is nothing else to do, until an interrupt; whether there are any."""
+    def ask(self, node: Node, question: Question) -> None:
+        """Ask; its answer comes with `arrivals`, whatever becomes of it."""
+        ...
+
+    def go_on(self, asked: Asked, node: Node) -> tuple[bool, Sequence[tuple[Node, Question]]]:
+        """Of a question that an earlier part of this run asked: whether it has to be asked again now, and what may be asked else."""
+        ...
+
+    def arrivals(self, known: Callable[[str], bool]) -> Sequence[Answer]:
+        """Answers that came since the last call, without edits whose programs are `known` by their digests."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """How many more questions may be asked now."""
+        ...
+
+    @property
+    def awaited(self) -> int:
+        """Questions whose answers were not given by `arrivals` yet."""
+        ...
+
+    @property
+    def coming(self) -> Future[None]:
+        """Done once `arrivals` has something to give."""
+        ...
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing more is asked in this run, or ""."""
         ...
 
 

@@ -40,33 +40,57 @@ class Policy(Protocol):
         ...
 
 
+class _Heap:
+    """Programs with something left, the first by a key; what has changed since it was entered is stale and passed over."""
+
+    def __init__(self, tree: Tree, key: Callable[[Node], float], left: Callable[[Node], bool]) -> None:
+        self._tree, self._key, self._left = tree, key, left
+        self._heap: list[tuple[float, int]] = []
+        self._queued: dict[int, float] = {}
+
+    def enter(self, node: Node) -> None:
+        """The node is new, or may have another key, or something left again."""
+        key = self._key(node)
+        if self._queued.get(node.id) != key and self._left(node):
+            self._queued[node.id] = key
+            heapq.heappush(self._heap, (key, node.id))
+
+    def first(self) -> tuple[float, int] | None:
+        """The key and the name of the first, None where nothing is left."""
+        while self._heap:
+            key, id = self._heap[0]
+            if self._queued.get(id) == key:
+                if self._left(self._tree.nodes[id]):
+                    return key, id
+                del self._queued[id]
+            heapq.heappop(self._heap)
+        return None
+
+
 class _First:
     """Follows `Policy`: the most promising action of the first program with one, in an order of its own."""
 
     patient = True
 
     def __init__(self, tree: Tree, key: Callable[[Node], float]) -> None:
-        self._tree, self._key = tree, key
-        self._heap: list[tuple[float, int]] = []
-        self._queued: dict[int, float] = {}  # the key with which a node stands in the heap; others of it are stale
+        self._tree = tree
+        self._edits = _Heap(tree, key, tree.left)
+        self._questions = _Heap(tree, key, lambda node: bool(node.questions))
 
     def choose(self, start: Node) -> tuple[Node, Proposal] | None:
-        while self._heap:
-            key, id = self._heap[0]
-            if self._queued.get(id) == key:
-                node = self._tree.nodes[id]
-                untried = self._tree.proposals(node) if self._tree.left(node) else []
-                if untried:
-                    return node, untried[self._tree.mixture.pick(untried)]
-                del self._queued[id]
-            heapq.heappop(self._heap)
-        return None
+        while True:
+            heaps = [self._edits, self._questions] if self._tree.asking else [self._edits]
+            first = min((found for heap in heaps if (found := heap.first()) is not None), default=None)
+            if first is None:
+                return None
+            node = self._tree.nodes[first[1]]
+            actions = self._tree.actions(node)
+            if actions:
+                return node, actions[self._tree.mixture.pick(actions)]
 
     def changed(self, node: Node) -> None:
-        key = self._key(node)
-        if self._queued.get(node.id) != key and self._tree.left(node):
-            self._queued[node.id] = key
-            heapq.heappush(self._heap, (key, node.id))
+        self._edits.enter(node)
+        self._questions.enter(node)
 
 
 class Greedy(_First):
@@ -77,13 +101,16 @@ class Greedy(_First):
 
 
 class Refine(_First):
-    """Sequential self-correction: the newest program that passed; one candidate at a time."""
+    """Sequential self-correction: the newest program that passed; one candidate and one question at a time."""
 
     def __init__(self, tree: Tree) -> None:
         super().__init__(tree, lambda node: -node.id)
 
     def choose(self, start: Node) -> tuple[Node, Proposal] | None:
-        return None if self._tree.root.pending else super().choose(start)
+        if _awaited(self._tree):
+            return None
+        self._tree.asking &= not self._tree.awaited
+        return super().choose(start)
 
 
 class BestOf:
@@ -95,11 +122,32 @@ class BestOf:
         self._tree = tree
 
     def choose(self, start: Node) -> tuple[Node, Proposal] | None:
-        untried = self._tree.proposals(self._tree.root)
-        return (self._tree.root, untried[self._tree.mixture.pick(untried)]) if untried else None
+        actions = self._tree.actions(self._tree.root)
+        return (self._tree.root, actions[self._tree.mixture.pick(actions)]) if actions else None
 
     def changed(self, node: Node) -> None:
         pass
+
+
+class _Bag:
+    """Programs with something left, any of which can be drawn."""
+
+    def __init__(self, left: Callable[[Node], bool]) -> None:
+        self._left = left
+        self.ids: list[int] = []
+        self._places: dict[int, int] = {}
+
+    def enter(self, node: Node) -> None:
+        """The node is new, or has something left again."""
+        if node.id not in self._places and self._left(node):
+            self._places[node.id] = len(self.ids)
+            self.ids.append(node.id)
+
+    def remove(self, id: int) -> None:
+        """Nothing is left there."""
+        place, last = self._places.pop(id), self.ids.pop()
+        if last != id:
+            self.ids[place], self._places[last] = last, place
 
 
 class Chance:
@@ -109,27 +157,27 @@ class Chance:
 
     def __init__(self, tree: Tree, seed: int) -> None:
         self._tree, self._random = tree, random.Random(seed)
-        self._ids: list[int] = []
-        self._places: dict[int, int] = {}
+        self._edits, self._questions = _Bag(tree.left), _Bag(lambda node: bool(node.questions))
 
     def choose(self, start: Node) -> tuple[Node, Proposal] | None:
-        while self._ids:
-            node = self._tree.nodes[self._ids[self._random.randrange(len(self._ids))]]
-            untried = self._tree.proposals(node) if self._tree.left(node) else []
-            if untried:
-                return node, untried[self._random.randrange(len(untried))]
-            self._remove(node.id)
-        return None
+        while True:
+            asked = len(self._questions.ids) if self._tree.asking else 0
+            count = len(self._edits.ids) + asked
+            if not count:
+                return None
+            drawn = self._random.randrange(count)
+            bag = self._edits if drawn < len(self._edits.ids) else self._questions
+            node = self._tree.nodes[bag.ids[drawn - (0 if bag is self._edits else len(self._edits.ids))]]
+            there: list[Proposal] = list(node.questions)
+            if bag is self._edits:
+                there = self._tree.proposals(node) if self._tree.left(node) else []
+            if there:
+                return node, there[self._random.randrange(len(there))]
+            bag.remove(node.id)
 
     def changed(self, node: Node) -> None:
-        if node.id not in self._places and self._tree.left(node):
-            self._places[node.id] = len(self._ids)
-            self._ids.append(node.id)
-
-    def _remove(self, id: int) -> None:
-        place, last = self._places.pop(id), self._ids.pop()
-        if last != id:
-            self._ids[place], self._places[last] = last, place
+        self._edits.enter(node)
+        self._questions.enter(node)
 
 
 class Beam:
@@ -148,41 +196,45 @@ class Beam:
         self._placed: dict[int, tuple[int, float]] = {}  # the level of each, and the key with which it stands there
         self._tries: dict[int, int] = {}
         self._level, self._round = 0, 1
+        self._limited = False  # somebody on the way down has more to try in the next round
 
     def choose(self, start: Node) -> tuple[Node, Proposal] | None:
         while True:
             chosen = self._of_level()
             if chosen is not None:
                 return chosen
-            if self._tree.root.pending:  # the next level is not known before
+            if _awaited(self._tree):  # the next level is not known before
                 return None
             self._level += 1
             if self._level >= len(self._levels):
-                if not any(self._levels):
+                self._level = 0
+                if not self._limited:
                     return None
-                self._level, self._round = 0, self._round + 1
+                self._limited, self._round = False, self._round + 1
 
     def _of_level(self) -> tuple[Node, Proposal] | None:
         level = self._levels[self._level] if self._level < len(self._levels) else []
-        place = 0
-        while place < min(BEAM_WIDTH, len(level)):
+        place = members = 0
+        while place < len(level) and members < BEAM_WIDTH:
             node = self._tree.nodes[level[place][1]]
-            untried = self._tree.proposals(node) if self._tree.left(node) else []
+            actions = self._tree.actions(node) if self._left(node) else []
             tries = self._tries.get(node.id, len(node.children))
-            if not untried:
-                self._remove(node.id)
-            elif tries < BEAM_TRIES * self._round:
+            if actions and tries < BEAM_TRIES * self._round:
                 self._tries[node.id] = tries + 1
-                return node, untried[self._tree.mixture.pick(untried)]
+                return node, actions[self._tree.mixture.pick(actions)]
+            self._limited |= bool(actions)
+            if self._left(node):
+                place, members = place + 1, members + 1
             else:
-                place += 1
+                self._remove(node.id)
         return None
+
+    def _left(self, node: Node) -> bool:
+        return self._tree.left(node) or bool(node.questions)
 
     def changed(self, node: Node) -> None:
         placed = self._placed.get(node.id)
-        if placed is not None and placed[1] == -node.gained:
-            return
-        if not self._tree.left(node):
+        if (placed is not None and placed[1] == -node.gained) or not self._left(node):
             return
         depth = self._remove(node.id) if placed is not None else node.depth
         while len(self._levels) <= depth:
@@ -194,6 +246,11 @@ class Beam:
         depth, key = self._placed.pop(id)
         del self._levels[depth][bisect_left(self._levels[depth], (key, id))]
         return depth
+
+
+def _awaited(tree: Tree) -> int:
+    """Candidates that have no result yet; a question without its answer holds up nothing."""
+    return tree.root.pending - tree.awaited
 
 
 def policy(strategy: Strategy, tree: Tree, seed: int) -> Policy:

@@ -22,6 +22,7 @@ from engine.search.experience import (
     PRIOR_GAIN,
     RULE_WEIGHT,
 )
+from engine.search.question import AGAIN, MODEL, Question
 
 if TYPE_CHECKING:
     from engine.search.tree import Node, Tree
@@ -78,6 +79,10 @@ def constants() -> dict[str, dict[str, float | str]]:
         "failed_gain": {"value": FAILED_GAIN, "reason": "what a failure teaches of an edit and its rule"},
         "most_gain": {"value": MOST_GAIN, "reason": "what one try may teach: one lucky place must not stand for all"},
         "least_gain": {"value": LEAST_GAIN, "reason": "what one try may teach: nor one hopeless place"},
+        "again": {
+            "value": AGAIN,
+            "reason": "share of a question's prior and gain that is left each time it was asked there",
+        },
         "least_scale": {
             "value": LEAST_SCALE,
             "reason": "of values, in doublings, so that noise about nothing is not blown up",
@@ -125,10 +130,10 @@ class Puct:
             curious = EXPLORATION * max(1.0, self._tree.root.visits / REFINED) * math.sqrt(node.visits + node.pending)
             line = self.line(node)
             kept = line.kept
-            edits = self._tree.proposals(node)
-            below = [child for child in node.children if child.open]
+            asking, edits = self._tree.asking, self._tree.actions(node)
+            below = [child for child in node.children if child.open or (asking and child.asks)]
             if below and not _may_widen(node):
-                edits = [edit for edit in edits if kept is not None and edit.family not in kept]
+                edits = [edit for edit in edits if _closed_off(edit, kept)]
             edit: Proposal | None = None
             score, best = -math.inf, None
             if edits:
@@ -163,12 +168,14 @@ class Puct:
         of_each: dict[str, tuple[float, Proposal]] = {}  # a proposer's most urgent, the last of equals
         for proposal in edits:
             gain = self._tree.experience.expect(proposal)
+            if isinstance(proposal, Question) and gain > 0:
+                gain *= proposal.share
             if near:
                 for key in proposal.alike:
                     gain = max(gain, near.get(key, gain))
             expected = node.gained + gain
             # Closed off, it costs as many candidates as there are steps to make again after it.
-            if kept is not None and proposal.family not in kept:
+            if _closed_off(proposal, kept):
                 expected = max(expected, node.best + gain / len(line.way))
             urgency = expected / scale + curious * proposal.prior
             held = of_each.get(proposal.proposer)
@@ -194,6 +201,11 @@ def value(node: Node) -> float:
     """The worth of a node."""
     mean = node.total / max(1, node.visits)
     return BEST_SHARE * node.best + (1 - BEST_SHARE) * mean
+
+
+def _closed_off(proposal: Proposal, kept: frozenset[tuple[str, str]] | None) -> bool:
+    """Whether an edit fits nowhere after the best rewrite. A model's is of one program alone: the model may be asked there as well."""
+    return kept is not None and proposal.proposer != MODEL and proposal.family not in kept
 
 
 def _may_widen(node: Node) -> bool:

@@ -16,6 +16,7 @@ from engine.search.experience import FAILED_GAIN, Experience
 from engine.search.mixture import Mixture
 from engine.search.policies import Strategy, policy
 from engine.search.puct import Line, rule_of
+from engine.search.question import FAILED, Answer, Question
 from engine.search.reward import Proxies, Reward, failed
 
 TUNER = "tuner"  # the proposer whose proposals stand for a template: tried once, whatever point became of it
@@ -35,6 +36,8 @@ class Node:
     offers: frozenset[tuple[str, str]] = frozenset()  # every rule that proposed something here, with its proposer
     visits: int = 0
     pending: int = 0
+    questions: list[Question] = field(default_factory=list)  # that may be asked here, by rising prior
+    asks: bool = False  # a question may be asked at or below it
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     open: bool = True  # something can still be tried at or below it
     sizes: dict[Hashable, list[Node]] = field(
@@ -80,12 +83,15 @@ class Tree:
         reward: Reward | None = None, coming: Callable[[Program], Future[Any] | None] = lambda program: None,
     ) -> None:  # fmt: skip
         self._propose, self._weigh, self._coming, self._patient = propose, weigh, coming, True
-        self._strategy = strategy
         self.reward = reward or Reward()
         self.mixture = Mixture()
         self.experience = Experience()
         self.opinion: Callable[[Node], float] = lambda node: 0.0  # a judge's, as a part of the reward
-        self._late: list[tuple[Node, Proposal]] = []  # the most promising last
+        self._seeds: list[Proposal] = []  # edits of the original that come before all others, the most promising last
+        self._credit: dict[tuple[int, str, str], Question] = {}  # who asked for an edit: by program, rule and summary
+        self._asks = False  # a question was posed
+        self.asking = False  # questions count among the actions now
+        self.awaited = 0  # questions that were asked and have no answer yet
         self._seed = seed
         self.root = Node(0, original, None, None, visits=1, total=0.0, best=0.0)
         self.nodes: dict[int, Node] = {0: self.root}
@@ -95,17 +101,17 @@ class Tree:
         self.policy = policy(strategy, self, seed)
         self.policy.changed(self.root)
 
-    def select(self) -> tuple[Node, Proposal] | None:
-        """The next edit to try, and the node it starts from; None when nothing is left to try. Marks the path pending.
+    def select(self, *, asking: bool = False) -> tuple[Node, Proposal] | None:
+        """The next action, and the node it starts from; None when nothing is left to try. Marks the path pending.
 
-        Raises NotYet, with nothing marked, where the tree policy cannot tell before it knows a program's proposals.
+        With `asking` it may be a Question; `answered` ends its visit. Raises NotYet, with nothing marked, where the tree policy cannot
+        tell before it knows a program's proposals.
         """
-        late = self._arrived() if self._strategy != "random" else None
-        if late is not None:
-            for step in late[0].path():
-                step.pending += 1
-            return late
-        self._patient = self.policy.patient
+        seed = self._seed_left()
+        if seed is not None:
+            self.root.pending += 1
+            return self.root, seed
+        self._patient, self.asking = self.policy.patient, asking
         start = self.root
         try:
             while True:
@@ -113,32 +119,48 @@ class Tree:
                 if chosen is None:
                     return None
                 node, proposal = chosen
-                untried = self.proposals(node)
-                untried.pop(next(i for i, p in enumerate(untried) if p is proposal))
+                actions: list[Any] = node.questions if isinstance(proposal, Question) else self.proposals(node)
+                actions.pop(next(i for i, p in enumerate(actions) if p is proposal))
                 self._reopened(node)
                 if proposal.makes is None or not self.known(proposal.makes):
                     break
                 # The same text by another way. Above this node nothing has changed.
-                start = node if node.open else self.root
+                start = node if node.open or (asking and node.asks) else self.root
         finally:
             self._patient = True
         for step in node.path():
             step.pending += 1
+        if isinstance(proposal, Question):
+            self._await(proposal)
         return node, proposal
 
-    def _arrived(self) -> tuple[Node, Proposal] | None:
-        """A late proposal to try at once: it was asked for, and is not made to wait until its node has been visited often enough."""
-        while self._late:
-            node, proposal = self._late[-1]
-            if not self.mixture.pays(proposal.proposer):
-                return None
-            self._late.pop()
-            at = next((i for i, p in enumerate(node.untried or ()) if p.edits is proposal.edits), None)
-            if at is not None and node.untried is not None:
-                proposal = node.untried.pop(at)
-                self._reopened(node)
-                return node, proposal
+    def await_answer(self, node: Node, question: Question) -> None:
+        """Count a question as asked that was asked in an earlier part of this run."""
+        for step in node.path():
+            step.pending += 1
+        self._await(question)
+
+    def _await(self, question: Question) -> None:
+        self.awaited += 1
+        self.mixture.awaited[question.proposer] += 1
+
+    def _seed_left(self) -> Proposal | None:
+        """The next edit of the original that comes before all others."""
+        while self._seeds:
+            seed, there = self._seeds.pop(), self.root.untried or []
+            at = next((i for i, p in enumerate(there) if p.edits is seed.edits), None)
+            if at is not None:
+                proposal = there.pop(at)
+                self._reopened(self.root)
+                return proposal
         return None
+
+    def actions(self, node: Node) -> list[Proposal]:
+        """What may be done at a node now, by rising prior: untried edits, and questions where these may be asked."""
+        untried = self.proposals(node)
+        if not self.asking or not node.questions:
+            return untried
+        return sorted([*untried, *node.questions], key=lambda p: p.prior)
 
     def proposals(self, node: Node) -> list[Proposal]:
         """What is untried at a node, with priors by its diagnosis once there is one."""
@@ -167,6 +189,11 @@ class Tree:
             self._reopened(node)
         return node.untried
 
+    def first(self, seeds: Sequence[Proposal]) -> None:
+        """Offer edits of the original that are tried before all others."""
+        self.offer(self.root, seeds)
+        self._seeds = sorted(seeds, key=lambda p: p.prior)
+
     def offer(self, node: Node, proposals: Iterable[Proposal]) -> None:
         """Add proposals for a node that came later than those of `propose`; none for what is not built upon."""
         if node.evaluation is None or not _closed(node.evaluation.outcome):
@@ -182,22 +209,54 @@ class Tree:
             for step in node.path():
                 step.line = None  # what is offered at its end
             self._reopened(node)
-            self._late += [(node, proposal) for proposal in sorted(late, key=lambda p: p.prior)]
+
+    def pose(self, node: Node, question: Question) -> None:
+        """Add a question that may be asked at a node."""
+        if node.evaluation is None or not _closed(node.evaluation.outcome):
+            self._asks = True
+            node.questions = sorted([*node.questions, question], key=lambda q: q.prior)
+            self._reopened(node)
+
+    def withdraw(self, node: Node, question: Question) -> None:
+        """Take back a question that was posed at a node; nothing where it was not."""
+        key = question.rule, question.round, question.about
+        node.questions = [q for q in node.questions if (q.rule, q.round, q.about) != key]
+        self._reopened(node)
+
+    def credit(self, node: Node, question: Question, answers: Iterable[Proposal]) -> None:
+        """Count what these edits bring as brought by the question."""
+        self._credit.update({(node.id, p.rule, p.summary): question for p in answers})
+
+    def answered(self, answer: Answer) -> None:
+        """A question that was selected has its answer: its visit ends, and its edits are actions of the node."""
+        self.settle(answer.node)
+        self.awaited -= 1
+        self.mixture.awaited[answer.question.proposer] -= 1
+        self.credit(answer.node, answer.question, answer.proposals)
+        if answer.ending == FAILED:
+            self.learn_failed(answer.question)
+        self.offer(answer.node, [*answer.proposals, *answer.judged])
+
+    def learn_failed(self, question: Question) -> None:
+        """A question brought no edit."""
+        self.experience.learn(question, FAILED_GAIN)
 
     def left(self, node: Node) -> bool:
         """Whether something may be left to try at a node itself."""
         return bool(node.untried) or (node.untried is None and node.open)
 
     def _reopened(self, node: Node) -> None:
-        """What is left to try at a node, or whether a child is open, may have changed: keep `open`, here and above."""
+        """What is left at a node, or whether a child is open, may have changed: keep `open` and `asks`, here and above."""
         self.policy.changed(node)
         step: Node | None = node
         while step is not None:
+            closed = step.evaluation is not None and _closed(step.evaluation.outcome)
             left = step.untried is None or bool(step.untried) or any(child.open for child in step.children)
-            now = left and (step.evaluation is None or not _closed(step.evaluation.outcome))
-            if now == step.open:
+            asks = bool(step.questions) or (self._asks and any(child.asks for child in step.children))
+            now = left and not closed, asks and not closed
+            if now == (step.open, step.asks):
                 return
-            step.open, step = now, step.parent
+            (step.open, step.asks), step = now, step.parent
 
     def add(self, id: int, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation) -> Node:
         """Book an evaluated child and carry its reward up the path."""
@@ -220,7 +279,10 @@ class Tree:
             ):  # its twin stands for it: below this one there is nothing to find
                 step.best = max(step.best, node.gained)
         self.policy.changed(node)
-        self.experience.learn(proposal, FAILED_GAIN if failed(evaluation.outcome) else node.gained - parent.gained)
+        gain = FAILED_GAIN if failed(evaluation.outcome) else node.gained - parent.gained
+        self.experience.learn(proposal, gain)
+        if question := self._credit.get((parent.id, proposal.rule, proposal.summary)):
+            self.experience.learn(question, gain)
         return node
 
     def observe(self, node: Node, proxies: Proxies) -> None:

@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(200, self.server.models)
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.lock:
             self.server.paths.append(self.path)
             self.server.requests.append(body)

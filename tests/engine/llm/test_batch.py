@@ -6,7 +6,6 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
-from engine.cuda.edit import edit_program
 from engine.errors import UsageError
 from engine.llm.batch import BatchClient
 from engine.llm.chat import ChatError, ChatRequest, Fault, Message
@@ -150,28 +149,7 @@ def test_a_question_keeps_its_name_while_the_code_stays_the_same(tmp_path):
     assert node_key(original, launch) not in key["two"]
 
 
-def test_an_answer_at_hand_is_asked_for_though_the_node_is_no_better(tmp_path):
-    """A repeated run does not measure quite the same: what was a better version once may not be one now."""
-    spec_file = tmp_path / "k.cu"
-    spec_file.write_bytes(SOFTMAX.read_bytes())
-    spec, _ = find_spec(tmp_path, spec_file, "softmax_kernel")
-    program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
-    for held in (False, True):
-        tree = Tree(program, Factors(("0.5",)), 0)
-        evaluator = FakeEvaluator()
-        tree.root.evaluation = evaluator.open(program)[1]
-        proposal = tree.proposals(tree.root)[0]
-        slower = edit_program(program, proposal.edits)
-        node = tree.add(1, tree.root, proposal, slower, evaluator.evaluate(evaluator.build(slower), None)[0])
-        wanted = f"propose/{node_key(program, slower)}/0"
-        feed = LlmFeed(LlmProposer(BatchClient(tmp_path / str(held), "m")), spec, Target(),
-                       holds=lambda label, held=held, wanted=wanted: held and label == wanted)  # fmt: skip
-        feed.booked(node)
-        assert feed.settle(10)
-        assert feed.report.requests == held
-
-
-def test_answers_at_hand_are_tried_before_anything_else(tmp_path):
+def test_answers_at_hand_compete_from_the_start(tmp_path):
     """With many candidates in flight, what is left of a small budget would be gone before an answer was read."""
     run(tmp_path, resume=False)
     respond(tmp_path / "batch", faster("2.0"))
@@ -199,7 +177,9 @@ def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None, diagnose=
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     client = BatchClient(tmp_path / "batch", "m")
-    feed = LlmFeed(LlmProposer(client), spec, Target(), holds=client.holds, diagnose=diagnose)
+    feed = LlmFeed(
+        LlmProposer(client), spec, Target(), holds=client.holds, diagnose=diagnose, workers=16, deferring=True
+    )
     evaluator = FakeEvaluator()
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)
     with ThreadPoolExecutor(2) as executor:

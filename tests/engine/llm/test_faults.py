@@ -98,7 +98,8 @@ def test_each_fault_has_its_ending_and_the_search_goes_on(tmp_path, serve, name,
     assert set(report.faults) == {expected}
     assert report.proposals == 0
     assert run.best == pytest.approx(FOUND_BY_RULES)
-    assert run.search.progress.stopped == "nothing is left to try"
+    assert run.search.progress.stopped == f"nothing is left to try, and {report.stopped}"
+    assert "given up after" in report.stopped
     assert run.elapsed_s < 50
 
 
@@ -151,8 +152,11 @@ def test_what_fails_goes_back_at_most_k_times(tmp_path, serve, word, outcome):
 
 
 def test_a_repaired_edit_counts(tmp_path, serve):
-    server = serve(ok(completion(answer((LOOP, LOOP + "\n    broken();")))), ok(completion(faster("3.0"))))
-    run = Run(tmp_path, server, factors=Factors(()))
+    def reply(handler):
+        correct = len(handler.body["messages"]) > 2
+        handler.send(200, completion(faster("3.0") if correct else answer((LOOP, LOOP + "\n    broken();"))))
+
+    run = Run(tmp_path, serve(reply), factors=Factors(()))
     assert run.best >= 3.0
     assert any(e.parameters.get("repair") == 1 for e in run.entries())
 
@@ -190,7 +194,7 @@ def test_the_token_budget_is_passed_by_one_request_at_most(tmp_path, serve, limi
     spent = run.budget.spent
     assert spent.prompt_tokens + spent.completion_tokens <= limit + one
     assert spent.requests == len(server.requests)
-    assert run.search.progress.stopped == "nothing is left to try"
+    assert run.search.progress.stopped == "nothing is left to try, and the budget for the model is spent"
     assert run.best > 1.0
 
 

@@ -77,7 +77,7 @@ def test_a_recorded_run_is_repeated_without_a_network(tmp_path, online, monkeypa
     first, session = run(tmp_path, LlmSettings(model="m"))
     assert first.incumbent.evaluation.measurement.ratio == pytest.approx(3.0)
     assert session.summary["requests"] == len(server.requests)
-    assert session.notes == ()
+    assert session.notes == ("the model was given up after 20 answers in a row without an edit that is new",)
     monkeypatch.delenv("OPENAI_BASE_URL")
     asked = len(server.requests)
     again, replayed = run(tmp_path, LlmSettings(model="m", replay=tmp_path / "run" / EXCHANGES), "again")
@@ -222,7 +222,7 @@ def test_a_question_for_a_batch_waits_for_its_diagnosis_and_not_for_ever(tmp_pat
     profiler, node = Profiler(), evaluated(SOFTMAX.read_bytes())
     diagnose = diagnoser(profiler, lambda program: program)
     session = LlmSession(LlmSettings(model="m", batch=tmp_path / "batch"), spec, Target(), tmp_path, diagnose=diagnose)
-    session.booked(node)
+    session.ask(*session.questions(node)[0])
     time.sleep(0.05)
     assert session.deferred == 0  # it waits
     if comes:
@@ -317,10 +317,11 @@ def test_the_judge_scores_the_rules_best_beside_the_models(tmp_path):
 
     proposer = LlmProposer(Once(answer(faster("2.0"))))
     feed = LlmFeed(proposer, spec, Target(), judge=Marks())
-    feed.booked(tree.root)
-    assert feed.wait(10)
+    feed.ask(*feed.questions(tree.root)[0])
+    feed.coming.result(10)
     tree.root.untried.pop(-2)  # tried meanwhile
-    ((node, offered),) = feed.arrivals()
+    (came,) = feed.arrivals()
+    node, offered = came.node, [*came.proposals, *came.judged]
     assert node is tree.root
     assert [p.proposer for p in offered] == ["llm", *["rules"] * (MOST_JUDGED - 1)]
     assert offered[1].edits is best.edits

@@ -19,7 +19,7 @@ from benchmarks.report_size import recorded
 from engine.model import Outcome
 from engine.process.interrupt import Interrupt
 from engine.report.run_folder import Node
-from engine.report.terminal import Live, found_by, how_to_take, print_result, print_tree, progress_line
+from engine.report.terminal import Live, answers_of, found_by, how_to_take, print_result, print_tree, progress_line
 from engine.search.progress import Budget, Progress
 from tests.engine.report.make import predicted
 
@@ -185,6 +185,23 @@ def test_what_holds_at_every_step_is_not_said_after_each(capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert out.count(same) == 1
     assert all(f"own {step.id}" in out for step in steps)
+
+
+def test_what_became_of_a_models_answers_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """ "Nothing is left to try" hid six answers that could not be used."""
+    model = {
+        "requests": 9,
+        "questions": 6,
+        "proposals": 0,
+        "known": 0,
+        "faults": {"forbidden": 4, "not_found": 2},
+        "edits": [],
+    }
+    print_result(dataclasses.replace(recorded(), model=model), Path("out"))
+    assert "The model: 6 questions, no usable edits; not used: 4 forbidden, 2 not found." in capsys.readouterr().out
+    tried = [{"outcome": "wrong_result"}, {"outcome": "slower"}, {"outcome": "slower"}]
+    model = {**model, "questions": 1, "proposals": 4, "known": 1, "faults": {}, "edits": tried}
+    assert answers_of(model) == "1 question, 4 usable edits; not used: 1 known; tried: 2 slower, 1 wrong result"
 
 
 def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,9 +183,9 @@ def test_more_is_chosen_beside_what_is_there_for_the_device(tmp_path, monkeypatc
         search.start(*evaluator.open(original))
         select = tree.select
 
-        def slow():
+        def slow(**how):
             selected.append(time.sleep(0.05))  # the one before is built meanwhile
-            return select()
+            return select(**how)
 
         monkeypatch.setattr(tree, "select", slow)
         search.run(budget)

@@ -78,17 +78,6 @@ def test_what_costs_more_time_or_money_for_the_same_gain_is_asked_less():
     assert dear["rules"] > 1.5 * dear["llm"]
 
 
-def test_asking_stops_to_pay_for_who_brings_nothing_at_a_price():
-    mixture = Mixture()
-    assert mixture.pays("llm")
-    for i in range(12):
-        mixture.booked(Booked("rules", 1.5 ** (i + 1)))
-        mixture.booked(Booked("llm", outcome=Outcome.WRONG_RESULT))
-        mixture.charge("llm", 0.05)
-    assert not mixture.pays("llm")
-    assert mixture.pays("rules")
-
-
 def test_shares_say_who_found_what():
     mixture = Mixture()
     mixture.booked(Booked("rules", 2.0))
@@ -108,21 +97,21 @@ def late_tree(strategy="mcts"):
     return tree
 
 
-def test_late_proposals_are_tried_at_once():
+def test_edits_to_begin_with_are_tried_before_all_others():
     tree = late_tree()
-    late = [proposal("llm", 0.01), proposal("llm", 0.02)]
-    tree.offer(tree.root, late)
-    assert [tree.select()[1] for _ in range(2)] == [late[1], late[0]]
+    first = [proposal("llm", 0.01), proposal("llm", 0.02)]
+    tree.first(first)
+    assert [tree.select()[1] for _ in range(2)] == [first[1], first[0]]
     assert tree.select()[1].proposer == "rules"
     assert tree.root.pending == 3
 
 
-def test_late_proposals_of_who_does_not_pay_wait_for_their_turn():
-    tree = late_tree()
-    tree.mixture.pays = lambda name: False
-    tree.mixture.booked(Booked("llm"))
-    tree.offer(tree.root, [proposal("llm", 0.01)])
-    assert tree.select()[1].proposer == "rules"
+def test_a_question_without_an_answer_counts_as_a_try():
+    mixture = Mixture()
+    mixture.awaited["llm"] = 1
+    assert mixture.pick([proposal("llm", 0.9), proposal("rules", 0.1)]) == 1
+    mixture.awaited["llm"] = 0
+    assert mixture.pick([proposal("rules", 0.1), proposal("llm", 0.9)]) == 1
 
 
 def test_a_proposal_that_comes_back_takes_its_own_place():
