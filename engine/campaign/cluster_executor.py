@@ -87,11 +87,8 @@ class ClusterExecutor:
         self._some = threading.Event()
         self._alone_since: float | None = None
         self.slots = len(cluster.workers)
-        if not shared and load_config(root)[0].guardrails.command:
-            raise UsageError(
-                "guardrails.command runs in the whole repository, and only the files of kernels are sent", "--cluster",
-                "put the repository on a shared folder and add --shared",
-            )  # fmt: skip
+        if not shared:
+            check_sent(root)
 
     def begin(self, task: KernelTask) -> None:
         """Send a kernel to a worker that has nothing to do; later where there is none. Raises MachineError."""
@@ -301,6 +298,15 @@ class ClusterExecutor:
         seconds = task.seconds
         left = None if seconds is None else max(0.0, seconds - (time.monotonic() - turn.began))
         self._on_event(ClusterEvent(event, task.rank, task.file, task.kernel, worker, left_s=left, **more))
+
+
+def check_sent(root: Path) -> None:
+    """Raises UsageError where the files of a kernel are not enough to search it."""
+    if load_config(root)[0].guardrails.command:
+        raise UsageError(
+            "guardrails.command runs in the whole repository, and only the files of kernels are sent", "--cluster",
+            "put the repository on a shared folder and add --shared",
+        )  # fmt: skip
 
 
 def _brief(error: object) -> str:

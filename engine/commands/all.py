@@ -8,6 +8,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from engine.report.safe_text import clean
 if TYPE_CHECKING:
     from engine.campaign.campaign import CampaignEnd
     from engine.campaign.queue import Queued
+    from engine.campaign.survey import Survey
+    from engine.run.machine import Machine
     from engine.search.progress import Budget
 
 SCHEMA = "optiml.all/1"
@@ -91,23 +94,32 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
     assert budget.seconds is not None
     text = arguments.format == "text"
     each = None if arguments.budget_each is None else parse_budget(arguments.budget_each)
-    machine = machine_of(arguments)
-    try:
+    with ExitStack() as held:
         from engine.campaign.campaign import CampaignRequest, InThisProcess, run_campaign
         from engine.report.safe_text import clean
         from engine.report.terminal import Live
 
-        survey = None if arguments.resume else survey_of(arguments, root, machine)
-        if survey is not None and text:
-            print_survey(survey)
+        survey: Survey | None = None
+
+        def surveyed(machine: Machine) -> Survey | None:
+            nonlocal survey
+            if not arguments.resume:
+                survey = survey_of(arguments, root, machine)
+                if text:
+                    print_survey(survey)
+            return survey
+
         command = ("optiml", *sys.argv[1:])
         request = CampaignRequest(
             root, budget.seconds, arguments.least, arguments.seed, proposers, command, budget.interrupt, each
         )
         ends: Sequence[CampaignEnd]
         if arguments.cluster is not None:  # Dask is loaded for those who ask for it
-            ends = importlib.import_module("engine.commands.all_on_cluster").search(arguments, request, machine, survey)
+            ends = importlib.import_module("engine.commands.all_on_cluster").search(arguments, request, surveyed)
         else:
+            machine = machine_of(arguments)
+            held.callback(machine.close)
+            surveyed(machine)
             with Live(budget, quiet=not text) as live:
 
                 def turn(kernel: Queued, part: Budget) -> None:
@@ -118,8 +130,6 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
 
                 executor = InThisProcess(root, machine, budget.interrupt, live.update)
                 ends = [run_campaign(request, executor, survey, turn)]
-    finally:
-        machine.close()
     for end in ends:
         said = [*end.notes, *(notes(survey) if survey is not None else [])]
         if text:

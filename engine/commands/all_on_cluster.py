@@ -5,37 +5,52 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from engine.campaign.campaign import CampaignEnd, CampaignRequest, run_campaign
-from engine.campaign.cluster_executor import ClusterExecutor
+from engine.campaign.cluster_executor import ClusterExecutor, check_sent
 from engine.campaign.cluster_task import MachineWish
 from engine.campaign.survey import Survey
 from engine.cluster.connection import Cluster, ClusterRequest, check_alike, check_shared, connect, mixed
 from engine.report.campaign_progress import CampaignProgress
-from engine.run.machine import Machine
+from engine.run.machine import Machine, make_machine
 from engine.settings.folders import ignore_folder, trust_domain
 
 
 def search(
-    arguments: argparse.Namespace, request: CampaignRequest, machine: Machine, survey: Survey | None
+    arguments: argparse.Namespace, request: CampaignRequest, surveyed: Callable[[Machine], Survey | None]
 ) -> Sequence[CampaignEnd]:
-    """The campaign, or one for each kind of device. Raises UsageError, MachineError, before work starts where that shows then."""
-    with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
+    """The campaign, or one for each kind of device, over the kernels that are `surveyed` once the workers were looked at.
+
+    Raises UsageError, MachineError, before work starts where that shows then.
+    """
+    with (
+        connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster,
+        ExitStack() as held,
+    ):
         _warn(cluster)
         shared = arguments.shared or cluster.address == "local"
         if shared:
             folder = request.root / ".optiml"
             ignore_folder(folder / "all")
             check_shared(cluster, folder)
+        else:
+            check_sent(request.root)
+        models = mixed(cluster.workers)
+        if not arguments.per_device:
+            check_alike(cluster.workers, "leave some out, or add --per-device for a campaign on each kind")
+        # GPUs are the workers'; here kernels are read, and ranked by predictions.
+        gpu = cluster.workers[0].identity.gpu if cluster.measures else None
+        arch = gpu.arch if gpu is not None else arguments.arch
+        machine = make_machine(device="cpu", arch=arch, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
+        held.callback(machine.close)
         wish = MachineWish(
             "gpu" if cluster.measures else "cpu", None if cluster.measures else machine.arch, arguments.jobs,
             arguments.unsafe_no_sandbox, trust_domain(),
         )  # fmt: skip
-        models = mixed(cluster.workers)
-        if not arguments.per_device:
-            check_alike(cluster.workers, "leave some out, or add --per-device for a campaign on each kind")
+        survey = surveyed(machine)
         names = _slugs(models) if len(models) > 1 else dict.fromkeys(models, "")
         ends = []
         for model, device in names.items():

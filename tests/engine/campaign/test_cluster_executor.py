@@ -267,21 +267,33 @@ def test_different_devices_are_refused_or_searched_apart(tmp_path: Path, monkeyp
     kernels = tuple(SurveyedKernel(f"k{n}.cu", f"k{n}", 1, "declared", None, 4.0) for n in range(2))
     survey = Survey(kernels, False, True, "sm_90")
     request = CampaignRequest(root, 600.0, each=Budget(candidates=5))
-    machine: Any = SimpleNamespace(arch="sm_90", box=NoSandbox())
+    machine = SimpleNamespace(arch="sm_90", box=NoSandbox(), close=lambda: None)
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(all_on_cluster, "make_machine", lambda **given: made.append(given) or machine)
     options = {
         "cluster": "tls://scheduler:8786",
         "device": "auto",
         "workers": None,
         "shared": True,
         "jobs": None,
+        "arch": None,
         "format": "json",
     }
     arguments = Namespace(**options, unsafe_no_sandbox=False, per_device=False)
+    surveys: list[Survey] = []
+
+    def surveyed(machine: Any) -> Survey:
+        surveys.append(survey)
+        return survey
+
     with pytest.raises(MachineError, match=r"0: NVIDIA H200, driver 580.1; 1: NVIDIA H100.*--per-device"):
-        all_on_cluster.search(arguments, request, machine, survey)
+        all_on_cluster.search(arguments, request, surveyed)
     assert not client.orders
+    assert not made
+    assert not surveys  # which takes minutes for a large repository
     arguments.per_device = True
-    ends = all_on_cluster.search(arguments, request, machine, survey)
+    arguments.device = "gpu"  # the workers': here is none
+    ends = all_on_cluster.search(arguments, request, surveyed)
     assert [[k.state for k in end.kernels] for end in ends] == [["done"] * 2] * 2
     assert client.orders == [(1, "tcp://0"), (2, "tcp://0"), (1, "tcp://1"), (2, "tcp://1")]
     assert sorted(p.name for p in (root / ".optiml").glob("all@*")) == [
