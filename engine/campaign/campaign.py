@@ -62,6 +62,7 @@ class CampaignEnd:
     kernels: tuple[Queued, ...]
     patch: Path | None
     notes: tuple[str, ...]
+    device: str = ""  # of a campaign for each kind of device
 
 
 def run_campaign(
@@ -112,7 +113,7 @@ def run_campaign(
         finally:
             for rank in list(running.began):
                 running.end(rank)
-        return _end(request.root, folder, queue)
+        return _end(request, folder, queue)
 
 
 def _task(request: CampaignRequest, turn: Queued, budget: Budget, queue: Queue) -> KernelTask:
@@ -193,13 +194,13 @@ class _Running:
         del self.until[rank]
 
 
-def _end(root: Path, folder: Path, queue: Queue) -> CampaignEnd:
+def _end(request: CampaignRequest, folder: Path, queue: Queue) -> CampaignEnd:
     kernels = tuple(queue.all())
     found = sorted((k for k in kernels if k.speedup is not None), key=lambda k: k.rank)
     patches = [(k.kernel, Path(k.folder) / "best.patch", _paths(Path(k.folder))) for k in found]
-    data, notes = combine(root, patches) if found else (b"", ())
+    data, notes = combine(request.root, patches) if found else (b"", ())
     write_files(folder, {PATCH: data or None})
-    return CampaignEnd(kernels, folder / PATCH if data else None, notes)
+    return CampaignEnd(kernels, folder / PATCH if data else None, notes, request.device)
 
 
 def _paths(folder: Path) -> Sequence[str]:

@@ -21,7 +21,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -275,6 +275,16 @@ def mixed(workers: Sequence[ClusterWorker]) -> dict[tuple[str, ...], list[Cluste
     for worker in workers:
         found.setdefault(worker.identity.model, []).append(worker)
     return found
+
+
+def names_of(models: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """A name for each kind of device that a folder can have."""
+    found = {model: re.sub(r"[^a-z0-9]+", "-", " ".join(model).lower()).strip("-") for model in models}
+    taken = list(found.values())
+    return {
+        model: name if taken.count(name) == 1 else f"{name}-{place}"
+        for place, (model, name) in enumerate(found.items())
+    }
 
 
 def check_alike(workers: Sequence[ClusterWorker], do: str) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from engine.campaign.campaign import CampaignEnd, CampaignRequest, run_campaign
 from engine.campaign.cluster_executor import ClusterExecutor, check_sent
 from engine.campaign.cluster_task import MachineWish
 from engine.campaign.survey import Survey
-from engine.cluster.connection import Cluster, ClusterRequest, check_alike, check_shared, connect, mixed
+from engine.cluster.connection import Cluster, ClusterRequest, check_alike, check_shared, connect, mixed, names_of
 from engine.report.campaign_progress import CampaignProgress
 from engine.run.machine import Machine, make_machine
 from engine.settings.folders import ignore_folder, trust_domain
@@ -51,11 +50,13 @@ def search(
             arguments.unsafe_no_sandbox, trust_domain(),
         )  # fmt: skip
         survey = surveyed(machine)
-        names = _slugs(models) if len(models) > 1 else dict.fromkeys(models, "")
+        names = names_of(models) if len(models) > 1 else dict.fromkeys(models, "")
         ends = []
         for model, device in names.items():
             cluster.keep(model)
-            progress = CampaignProgress(arguments.format, cluster.dashboard, predicted=not cluster.measures)
+            progress = CampaignProgress(
+                arguments.format, cluster.dashboard, predicted=not cluster.measures, workers=len(cluster.workers)
+            )
             executor = ClusterExecutor(cluster, request.root, wish, machine.box, shared=shared, on_event=progress.saw)
             try:
                 with progress.shown():
@@ -72,13 +73,3 @@ def _warn(cluster: Cluster) -> None:
             "use tls:// outside a network of your own",
             file=sys.stderr,
         )
-
-
-def _slugs(models: Mapping[tuple[str, ...], object]) -> dict[tuple[str, ...], str]:
-    """A name for each kind of device that a folder can have."""
-    found = {model: re.sub(r"[^a-z0-9]+", "-", " ".join(model).lower()).strip("-") for model in models}
-    taken = list(found.values())
-    return {
-        model: name if taken.count(name) == 1 else f"{name}-{place}"
-        for place, (model, name) in enumerate(found.items())
-    }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 
-from engine.cluster.connection import Cluster, ClusterRequest, check_alike, connect
+from engine.cluster.connection import Cluster, ClusterRequest, check_alike, connect, mixed, names_of
 from engine.cluster.links import Links, links
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
@@ -15,9 +15,19 @@ from engine.run.device_service import answer
 from engine.run.machine import Machine, make_machine
 from engine.spec.kernel_spec import KernelSpec
 
-__all__ = ["machine_on_cluster"]
+__all__ = ["machine_on_cluster", "machines_per_device"]
 
 _ALONE_S = 60.0  # for a worker to come back where none is left: as of a campaign
+
+
+def machines_per_device(arguments: argparse.Namespace) -> Generator[tuple[str, Machine], None, None]:
+    """For each kind of device among the workers its name and a machine, as `machine_on_cluster`; close the iterator."""
+    check_workers(arguments)
+    with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
+        for model, name in names_of(mixed(cluster.workers)).items():
+            cluster.keep(model)
+            with links(cluster, answer, DeviceLost) as found, closing(_machine(arguments, cluster, found)) as machine:
+                yield name, machine
 
 
 @contextmanager
@@ -26,12 +36,17 @@ def machine_on_cluster(arguments: argparse.Namespace) -> Iterator[Machine]:
 
     Raises UsageError, MachineError, before work starts.
     """
-    if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
-        raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
+    check_workers(arguments)
     with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
-        check_alike(cluster.workers, "leave some out: one search needs devices of one kind")
+        check_alike(cluster.workers, "leave some out, or add --per-device for a search on each kind")
         with links(cluster, answer, DeviceLost) as found:
             yield _machine(arguments, cluster, found)
+
+
+def check_workers(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where --workers says nothing that can be."""
+    if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
+        raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
 
 
 def _machine(arguments: argparse.Namespace, cluster: Cluster, found: Links) -> Machine:

@@ -33,8 +33,10 @@ class KernelRun:
 
     def __init__(
         self, arguments: argparse.Namespace, machine: Machine, budget: Budget, proposers: tuple[str, ...],
-        llm: LlmSettings | None,
+        llm: LlmSettings | None, *, device: str = "",
     ) -> None:  # fmt: skip
+        """`device` names the kind that the machine is, in a search for each kind: results go into a folder of its own."""
+        self._device = device
         self._arguments, self._machine, self._budget = arguments, machine, budget
         self._proposers, self._llm = proposers, llm
         self._quiet = arguments.format == "json"
@@ -72,6 +74,8 @@ class KernelRun:
         arguments, spec = self._arguments, ready.spec
         config, _ = load_config(root)
         out = arguments.out.resolve() if arguments.out else default_folder(root, target.file, spec.kernel)
+        if self._device:
+            out = out.with_name(f"{out.name}@{self._device}")
         options = Options(
             path=target.file,
             kernel=target.kernel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.live import Live
@@ -24,8 +24,9 @@ _ROWS = 30  # kernels that a table shows: those under way
 class CampaignProgress:
     """Shows what happens to kernels. `dashboard` is the address of Dask's."""
 
-    def __init__(self, form: str, dashboard: str = "", *, predicted: bool = False) -> None:
+    def __init__(self, form: str, dashboard: str = "", *, predicted: bool = False, workers: int = 0) -> None:
         self._json, self._dashboard, self._predicted = form == "json", dashboard, predicted
+        self._workers = workers
         self._under_way: dict[int, ClusterEvent] = {}
         self._ended = 0
         self._live: Live | None = None
@@ -33,6 +34,8 @@ class CampaignProgress:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the table within, on a terminal."""
+        if self._json:
+            self._write({"event": "cluster", "workers": self._workers, "dashboard": self._dashboard})
         if self._json or not sys.stderr.isatty():
             if self._dashboard and not self._json:
                 print(f"dashboard: {clean(self._dashboard)}", file=sys.stderr)
@@ -50,12 +53,15 @@ class CampaignProgress:
         else:
             self._under_way[event.rank] = event
         if self._json:
-            sys.stdout.write(json.dumps({"schema": SCHEMA, **dataclasses.asdict(event)}) + "\n")
-            sys.stdout.flush()
+            self._write(dataclasses.asdict(event))
         elif self._live is not None:
             self._live.update(self.table())
         elif event.event != "progress":
             print(clean(_line(event)), file=sys.stderr)
+
+    def _write(self, event: Mapping[str, object]) -> None:
+        sys.stdout.write(json.dumps({"schema": SCHEMA, **event}) + "\n")
+        sys.stdout.flush()
 
     def table(self) -> Table:
         """The kernels under way."""

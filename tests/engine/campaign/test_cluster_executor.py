@@ -19,6 +19,7 @@ from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor
 from engine.campaign.cluster_task import MachineWish, Order
 from engine.campaign.kernel_search import KernelEnd, KernelTask, search_kernel
 from engine.campaign.survey import Survey, SurveyedKernel
+from engine.commands import all as all_command
 from engine.commands import all_on_cluster
 from engine.errors import MachineError, UsageError
 from engine.process.decode import decode
@@ -233,10 +234,13 @@ def test_a_turn_that_was_cut_short_ends_with_its_own_number(tmp_path: Path, monk
 
 def test_events_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
     event = ClusterEvent("progress", 1, "k.cu", "k", "0", 7, 1.5, 30.0, "searching")
-    shown = CampaignProgress("json")
+    shown = CampaignProgress("json", "http://here:8787/status", workers=3)
     with shown.shown():
         shown.saw(event)
-    assert json.loads(capsys.readouterr().out) == {"schema": "optiml.event/1", **dataclasses.asdict(event)}
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    link = {"event": "cluster", "workers": 3, "dashboard": "http://here:8787/status"}
+    assert first == {"schema": "optiml.event/1", **link}
+    assert second == {"schema": "optiml.event/1", **dataclasses.asdict(event)}
     text = CampaignProgress("text", "http://here:8787/status")
     with text.shown():
         text.saw(dataclasses.replace(event, event="begin"))
@@ -295,6 +299,10 @@ def test_different_devices_are_refused_or_searched_apart(tmp_path: Path, monkeyp
     arguments.device = "gpu"  # the workers': here is none
     ends = all_on_cluster.search(arguments, request, surveyed)
     assert [[k.state for k in end.kernels] for end in ends] == [["done"] * 2] * 2
+    assert [(row.kernel, row.device) for row in all_command._per_device(ends)] == [
+        (name, end.device) for end in ends for name in ("k0", "k1")
+    ]
+    assert not all_command._per_device(ends[:1])
     assert client.orders == [(1, "tcp://0"), (2, "tcp://0"), (1, "tcp://1"), (2, "tcp://1")]
     assert sorted(p.name for p in (root / ".optiml").glob("all@*")) == [
         "all@nvidia-h100-580-1",

@@ -1,0 +1,54 @@
+"""The best of each kernel on each kind of device, as a table and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from engine.predicted_number import approximate
+from engine.report.console import Console
+from engine.report.safe_text import clean
+
+
+@dataclass(frozen=True)
+class DeviceBest:
+    """What is suggested for a kernel on one kind of device; `speedup` is None where nothing is. `patch` is a file."""
+
+    file: str
+    kernel: str
+    device: str
+    speedup: float | None = None
+    predicted: bool = False
+    patch: str = ""
+
+
+def plain(rows: Sequence[DeviceBest]) -> list[dict[str, object]]:
+    """The rows as JSON takes them."""
+    return [asdict(row) for row in rows]
+
+
+def print_device_table(rows: Sequence[DeviceBest]) -> None:
+    """A row a kernel, a column a kind of device; below it the patches of each."""
+    devices = list(dict.fromkeys(row.device for row in rows))
+    best = {(row.file, row.kernel, row.device): row for row in rows}
+    table = Table(title="best per device", title_justify="left")
+    table.add_column("kernel", overflow="fold")
+    for device in devices:
+        table.add_column(clean(device), justify="right", overflow="fold")
+    for file, kernel in dict.fromkeys((row.file, row.kernel) for row in rows):
+        cells = (_cell(best.get((file, kernel, device))) for device in devices)
+        table.add_row(Text(clean(f"{file}:{kernel}")), *map(Text, cells))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("A patch is checked on its device alone; apply the one that the build is for:")
+    for device, patch in dict.fromkeys((row.device, row.patch) for row in rows if row.patch):
+        console.print(Text(clean(f"  {device}: {patch}")), soft_wrap=True)
+
+
+def _cell(row: DeviceBest | None) -> str:
+    if row is None or row.speedup is None:
+        return "-"
+    return f"{approximate(row.speedup)}× predicted" if row.predicted else f"{row.speedup:.2f}×"
