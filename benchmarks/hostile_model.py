@@ -31,7 +31,7 @@ from engine.selftest.cases import SelfCase, load_cases, original_text
 
 SCHEMA = "optiml.hostile_model/1"
 _PER_ANSWER = 8  # so many proposals are read of one
-_MOST_RUNS = 8  # of one original: a run asks about a program three times, and once more for each failed edit
+_MOST_RUNS = 8  # of one original
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -161,7 +161,8 @@ class LlmFeed:
     def _answer(self, job: _Job, proposed: Proposed, known: Callable[[str], bool]) -> Answer:
         node, question = job.node, job.question
         fresh = tuple(p for p in proposed.proposals if p.makes is None or not known(p.makes))
-        self._known += len(proposed.proposals) - len(fresh)
+        old = tuple(p for p in proposed.proposals if p not in fresh)
+        self._known += len(old)
         # What was judged beside them may have been tried meanwhile.
         waiting = {id(p.edits) for p in node.untried or ()}
         judged = tuple(p for p in proposed.judged if id(p.edits) in waiting)
@@ -175,7 +176,7 @@ class LlmFeed:
         further = [] if _NOT_AGAIN.intersection(proposed.faults) else self._next_round(node, question)
         # In a resumed run an edit may have failed before the conversation that led to it was read again.
         further += [more for child in node.children for more in self._correction(child)]
-        return Answer(node, question, ending, fresh, judged, tuple(further))
+        return Answer(node, question, ending, fresh, judged, tuple(further), old)
 
     def _next_round(self, node: Node, asked: Question) -> list[tuple[Node, Question]]:
         following = question(ASK, asked.round + 1)

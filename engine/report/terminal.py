@@ -220,7 +220,9 @@ def found_by(proposers: Mapping[str, Any]) -> str:
     for name, share in sorted(proposers.items(), key=lambda pair: -pair[1]["gain"]):
         cost = f", {share['usd']:.2f} USD" if share["usd"] else ""
         tried = f"{share['candidates']} candidate{'' if share['candidates'] == 1 else 's'}"
-        parts.append(f"{name} {2 ** share['gain']:.2f}× in {tried}{cost}")
+        also = share.get("also", 0.0)
+        common = f", {2**also:.2f}× of it tried first by another" if also else ""
+        parts.append(f"{name} {2 ** share['gain']:.2f}× in {tried}{common}{cost}")
     return "; ".join(parts)
 
 

@@ -68,6 +68,8 @@ class Asking:
         answers = self._feed.arrivals(known) if self._feed is not None else ()
         for answer in answers:
             self._tree.answered(answer)
+            for edit in answer.known:
+                self._tree.found_again(edit, self._tree.digests.get(edit.makes or ""))
             for at, question in answer.further:
                 self._tree.pose(at, question)
             self._scribe.book_question(asked(answer.node, answer.question, answer))

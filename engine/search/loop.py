@@ -132,6 +132,8 @@ class Search:
         self._asking.pose(node)
         if program.digest == parent.program.digest:
             self._dropped.add(_mark(parent, proposal))
+        if entry.evaluation.outcome is Outcome.DUPLICATE:
+            self._found_again(proposal, (entry.evaluation.code_hash, entry.launches))
         if entry.evaluation.code_hash:
             self._codes.setdefault((entry.evaluation.code_hash, entry.launches), (node.id, entry.evaluation))
         if self._inner is not None and proposal.proposer == TUNER:
@@ -327,6 +329,7 @@ class Search:
                 self._inner.ready(parent.program, proposal, self._executor)
             elif self._known(program.digest):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
+                self.tree.found_again(proposal, self.tree.digests.get(program.digest))
                 continue
             building: Future[Built] = Future()
             self._executor.submit(self._build, program, building)
@@ -482,12 +485,20 @@ class Search:
         with self._timed(BOOK):
             self.tree.settle(parent)
             node, entry = self._book(parent, proposal, program, evaluation, built, against)
+            if built is not None and evaluation.outcome is Outcome.DUPLICATE:
+                self._found_again(proposal, built.identity)
             first = built if evaluation.outcome is not Outcome.DUPLICATE else None
             best = False
             if first is not None:
                 self._codes.setdefault(first.identity, (node.id, evaluation))
                 best = self._crown(node, first, against)
             self._keep(Booked(node, entry, first, best))
+
+    def _found_again(self, proposal: Proposal, identity: tuple[object, ...]) -> None:
+        """Credit who proposed what a candidate was found to be the twin of."""
+        twin = self._codes.get(identity)
+        if twin is not None:
+            self.tree.found_again(proposal, self.tree.nodes[twin[0]], tried=True)
 
     def _keep(self, booked: Booked) -> None:
         self.progress.unwritten += self._stands_for(booked.node)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from engine.model import Evaluation, Outcome
 from engine.rewrite.proposal import Proposal
+from engine.search.question import MODEL
 
 if TYPE_CHECKING:
     from engine.search.tree import Node
@@ -38,6 +39,7 @@ class _Arm:
     passed: int = 0
     best: int = 0  # times it made the best so far
     total_gain: float = 0.0
+    also: float = 0.0  # of that, what another proposer's candidate brought first
     seconds: float = 0.0
     usd: float = 0.0
 
@@ -46,7 +48,8 @@ class _Arm:
 class Share:
     """What one proposer came to: its candidates, those that passed every check, and those that became the best so far.
 
-    `gain` is what those brought, in doublings of the speed (log2); `seconds` went into evaluating its candidates, `usd` into asking.
+    `gain` is what those brought, in doublings of the speed (log2), `also` what it has of that in common with who tried it first;
+    `seconds` went into evaluating its candidates, `usd` into asking.
     """
 
     candidates: int
@@ -55,6 +58,7 @@ class Share:
     gain: float
     seconds: float
     usd: float
+    also: float = 0.0
 
 
 @dataclass
@@ -80,10 +84,10 @@ class Mixture:
             last.values(), key=lambda at: (self._index(untried[at].proposer) / untried[at].tries, untried[at].prior)
         )
 
-    def booked(self, node: Node) -> None:
-        """An edit was evaluated, now or in the run that is resumed."""
+    def booked(self, node: Node) -> float:
+        """An edit was evaluated, now or in the run that is resumed; what it brought over the best so far, in doublings."""
         if node.evaluation is None or node.proposal is None:
-            return
+            return 0.0
         gained = self._gain(node.evaluation)
         seconds = sum(node.evaluation.stage_s.values())
         for other in self._arms.values():
@@ -99,6 +103,19 @@ class Mixture:
         arm.best += gained > 0
         arm.total_gain += gained
         arm.seconds += seconds
+        return gained
+
+    def credit(self, proposer: str, gain: float, *, tried: bool) -> None:
+        """A proposer had an edit that another's candidate stands for, which brought so much; `tried`: a candidate of its own.
+
+        The report says so whoever they are. The bandit learns it where a model takes part.
+        """
+        arm = self._arm(proposer)
+        arm.best += 1
+        arm.total_gain += gain
+        arm.also += gain
+        if tried and MODEL in self._arms:
+            arm.gain += min(_MOST_GAIN, gain)
 
     def charge(self, proposer: str, usd: float) -> None:
         """Money that a proposer spent beside the evaluation of its candidates."""
@@ -111,7 +128,7 @@ class Mixture:
     def shares(self) -> Mapping[str, Share]:
         """What each proposer came to so far, by name."""
         return {
-            name: Share(arm.candidates, arm.passed, arm.best, arm.total_gain, arm.seconds, arm.usd)
+            name: Share(arm.candidates, arm.passed, arm.best, arm.total_gain, arm.seconds, arm.usd, arm.also)
             for name, arm in sorted(self._arms.items())
         }
 

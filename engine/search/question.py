@@ -63,7 +63,7 @@ class Answer:
     proposals: Sequence[Proposal] = ()
     judged: Sequence[Proposal] = ()
     further: Sequence[tuple[Node, Question]] = ()
-    known: int = 0
+    known: Sequence[Proposal] = ()
 
 
 @dataclass(frozen=True)

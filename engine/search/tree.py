@@ -89,6 +89,9 @@ class Tree:
         self.opinion: Callable[[Node], float] = lambda node: 0.0  # a judge's, as a part of the reward
         self._seeds: list[Proposal] = []  # edits of the original that come before all others, the most promising last
         self._credit: dict[tuple[int, str, str], Question] = {}  # who asked for an edit: by program, rule and summary
+        self._found: dict[
+            int, tuple[float, set[str]]
+        ] = {}  # what became the best so far: what it brought, and who had it
         self._asks = False  # a question was posed
         self.asking = False  # questions count among the actions now
         self.awaited = 0  # questions that were asked and have no answer yet
@@ -124,6 +127,7 @@ class Tree:
                 self._reopened(node)
                 if proposal.makes is None or not self.known(proposal.makes):
                     break
+                self.found_again(proposal, self.digests.get(proposal.makes))
                 # The same text by another way. Above this node nothing has changed.
                 start = node if node.open or (asking and node.asks) else self.root
         finally:
@@ -265,7 +269,9 @@ class Tree:
         self._reopened(parent)
         self.nodes[id] = node
         self.digests.setdefault(program.digest, node)
-        self.mixture.booked(node)
+        found = self.mixture.booked(node)
+        if found > 0:
+            self._found[id] = found, {proposal.proposer}
         node.gained = self.reward(evaluation, opinion=self.opinion(node))
         if not _closed(evaluation.outcome):
             for key in proposal.alike:
@@ -284,6 +290,13 @@ class Tree:
         if question := self._credit.get((parent.id, proposal.rule, proposal.summary)):
             self.experience.learn(question, gain)
         return node
+
+    def found_again(self, proposal: Proposal, twin: Node | None, *, tried: bool = False) -> None:
+        """A proposal gives what another candidate, the twin, is already: credit its proposer as well."""
+        gain, who = self._found.get(twin.id, (0.0, set())) if twin is not None else (0.0, set())
+        if gain > 0 and proposal.proposer not in who:
+            who.add(proposal.proposer)
+            self.mixture.credit(proposal.proposer, gain, tried=tried)
 
     def observe(self, node: Node, proxies: Proxies) -> None:
         """Counters of a node that came after it was booked: its reward changes, and the difference goes up its path.

@@ -217,8 +217,14 @@ def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_candidate_is_not_several() -> None:
-    shares = {"rules": {"gain": 1.0, "candidates": 1, "usd": 0}, "tuner": {"gain": 0.0, "candidates": 7, "usd": 0.5}}
-    assert found_by(shares) == "rules 2.00× in 1 candidate; tuner 1.00× in 7 candidates, 0.50 USD"
+    shares = {
+        "rules": {"gain": 1.0, "also": 1.0, "candidates": 1, "usd": 0},
+        "tuner": {"gain": 0.0, "candidates": 7, "usd": 0.5},
+    }
+    assert (
+        found_by(shares)
+        == "rules 2.00× in 1 candidate, 2.00× of it tried first by another; tuner 1.00× in 7 candidates, 0.50 USD"
+    )
 
 
 def test_the_command_that_takes_a_patch_works_where_it_is_shown(

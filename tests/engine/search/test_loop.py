@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -437,3 +438,32 @@ def test_what_the_search_itself_takes_has_a_stage_each(tmp_path, monkeypatch):
     stages = search.progress.stage_s
     assert {name: stages[name] for name in ("edit", "select", "book")} == {"edit": 1.0, "select": 2.0, "book": 4.0}
     assert stages["journal"] > 0  # which runs beside that (test_scribe.py)
+
+
+def test_everyone_who_proposed_a_step_is_credited(tmp_path):
+    """Who came first had it all."""
+
+    def propose(of):
+        text = of.data.decode()
+        if "speed" in text:
+            return []
+        first, twin, same = (
+            edit(of, "// speed 2.0", 0.9),
+            edit(of, "// speed 2.0 #again", 0.5),
+            edit(of, "// speed 2.0", 0.4),
+        )
+        return [
+            first,
+            replace(twin, proposer="tuner"),
+            replace(same, proposer="other"),
+            edit(of, "// speed 2.0 #third", 0.3),
+        ]
+
+    search = start(tmp_path, propose, in_flight=1)
+    search.run(Budget(candidates=10))
+    found = {name: (share.best, share.gain, share.also) for name, share in search.tree.mixture.shares.items()}
+    assert found == {"rules": (1, 1.0, 0.0), "tuner": (1, 1.0, 1.0), "other": (1, 1.0, 1.0)}
+    assert search.progress.evaluated == 3
+    search.journal.close()
+    again = start(tmp_path, propose, resume=True)
+    assert again.tree.mixture.shares["tuner"].also == 1.0
