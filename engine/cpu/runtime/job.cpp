@@ -1,8 +1,11 @@
 // Reads a job, runs its launches, writes its outputs and what was found.
 #include <dlfcn.h>
 #include <link.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -256,10 +259,9 @@ extern "C" void *optiml_dynamic_shared(size_t element, const char *name, int lin
 
 extern "C" unsigned optiml_dynamic_shared_bytes(void) { return static_cast<unsigned>(shared_arrays[0].bytes); }
 
-int main(int count, char **words) {
-    if (count != 2) refuse("one argument: the job file");
-    read_job(words[1]);
-    hook_setup();
+namespace {
+
+[[noreturn]] void run_job() {
     shared_arrays.reserve(SHARED_SLOTS);  // it grows while threads run, and must not move then
     shared_arrays[0].shared = true;
     shared_arrays[0].base = hook_shared(SHARED_LIMIT, 0);
@@ -314,4 +316,50 @@ int main(int count, char **words) {
         run_launch(launch, entry, arguments.data());
     }
     finish(0);
+}
+
+// Becomes the process of the job that is asked for, a child of the supervisor; the worker itself goes on, and ends with it.
+void become_job(int control, int answers, const std::vector<int> &logs, char **jobs, int count) {
+    int asked[2];
+    while (read(control, asked, sizeof asked) == sizeof asked) {
+        if (asked[0] < 0 || asked[0] >= count || asked[1] < 0 || static_cast<size_t>(asked[1]) >= logs.size()) break;
+        // Not fork: its child would be this process's, which has no deadlines to hold.
+        auto pid = static_cast<pid_t>(syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+        if (pid == 0) {
+            setpgid(0, 0);
+            prctl(PR_SET_DUMPABLE, 1);
+            dup2(logs[static_cast<size_t>(asked[1])], 2);
+            for (int log : logs) close(log);
+            close(control);
+            close(answers);
+            read_job(jobs[asked[0]]);
+            return;
+        }
+        if (write(answers, &pid, sizeof pid) != sizeof pid) break;
+    }
+    _exit(0);
+}
+
+}  // namespace
+
+// WORKER CONTROL ANSWERS SLOTS LOG... JOB...: see supervise.cpp.
+int main(int count, char **words) {
+    if (count < 6) refuse("which descriptors and jobs?");
+    int slots = std::atoi(words[3]);
+    if (slots < 1 || count < 5 + slots) refuse("how many logs?");
+    std::vector<int> logs;
+    for (int i = 0; i < slots; ++i) logs.push_back(std::atoi(words[4 + i]));
+    char **jobs = words + 4 + slots;
+    int job_count = count - 4 - slots;
+    // What runs in a job's process is the same user's: it must not be able to reach into the next one's.
+    prctl(PR_SET_DUMPABLE, 0);
+    hook_setup();
+    for (int i = 0; i < job_count; ++i) {
+        read_job(jobs[i]);
+        hook_prepare();
+        job = Job{};
+        buffers.clear();
+    }
+    become_job(std::atoi(words[1]), std::atoi(words[2]), logs, jobs, job_count);
+    run_job();
 }

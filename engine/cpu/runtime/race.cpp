@@ -66,6 +66,8 @@ void __tsan_on_report(void *report) {
 namespace {
 
 void *main_fiber = nullptr;
+std::vector<void *> prepared;  // fibres that no thread has taken yet
+alignas(8) char launch_begin[8];
 long started = 0, blocks_run = 0;
 bool reached_limit = false;
 constexpr int ACQUIRE = 2, ACQ_REL = 4;
@@ -81,6 +83,17 @@ size_t rounded(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
 }  // namespace
 
 void hook_setup() { main_fiber = __tsan_get_current_fiber(); }
+
+// A fibre costs more than a millisecond and most blocks' threads do not: those of the largest job are made before any runs.
+void hook_prepare() {
+    long needed = 0;
+    for (const Launch &launch : job.launches) {
+        long threads = static_cast<long>(launch.block.x) * launch.block.y * launch.block.z;
+        long long blocks = static_cast<long long>(launch.grid.x) * launch.grid.y * launch.grid.z;
+        for (long long i = 0; i < blocks && (i < 2 || needed + threads <= job.max_fibers); ++i) needed += threads;
+    }
+    while (static_cast<long>(prepared.size()) < needed) prepared.push_back(__tsan_create_fiber(0));
+}
 
 char *hook_buffer(size_t bytes, size_t) { return map(rounded(bytes + 1), nullptr); }
 
@@ -115,7 +128,14 @@ void hook_block_end() {}
 void hook_launch_end() { blocks_run = 0; }
 
 void hook_fiber_start(Fiber &fiber) {
-    fiber.tsan = __tsan_create_fiber(0);
+    if (prepared.empty()) prepared.push_back(__tsan_create_fiber(0));
+    fiber.tsan = prepared.back();
+    prepared.pop_back();
+    // What came before the launch came before this thread, as where the fibre had been made just now.
+    __tsan_release(launch_begin);
+    __tsan_switch_to_fiber(fiber.tsan, 1);
+    __tsan_acquire(launch_begin);
+    __tsan_switch_to_fiber(main_fiber, 1);
     ++started;
 }
 

@@ -152,6 +152,8 @@ void hook_setup() {
     shared_arena = reserve(SHARED_SLOTS * SHARED_SLOT_BYTES);
 }
 
+void hook_prepare() {}
+
 char *hook_buffer(size_t bytes, size_t number) {
     if (number >= SLOTS - 2 || bytes > SLOT / 2) _exit(3);
     char *base = arena + number * SLOT + SLOT / 2;

@@ -107,6 +107,7 @@ uint64_t next_random();
 
 // What screening and race detection do differently.
 void hook_setup();
+void hook_prepare();  // for a job that was read, before processes of jobs are made of this one
 char *hook_buffer(size_t bytes, size_t number);
 char *hook_sampled_buffer(size_t bytes, size_t number, size_t apart);  // filled where it is touched
 void hook_release_buffer(char *base, size_t bytes);

@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from engine.cpu import CpuMachine
+
+# What `job.cpp` does, with a shell's script as the job.
+WORKER = f"""#!{sys.executable} -S
+import ctypes, os, struct, sys
+control, answers, slots = map(int, sys.argv[1:4])
+logs, jobs = [int(log) for log in sys.argv[4 : 4 + slots]], sys.argv[4 + slots :]
+CLONE, CLONE_PARENT, SIGCHLD = {{"x86_64": 56}}.get(os.uname().machine, 220), 0x8000, 17
+while asked := os.read(control, 8):
+    number, slot = struct.unpack("ii", asked)
+    pid = ctypes.CDLL(None).syscall(CLONE, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        os.dup2(logs[slot], 2)
+        os.environ["WORKER"] = str(control)
+        os.execv("/bin/sh", ["sh", jobs[number]])
+    os.write(answers, struct.pack("i", pid))
+"""
+
+
+def supervised(machine: CpuMachine, folder: Path, *whats: str) -> subprocess.CompletedProcess[str]:
+    worker = folder / "worker"
+    worker.write_text(WORKER)
+    worker.chmod(0o755)
+    jobs = [folder / f"job{i}" for i in range(len(whats))]
+    for job, what in zip(jobs, whats, strict=True):
+        job.write_text(what + "\n")
+    argv = [str(machine.prepared().supervise), "1", "2", "200", "2000", str(worker), *map(str, jobs)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=50)
 
 
 @pytest.mark.parametrize(
@@ -22,10 +50,30 @@ from engine.cpu import CpuMachine
     ],
 )
 def test_how_a_run_ends(machine: CpuMachine, tmp_path: Path, what: str, ends: str) -> None:
-    worker, job = tmp_path / "worker", tmp_path / "job"
-    worker.write_text('#!/bin/sh\n. "$1"\n')
-    worker.chmod(0o755)
-    job.write_text(what + "\n")
-    argv = [str(machine.prepared().supervise), "1", "2", "200", "2000", str(worker), str(job), str(job)]
-    said = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=True).stdout
-    assert sorted(said.splitlines()) == [f"0 {ends}", f"1 {ends}"]
+    said = supervised(machine, tmp_path, what, what)
+    assert said.returncode == 0
+    assert sorted(said.stdout.splitlines()) == [f"0 {ends}", f"1 {ends}"]
+
+
+def test_what_a_run_says_is_said_of_no_other(machine: CpuMachine, tmp_path: Path) -> None:
+    said = supervised(machine, tmp_path, "echo a long first word >&2; exit 1", "exit 1", "echo b >&2; exit 1", "exit 1")
+    assert sorted(line.rstrip() for line in said.stdout.splitlines()) == [
+        "0 exit 1 a long first word",
+        "1 exit 1",
+        "2 exit 1 b",
+        "3 exit 1",
+    ]
+
+
+def test_runs_are_children_of_the_supervisor_and_a_worker_that_ended_gives_no_verdicts(
+    machine: CpuMachine, tmp_path: Path
+) -> None:
+    children = (
+        'test "$(tr "\\0" " " </proc/$PPID/cmdline | cut -d" " -f2)" = 1'  # its first word is the status descriptor
+    )
+    assert supervised(machine, tmp_path, children).stdout == "0 ok\n"
+    ended = "pkill -P $PPID -f worker"
+    said = supervised(machine, tmp_path, ended, ended, "exit 0", "exit 0")
+    assert said.returncode == 3
+    assert "2 ok" not in said.stdout
+    assert "3 ok" not in said.stdout
