@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from engine.errors import OptimlError
+from engine.llm.approaches import asking_for
 from engine.llm.chat import Fault
 from engine.llm.judge import MOST_JUDGED, Judge
 from engine.llm.node_context import Diagnosed, make_context
@@ -163,6 +164,8 @@ class LlmFeed:
         fresh = tuple(p for p in proposed.proposals if p.makes is None or not known(p.makes))
         old = tuple(p for p in proposed.proposals if p not in fresh)
         self._known += len(old)
+        for edit in old:
+            self._proposer.drop(node.program, edit.summary, "it gives a program that was tried")
         # What was judged beside them may have been tried meanwhile.
         waiting = {id(p.edits) for p in node.untried or ()}
         judged = tuple(p for p in proposed.judged if id(p.edits) in waiting)
@@ -257,6 +260,7 @@ class LlmFeed:
             )  # fmt: skip
         except (OptimlError, LookupError):
             return None
+        context = asking_for(context, node, round)
         proposed = self._proposer.propose(context, round=round)
         if self._judge is None or not proposed.proposals:
             return proposed

@@ -45,7 +45,7 @@ class Ancestor:
 class Context:
     """One node: the workplace for its edits, its lineage (the node first), what was tried from it, and what is known of it.
 
-    `tried` and `memory` are sentences. Holds no check case, no seed, no tolerance and no drawn data.
+    `tried` and `memory` are sentences, `approach` says what to try now. Holds no check case, no seed, no tolerance and no drawn data.
     """
 
     place: Workplace
@@ -55,6 +55,8 @@ class Context:
     diagnosed: Diagnosed = Diagnosed()
     memory: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
+    branch: Ancestor | None = None  # the best program of another branch, with what it changed of the original
+    approach: str = ""
 
     @property
     def program(self) -> Program:
@@ -83,7 +85,7 @@ def make_context(
     lineage = []
     for name, at in zip(("This version", "Its parent", "Its grandparent"), reversed(path), strict=False):
         before = at.parent.program if at.parent is not None else None
-        lineage.append(Ancestor(name, _standing(at), program_diff(before, at.program) if before is not None else ""))
+        lineage.append(Ancestor(name, standing(at), program_diff(before, at.program) if before is not None else ""))
     tried = [_tried(child) for child in sorted(node.children, key=lambda c: c.id)[-_MOST_TRIED:]]
     place = Workplace(sites, path[0].program, tuple(counters))
     steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
@@ -112,7 +114,8 @@ def _lines(before: bytes, after: bytes) -> tuple[list[str], list[str]]:
     return first, second
 
 
-def _standing(node: Node) -> str:
+def standing(node: Node) -> str:
+    """What a program is made by, and how fast it is."""
     what = "the original" if node.proposal is None else plain(node.proposal.summary)
     return f"{what}; {measured(node.evaluation)}" if node.evaluation is not None else what
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -133,6 +134,10 @@ def _values(context: Context, profile: Profile, fence: str, left_out: int) -> di
         "counters": sorted(context.diagnosed.counters.items()),
         "tried": context.tried if left_out < 3 else (),
         "memory": context.memory if left_out < 1 else (),
+        "branch": replace(context.branch, diff=context.branch.diff.replace(fence, ""))
+        if context.branch is not None and left_out < 2
+        else None,
+        "approach": context.approach if context.branch is None or left_out < 2 else "",
     }
 
 

@@ -37,6 +37,7 @@ _COOLEST, _WARMER, _HOTTEST = 0.2, 0.2, 1.0
 _PLANNING, _CODING = 0.9, 0.1
 _MOST_PLAN_TOKENS = 2_000
 _MOST_THREADS = 256  # conversations kept for repairs
+_MOST_DROPPED = 8  # edits of one program that its next question says were not used. Ours.
 MOST_ANSWER_TOKENS = 6_000
 # What is worth sending back: the model can see from it what to put right.
 REPAIRABLE = frozenset({
@@ -95,6 +96,9 @@ class LlmProposer:
         self._threads: OrderedDict[tuple[str, str], _Thread] = OrderedDict()
         self._lock = threading.Lock()
         self._faults: Counter[Fault] = Counter()
+        self._dropped: OrderedDict[str, tuple[str, ...]] = (
+            OrderedDict()
+        )  # sentences on edits that were not used, by program
 
     @property
     def faults(self) -> Mapping[Fault, int]:
@@ -107,6 +111,7 @@ class LlmProposer:
 
         An answer that cannot be read or placed goes back once.
         """
+        context = replace(context, tried=(*context.tried, *self._dropped_at(context.program)))
         try:
             messages = self._question(context)
         except PromptError as error:
@@ -121,6 +126,18 @@ class LlmProposer:
             asked = self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2)
             return self._booked(replace(asked, requests=asked.requests + 1))
         return self._booked(self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2))
+
+    def drop(self, program: Program, idea: str, reason: str) -> None:
+        """Say in the next questions for this program that an edit was not used, and why."""
+        with self._lock:
+            said = self._dropped.pop(program.digest, ())
+            self._dropped[program.digest] = (*said, f"{plain(idea)}: not used: {plain(reason)}")[-_MOST_DROPPED:]
+            while len(self._dropped) > _MOST_THREADS:
+                self._dropped.popitem(last=False)
+
+    def _dropped_at(self, program: Program) -> tuple[str, ...]:
+        with self._lock:
+            return self._dropped.get(program.digest, ())
 
     def repairable(self, parent: Program, candidate: Program) -> bool:
         """Whether the conversation that led from one program to another is at hand, and may go on."""
@@ -242,6 +259,7 @@ class LlmProposer:
                 proposals.append(self._placed(context, messages, answer, suggestion, rank, repairs, label))
             except EditError as error:
                 faults.append(error.fault)
+                self.drop(context.program, suggestion.idea, error.what)
                 first = first or error
         return first
 

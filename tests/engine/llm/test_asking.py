@@ -15,7 +15,7 @@ pytest.importorskip("jinja2")
 from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
 from engine.llm.feed import LlmFeed
 from engine.llm.openai_client import ClientOptions, OpenAIClient
-from engine.llm.proposer import LlmProposer
+from engine.llm.proposer import LlmOptions, LlmProposer
 from engine.model import Outcome, Program, Target
 from engine.search.journal import Journal
 from engine.search.loop import Search
@@ -67,12 +67,12 @@ class Dead:
 
 
 def search_with(
-    tmp_path, client, budget, *, strategy="mcts", factors=(), resume=False, prepare=None, in_flight=2, **how
+    tmp_path, client, budget, *, strategy="mcts", factors=(), resume=False, prepare=None, in_flight=2, repairs=2, **how
 ):
     (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
-    feed = LlmFeed(LlmProposer(client), spec, Target(), **how)
+    feed = LlmFeed(LlmProposer(client, LlmOptions(repairs=repairs)), spec, Target(), **how)
     evaluator = FakeEvaluator()
     tree = Tree(program, Factors(factors), 0, strategy)
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)

@@ -1,0 +1,97 @@
+"""What a further question at a program asks for: one approach at a time, those that fit the diagnosis first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from engine.llm.node_context import Ancestor, Context, program_diff, standing
+from engine.search.tree import Node
+
+# A branch is worth combining with another where it gained so much over the original, in doublings (3.5 %). Ours.
+_LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True)
+class Approach:
+    """A way to make a kernel faster. `codes` are those of a diagnosis that it answers, `text` is what the model is asked for."""
+
+    name: str
+    codes: frozenset[str]
+    text: str
+
+
+# All ours; the codes are those of `engine.profile.diagnosis`. Tensor cores and asynchronous copies need headers or assembly, which an edit
+# cannot add.
+APPROACHES = (
+    Approach(
+        "coalesce",
+        frozenset({"uncoalesced", "uncoalesced_loads", "uncoalesced_stores", "partial_warps", "bank_conflicts"}),
+        "Change which thread touches which element, so that the lanes of a warp access neighbouring addresses, in shared memory "
+        "different banks.",
+    ),
+    Approach(
+        "tile",
+        frozenset({"excess_traffic", "memory_bound", "l1_misses", "memory_stalls"}),
+        "Load what several threads use once for the whole block or warp, into shared memory or registers, and reuse it there.",
+    ),
+    Approach(
+        "fuse",
+        frozenset({"dram_saturated", "excess_traffic", "memory_bound"}),
+        "Go over the data fewer times: merge loops and passes, and keep what is read again in registers or shared memory.",
+    ),
+    Approach(
+        "more work per thread",
+        frozenset(
+            {"latency_bound", "low_occupancy", "dependency_stalls", "memory_stalls", "memory_queue_stalls", "tail"}
+        ),
+        "Let each thread work on several independent elements, with wider accesses where they are aligned, so that more loads are in "
+        "flight.",
+    ),
+    Approach(
+        "fewer instructions",
+        frozenset(
+            {"compute_bound", "issue_bound", "math_stalls", "divergence", "many_registers", "spills", "local_memory"}
+        ),
+        "Execute fewer instructions: move what does not change out of loops, simplify indices, replace divisions, and let all lanes of a "
+        "warp do the same.",
+    ),
+    Approach(
+        "other algorithm",
+        frozenset({"barrier_stalls", "small_grid", "launch_bound", "shared_stalls", "shared_queue_stalls"}),
+        "Use another algorithm or another division of the work: warp shuffles instead of barriers, more blocks, or one with fewer steps.",
+    ),
+)
+COMBINE = "Another branch of the search did what is shown above as it. Do here what made it faster, beside what this version does already."
+
+
+def asking_for(context: Context, node: Node, round: int) -> Context:
+    """The context of a question in that round: the first is open, the second combines where there is another branch, and each
+    further one asks for another approach."""
+    if not round:
+        return context
+    other, codes = other_branch(node), context.diagnosed.codes
+    fitting = [a for a in APPROACHES if a.codes.intersection(codes)]
+    texts = [
+        *([COMBINE] if other is not None else []),
+        *(a.text for a in (*fitting, *(a for a in APPROACHES if a not in fitting))),
+    ]
+    wanted = replace(context, approach=texts[(round - 1) % len(texts)])
+    if other is None or wanted.approach != COMBINE:
+        return wanted
+    diff = program_diff(context.place.original, other.program)
+    return replace(wanted, branch=Ancestor("Another branch", standing(other), diff))
+
+
+def other_branch(node: Node) -> Node | None:
+    """The best program that is neither on the way to this node nor made from it, where it gained much; None without one."""
+    way = node.path()
+    best: Node | None = None
+    waiting = [way[0]]
+    while waiting:
+        at = waiting.pop()
+        if at is node:
+            continue  # what is below was made from it
+        waiting += at.children
+        if at not in way and at.gained > (_LEAST_GAIN if best is None else best.gained):
+            best = at
+    return best
