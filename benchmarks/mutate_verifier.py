@@ -48,8 +48,8 @@ class Row:
     speed: bool = False
 
 
-# What a confirmation does last runs candidates anew, and refuses much of what the others stop.
-LAST = ("sampled_sizes",)
+# What a confirmation alone does refuses much of what the others stop.
+LAST = ("sampled_sizes", "infinite_inputs")
 # With either on, a kernel cannot keep anything from one launch to the next.
 _STATE = ("screening", "device_state")
 CPU = (
@@ -61,6 +61,7 @@ CPU = (
     Row("secret_sizes", "named-sizes-only"),
     Row("families", "ordinary-values-only"),
     Row("nan_inputs", "nan-becomes-zero"),
+    Row("infinite_inputs", "clips-the-largest"),
     Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),
     Row("poison", "skips-what-is-always-one"),
     Row("scaled_tolerance", "off-by-a-thousandth"),

@@ -28,12 +28,12 @@ from engine.evaluate.speeds import Speeds
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Measurement, Outcome, Program, Target
 from engine.predict.predictor import Predictor
 from engine.process.sandbox import NoSandbox, Sandbox
-from engine.spec.data import NAN, bytes_needed, poisoned, scalars, takes_nan
+from engine.spec.data import INFINITE, NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.host_compare import difference, noise
 from engine.verify.plan import Check, plan
-from engine.verify.propagation import passes_on, without_nan
+from engine.verify.propagation import defined, passes_on, without
 from engine.verify.tolerance import Noise, allowed
 from engine.verify.widen import widen, widened_spec
 
@@ -72,6 +72,7 @@ class CpuEvaluator:
         self._no_race_verdict = ""
         self._secret = SecretCases(spec, builder, self._random)
         self._nan: list[int] = []  # check cases with that family
+        self._infinite: list[int] = []  # and with that one, when a suggestion is confirmed
         self._run: Built | None = None  # the original with the launches of the secret cases
         self._facts: ObjectFacts | None = None  # of the original's object
         self._sampled: SampledSizes | None = None
@@ -331,14 +332,28 @@ class CpuEvaluator:
             if passed and self._passes_nan_on(built.extra, passed):
                 self._nan = [item.case for item in passed]
                 self._known += passed[-1:]
+        if defences.families and defences.infinite_inputs and takes_nan(self._spec):
+            passed = self._passing(built.extra, [(i, INFINITE) for i in range(first)])
+            if passed and self._defines_infinite(built.extra, passed):
+                self._infinite = [item.case for item in passed]
+
+    def _without(self, binary: CpuBinary, known: Sequence[KnownRun], *, extremes: bool = False) -> list[CpuRun]:
+        """The original on ordinary inputs in the place of those that these runs had."""
+        assert self._run is not None
+        ordinary = [without(self._spec, k.buffers, extremes=extremes) for k in known]
+        jobs = [self._job(self._run.launches[k.case], b, k.scalars, 0) for k, b in zip(known, ordinary, strict=True)]
+        return self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
 
     def _passes_nan_on(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
-        assert self._run is not None
-        jobs = [self._job(self._run.launches[k.case], without_nan(self._spec, k.buffers), k.scalars, 0) for k in known]
-        runs = self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
         return all(
             not run.findings and passes_on(self._spec, k.original, run.outputs)
-            for k, run in zip(known, runs, strict=True)
+            for k, run in zip(known, self._without(binary, known), strict=True)
+        )
+
+    def _defines_infinite(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
+        return all(
+            not run.findings and defined(self._spec, k.buffers, k.original, k.wide, run.outputs)
+            for k, run in zip(known, self._without(binary, known, extremes=True), strict=True)
         )
 
     def _passing(self, binary: CpuBinary, wanted: Sequence[tuple[int, str]]) -> list[KnownRun]:
@@ -362,10 +377,11 @@ class CpuEvaluator:
         ]
 
     def _added(self) -> list[tuple[int, str, int]]:
-        """Checks on the secret cases, and with NaN, on fresh seeds."""
+        """Checks on the secret cases, with NaN and with infinities, on fresh seeds."""
         first = len(self._spec.check)
         wanted = [(first + i, "declared") for i in range(len(self._secret.cases))]
         wanted += [(case, NAN) for case in self._nan]
+        wanted += [(case, INFINITE) for case in self._infinite]
         return [(case, family, self._random.getrandbits(40)) for case, family in wanted]
 
     def _unwritten(self, known: Sequence[KnownRun]) -> list[str]:

@@ -38,7 +38,7 @@ from engine.process.fair_lock import WAITED
 from engine.spec.data import NAN, bytes_needed, poisoned, takes_nan
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.plan import Check, plan, real_shapes
-from engine.verify.propagation import passes_on, without_nan
+from engine.verify.propagation import passes_on, without
 from engine.verify.widen import widen
 
 _SEEDS = 1 << 40
@@ -225,7 +225,7 @@ class GpuEvaluator:
     def _passes_nan_on(self, index: int) -> bool:
         given = poisoned(self._spec, self._spec.check[index], self._random.getrandbits(40), NAN)
         outputs = []
-        for buffers in (given, without_nan(self._spec, given)):
+        for buffers in (given, without(self._spec, given)):
             strayed, found = self._runner.outputs("original", index, buffers, 0, timeout_s=_DRAWN_S)
             if strayed:
                 return False

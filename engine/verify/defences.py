@@ -20,6 +20,7 @@ class Defences:
     secret_sizes: bool = True  # check sizes drawn anew in each run around the named ones; off: only the named ones
     families: bool = True  # all families of inputs; off: only the declared one
     nan_inputs: bool = True  # NaN and denormals, where the original passes NaN on
+    infinite_inputs: bool = True  # CPU: infinities and huge numbers, where the original's results with them are defined
     module_states: bool = (
         True  # GPU: a new module for half of a confirmation's checks, thirty launches before the others
     )

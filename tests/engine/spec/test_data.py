@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine.errors import SpecError
 from engine.spec.data import (
     FAMILIES,
+    INFINITE,
     NAN,
     buffer_elements,
     bytes_needed,
@@ -201,3 +202,11 @@ def test_scalars_that_do_not_fit_are_refused(type_: str, value: str) -> None:
 def test_sizes_without_sense_are_refused(size: str) -> None:
     with pytest.raises(SpecError):
         buffer_elements(_spec(Argument("x", "float", "in", size)), CASE)
+
+
+@pytest.mark.parametrize("type_", ["float", "double", "half", "bfloat16"])
+def test_infinities_and_huge_numbers_are_few_and_both_there(type_: str) -> None:
+    dtype, data = parse_dtype(type_), _one(type_, family=INFINITE)
+    huge = np.isfinite(data) & (np.abs(data) > 0.5 * dtype.limits[1] ** 0.4)
+    for kind in (np.isinf(data), huge):
+        assert 0.002 < kind.mean() < 0.02
