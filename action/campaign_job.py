@@ -21,6 +21,7 @@ from bot.escape import without_folders
 from engine.campaign.campaign import CampaignEnd, CampaignRequest, InThisProcess, run_campaign
 from engine.campaign.kernel_search import KernelEnd, KernelTask
 from engine.campaign.survey import READY, Survey, SurveyedKernel, Surveyor
+from engine.capture.manifest import MANIFEST
 from engine.errors import OptimlError
 from engine.report.run_folder import read_result
 from engine.run.result import OptimizationResult
@@ -43,9 +44,10 @@ def run_all(
     config = settings_at(repository, request.head)
     with scratch_folder() as scratch:
         root = write_tree(repository, request.head, scratch / "head")
-        for name in NAMES:
+        for name in (*NAMES, *([f"{config.recording}/{MANIFEST}"] if config.recording else [])):
             data = repository.read(request.head, name)
             if data is not None:
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(data)
         machine = machine_for(device, config.targets[0])
         try:

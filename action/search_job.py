@@ -28,6 +28,7 @@ from bot.clone import Repository
 from bot.errors import BundleError
 from bot.escape import without_folders
 from engine.campaign.headroom import predicted_headroom
+from engine.capture.manifest import MANIFEST, Manifest, parse_manifest, share_of
 from engine.cuda.load import load_program
 from engine.cuda.parse import parse
 from engine.cuda.patch import make_patch
@@ -75,7 +76,8 @@ def run(
     kernels = list(changes.kernels)
     if request.path and not any(_named(request, kernel.path, kernel.kernel) for kernel in kernels):
         kernels += _asked_for(request, repository, changes.base)
-    chosen, skipped = wanted(request, config, kernels)
+    recording = _recording(repository, request.base, config, say)
+    chosen, skipped = wanted(request, config, kernels, recording=recording)
     skipped = [*changes.skipped, *skipped]
     total = request.budget_s or config.budget.total
     past = _past(baseline, say)
@@ -96,7 +98,7 @@ def run(
                 # Jobs that share the kernels have to choose the same ones: what each predicts in its time may differ.
                 if len(candidates) > config.budget.kernels and mine.count == 1:
                     promise = _promise(looker, candidates, _RANKING * total)
-                    chosen, skipped = wanted(request, config, kernels, promise)
+                    chosen, skipped = wanted(request, config, kernels, promise, recording)
                     bundle = dataclasses.replace(bundle, skipped=(*changes.skipped, *skipped))
                 chosen = chosen[mine.number - 1 :: mine.count]
                 looker.plan = (total, config.budget.kernel, request.budget_s, len(chosen))
@@ -141,17 +143,19 @@ def settings_at(repository: Repository, commit: str) -> Config:
 
 
 def wanted(
-    request: Request, config: Config, kernels: list[ChangedKernel], promise: Mapping[ChangedKernel, float] | None = None
-) -> tuple[list[ChangedKernel], list[Skipped]]:
+    request: Request, config: Config, kernels: list[ChangedKernel], promise: Mapping[ChangedKernel, float] | None = None,
+    recording: Manifest | None = None,
+) -> tuple[list[ChangedKernel], list[Skipped]]:  # fmt: skip
     """The changed kernels that the request and the settings are about, and those left out with the reason.
 
-    First come those that somebody asked for, then those that can be compared with the base; of each the largest product of changed
-    tokens and `promise`, the predicted headroom, first.
+    First come those that somebody asked for, then those that can be compared with the base; of each those with the largest share of
+    the recorded time, then the largest product of changed tokens and `promise`, the predicted headroom.
     """
     known = promise or {}
 
-    def rank(kernel: ChangedKernel) -> tuple[bool, bool, float]:
-        return "asked for" not in kernel.reasons, kernel.new, -kernel.size * known.get(kernel, 1.0)
+    def rank(kernel: ChangedKernel) -> tuple[bool, bool, float, float]:
+        share = 0.0 if recording is None else share_of(recording, kernel.base_path, kernel.kernel)
+        return "asked for" not in kernel.reasons, kernel.new, -share, -kernel.size * known.get(kernel, 1.0)
 
     chosen: list[ChangedKernel] = []
     skipped: list[Skipped] = []
@@ -206,6 +210,19 @@ def machine_for(device: Literal["auto", "gpu", "cpu"], arch: str) -> Machine:
         machine.close()
         machine = make_machine(device="cpu", arch=arch)
     return machine
+
+
+def _recording(
+    repository: Repository, base: str, config: Config, say: Callable[[str], None]
+) -> Manifest | None:  # fmt: skip
+    """The recording that the base has in its repository: a pull request has no say in what is searched first."""
+    path = f"{config.recording}/{MANIFEST}"
+    data = repository.read(base, path) if config.recording else None
+    try:
+        return None if data is None else parse_manifest(data, path)
+    except UsageError as error:
+        say(f"the recording is not used: {error}")
+        return None
 
 
 def _past(folder: Path | None, say: Callable[[str], None]) -> Baseline:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.campaign.headroom import predicted_headroom
-from engine.capture.manifest import Manifest, RecordedKernel, load_manifest, recording_folder
+from engine.capture.manifest import load_manifest, recording_folder, share_of
 from engine.capture.recorded_spec import recorded_spec
 from engine.compile.cache import DiskCache
 from engine.cuda.compile_command import compile_command
@@ -76,6 +76,8 @@ class Surveyor:
         self._root, self._machine = root.resolve(), machine
         self._config, _ = load_config(self._root)
         self._manifest = load_manifest(recording_folder(self._root))
+        if self._manifest is None and self._config.recording:
+            self._manifest = load_manifest(self._root / self._config.recording)
         self._cache = DiskCache(cache_folder() / "survey")
 
     def survey(self, limit_s: float, on_kernel: Callable[[int, int], None] = lambda done, of: None) -> Survey:
@@ -185,10 +187,7 @@ class Surveyor:
         return replace(kernel, state=ready.source, headroom=headroom.ratio, time_us=headroom.time_us, missing="")
 
     def _share(self, kernel: SurveyedKernel) -> float | None:
-        if self._manifest is None:
-            return None
-        base = kernel.kernel.rpartition("::")[2]
-        return sum(k.share for k in _of(self._manifest, kernel.file) if k.kernel.rpartition("::")[2] == base)
+        return None if self._manifest is None else share_of(self._manifest, kernel.file, kernel.kernel)
 
     def key_of(self, kernel: SurveyedKernel) -> str:
         """A name for all that a kernel's row depends on."""
@@ -219,10 +218,6 @@ class Surveyor:
                 continue
             yield path, status.st_mtime_ns, status.st_size
         yield dataclasses.astuple(compile_command(self._root, ""))
-
-
-def _of(manifest: Manifest, file: str) -> Iterator[RecordedKernel]:
-    return (kernel for kernel in manifest.kernels if kernel.file == file)
 
 
 def _rank(kernel: SurveyedKernel) -> tuple[bool, float, str, int]:

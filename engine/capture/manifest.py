@@ -23,7 +23,7 @@ from engine.process.decode import NotThis, decode, load
 VERSION = 1
 FOLDER = Path(".optiml") / "capture"
 BLOBS = "blobs"
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _MAX_MANIFEST = 32 << 20
 MAX_BLOB = 256 << 20  # of one buffer, decompressed
 _PIECE = 4 << 20
@@ -129,6 +129,12 @@ class Manifest:
     notes: tuple[str, ...]
 
 
+def share_of(manifest: Manifest, file: str, kernel: str) -> float:
+    """The part of the recorded time that a kernel of the source has, all its instances together."""
+    base = kernel.rpartition("::")[2]
+    return sum(k.share for k in manifest.kernels if k.file == file and k.kernel.rpartition("::")[2] == base)
+
+
 def recording_folder(root: Path) -> Path:
     """Where the recording of a repository is."""
     return root / FOLDER
@@ -144,22 +150,31 @@ def hide_from_git(folder: Path) -> None:
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest at once: a full disk leaves the old one. Raises MachineError."""
     text = json.dumps(dataclasses.asdict(manifest), indent=1)
-    _replace(folder / _MANIFEST, text.encode())
+    _replace(folder / MANIFEST, text.encode())
 
 
 def load_manifest(folder: Path) -> Manifest | None:
     """The recording of a folder; None where there is none. Raises UsageError for one that cannot be read."""
-    path = folder / _MANIFEST
+    path = folder / MANIFEST
     if not path.exists():
         return None
     try:
         with os.fdopen(open_regular(path, _MAX_MANIFEST), "rb") as file:
-            found = decode(Manifest, load(file.read(_MAX_MANIFEST + 1)), "manifest")
+            data = file.read(_MAX_MANIFEST + 1)
+    except NotThis as error:
+        raise UsageError(f"the recording cannot be read: {error}", str(path), "run 'optiml capture' again") from None
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """The recording in a manifest's bytes. Raises UsageError for what is none."""
+    try:
+        found = decode(Manifest, load(data), "manifest")
         if found.version != VERSION:
             raise NotThis(f"has version {found.version}, not {VERSION}")
         _check(found)
     except NotThis as error:
-        raise UsageError(f"the recording cannot be read: {error}", str(path), "run 'optiml capture' again") from None
+        raise UsageError(f"the recording cannot be read: {error}", where, "run 'optiml capture' again") from None
     return found
 
 

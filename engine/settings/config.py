@@ -221,6 +221,11 @@ class Config:
     compile: Compile = field(
         default_factory=Compile, metadata=_table(Compile, "What the compiler is given beside the source.")
     )
+    recording: str = _option(
+        "",
+        _PATH,
+        "Folder with a recording of `optiml capture`, in the repository: kernels with most of its time come first.",
+    )
     budget: Budgets = field(default_factory=Budgets, metadata=_table(Budgets, "How long a pull request may take."))
     all: All = field(default_factory=All, metadata=_table(All, "The search of every kernel of the default branch."))
     thresholds: Thresholds = field(

@@ -18,6 +18,7 @@ from bot.baseline import Baseline, CaseTime, Entry, spec_name, write_baseline
 from bot.bundle import Comparison, Looked, read_bundle
 from bot.changed import ChangedKernel
 from bot.clone import Repository
+from engine.capture.manifest import VERSION, Manifest, RecordedKernel, save_manifest
 from engine.errors import UsageError
 from engine.evaluate.evaluator import Signals
 from engine.run.result import OptimizationResult
@@ -274,6 +275,35 @@ def test_what_changed_most_is_looked_at_first() -> None:
     assert [kernel.size for kernel in chosen] == [19, 18, 17, 16, 15, 14, 13, 12]
     assert skipped[-1].path == "00-new.cu"
     assert "ask for this one by its name" in skipped[0].reason
+
+
+def recorded(name: str, file: str, share: float) -> RecordedKernel:
+    return RecordedKernel(name, name, file, 1, name, "", "", share, 1, 1.0, 16, (), ())
+
+
+def test_of_too_many_kernels_those_with_most_of_the_recorded_time_come_first(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recording is the base's: the pull request's own would decide what is searched."""
+    monkeypatch.setattr(
+        "action.search_job._Looker.headroom", lambda looker, changed: 50.0 if changed.path == "a.cu" else 1.5
+    )
+    (clone / ".optiml.yml").write_text("budget: {kernels: 2}\nrecording: bench/recording\n")
+    folder = clone / "bench" / "recording"
+    folder.mkdir(parents=True)
+    kernels = (recorded("k", "b.cu", 0.7), recorded("k", "c.cu", 0.2), recorded("other", "a.cu", 0.1))
+    save_manifest(folder, Manifest(VERSION, ("./p",), 0, 1.0, kernels, ()))
+    for name in ("a.cu", "b.cu", "c.cu"):
+        (clone / name).write_text("__global__ void k(float* y) { y[0] = 1; }\n")
+    base = commit(clone, "base")
+    for name, more in (("a.cu", "y[1] = 2; y[2] = 3; y[3] = 4;"), ("b.cu", "y[1] = 2;"), ("c.cu", "y[1] = 2;")):
+        (clone / name).write_text(f"__global__ void k(float* y) {{ y[0] = 1; {more} }}\n")
+    save_manifest(folder, Manifest(VERSION, ("./p",), 0, 1.0, (recorded("k", "a.cu", 1.0),), ()))
+    head = commit(clone, "head")
+    run(Request(1, base, head, False), clone, tmp_path / "out", device="cpu", say=lambda text: None)
+    bundle = read_bundle(tmp_path / "out", head=head)
+    assert [k.changed.path for k in bundle.kernels] == ["b.cu", "c.cu"]
+    assert [s.path for s in bundle.skipped] == ["a.cu"]
 
 
 def test_of_too_many_kernels_those_with_predicted_headroom_come_first(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,102 +17,33 @@ from engine.settings.config import KINDS
 from hooks import check, compilers
 from hooks.finding import Finding
 from hooks.formats import _RULES, fingerprints, rendered
+from tests.npm import member
 
 Output = pytest.CaptureFixture[str]
 # A name that tries to end a workflow command, and a text that tries to begin one.
 HOSTILE = Finding("a b,line=9::%\nx\u202e.cu", 3, "k::t<1, 2>", "compile", "bad\n::add-mask::100%\x1b[2J")
 SPILLS = Finding("k.cu", 8, "scale", "spills", "40 bytes of registers spilled on sm_90 (16 stored, 24 loaded a thread)")
-STRICT: dict[str, Any] = {"type": "object", "additionalProperties": False}
+SCHEMA = (
+    "@microsoft/jest-sarif",
+    "1.0.0-beta.0",
+    "lib/schemas/sarif-2.1.0-rtm.5.json",
+)  # SARIF 2.1.0 as Microsoft ships it
 
 
-def _only(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    return {**STRICT, "properties": {**required, **optional}, "required": list(required)}
-
-
-TEXT = {"type": "string", "minLength": 1, "pattern": "^[^\\x00-\\x1f\\u202e]*$"}
-MESSAGE = _only({"text": TEXT})
-# The part of SARIF 2.1.0 that is written, after the standard's text: names, types, and what must be there.
-SARIF = _only(
-    {
-        "$schema": {"type": "string", "format": "uri"},
-        "version": {"const": "2.1.0"},
-        "runs": {
-            "type": "array",
-            "minItems": 1,
-            "items": _only(
-                {
-                    "tool": _only(
-                        {
-                            "driver": _only(
-                                {
-                                    "name": TEXT,
-                                    "version": TEXT,
-                                    "rules": {
-                                        "type": "array",
-                                        "uniqueItems": True,
-                                        "items": _only({"id": TEXT, "shortDescription": MESSAGE}),
-                                    },
-                                }
-                            )
-                        }
-                    ),
-                    "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
-                    "invocations": {
-                        "type": "array",
-                        "items": _only(
-                            {
-                                "executionSuccessful": {"type": "boolean"},
-                                "toolExecutionNotifications": {
-                                    "type": "array",
-                                    "items": _only({"message": MESSAGE, "level": {"const": "note"}}),
-                                },
-                            }
-                        ),
-                    },
-                    "results": {
-                        "type": "array",
-                        "items": _only(
-                            {
-                                "ruleId": TEXT,
-                                "ruleIndex": {"type": "integer", "minimum": 0, "maximum": len(KINDS) - 1},
-                                "level": {"enum": ["none", "note", "warning", "error"]},
-                                "message": MESSAGE,
-                                "locations": {
-                                    "type": "array",
-                                    "items": _only(
-                                        {
-                                            "physicalLocation": _only(
-                                                {
-                                                    "artifactLocation": _only(
-                                                        {
-                                                            "uri": {"type": "string", "pattern": "^[\\w/.~%-]+$"},
-                                                            "uriBaseId": TEXT,
-                                                        }
-                                                    ),
-                                                    "region": _only({"startLine": {"type": "integer", "minimum": 1}}),
-                                                }
-                                            ),
-                                            "logicalLocations": {
-                                                "type": "array",
-                                                "items": _only({"name": TEXT, "kind": {"const": "function"}}),
-                                            },
-                                        }
-                                    ),
-                                },
-                                "partialFingerprints": {"type": "object", "additionalProperties": {"type": "string"}},
-                            }
-                        ),
-                    },
-                }
-            ),
-        },
-    }
-)
+def texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from texts(each)
+    elif isinstance(value, str):
+        yield value
 
 
 def test_sarif_has_the_form_of_the_standard() -> None:
     document = json.loads(rendered("sarif", [HOSTILE, SPILLS], ["k.cu: out of time\n"], ["compile"]))
-    jsonschema.Draft202012Validator(SARIF).validate(document)
+    jsonschema.Draft4Validator(json.loads(member(*SCHEMA).read_bytes())).validate(document)
+    assert not re.search(r"[\x00-\x1f\u202e]", "".join(texts(document)))
     run = document["runs"][0]
     first, second = run["results"]
     assert (first["level"], second["level"]) == ("error", "warning")
@@ -120,6 +51,13 @@ def test_sarif_has_the_form_of_the_standard() -> None:
     place = first["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "a%20b%2Cline%3D9%3A%3A%25%0Ax%E2%80%AE.cu"
     assert run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"] == "k.cu: out of time?"
+
+
+def test_the_schema_can_refuse() -> None:
+    document = json.loads(rendered("sarif", [SPILLS], [], []))
+    document["runs"][0]["results"][0]["level"] = "major"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft4Validator(json.loads(member(*SCHEMA).read_bytes())).validate(document)
 
 
 def test_every_kind_is_a_rule() -> None:
