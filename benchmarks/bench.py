@@ -208,21 +208,24 @@ def check_folder(folder: Path) -> None:
 def run(
     ledger: Ledger, *, limit_s: float | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    on_row: Callable[[int, int, str], None] = lambda done, of, key: None,
 ) -> Progress:  # fmt: skip
     """Measure what is missing of a table in this process; see the module's docstring.
 
-    `limit_s`: no row is begun that would not end within so many seconds from now. Raises MachineError where a row cannot be kept.
+    `on_row` is called before each row with how many are done, of how many. `limit_s`: no row is begun that would not end within so
+    many seconds from now. Raises MachineError where a row cannot be kept.
     """
     begin = time.monotonic()
     name = ledger.table.name
     if not ledger.todo:
         say(ledger.all_there)
-    for key in ledger.todo:
+    for done, key in enumerate(ledger.todo):
         left = None if limit_s is None else limit_s - (time.monotonic() - begin)
         if left is not None and left < ledger.row_s(key):
             say(f"{name}: {left:.0f} s left of the limit, {key} takes about {ledger.row_s(key):.0f} s")
             break
         say(f"{name}: {key} …")
+        on_row(done, len(ledger.todo), key)
         ledger.book(key, measured_row(ledger.table, ledger.place, ledger.settings, key))
     return ledger.progress()
 

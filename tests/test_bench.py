@@ -18,6 +18,7 @@ from benchmarks.tables import TABLES
 from engine import cli
 from engine.commands import bench as command
 from engine.errors import MachineError, UsageError
+from engine.report.terminal import Live
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -51,6 +52,24 @@ def _run(counted: Counted, tmp_path: Path, **more: Any) -> bench.Progress:
     settings, limit_s = more.pop("settings", bench.Settings()), more.pop("limit_s", None)
     ledger = bench.Ledger(counted.table, place, settings, ["optiml", "bench", "counted"], **more)
     return bench.run(ledger, limit_s=limit_s, say=lambda text: None)
+
+
+def test_rows_are_counted_with_the_time_left(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row was named, and not how many there are."""
+    seen: list[str] = []
+
+    class Seen(Live):
+        def count(self, done: int, of: int, what: str) -> None:
+            super().count(done, of, what)
+            seen.append(self.line())
+
+    monkeypatch.setattr("engine.report.terminal.Live", Seen)
+    assert _call(counted, tmp_path, monkeypatch) == 0
+    assert [line.split(", about")[0] for line in seen] == [f"counted, {row}: {i} of 3" for i, row in enumerate("abc")]
+    assert "s left" in seen[2]
+    assert "counted: b …" in capsys.readouterr().err
 
 
 def test_a_row_that_would_pass_the_limit_is_left_for_the_next_call(counted: Counted, tmp_path: Path) -> None:

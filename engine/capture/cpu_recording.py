@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.capture.cpu_library import cpu_runtime
@@ -28,22 +29,23 @@ from engine.settings.folders import results_folder
 _NOTE = "recorded on the CPU: times are of the CPU machine, and shares of them say little about a GPU"
 
 
-def record_on_cpu(request: CaptureRequest) -> CaptureEnd:
+def record_on_cpu(request: CaptureRequest, say: Callable[[str], None] = lambda phase: None) -> CaptureEnd:
     """Run the command once, with `optiml nvcc` as nvcc on PATH, and store what it launched.
 
-    A command that is a .cu file is compiled and run. Raises MachineError without a compiler, UsageError where the command
-    cannot be started, RefusedError where it launched no kernel.
+    A command that is a .cu file is compiled and run. `say` is called with each phase before it begins. Raises MachineError without
+    a compiler, UsageError where the command cannot be started, RefusedError where it launched no kernel.
     """
+    say("building the runtime of the CPU machine")
     cpu_runtime(request.cache)  # built once, and refused here where it cannot be
     with (
         results_folder(request.folder),
         tempfile.TemporaryDirectory(dir=request.folder, prefix=".run-", ignore_cleanup_errors=True) as scratch,
     ):
         hide_from_git(request.folder)
-        return _record(request, Path(scratch))
+        return _record(request, Path(scratch), say)
 
 
-def _record(request: CaptureRequest, scratch: Path) -> CaptureEnd:
+def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) -> CaptureEnd:
     tools, found = scratch / "bin", scratch / "found"
     tools.mkdir()
     found.mkdir()
@@ -59,13 +61,17 @@ def _record(request: CaptureRequest, scratch: Path) -> CaptureEnd:
     command = request.command
     if command[0].endswith(".cu"):
         built = str(scratch / "program")
+        say(f"compiling {Path(command[0]).name} for the CPU")
         made = run_program([str(tools / "nvcc"), command[0], "-o", built], environment, request.limit_s)
         if made.exit_code != 0:
             raise RefusedError(
                 "does not compile for the CPU", command[0], "the line above says why; a GPU runs all of CUDA"
             )
         command = (built, *command[1:])
+    limited = "" if request.limit_s is None else f", ended after {request.limit_s:.0f} s"
+    say(f"running the program{limited}")
     end = run_program(command, environment, request.limit_s)
+    say("reading and storing what was recorded")
     times, problems = read_times(found)
     launches, more = read_launches(found)
     if not times.rows:

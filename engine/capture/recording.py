@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,14 +74,16 @@ class CaptureEnd:
     ends: tuple[ProgramEnd, ...]
 
 
-def record(request: CaptureRequest) -> CaptureEnd:
+def record(request: CaptureRequest, say: Callable[[str], None] = lambda phase: None) -> CaptureEnd:
     """Run the command twice and store what it launched. A program that fails or is ended leaves what it recorded.
 
+    `say` is called with each phase before it begins.
     Raises MachineError without CUPTI or a compiler; UsageError where the command cannot be started or another tool is in
     the way; RefusedError where it launched no kernel.
     """
     check_environment(os.environ)
     cupti = require_cupti()
+    say("building the recording library")
     library = injection_library(request.cache, cupti)
     environment = {
         **os.environ,
@@ -95,7 +97,7 @@ def record(request: CaptureRequest) -> CaptureEnd:
         tempfile.TemporaryDirectory(dir=request.folder, prefix=".run-", ignore_cleanup_errors=True) as scratch,
     ):
         hide_from_git(request.folder)
-        return _record(request, environment, Path(scratch))
+        return _record(request, environment, Path(scratch), say)
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -108,11 +110,16 @@ def check_environment(environment: Mapping[str, str]) -> None:
         )
 
 
-def _record(request: CaptureRequest, environment: Mapping[str, str], scratch: Path) -> CaptureEnd:
+def _record(
+    request: CaptureRequest, environment: Mapping[str, str], scratch: Path, say: Callable[[str], None]
+) -> CaptureEnd:  # fmt: skip
     first, second = scratch / "times", scratch / "launches"
     first.mkdir()
     second.mkdir()
+    runs = 2 if request.arguments else 1
+    say(f"run 1 of {runs}: times{_limited(request)}")
     ends = [run_program(request.command, {**environment, "OPTIML_CAPTURE_DIR": str(first)}, request.limit_s)]
+    say("reading the times of the launches")
     times, problems = read_times(first)
     notes = [*(f"the first run: {p}" for p in problems), *_explained(read_notes(first))]
     if not times.rows:
@@ -134,7 +141,11 @@ def _record(request: CaptureRequest, environment: Mapping[str, str], scratch: Pa
         return CaptureEnd(manifest, tuple(ends))
     write_plan(scratch / "plan", plan)
     again = {**environment, "OPTIML_CAPTURE_DIR": str(second), "OPTIML_CAPTURE_PLAN": str(scratch / "plan")}
+    say(
+        f"run 2 of 2: arguments of {len(plan)} launches of {len(chosen)} kernels; the first run took {ends[0].seconds:.0f} s"
+    )
     ends.append(run_program(request.command, again, request.limit_s))
+    say("storing what was recorded")
     launches, problems = read_launches(second)
     notes += [*(f"the second run: {p}" for p in problems), *_explained(read_notes(second))]
     stored = BlobStore(request.folder / BLOBS, second, request.buffer_bytes)
@@ -145,6 +156,10 @@ def _record(request: CaptureRequest, environment: Mapping[str, str], scratch: Pa
     save_manifest(request.folder, manifest)
     stored.drop_others(manifest)
     return CaptureEnd(manifest, tuple(ends))
+
+
+def _limited(request: CaptureRequest) -> str:
+    return "" if request.limit_s is None else f", ended after {request.limit_s:.0f} s"
 
 
 def measured_kernels(request: CaptureRequest, times: Times) -> tuple[RecordedKernel, ...]:

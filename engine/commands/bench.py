@@ -48,6 +48,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when the tables are whole, 4 when rows are missing. Raises UsageError, MachineError."""
+    from engine.report.terminal import Live
+    from engine.search.progress import Budget
+
     root = find_checkout(arguments.checkout)
     sys.path.insert(0, str(root))
     bench: Any = importlib.import_module("benchmarks.bench")
@@ -95,13 +98,26 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     if any(ledger.todo for ledger in ledgers):
         bench.check_folder(results)
-    if spread is not None:
-        ended = spread.run(ledgers, gpus, limit_s=limit_s)
-    else:
-        ended = []
-        for ledger in ledgers:
-            left_s = None if limit_s is None else limit_s - (time.monotonic() - begin)
-            ended.append(bench.run(ledger, limit_s=left_s))
+    with Live(Budget(), "beginning", quiet=arguments.format == "json") as live:
+
+        def say(text: str) -> None:
+            with live.paused():
+                print(text, file=sys.stderr, flush=True)
+
+        if spread is not None:
+            live.phase(f"measuring on {len(gpus)} GPUs")
+            ended = spread.run(ledgers, gpus, limit_s=limit_s, say=say)
+        else:
+            ended = []
+            for ledger in ledgers:
+                left_s = None if limit_s is None else limit_s - (time.monotonic() - begin)
+                name = ledger.table.name
+                live.phase(name)
+
+                def row(done: int, of: int, key: str, name: str = name) -> None:
+                    live.count(done, of, f"{name}, {key}")
+
+                ended.append(bench.run(ledger, limit_s=left_s, say=say, on_row=row))
     if arguments.format == "json":
         print_json(SCHEMA, records=[_plain(progress) for progress in ended])
     for (table, _), progress in zip(chosen, ended, strict=True) if arguments.format == "text" else ():

@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.capture.manifest import recording_folder
     from engine.capture.recording import CaptureRequest, record
     from engine.cuda.load import repository_root
+    from engine.report.terminal import Live
+    from engine.search.progress import Budget
     from engine.settings.folders import cache_folder
 
     for option in ("launches", "max_buffer", "max_total"):
@@ -82,10 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
             buffer_bytes=arguments.max_buffer * _MIB, total_bytes=arguments.max_total * _MIB,
             limit_s=_seconds(arguments.limit), arguments=not arguments.times_only,
         )  # fmt: skip
+    recorder = record_on_cpu if arguments.cpu else record
     if arguments.format == "text":
-        return _report(record_on_cpu(request) if arguments.cpu else record(request), folder)
+        with Live(Budget(), "setting up", beside=True) as live:
+            done = recorder(request, live.phase)
+        return _report(done, folder)
     with _stdout_to_stderr():  # what the program prints is none of the object
-        done = record_on_cpu(request) if arguments.cpu else record(request)
+        done = recorder(request)
     print_json(
         SCHEMA, folder=str(folder), recording=asdict(done.manifest), exit_codes=[end.exit_code for end in done.ends]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import json
 import secrets
 import sys
@@ -52,7 +53,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when every case ended as expected, 1 otherwise. Raises UsageError, MachineError."""
+    from engine.report.terminal import Live
     from engine.run.machine import make_machine
+    from engine.search.progress import Budget
     from engine.selftest.runner import run_cases
 
     if arguments.repeat < 1 or (arguments.jobs is not None and arguments.jobs < 1):
@@ -63,13 +66,22 @@ def run(arguments: argparse.Namespace) -> int:
     cases = _chosen(arguments, seed)
     text = arguments.format == "text"
     verbose = arguments.verbose or arguments.cases is not None
-    machine = make_machine(device=arguments.device, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
-    try:
-        verdicts = run_cases(
-            cases, machine, lambda verdict: _print(verdict, verbose) if text else None, rounds=arguments.repeat
-        )
-    finally:
-        machine.close()
+    with Live(Budget(), "setting up the machine", quiet=not text) as live:
+        machine = make_machine(device=arguments.device, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
+        live.phase("checking the first original")
+        of = arguments.repeat * sum(bool(case.expected(machine.mode)) for case in cases)
+        done = itertools.count(1)
+
+        def judged(verdict: Verdict) -> None:
+            live.count(next(done), of, "cases")
+            if text and (verbose or not verdict.as_expected):
+                with live.paused():
+                    _print(verdict)
+
+        try:
+            verdicts = run_cases(cases, machine, judged, rounds=arguments.repeat)
+        finally:
+            machine.close()
     if text:
         if arguments.generated:
             print(f"seed of the generators: {seed}")
@@ -133,10 +145,9 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _print(verdict: Verdict, verbose: bool) -> None:
-    if verbose or not verdict.as_expected:
-        mark = "as expected" if verdict.as_expected else "UNEXPECTED"
-        ended = "not run" if verdict.outcome is None else verdict.outcome
-        print(f"{verdict.case.suite}/{verdict.case.name}: {ended}, {mark}: {verdict.reason}", flush=True)
-        if not verdict.as_expected:
-            print(f"optiml: {verdict.case.name}: {verdict.case.idea}", file=sys.stderr)
+def _print(verdict: Verdict) -> None:
+    mark = "as expected" if verdict.as_expected else "UNEXPECTED"
+    ended = "not run" if verdict.outcome is None else verdict.outcome
+    print(f"{verdict.case.suite}/{verdict.case.name}: {ended}, {mark}: {verdict.reason}", flush=True)
+    if not verdict.as_expected:
+        print(f"optiml: {verdict.case.name}: {verdict.case.idea}", file=sys.stderr)

@@ -41,15 +41,21 @@ class Live:
 
     Until the first report it names the phase of the set-up. What it shows is worked out when it is drawn, so that the time left goes
     on while nothing is reported. Colours follow `NO_COLOR` and `TERM`, as rich does. `FORCE_COLOR` makes no terminal of a file.
+
+    `beside`: another program writes to the terminal, so phases are lines of their own, and no line is redrawn.
     """
 
     def __init__(
-        self, budget: Budget, phase: str = "setting up", *, quiet: bool = False, every_s: float = _EVERY_S
-    ) -> None:
+        self, budget: Budget, phase: str = "setting up", *, quiet: bool = False, every_s: float = _EVERY_S,
+        beside: bool = False,
+    ) -> None:  # fmt: skip
         self._budget, self._phase, self._every_s = budget, phase, every_s
         console = Console(stderr=True, highlight=False)
-        self._shown = not quiet and sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
-        self._told = not quiet and not self._shown
+        terminal = sys.stderr.isatty()
+        self._shown = not quiet and not beside and terminal and console.is_terminal and not console.is_dumb_terminal
+        self._told = not quiet and not self._shown and not (beside and terminal)
+        self._beside = beside and not quiet
+        self._counted: tuple[int, int] | None = None  # how much of the phase is done, of how much
         spinner = SpinnerColumn("line" if console.options.ascii_only else "dots")
         bar = BarColumn(bar_width=12)
         self._bars = Bars(spinner, bar, _Now(self), console=console, transient=True, expand=True)
@@ -84,7 +90,15 @@ class Live:
 
     def phase(self, text: str) -> None:
         """Name what goes on before the first report."""
-        self._phase, self._begin, self._progress = text, time.monotonic(), None
+        self._phase, self._begin, self._progress, self._counted = text, time.monotonic(), None, None
+        if self._beside:
+            print(text, file=sys.stderr, flush=True)
+
+    def count(self, done: int, of: int, what: str) -> None:
+        """Name how much is done; the time left follows from the rate since the phase began."""
+        self._counted, self._phase, self._since = (done, of), what, time.monotonic()
+        if self._shown:
+            self._bars.update(self._task, completed=done, total=of)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -111,6 +125,11 @@ class Live:
     def line(self) -> str:
         """What there is to say now."""
         now = time.monotonic()
+        if self._progress is None and self._counted is not None:
+            done, of = self._counted
+            rest_s = (self._since - self._begin) / done * (of - done) - (now - self._since) if done else None
+            left = "" if rest_s is None else f", about {max(0.0, rest_s):.0f} s left"
+            return f"{self._phase}: {done} of {of}{left}"
         if self._progress is None:
             return f"{self._phase}, {now - self._begin:.0f} s"
         return progress_line(self._progress, self._budget, now - self._since)

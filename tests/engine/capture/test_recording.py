@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from engine.capture.manifest import BLOBS, RecordedKernel, load_manifest, read_blob
+from engine.capture.recording import CaptureRequest, record
 from engine.errors import MachineError, RefusedError, UsageError
 from engine.report.times_table import times_table
 from tests.engine.capture.conftest import Recorder
@@ -43,6 +45,19 @@ def test_times_arguments_and_buffers_of_a_program(recorder: Recorder, repository
         assert np.array_equal(read, 0.5 * (np.arange(n) % 7).astype(np.float32) - 1)
         assert np.array_equal(written, 3 * read)
         assert x.buffers[0].before == x.buffers[0].after
+
+
+def test_every_phase_is_named(stub: Path, build_cache: Path, repository: Path, stub_cupti: None) -> None:
+    """Nothing was said while a program ran twice."""
+    said: list[str] = []
+    folder = repository / ".optiml" / "capture"
+    record(CaptureRequest((str(stub / "program"),), repository, folder, build_cache, limit_s=60.0), said.append)
+    assert said[0] == "building the recording library"
+    assert said[1] == "run 1 of 2: times, ended after 60 s"
+    assert any(
+        re.fullmatch(r"run 2 of 2: arguments of \d+ launches of \d+ kernels; the first run took \d+ s", p) for p in said
+    )
+    assert said[-1] == "storing what was recorded"
 
 
 def test_a_struct_of_pointers_and_pointers_in_a_buffer_are_seen(recorder: Recorder) -> None:
@@ -164,7 +179,6 @@ def test_an_unknown_kernel(recorder: Recorder, repository: Path) -> None:
 
 
 def test_a_program_without_cuda(repository: Path, build_cache: Path, stub_cupti: None) -> None:
-    from engine.capture.recording import CaptureRequest, record
 
     with pytest.raises(RefusedError, match="never initialised CUDA"):
         record(CaptureRequest((sys.executable, "-c", ""), repository, repository / "out", build_cache))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,7 +44,14 @@ with Live(Budget(seconds=600.0)) as live:
     live.update(Progress(999, 998, 27.18, 'Unroll the loop', elapsed_s=1.0, outcomes={Outcome.SCREENED: 998}))
     live._bars.refresh()
 """
-
+_BESIDE = """
+from engine.report.terminal import Live
+from engine.search.progress import Budget
+import time
+with Live(Budget(), beside=True, every_s=0.01) as live:
+    live.phase('run 1 of 2: times')
+    time.sleep(0.2)
+"""
 
 _UNWANTED = ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONIOENCODING")
 
@@ -133,6 +141,36 @@ def test_a_file_gets_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> N
     with Live(Budget(seconds=10.0), quiet=True, every_s=0.001):
         time.sleep(0.05)
     assert capfd.readouterr().err == ""
+
+
+def test_what_is_counted_has_its_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("engine.report.terminal.time", SimpleNamespace(monotonic=lambda: now))
+    live = Live(Budget(), "setting up", quiet=True)
+    live.phase("checking the first original")
+    now += 4.0
+    assert live.line() == "checking the first original, 4 s"
+    live.count(0, 12, "cases")
+    assert live.line() == "cases: 0 of 12"
+    now += 2.0
+    live.count(3, 12, "cases")
+    assert live.line() == "cases: 3 of 12, about 18 s left"
+    now += 5.0
+    assert live.line() == "cases: 3 of 12, about 13 s left"
+    live.phase("the next one")
+    assert live.line() == "the next one, 0 s"
+
+
+def test_beside_another_program_s_output_a_phase_is_a_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    with Live(Budget(), "setting up", beside=True, every_s=0.02) as live:
+        live.phase("run 1 of 2: times")
+        while "run 1 of 2: times, 0 s" not in (err := capfd.readouterr().err):
+            assert err in ("", "run 1 of 2: times\n") or err.startswith(("run 1", "setting up"))
+            time.sleep(0.03)
+    seen = watched(_BESIDE)
+    assert "run 1 of 2: times" in seen
+    assert "\x1b" not in seen
+    assert seen.count("run 1 of 2") == 1  # the terminal is the program's
 
 
 def test_nothing_is_said_of_a_run_of_seconds(
