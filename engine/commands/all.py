@@ -97,7 +97,6 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
     each = None if arguments.budget_each is None else parse_budget(arguments.budget_each)
     with ExitStack() as held:
         from engine.campaign.campaign import CampaignRequest, InThisProcess, run_campaign
-        from engine.report.safe_text import clean
         from engine.report.terminal import Live
 
         survey: Survey | None = None

@@ -24,7 +24,7 @@ from engine.gpu.sanitize import TOOLS, sanitize
 from engine.model import Failure, Outcome, Program
 from engine.run.machine import Machine
 from engine.spec.kernel_spec import KernelSpec
-from engine.verify.plan import Check, plan
+from engine.verify.plan import Check, plan, real_shapes
 from engine.verify.screen import screen
 from engine.verify.widen import widen
 
@@ -256,6 +256,4 @@ class Trial:
 
 def check_plan(spec: KernelSpec, bits: Any, *, real: bool) -> tuple[Check, ...]:
     """Every check shape with every family of inputs on fresh seeds; with `real` the timing shapes too."""
-    from engine.verify.plan import real_shapes
-
     return (*plan(spec, bits), *(real_shapes(spec, bits) if real else ()))

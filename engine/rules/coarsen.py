@@ -12,7 +12,7 @@ from engine.rewrite import Edit, Edits, Family, Node, Proposal, Site, Span, merg
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.idioms.known_values import covers, definition, in_parameters
 from engine.rules.idioms.strided_loop import stride_loop
-from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, thread_map, thread_uses_outside
+from engine.rules.idioms.thread_index import AXES, Axis, Index, ThreadMap, global_axis, thread_map, thread_uses_outside
 
 _FACTORS = (4, 2, 8)
 _MOST_WAVES = 4
@@ -370,9 +370,6 @@ def _ints(site: Site) -> set[str]:
 
 
 def _is_grid_stride(site: Site, start: Node, step: str) -> bool:
-    from engine.rules.idioms.known_values import definition
-    from engine.rules.idioms.thread_index import global_axis
-
     origin: Node | None = start
     if start.type == "identifier":
         origin = definition(site, text(start))

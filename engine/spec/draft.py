@@ -12,7 +12,7 @@ from engine.cuda.aliasing import shared_buffers
 from engine.cuda.kernel import Kernel, Parameter, Unit
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
-from engine.errors import SourceError, UsageError
+from engine.errors import SourceError, SpecError, UsageError
 from engine.model import Program
 from engine.spec.draft_trials import Trials, halvings, inputs
 from engine.spec.drafted_type import ParameterTypes
@@ -270,8 +270,6 @@ _KNOWN_WORDS = frozenset({"true", "false", "unsigned", "signed", "long", "int", 
 
 
 def _is_type(text: str) -> bool:
-    from engine.errors import SpecError
-
     try:
         parse_dtype(text)
     except SpecError:
