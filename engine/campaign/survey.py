@@ -30,6 +30,7 @@ from engine.spec.tables import SPEC_NAME
 # declared: in the repository; recorded, drafted: ready without one; open: something is to be answered; refused: no search can be
 # made of it; unknown: the text does not show enough, and it was not run yet.
 State = Literal["declared", "recorded", "drafted", "open", "refused", "unknown"]
+NOT_RUN = "read, not run yet: no headroom"
 READY: frozenset[State] = frozenset({"declared", "recorded", "drafted"})
 _VERSION = 1  # of what is kept in the cache
 _WAIT_S = 0.5
@@ -70,10 +71,15 @@ class Survey:
 
 
 class Surveyor:
-    """Surveys one repository on one machine, with what is known of unchanged kernels from earlier."""
+    """Surveys one repository on one machine, with what is known of unchanged kernels from earlier.
 
-    def __init__(self, root: Path, machine: Machine) -> None:
+    With `below`, a folder of the repository, the kernels there alone.
+    """
+
+    def __init__(self, root: Path, machine: Machine, below: Path | None = None) -> None:
         self._root, self._machine = root.resolve(), machine
+        folder = (below or root).resolve()
+        self._below = folder.relative_to(self._root).parts if folder.is_relative_to(self._root) else ()
         self._config, _ = load_config(self._root)
         self._manifest = load_manifest(recording_folder(self._root))
         if self._manifest is None and self._config.recording:
@@ -82,7 +88,7 @@ class Surveyor:
 
     def survey(self, limit_s: float, on_kernel: Callable[[int, int], None] = lambda done, of: None) -> Survey:
         """Every kernel that the settings want. Each is read; what is not run within the limit is run by the next survey."""
-        key = self._key("repository", *self._marks())
+        key = self._key("repository", self._below, *self._marks())
         kept = self._cache.get(key)
         if kept is not None:
             found = [SurveyedKernel(**each) for each in kept[0]["kernels"]]
@@ -104,7 +110,7 @@ class Surveyor:
 
     def _kernels(self) -> Iterator[SurveyedKernel]:
         for path in source_files(self._root):
-            if not self._config.wants(path):
+            if not self._config.wants(path) or Path(path).parts[: len(self._below)] != self._below:
                 continue
             try:
                 data = read_below(self._root, path)
@@ -179,7 +185,7 @@ class Surveyor:
         except RefusedError as error:
             return replace(kernel, state="refused", missing=error.what)
         if static:
-            return replace(kernel, state=ready.source, missing="read, not run yet: no headroom")
+            return replace(kernel, state=ready.source, missing=NOT_RUN)
         try:
             headroom = predicted_headroom(ready.spec, ready.spec_path, file, self._root, self._machine)
         except OptimlError as error:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "optiml.list/1"
 _LIMIT_S = 40.0
-_MISSING = 100  # characters of what is missing, in a table
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,7 +31,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="List every kernel with the state of its spec, its share of a recorded run's time and its predicted headroom.",
     )
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the repository (default: here)"
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="a repository or a folder of one (default: here)",
     )
     add_limit(parser)
     add_machine(parser)
@@ -83,11 +87,13 @@ def survey_of(arguments: argparse.Namespace, root: Path, machine: Machine) -> Su
     from engine.search.progress import Budget
 
     with Live(Budget(), "reading the repository", quiet=arguments.format == "json") as live:
-        survey = Surveyor(root, machine).survey(
+        survey = Surveyor(root, machine, arguments.folder).survey(
             arguments.limit, lambda done, of: live.phase(f"{done} of {of} kernels surveyed")
         )
     if not survey.kernels:
-        raise UsageError("holds no kernel (no __global__ function)", str(root), "name a repository with .cu files")
+        raise UsageError(
+            "holds no kernel (no __global__ function)", str(arguments.folder), "name a folder with .cu files"
+        )
     return survey
 
 
@@ -106,25 +112,39 @@ def notes(survey: Survey) -> list[str]:
 
 
 def print_survey(survey: Survey) -> None:
-    """The table for a person."""
+    """A table of the kernels that can be searched, and a line for each of the others with what it lacks."""
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
+    from engine.campaign.survey import NOT_RUN, READY
     from engine.report.console import Console
 
-    table = Table(title=f"{len(survey.kernels)} kernels", title_justify="left")
-    for name in ("kernel", "file", "spec"):
-        table.add_column(name, overflow="fold")
-    for name in ("share", "headroom"):
+    ready = [kernel for kernel in survey.kernels if kernel.state in READY]
+    waiting = [kernel for kernel in survey.kernels if kernel.state == "unknown"]
+    lacking = [kernel for kernel in survey.kernels if kernel not in waiting and kernel.missing not in ("", NOT_RUN)]
+    table = Table(title=f"{len(ready)} of {len(survey.kernels)} kernels can be searched", title_justify="left")
+    table.add_column("kernel", overflow="fold")
+    table.add_column("file", overflow="fold", ratio=1)
+    table.add_column("spec", no_wrap=True)
+    for name in ("share", "headroom") if survey.recorded else ("headroom",):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("missing", overflow="fold")
-    for kernel in survey.kernels:
-        share = "" if kernel.share is None else f"{kernel.share:.1%}"
+    for kernel in ready:
+        share = ["" if kernel.share is None else f"{kernel.share:.1%}"] if survey.recorded else []
         headroom = "" if kernel.headroom is None else f"{approximate(kernel.headroom)}×"
-        missing = kernel.missing if len(kernel.missing) <= _MISSING else kernel.missing[: _MISSING - 1] + "…"
-        row = (kernel.kernel, f"{kernel.file}:{kernel.line}", kernel.state, share, headroom, missing)
+        row = (kernel.kernel, f"{kernel.file}:{kernel.line}", kernel.state, *share, headroom)
         table.add_row(*(Text(clean(cell)) for cell in row))
     console = Console(highlight=False)
     console.print(table)
+    if lacking:
+        console.print(Text("What is missing:"))
+    for kernel in lacking:
+        console.print(Text(clean(f"{kernel.file}:{kernel.line} {kernel.kernel} ({kernel.state})")))
+        console.print(Padding(Text(clean(kernel.missing)), (0, 0, 0, 4)))
+    if waiting:
+        console.print(Text("Not run yet, and the text alone does not show how they are called:"))
+    for file in dict.fromkeys(kernel.file for kernel in waiting):
+        names = ", ".join(kernel.kernel for kernel in waiting if kernel.file == file)
+        console.print(Padding(Text(clean(f"{file}: {names}")), (0, 0, 0, 4)))
     for note in notes(survey):
         console.print(Text(f"Note: {note}"))
