@@ -38,7 +38,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="Rank the kernels by share of the time and headroom, search them within one budget, and write one patch.",
     )
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="a repository or a folder of one (default: here)"
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="a repository or a folder of one (default: here)",
     )
     parser.add_argument(
         "--budget", default="20m", metavar="N", help="time for all kernels, e.g. 20m or 2h (default: 20m)"
