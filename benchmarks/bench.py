@@ -2,7 +2,7 @@
 
 `optiml bench` (engine/commands/bench.py) is the command, `benchmarks/tables.py` the list of tables. While rows are missing a
 record is `<name>.part.json`; with the last row it becomes `<name>.json`, so that a whole record is never lost to a broken run.
-`benchmarks/spread.py` measures the rows of several tables over several GPUs at once.
+`benchmarks/cluster_rows.py` measures the rows of several tables over several devices at once.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from engine.campaign.campaign import CampaignEnd
     from engine.campaign.queue import Queued
     from engine.campaign.survey import Survey
-    from engine.report.device_table import DeviceBest
     from engine.run.machine import Machine
     from engine.search.progress import Budget
 
@@ -135,9 +134,9 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
 
                 executor = InThisProcess(root, machine, budget.interrupt, live.update)
                 ends = [run_campaign(request, executor, survey, turn)]
-    from engine.report.device_table import plain, print_device_table
+    from engine.report.device_table import of_campaigns, plain, print_device_table
 
-    best = _per_device(ends)
+    best = of_campaigns(ends)
     for end in ends:
         said = [*end.notes, *(notes(survey) if survey is not None else [])]
         if text:
@@ -152,18 +151,6 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
             sys.stdout.write(json.dumps(found, indent=None if arguments.cluster else 2) + "\n")
     if best and text:
         print_device_table(best)
-
-
-def _per_device(ends: Sequence[CampaignEnd]) -> list[DeviceBest]:
-    """What each kind of device came to, where there are several."""
-    from engine.report.device_table import DeviceBest
-
-    return [
-        DeviceBest(k.file, k.kernel, end.device, k.speedup, patch="" if end.patch is None else str(end.patch))
-        for end in ends
-        for k in end.kernels
-        if len(ends) > 1
-    ]
 
 
 def check_cluster(arguments: argparse.Namespace) -> None:

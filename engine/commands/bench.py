@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.commands.options import add_format, print_json
+from engine.commands.options import add_cluster, add_format, print_json
 from engine.errors import UsageError
 
 SCHEMA = "optiml.bench/1"
@@ -36,14 +36,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--candidates", type=int, metavar="N", help="candidates of each run of an ablation (default: 100)"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: the table's)")
-    parser.add_argument("--gpus", metavar="N", help="rows at once, one a GPU: how many GPUs, or which, as in 0,1,2,3")
+    parser.add_argument(
+        "--gpus", metavar="N", help="rows at once, one a GPU here: how many GPUs, or which, as in 0,1,2,3"
+    )
+    add_cluster(parser)
     parser.add_argument(
         "--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize (default: auto)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the records are (default: benchmarks/results)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="the project's checkout (default: this package's)")
     add_format(parser)
-    parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what --gpus starts for each row
+    parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what a worker starts for each row
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,8 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"'{missing[0][:60]}' is no row of {', '.join(names)}", "--only")
     command = ["optiml", *sys.argv[1:]]
     begin = time.monotonic()
-    spread: Any = None if arguments.gpus is None else importlib.import_module("benchmarks.spread")
-    gpus = () if spread is None else spread.find_gpus(arguments.gpus, arguments.device)
+    over = None
+    if arguments.cluster is not None or arguments.gpus is not None:  # Dask takes a second to load
+        rows: Any = importlib.import_module("benchmarks.cluster_rows")
+        over = rows.over(arguments, place)
+    elif arguments.workers is not None:
+        raise UsageError("--workers is given without a cluster", do="add --cluster local")
     ledgers = [
         bench.Ledger(table, place, settings, command, only=rows, resume=arguments.resume) for table, rows in chosen
     ]
@@ -104,9 +111,9 @@ def run(arguments: argparse.Namespace) -> int:
             with live.paused():
                 print(text, file=sys.stderr, flush=True)
 
-        if spread is not None:
-            live.phase(f"measuring on {len(gpus)} GPUs")
-            ended = spread.run(ledgers, gpus, limit_s=limit_s, say=say)
+        if over is not None:
+            live.phase("measuring on the workers")
+            ended = over(ledgers, limit_s, say)
         else:
             ended = []
             for ledger in ledgers:
@@ -166,8 +173,8 @@ def _show(table: Any, progress: Any) -> None:
 
 
 def _row(bench: Any, table: Any, place: Any, settings: Any, only: Sequence[str], target: Path) -> int:
-    """Measure one row and leave it in a file: the process that `--gpus` starts for it."""
-    importlib.import_module("benchmarks.spread").end_with_parent()
+    """Measure one row and leave it in a file: the process that a worker starts for it."""
+    importlib.import_module("engine.commands.bench_row").end_with_parent()
     row = bench.measured_row(table, place, settings, only[0])
     new = target.with_suffix(".new")
     new.write_text(json.dumps(row), encoding="utf-8")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.commands.again import go_on
 from engine.commands.options import (
@@ -161,7 +162,10 @@ def _searched(
     from engine.report.terminal import Live
 
     if arguments.per_device:
-        return _per_device(arguments, targets, budget, proposers, settings)
+        if arguments.cluster is None:
+            raise UsageError("--per-device is given without a cluster", do="add --cluster and a scheduler's address")
+        per_device: Any = importlib.import_module("engine.commands.optimize_per_device")
+        return int(per_device.search(arguments, targets, budget, proposers, settings))
     with ExitStack() as held:
         with Live(budget, "looking at this machine", quiet=arguments.format == "json"):
             machine = machine_or_cluster(arguments, held)
@@ -179,46 +183,6 @@ def _searched(
             return _each(arguments, run, jobs, budget.interrupt)
         print_one(arguments, *run.search(jobs[0]))
         return 0
-
-
-def _per_device(
-    arguments: argparse.Namespace, targets: Sequence[Target], budget: Budget, proposers: tuple[str, ...],
-    settings: LlmSettings | None,
-) -> int:  # fmt: skip
-    """A search on each kind of device, one after the other, with the whole budget; exit code 0. Raises as a search."""
-    if arguments.cluster is None:
-        raise UsageError("--per-device is given without a cluster", do="add --cluster and a scheduler's address")
-    from engine.commands.on_cluster import machines_per_device
-    from engine.commands.one_kernel import KernelRun, all_kernels
-    from engine.report.device_table import DeviceBest, plain, print_device_table
-
-    (job, *others) = all_kernels(targets)
-    if others:
-        raise UsageError(
-            "--per-device searches one kernel", do="name it, or use: optiml all --cluster ADDR --per-device"
-        )
-    best: list[DeviceBest] = []
-    results = []
-    with closing(machines_per_device(arguments)) as machines:
-        for device, machine in machines:
-            run = KernelRun(arguments, machine, budget, proposers, settings, device=device)
-            result, out, root = run.search(job)
-            found = result.best.evaluation.measurement if result.best is not None else None
-            patch = str(out / result.best.patch) if result.best is not None else ""
-            ratio, predicted = (None, False) if found is None else (found.ratio, found.predicted)
-            best.append(DeviceBest(result.file, result.kernel, device, ratio, predicted, patch))
-            results.append(result)
-            if arguments.format == "text":
-                print_one(arguments, result, out, root)
-            if budget.interrupt.asked:
-                break
-    if arguments.format == "text":
-        print_device_table(best)
-    else:
-        every = [json.loads(result.to_json()) for result in results]
-        found_all = {"schema": RESULTS, "results": every, "failed": [], "best_per_device": plain(best)}
-        sys.stdout.write(json.dumps(found_all, indent=2, sort_keys=True) + "\n")
-    return 0
 
 
 def print_one(arguments: argparse.Namespace, result: OptimizationResult, out: Path, root: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from rich.table import Table
 from rich.text import Text
 
+from engine.campaign.campaign import CampaignEnd
 from engine.predicted_number import approximate
 from engine.report.console import Console
 from engine.report.safe_text import clean
@@ -23,6 +24,16 @@ class DeviceBest:
     speedup: float | None = None
     predicted: bool = False
     patch: str = ""
+
+
+def of_campaigns(ends: Sequence[CampaignEnd]) -> list[DeviceBest]:
+    """What each kind of device came to, where there are several."""
+    return [
+        DeviceBest(k.file, k.kernel, end.device, k.speedup, patch="" if end.patch is None else str(end.patch))
+        for end in ends
+        for k in end.kernels
+        if len(ends) > 1
+    ]
 
 
 def plain(rows: Sequence[DeviceBest]) -> list[dict[str, object]]:

@@ -19,12 +19,12 @@ from engine.campaign.cluster_executor import ClusterEvent, ClusterExecutor
 from engine.campaign.cluster_task import MachineWish, Order
 from engine.campaign.kernel_search import KernelEnd, KernelTask, search_kernel
 from engine.campaign.survey import Survey, SurveyedKernel
-from engine.commands import all as all_command
 from engine.commands import all_on_cluster
 from engine.errors import MachineError, UsageError
 from engine.process.decode import decode
 from engine.process.sandbox import NoSandbox
 from engine.process.wire import pack, unpack
+from engine.report import device_table
 from engine.report.campaign_progress import CampaignProgress
 from engine.search.progress import Budget, Progress
 from tests.engine.cluster import scripted, workers
@@ -299,10 +299,10 @@ def test_different_devices_are_refused_or_searched_apart(tmp_path: Path, monkeyp
     arguments.device = "gpu"  # the workers': here is none
     ends = all_on_cluster.search(arguments, request, surveyed)
     assert [[k.state for k in end.kernels] for end in ends] == [["done"] * 2] * 2
-    assert [(row.kernel, row.device) for row in all_command._per_device(ends)] == [
+    assert [(row.kernel, row.device) for row in device_table.of_campaigns(ends)] == [
         (name, end.device) for end in ends for name in ("k0", "k1")
     ]
-    assert not all_command._per_device(ends[:1])
+    assert not device_table.of_campaigns(ends[:1])
     assert client.orders == [(1, "tcp://0"), (2, "tcp://0"), (1, "tcp://1"), (2, "tcp://1")]
     assert sorted(p.name for p in (root / ".optiml").glob("all@*")) == [
         "all@nvidia-h100-580-1",

@@ -1,25 +1,30 @@
-"""`optiml bench --gpus`: rows of several tables at once, each in a process of its own that costs only itself."""
+"""`optiml bench --gpus` and `--cluster`: rows of several tables at once, each in a process of its own that costs only itself."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import bench, peers, spread
+from benchmarks import bench, cluster_rows, peers
 from benchmarks.tables import TABLES
 from engine import cli
+from engine.cluster.connection import Cluster, ClusterRequest, ClusterWorker
+from engine.commands import bench_row
 from engine.errors import UsageError
 from engine.process.cores import shares
+from tests.engine.cluster import workers
 
 ROOT = Path(__file__).resolve().parent.parent
 # A row's process: writes down when it ran and where, then does what its key says.
@@ -36,12 +41,24 @@ if "long" in words: time.sleep(60)
 if "killed" in words: os.kill(os.getpid(), signal.SIGKILL)
 if "mute" in words: print("lost my way", file=sys.stderr); sys.exit(3)
 row = {"error": "broke down" if "bad" in words else None, "value": 1, "date": "2026", "commit": "", "wall_s": 1.0}
-seen = {"table": table, "key": key, "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "cpus": sorted(os.sched_getaffinity(0)),
+seen = {"table": table, "key": key, "cpus": sorted(os.sched_getaffinity(0)),
         "begin": begin, "end": time.monotonic(), "pid": os.getpid()}
 with open(log, "a") as lines: lines.write(json.dumps(seen) + "\\n")
 pathlib.Path(target).write_text(json.dumps(row))
 """
-GPUS = (spread.Gpu("0", "a GPU", "GPU-a"), spread.Gpu("1", "a GPU", "GPU-b"))
+
+
+class Client(workers.Client):
+    """Workers that are threads of this process."""
+
+    def __init__(self, *there: ClusterWorker) -> None:
+        super().__init__(*there)
+        self.threads = ThreadPoolExecutor(len(there))
+
+    def submit(self, function: Callable[[bytes], bytes], frame: bytes, **more: Any) -> Any:
+        future: Any = self.threads.submit(function, frame)
+        future.status = "finished"
+        return future
 
 
 def _table(name: str, rows: Sequence[str], row_s: Callable[[str], float] = lambda row: 1.0, **more: Any) -> bench.Table:
@@ -55,9 +72,14 @@ def _table(name: str, rows: Sequence[str], row_s: Callable[[str], float] = lambd
 
 
 class Call:
-    """One call over two GPUs, with `PROGRAM` in the place of the command."""
+    """One call over two workers, with `PROGRAM` in the place of the command."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        there = workers.worker("0"), workers.worker("1", replace(workers.H200, uuid="GPU-b"))
+        self.cluster = Cluster(Client(*there), "tcp://scheduler:8786", "auto")
+        self.cluster.examine()
+        monkeypatch.setattr(bench_row, "command_of", self._command)
+        monkeypatch.setattr(cluster_rows, "_POLL_S", 0.1)
         self.place = bench.Place(ROOT, tmp_path / "results", tmp_path / "work")
         self.log = tmp_path / "log"
         self.said: list[str] = []
@@ -68,40 +90,51 @@ class Call:
         ledgers = [
             bench.Ledger(t, self.place, bench.Settings(), ["optiml", "bench"], only=only, resume=resume) for t in tables
         ]
-        return spread.run(ledgers, GPUS, command=self._command, say=self.said.append, **more)
+        return cluster_rows.run(ledgers, self.cluster, say=self.said.append, **more)
 
-    def _command(self, ledger: bench.Ledger, key: str, target: Path) -> list[str]:
-        return [sys.executable, "-S", "-c", PROGRAM, ledger.table.name, key, str(target), str(self.log)]
+    def _command(self, arguments: Sequence[str], target: Path) -> list[str]:
+        table, key = arguments[1], arguments[3]
+        return [sys.executable, "-S", "-c", PROGRAM, table, key, str(target), str(self.log)]
+
+    def workers(self) -> dict[tuple[str, str], str]:
+        """Where each row of a table ran."""
+        found = [re.fullmatch(r"(\S+): (\S+) on worker (\S+) …", line) for line in self.said]
+        return {(each[1], each[2]): each[3] for each in found if each}
 
     def seen(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
 
 @pytest.fixture
-def call(tmp_path: Path) -> Call:
-    return Call(tmp_path)
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    return Call(tmp_path, monkeypatch)
 
 
 def test_rows_of_two_tables_run_at_once_on_two_gpus_and_stay_in_the_record(call: Call) -> None:
     first, second = call.run(_table("first", ["a-meets", "b-meets", "c"]), _table("second", ["d"]))
     assert (first.path.name, second.path.name) == ("first.json", "second.json")
     seen = {one["key"]: one for one in call.seen()}
-    assert {one["gpu"] for one in seen.values()} == {"0", "1"}
+    assert set(call.workers().values()) == {"0", "1"}
     assert seen["a-meets"]["begin"] < seen["b-meets"]["end"]  # at once
     assert seen["b-meets"]["begin"] < seen["a-meets"]["end"]
     record = json.loads(first.path.read_text())
     assert list(record["rows"]) == ["a-meets", "b-meets", "c"]
     assert record["gpus_at_once"] == 2
     for key, row in record["rows"].items():
-        index = seen[key]["gpu"]
-        assert row["gpu"] == {"index": index, "name": "a GPU", "uuid": GPUS[int(index)].uuid, "at_once": 2}
+        index = call.workers()["first", key]
+        uuid = {"0": "GPU-a", "1": "GPU-b"}[index]
+        made = row["gpu"]
+        assert (made["index"], made["name"], made["uuid"]) == (index, "NVIDIA H200", uuid)
+        assert made["at_once"] in (1, 2)
 
 
-def test_cores_are_divided_between_the_rows_at_once(call: Call) -> None:
+def test_a_row_runs_on_the_cores_of_its_worker(call: Call) -> None:
     call.run(_table("one", ["a-meets", "b-meets"]))
-    by_gpu = {one["gpu"]: one["cpus"] for one in call.seen()}
-    usable = sorted(os.sched_getaffinity(0))
-    assert by_gpu == {str(i): cpus for i, cpus in enumerate(shares(usable, 2))}
+    cores = {worker.name: set(worker.cores) for worker in call.cluster.workers}
+    usable = os.sched_getaffinity(0)
+    for one in call.seen():
+        wanted = cores[call.workers()["one", one["key"]]] & usable
+        assert set(one["cpus"]) == (wanted or usable)
     assert shares([0, 1, 2, 3, 4, 5], 4) == [[0], [1, 2], [3], [4, 5]]
     assert shares([7], 3) == [[7], [7], [7]]
 
@@ -155,46 +188,50 @@ def test_rows_of_a_group_stay_on_the_gpu_where_it_began(call: Call) -> None:
     tables = [_table(name, ["a-meets", "b-meets"], group=lambda row: row) for name in ("one", "two", "three")]
     call.run(*tables)
     homes: dict[str, set[str]] = {}
-    for one in call.seen():
-        homes.setdefault(one["key"], set()).add(one["gpu"])
+    for (_, key), worker in call.workers().items():
+        homes.setdefault(key, set()).add(worker)
     assert sorted(map(len, homes.values())) == [1, 1]
     assert homes["a-meets"] != homes["b-meets"]
 
 
-def test_an_interruption_ends_the_rows_that_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_ends_the_rows_that_run(call: Call) -> None:
     begin = time.monotonic()
-    pids: list[int] = []
     kept_rows = call.place.results / "one.part.json"
-    popen = subprocess.Popen
 
-    def kept(*given: Any, **more: Any) -> Any:
-        process = popen(*given, **more)
-        pids.append(process.pid)
-        return process
+    def refresh() -> Any:
+        if len(call.workers()) == 3 and kept_rows.exists():
+            raise KeyboardInterrupt
+        return call.cluster.workers
 
-    def wait(seconds: float) -> None:
-        time.sleep(seconds)
-        if len(pids) == 3 and kept_rows.exists():
-            signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-    try:
-        monkeypatch.setattr(subprocess, "Popen", kept)
-        monkeypatch.setattr(spread, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
-        with pytest.raises(KeyboardInterrupt):
-            call.run(_table("one", ["a", "b-long", "c-long"]))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    call.cluster.refresh = refresh  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        call.run(_table("one", ["a", "b-long", "c-long"]))
     assert time.monotonic() - begin < 50.0  # and not the minute that they take
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    assert not bench_row._RUNNING
     assert list(json.loads(kept_rows.read_text())["rows"]) == ["a"]
+
+
+def test_a_row_whose_worker_is_lost_says_so_and_the_others_go_on(call: Call) -> None:
+    there = call.cluster.workers
+
+    def refresh() -> Any:
+        call.cluster.workers = there[1:] if ("one", "a-long") in call.workers() else there
+        return call.cluster.workers
+
+    call.cluster.refresh = refresh  # type: ignore[method-assign]
+    (progress,) = call.run(_table("one", ["a-long", "b", "c"]))
+    bench_row.stop_row("")
+    rows = progress.record["rows"]
+    assert (progress.missing, progress.failed) == ((), ("a-long",))
+    assert "its worker was lost" in rows["a-long"]["error"]
 
 
 def test_a_row_ends_with_the_call_that_began_it() -> None:
     """Also where that is killed and can end nothing: its end of the pipe closes."""
-    program = "import sys, time; from benchmarks import spread; spread.end_with_parent(); print('up', flush=True); time.sleep(60)"
+    program = (
+        "import time; from engine.commands.bench_row import end_with_parent; end_with_parent(); "
+        "print('up', flush=True); time.sleep(60)"
+    )
     row = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, process_group=0
     )
@@ -209,17 +246,20 @@ def test_a_row_ends_with_the_call_that_began_it() -> None:
 @pytest.mark.parametrize("text", ["0", "", "a", "1,1", "-1", "0,GPU", "1.5"])
 def test_lists_of_gpus_that_make_no_sense_are_wrong_use(text: str) -> None:
     with pytest.raises(UsageError):
-        spread.find_gpus(text, "cpu")
+        cluster_rows.request(None, text, "cpu", None)
 
 
 def test_gpus_are_counted_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu.index for gpu in spread.find_gpus("3", "cpu")] == ["0", "1", "2"]
-    assert [gpu.index for gpu in spread.find_gpus("2,0", "cpu")] == ["2", "0"]
-    assert [gpu.index for gpu in spread.find_gpus("1,", "cpu")] == ["1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    with pytest.raises(UsageError, match="1 are visible"):
-        spread.find_gpus("2", "auto")
+    assert cluster_rows.request(None, "3", "cpu", None) == ClusterRequest("local", "cpu", 3)
+    assert cluster_rows.request("tls://a:1", None, "auto", None) == ClusterRequest("tls://a:1", "auto")
+    monkeypatch.setattr(cluster_rows, "visible_gpus", lambda: ("GPU-a", "GPU-b", "GPU-c"))
+    for text, wanted in (("2", ("GPU-a", "GPU-b")), ("2,0", ("GPU-c", "GPU-a")), ("1,", ("GPU-b",))):
+        assert cluster_rows.request(None, text, "auto", None) == ClusterRequest("local", "gpu", None, wanted)
+    for text in ("4", "0,3"):
+        with pytest.raises(UsageError, match="3 are visible"):
+            cluster_rows.request(None, text, "auto", None)
+    with pytest.raises(UsageError, match="means a local cluster"):
+        cluster_rows.request("local", "2", "auto", None)
 
 
 def test_peers_need_the_suite_and_comparisons_with_memory_what_was_learnt() -> None:
@@ -266,12 +306,12 @@ def test_a_row_is_measured_by_the_command_itself(
 
     table = bench.Table(**{**_table("fake", ["a", "b"]).__dict__, "measure": measure})
     monkeypatch.setitem(TABLES, "fake", table)
-    monkeypatch.setattr(spread, "end_with_parent", lambda: None)
+    monkeypatch.setattr(bench_row, "end_with_parent", lambda: None)
     place = bench.Place(ROOT, tmp_path / "results", tmp_path)
     ledger = bench.Ledger(table, place, bench.Settings(seconds=7.0), ["optiml"])
     rows = {}
     for key in "ab":
-        assert cli.main(spread.row_command(ledger, key, tmp_path / key)[1:]) == 0
+        assert cli.main([*cluster_rows.row_arguments(ledger, key), "--row-to", str(tmp_path / key)]) == 0
         rows[key] = json.loads((tmp_path / key).read_text())
     assert (rows["a"]["error"], rows["a"]["value"], rows["a"]["results"]) == (None, 7.0, str(place.results))
     assert rows["b"]["error"].startswith("AssertionError: of a library")

@@ -1,0 +1,52 @@
+"""`optiml optimize --per-device`: a search on each kind of device. Loads Dask, so it is imported where that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+from engine.commands.on_cluster import machines_per_device
+from engine.commands.one_kernel import KernelRun, all_kernels
+from engine.commands.optimize import RESULTS, print_one
+from engine.commands.targets import Target
+from engine.errors import UsageError
+from engine.llm.session import LlmSettings
+from engine.report.device_table import DeviceBest, plain, print_device_table
+from engine.search.progress import Budget
+
+
+def search(
+    arguments: argparse.Namespace, targets: Sequence[Target], budget: Budget, proposers: tuple[str, ...],
+    settings: LlmSettings | None,
+) -> int:  # fmt: skip
+    """A search on each kind of device, one after the other, with the whole budget; exit code 0. Raises as a search."""
+    (job, *others) = all_kernels(targets)
+    if others:
+        raise UsageError(
+            "--per-device searches one kernel", do="name it, or use: optiml all --cluster ADDR --per-device"
+        )
+    best: list[DeviceBest] = []
+    results = []
+    with closing(machines_per_device(arguments)) as machines:
+        for device, machine in machines:
+            run = KernelRun(arguments, machine, budget, proposers, settings, device=device)
+            result, out, root = run.search(job)
+            found = result.best.evaluation.measurement if result.best is not None else None
+            patch = str(out / result.best.patch) if result.best is not None else ""
+            ratio, predicted = (None, False) if found is None else (found.ratio, found.predicted)
+            best.append(DeviceBest(result.file, result.kernel, device, ratio, predicted, patch))
+            results.append(result)
+            if arguments.format == "text":
+                print_one(arguments, result, out, root)
+            if budget.interrupt.asked:
+                break
+    if arguments.format == "text":
+        print_device_table(best)
+    else:
+        every = [json.loads(result.to_json()) for result in results]
+        found_all = {"schema": RESULTS, "results": every, "failed": [], "best_per_device": plain(best)}
+        sys.stdout.write(json.dumps(found_all, indent=2, sort_keys=True) + "\n")
+    return 0
