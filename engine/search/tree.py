@@ -38,6 +38,8 @@ class Node:
     pending: int = 0
     questions: list[Question] = field(default_factory=list)  # that may be asked here, by rising prior
     asks: bool = False  # a question may be asked at or below it
+    open_children: int = 0
+    asking_children: int = 0
     weighed: bool = False  # the untried proposals' priors are by this program's diagnosis
     open: bool = True  # something can still be tried at or below it
     sizes: dict[Hashable, list[Node]] = field(
@@ -92,7 +94,6 @@ class Tree:
         self._found: dict[
             int, tuple[float, set[str]]
         ] = {}  # what became the best so far: what it brought, and who had it
-        self._asks = False  # a question was posed
         self.asking = False  # questions count among the actions now
         self.awaited = 0  # questions that were asked and have no answer yet
         self._seed = seed
@@ -217,7 +218,6 @@ class Tree:
     def pose(self, node: Node, question: Question) -> None:
         """Add a question that may be asked at a node."""
         if node.evaluation is None or not _closed(node.evaluation.outcome):
-            self._asks = True
             node.questions = sorted([*node.questions, question], key=lambda q: q.prior)
             self._reopened(node)
 
@@ -255,17 +255,20 @@ class Tree:
         step: Node | None = node
         while step is not None:
             closed = step.evaluation is not None and _closed(step.evaluation.outcome)
-            left = step.untried is None or bool(step.untried) or any(child.open for child in step.children)
-            asks = bool(step.questions) or (self._asks and any(child.asks for child in step.children))
-            now = left and not closed, asks and not closed
-            if now == (step.open, step.asks):
+            left = not closed and (step.untried is None or bool(step.untried) or step.open_children > 0)
+            asks = not closed and (bool(step.questions) or step.asking_children > 0)
+            if (left, asks) == (step.open, step.asks):
                 return
-            (step.open, step.asks), step = now, step.parent
+            if step.parent is not None:
+                step.parent.open_children += left - step.open
+                step.parent.asking_children += asks - step.asks
+            step.open, step.asks, step = left, asks, step.parent
 
     def add(self, id: int, parent: Node, proposal: Proposal, program: Program, evaluation: Evaluation) -> Node:
         """Book an evaluated child and carry its reward up the path."""
         node = Node(id, program, parent, proposal, evaluation, open=not _closed(evaluation.outcome))
         parent.children.append(node)
+        parent.open_children += node.open
         self._reopened(parent)
         self.nodes[id] = node
         self.digests.setdefault(program.digest, node)

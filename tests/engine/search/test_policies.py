@@ -1,11 +1,13 @@
 """How the next action is chosen by each policy, on trees of their own."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from engine.model import Evaluation, Failure, Outcome
 from engine.search.policies import BEAM_TRIES, BEAM_WIDTH, Strategy
+from engine.search.question import MODEL, Answer, Question, question
 from engine.search.tree import Node, Tree
 
 from .fakes import Factors, edit, program
@@ -40,6 +42,37 @@ def test_choosing_costs_as_much_after_5000_candidates_as_after_500(strategy, mon
         text = f"{node.program.data.decode()}{line}\n"
         tree.add(number, node, proposal, program(text), speeds(line) if node.depth < 8 else _WRONG)
     assert 0 < looks[5_000] <= 2 * looks[500]
+
+
+def test_a_program_with_many_failures_costs_no_more_than_one_with_few(monkeypatch):
+    """Whether something is left below it was asked of every child."""
+    tree, looks = Tree(program(), lambda of: [], 0, "refine"), dict.fromkeys((50, 1_000), 0)
+    tree.pose(tree.root, question())
+    plain = Node.__getattribute__
+    number = rounds = 0
+    while number < 1_010:
+        at = max((start for start in looks if start <= number < start + 10), default=0)
+
+        def looked(node, name, at=at):
+            looks[at] += 1
+            return plain(node, name)
+
+        with monkeypatch.context() as watched:
+            if at:
+                watched.setattr(Node, "__getattribute__", looked)
+            node, chosen = tree.select(asking=True)
+        if isinstance(chosen, Question):
+            rounds += 1
+            lines = [f"// wrong {rounds} {i}" for i in range(3)]
+            answers = [replace(edit(node.program, line, rule=line), proposer=MODEL) for line in lines]
+            tree.answered(Answer(node, chosen, proposals=answers))
+            tree.pose(node, question(round=rounds))
+        else:
+            number += 1
+            tree.settle(node)
+            tree.add(number, node, chosen, program(f"{number}"), _WRONG)
+    assert len(tree.root.children) > 1_000
+    assert 0 < looks[1_000] <= 2 * looks[50]
 
 
 def test_best_of_makes_edits_of_the_original_alone():
