@@ -138,7 +138,7 @@ def _optimize(context: Context) -> int:
             "report-path": str(context.bundle),
         }
     )
-    _say(f"kernels looked at: {len(bundle.kernels)}; could be faster: {improved}; became slower: {slower}")
+    _say(f"kernels analysed: {len(bundle.kernels)}; could be faster: {improved}; slower than the base: {slower}")
     return 0
 
 

@@ -506,9 +506,9 @@ def verdict(
     refused: Sequence[Refusal] = (),
 ) -> str:  # fmt: skip
     """The run in one sentence."""
-    tried = f"{progress.evaluated} candidates tried, {progress.verified} of them right"
+    tried = f"{progress.evaluated} candidates tried, {progress.verified} correct"
     if known := progress.outcomes.get(Outcome.DUPLICATE, 0):  # a twin of a right one is neither wrong nor counted twice
-        tried += f", {known} compiled to code that was known"
+        tried += f", {known} duplicates (same SASS and launch)"
     nodes = sum(progress.outcomes.values())
     if nodes and (points := progress.evaluated - nodes):  # of a template's points the best alone is a node
         tried += f", {points} of them points of templates other than the best of each"
@@ -519,7 +519,7 @@ def verdict(
             return said
         if not progress.evaluated and progress.stopped:  # nothing can be said of what a search would find
             return f"No candidate was tried for {kernel}: {progress.stopped}."
-        share = f"; it passes its arrays at {100 * copy_share:.0f} % of the copy bandwidth" if copy_share else ""
+        share = f"; its effective bandwidth is {100 * copy_share:.0f} % of copy" if copy_share else ""
         return f"No improvement found for {kernel}: {tried}{share}."
     assert best.evaluation.measurement is not None
     return faster(kernel, best.evaluation.measurement, device, tried)

@@ -52,7 +52,7 @@ def result(
         if ratio
         else ()
     )
-    said = f"No improvement found for {kernel}: 12 candidates tried, 9 of them right."
+    said = f"No improvement found for {kernel}: 12 candidates tried, 9 correct."
     return OptimizationResult(
         file=file, kernel=kernel, mode=mode, verdict=said if best is None else f"{kernel}: {ratio:.2f}×", best=best,
         trajectory=steps, original=evaluation(1.0, predicted=predicted), diagnosis=before, refused=(),

@@ -125,7 +125,7 @@ def test_why_nothing_is_suggested_is_said_for_each_kernel() -> None:
         "x", "a" * 40, review=review(bundle(looked(None), looked(1.06, kernel="close"), looked(1.01, predicted=True)))
     )
     assert (
-        "No improvement found for scale: 12 candidates tried, 9 of them right. The search ended because the budget is spent."
+        "No improvement found for scale: 12 candidates tried, 9 correct. The search ended because the budget is spent."
         in said
     )
     assert (

@@ -147,6 +147,38 @@ def test_command_and_patch_are_copied(browser: Browser, file: Path) -> None:
     tab.context.close()
 
 
+def test_lines_have_a_heat_gutter_with_their_share(browser: Browser, tmp_path: Path) -> None:
+    result = recorded()
+    synthesise(
+        tmp_path, 32, result=dataclasses.replace(result, lines=(LineWeight(13, 0.75, 0.02), LineWeight(15, 0.1, 0.9)))
+    )
+    file = tmp_path / "report.html"
+    file.write_text(render(read_run(tmp_path)), encoding="utf-8")
+    tab = Tab(browser, file)
+    hot = tab.page.locator("table.heat td.h5").first
+    assert "75" in hot.inner_text()
+    assert "of warp instructions" in str(hot.get_attribute("title"))
+    colours = [
+        cell.evaluate("e => getComputedStyle(e).backgroundColor")
+        for cell in (hot, tab.page.locator("table.heat td:is(.h1, .h2, .h3, .h4)").first)
+    ]
+    assert len({*colours, "rgba(0, 0, 0, 0)"}) == 3
+    assert tab.said == []
+    tab.context.close()
+
+
+def test_two_runs_are_compared_on_one_page(browser: Browser, measured: Path, tmp_path: Path) -> None:
+    synthesise(tmp_path, 20)
+    file = tmp_path / "comparison.html"
+    file.write_text(comparison_page(measured, tmp_path), encoding="utf-8")
+    tab = Tab(browser, file)
+    assert tab.page.get_by_role("heading", name="two runs").first.is_visible()
+    for folder in (measured, tmp_path):
+        assert tab.page.get_by_text(str(folder)).first.is_visible()
+    assert (tab.asked, tab.said) == ([file.as_uri()], [])
+    tab.context.close()
+
+
 def test_the_theme_follows_the_system_until_it_is_switched(tab: Tab) -> None:
     assert tab.back == _LIGHT
     tab.page.emulate_media(color_scheme="dark")

@@ -108,13 +108,13 @@ def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
 
     progress = Progress(11, 9, 27.2, stopped=INTERRUPTED)
     assert verdict("saxpy", None, progress, {}, None) == (
-        "The search for a faster saxpy was interrupted, and nothing was confirmed: 11 candidates tried, 9 of them right."
+        "The search for a faster saxpy was interrupted, and nothing was confirmed: 11 candidates tried, 9 correct."
     )
     assert verdict("saxpy", None, Progress(), {}, None).startswith("No improvement found for saxpy: ")
 
 
 def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None:
-    """A budget that went into setting up gave `No improvement found …: 0 candidates tried, 0 of them right`."""
+    """A budget that went into setting up gave `No improvement found …: 0 candidates tried, 0 correct`."""
     from engine.run.optimization import verdict
     from engine.search.progress import Progress
 
@@ -123,24 +123,22 @@ def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None
 
 
 def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
-    """Three right ones and seven points beside the best of one template were `10 candidates tried, 3 of them right`."""
+    """Three right ones and seven points beside the best of one template were `10 candidates tried, 3 correct`."""
     from engine.run.optimization import verdict
     from engine.search.progress import Progress
 
     said = verdict("scale", None, Progress(10, 3, outcomes={Outcome.SCREENED: 3}), {}, None)
-    assert said.endswith(
-        ": 10 candidates tried, 3 of them right, 7 of them points of templates other than the best of each."
-    )
+    assert said.endswith(": 10 candidates tried, 3 correct, 7 of them points of templates other than the best of each.")
 
 
 def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
-    """Five duplicates were `5 candidates tried, 0 of them right`."""
+    """Five duplicates were `5 candidates tried, 0 correct`."""
     from engine.run.optimization import verdict
     from engine.search.progress import Progress
 
     progress = Progress(5, 0, outcomes={Outcome.DUPLICATE: 5})
     assert verdict("scale", None, progress, {}, None) == (
-        "No improvement found for scale: 5 candidates tried, 0 of them right, 5 compiled to code that was known."
+        "No improvement found for scale: 5 candidates tried, 0 correct, 5 duplicates (same SASS and launch)."
     )
 
 
