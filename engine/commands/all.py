@@ -134,13 +134,14 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
 
                 executor = InThisProcess(root, machine, budget.interrupt, live.update)
                 ends = [run_campaign(request, executor, survey, turn)]
+    from engine.report.campaign_end import print_campaign
     from engine.report.device_table import of_campaigns, plain, print_device_table
 
     best = of_campaigns(ends)
     for end in ends:
         said = [*end.notes, *(notes(survey) if survey is not None else [])]
         if text:
-            _print(end, said, root)
+            print_campaign(end, said, root)
         else:
             kernels = [dataclasses.asdict(kernel) for kernel in end.kernels]
             patch = str(end.patch) if end.patch else None
@@ -161,27 +162,3 @@ def check_cluster(arguments: argparse.Namespace) -> None:
             raise UsageError(f"{option} is given without a cluster", do="add --cluster local, or a scheduler's address")
     if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
         raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
-
-
-def _print(end: CampaignEnd, said: list[str], root: Path) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from engine.report.console import Console
-    from engine.report.terminal import how_to_take
-
-    table = Table(title="searched", title_justify="left")
-    for name in ("kernel", "file", "state"):
-        table.add_column(name, overflow="fold")
-    table.add_column("result", overflow="fold")
-    for kernel in end.kernels:
-        table.add_row(*(Text(clean(cell)) for cell in (kernel.kernel, kernel.file, kernel.state, kernel.said)))
-    console = Console(highlight=False)
-    console.print(table)
-    for note in said:
-        console.print(Text(f"Note: {clean(note)}"))
-    if end.patch is None:
-        console.print("Nothing to suggest.")
-        return
-    console.print(Text("Each suggestion was checked alone, not beside the others."))
-    console.print(Text(how_to_take(end.patch, root)), soft_wrap=True)
