@@ -4,7 +4,8 @@
     python benchmarks/selftest.py --generators benchmarks.outside_attacks --seed 1 --record ...
 
 With `--state` each verdict of a single round is kept in a file of lines and a later call goes on behind them; with `--seconds` a
-call begins no further original after so long, and ends with 3 where cases are left. The record is written when none is left.
+call begins no further cases after so long, and ends with 3 where some are left. The record is written when none is left; its
+`seconds` are those of the last call.
 
 The same cases as `optiml selftest`, the same stages; every round draws its inputs anew. What is confirmed like a suggestion (in
 a second process, with the sanitizers) is said for each round: honest edits are in the first one, and evaluated on fresh seeds
@@ -52,7 +53,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the generators (default: 0)")
     parser.add_argument("--state", type=Path, help="the file that keeps the verdicts of one round, to go on later")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no original after so long")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no cases after so long")
     options = parser.parse_args(given)
     if options.state and options.rounds > 1:
         parser.error("--state is for one round")
