@@ -52,7 +52,6 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when the tables are whole, 4 when rows are missing. Raises UsageError, MachineError."""
     from engine.report.terminal import Live
-    from engine.search.progress import Budget
 
     root = find_checkout(arguments.checkout)
     sys.path.insert(0, str(root))
@@ -105,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     if any(ledger.todo for ledger in ledgers):
         bench.check_folder(results)
-    with Live(Budget(), "beginning", quiet=arguments.format == "json") as live:
+    with Live(phase="beginning", quiet=arguments.format == "json") as live:
 
         def say(text: str) -> None:
             with live.paused():

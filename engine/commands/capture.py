@@ -67,7 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
     from engine.capture.recording import CaptureRequest, record
     from engine.cuda.load import repository_root
     from engine.report.terminal import Live
-    from engine.search.progress import Budget
     from engine.settings.folders import cache_folder
 
     for option in ("launches", "max_buffer", "max_total"):
@@ -86,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     recorder = record_on_cpu if arguments.cpu else record
     if arguments.format == "text":
-        with Live(Budget(), "setting up", beside=True) as live:
+        with Live(beside=True) as live:
             done = recorder(request, live.phase)
         return _report(done, folder)
     with _stdout_to_stderr():  # what the program prints is none of the object

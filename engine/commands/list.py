@@ -84,9 +84,8 @@ def survey_of(arguments: argparse.Namespace, root: Path, machine: Machine) -> Su
     """The survey, with progress. Raises UsageError where there is no kernel."""
     from engine.campaign.survey import Surveyor
     from engine.report.terminal import Live
-    from engine.search.progress import Budget
 
-    with Live(Budget(), "reading the repository", quiet=arguments.format == "json") as live:
+    with Live(phase="reading the repository", quiet=arguments.format == "json") as live:
         survey = Surveyor(root, machine, arguments.folder).survey(
             arguments.limit, lambda done, of: live.phase(f"{done} of {of} kernels surveyed")
         )

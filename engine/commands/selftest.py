@@ -55,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when every case ended as expected, 1 otherwise. Raises UsageError, MachineError."""
     from engine.report.terminal import Live
     from engine.run.machine import make_machine
-    from engine.search.progress import Budget
     from engine.selftest.runner import run_cases
 
     if arguments.repeat < 1 or (arguments.jobs is not None and arguments.jobs < 1):
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     cases = _chosen(arguments, seed)
     text = arguments.format == "text"
     verbose = arguments.verbose or arguments.cases is not None
-    with Live(Budget(), "setting up the machine", quiet=not text) as live:
+    with Live(phase="setting up the machine", quiet=not text) as live:
         machine = make_machine(device=arguments.device, jobs=arguments.jobs, unsafe=arguments.unsafe_no_sandbox)
         live.phase("checking the first original")
         of = arguments.repeat * sum(bool(case.expected(machine.mode)) for case in cases)

@@ -28,6 +28,7 @@ from engine.report.safe_text import clean, cleaned, said_throughout, short
 from engine.run.result import OptimizationResult
 from engine.search.progress import SEARCHING, Budget, Progress
 
+_NO_LIMIT = Budget()
 _EVERY_S = 10.0  # between two lines where standard error is no terminal
 _LOOK_S = 0.25  # between two looks for an interrupt there
 _SENTENCES, _COUNTERS = 2, 3  # of a diagnosis and of a step: the rest is in result.json
@@ -46,7 +47,7 @@ class Live:
     """
 
     def __init__(
-        self, budget: Budget, phase: str = "setting up", *, quiet: bool = False, every_s: float = _EVERY_S,
+        self, budget: Budget = _NO_LIMIT, phase: str = "setting up", *, quiet: bool = False, every_s: float = _EVERY_S,
         beside: bool = False,
     ) -> None:  # fmt: skip
         self._budget, self._phase, self._every_s = budget, phase, every_s
