@@ -30,6 +30,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement of its headers
     server: Server
 
     def do_GET(self) -> None:

@@ -348,6 +348,7 @@ class _Http(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement of its headers
     server_state: Server
     protocol_version = "HTTP/1.1"
 

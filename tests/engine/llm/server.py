@@ -82,6 +82,7 @@ def giant(size: int, code: int = 200) -> Reply:
 
 
 class Handler(BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement of its headers
     protocol_version = "HTTP/1.1"
     server: ChatServer
 
