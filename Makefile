@@ -1,6 +1,6 @@
 # make demo    set up, then optimise a shipped kernel (no GPU, no CUDA installation needed)
 # make test    set up, then run the tests
-# make test-slow  the tests that take minutes: every attack of the self-test, kills, real interrupts and clusters
+# make test-slow  the tests that take minutes: every attack of the self-test, kills, real interrupts, clusters, a whole pull request, the guides
 # make lint    set up, then ruff, mypy --strict, the contracts of imports and the checks of the Action and its workflows
 # make metrics sizes and couplings of the engine; ARGS=--list shows what stands behind each number
 # make schema  write docs/optiml.schema.json

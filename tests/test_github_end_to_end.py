@@ -11,6 +11,7 @@ from benchmarks.github_end_to_end import run, wrong
 from tests.bot.server.schema import validator
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 @pytest.mark.timeout(600)
 def test_one_pull_request_is_slower_and_another_could_be_faster(tmp_path: Path) -> None:

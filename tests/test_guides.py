@@ -185,6 +185,7 @@ def _shorter(text: str) -> str:
     return re.sub(r"^optiml selftest(?= -|$)", "optiml selftest small-blocks", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in GUIDES if any(not c.needs for c in _commands(p))], ids=lambda p: p.stem)
 def test_commands_of_a_guide_run(page: Path, cache: Path, tmp_path: Path) -> None:
     """In order, in one new repository that holds what the page says, the examples and a run in `DIR`; `cd` counts in its section."""

@@ -17,6 +17,7 @@ from engine.report.terminal import Live
 from engine.run.optimization import Options
 from engine.search.progress import Budget
 from tests.runtime import with_runtime
+from tests.support.confirmation import confirm_lightly
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.cu"))
 SCALE = """\
@@ -38,7 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OPTIML_CACHE", str(cache))
-    monkeypatch.setattr("engine.run.whole_check.find_nvcc", lambda: None)  # whole builds have tests of their own
+    confirm_lightly(monkeypatch)
     base = tmp_path / "work"
     base.mkdir()
     subprocess.run(["git", "init", "-q", str(base)], check=True)  # without a commit
@@ -50,6 +51,7 @@ def optimize(*arguments: object, budget: int = 2) -> int:
     return main(["optimize", *map(str, arguments), "--budget", str(budget), "--device", "cpu"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_goes_on_by_itself(root: Path, capsys: pytest.CaptureFixture[str], example: Path) -> None:
     lines = example.read_text().splitlines(keepends=True)

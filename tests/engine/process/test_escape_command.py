@@ -17,6 +17,7 @@ def test_there_are_forty_kinds_at_least() -> None:
 
 
 @needs_sandbox
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["write_core", "other_families", "signal", "read_a_file", "verdict", "pipe", "flood_the_output"]
 )

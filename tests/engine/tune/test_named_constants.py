@@ -22,6 +22,7 @@ from engine.tune.feasible import feasible
 from engine.tune.named_constants import _fitted, _shortened, _terms, check, written
 from engine.tune.offers import rule_template, rule_templates
 from tests.runtime import with_runtime
+from tests.support.confirmation import confirm_lightly
 
 from .kernels import SAXPY
 
@@ -254,6 +255,7 @@ def test_what_compiles_to_other_machine_code_is_refused(machine):
 
 def test_the_command_writes_a_patch_that_can_be_tuned_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
+    confirm_lightly(monkeypatch)
     work = tmp_path / "work"
     (work / ".git").mkdir(parents=True)
     file = softmax_in(work)
@@ -282,6 +284,7 @@ def test_without_named_constants_what_was_found_stays(tmp_path, monkeypatch, cap
         raise raised
 
     monkeypatch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path / "cache")))
+    confirm_lightly(monkeypatch)
     monkeypatch.setattr("engine.run.template_run.written", refuses)
     (tmp_path / ".git").mkdir()
     file = softmax_in(tmp_path)
