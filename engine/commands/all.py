@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.commands.again import go_on
-from engine.commands.list import add_limit, notes, print_survey, root_of, survey_of
+from engine.commands.list import add_folder, add_limit, notes, print_survey, root_of, survey_of
 from engine.commands.optimize import check_machine, parse_budget
 from engine.commands.options import add_cluster, add_machine, machine_of, parse_proposers
 from engine.errors import UsageError
@@ -36,14 +36,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="search every kernel of a repository, the most promising first",
         description="Rank the kernels by share of the time and headroom, search them within one budget, and write one patch.",
     )
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help="a repository or a folder of one (default: here)",
-    )
+    add_folder(parser)
     parser.add_argument(
         "--budget", default="20m", metavar="N", help="time for all kernels, e.g. 20m or 2h (default: 20m)"
     )

@@ -30,6 +30,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="list the kernels of a repository by what there is to win",
         description="List every kernel with the state of its spec, its share of a recorded run's time and its predicted headroom.",
     )
+    add_folder(parser)
+    add_limit(parser)
+    add_machine(parser)
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Whose kernels are meant."""
     parser.add_argument(
         "folder",
         nargs="?",
@@ -38,8 +45,6 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="DIR",
         help="a repository or a folder of one (default: here)",
     )
-    add_limit(parser)
-    add_machine(parser)
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
