@@ -208,8 +208,13 @@ class Journal:
             None if entry.against is None else float(entry.against), time.time(),
         )  # fmt: skip
         row = tuple(map(_stored, row))
+        self._write("INSERT INTO candidates", row)
+
+    def _write(self, into: str, row: tuple[Any, ...]) -> None:
+        """Add a row and its checksum. Raises MachineError when the disk is full."""
+        marks = ", ".join("?" * (len(row) + 1))
         try:
-            self._db.execute(f"INSERT INTO candidates VALUES ({', '.join('?' * 21)})", (*row, checksum(row)))
+            self._db.execute(f"{into} VALUES ({marks})", (*row, checksum(row)))
         except sqlite3.Error as error:
             raise MachineError(
                 f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
@@ -226,24 +231,14 @@ class Journal:
             json.dumps(dataclasses.asdict(proxies)),
             time.time(),
         )
-        try:
-            self._db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)", (*row, checksum(row)))
-        except sqlite3.Error as error:
-            raise MachineError(
-                f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
-            ) from None
+        self._write("INSERT OR REPLACE INTO profiles", row)
 
     def book_question(self, asked: Asked) -> None:
         """Write that a question was asked, or in its place what it was answered. Raises MachineError when the disk is full."""
         answers = json.dumps(to_json(asked.answers), sort_keys=True)
         about = -1 if asked.about is None else asked.about
         row = tuple(map(_stored, (asked.node, asked.rule, asked.round, about, asked.ending, answers, time.time())))
-        try:
-            self._db.execute("INSERT OR REPLACE INTO questions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, checksum(row)))
-        except sqlite3.Error as error:
-            raise MachineError(
-                f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
-            ) from None
+        self._write("INSERT OR REPLACE INTO questions", row)
 
     def questions(self) -> list[Asked]:
         """The questions of this run, in the order of their last row. One that cannot be read counts as not asked."""
