@@ -69,7 +69,7 @@ class Asking:
         for answer in answers:
             self._tree.answered(answer)
             for edit in answer.known:
-                self._tree.found_again(edit, self._tree.digests.get(edit.makes or ""))
+                self._tree.found_again(edit.proposer, self._tree.digests.get(edit.makes or ""))
             for at, question in answer.further:
                 self._tree.pose(at, question)
             self._scribe.book_question(asked(answer.node, answer.question, answer))

@@ -80,6 +80,15 @@ CREATE TABLE IF NOT EXISTS questions (
     checksum TEXT NOT NULL,
     PRIMARY KEY (node, rule, round, about)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS credits (
+    after INTEGER NOT NULL,
+    candidate INTEGER NOT NULL,
+    proposer TEXT NOT NULL,
+    tried INTEGER NOT NULL,
+    booked_at REAL NOT NULL,
+    checksum TEXT NOT NULL,
+    PRIMARY KEY (candidate, proposer)
+) STRICT;
 """
 _EARLIER = ".earlier"  # after its name, the journal that stood there, until the new one holds something
 _FILES = ("", "-wal", "-shm")
@@ -110,6 +119,19 @@ class Entry:
     elapsed_s: float
     prior: float = 0.5
     against: float | None = None
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A proposer had an edit that another's candidate stands for. `after`: the last candidate booked before that was seen.
+
+    `tried`: a candidate of its own was spent on it.
+    """
+
+    after: int
+    candidate: int
+    proposer: str
+    tried: bool
 
 
 class Journal:
@@ -256,6 +278,24 @@ class Journal:
                         found.append(Asked(node, rule, round, about, ending, from_json(json.loads(answers))))
         return found
 
+    def book_credit(self, credit: Credit) -> None:
+        """Write who else proposed what a candidate is. Raises MachineError when the disk is full."""
+        row = (credit.after, credit.candidate, _stored(credit.proposer), int(credit.tried), time.time())
+        self._write("INSERT OR REPLACE INTO credits", row)
+
+    def credits(self) -> list[Credit]:
+        """The credits of this run in the order in which they were given. What cannot be read counts as not given."""
+        found: list[Credit] = []
+        rows = self._db.execute(
+            "SELECT after, candidate, proposer, tried, booked_at, checksum FROM credits "
+            "WHERE after IN (SELECT id FROM candidates) ORDER BY rowid"
+        )
+        with contextlib.suppress(sqlite3.DatabaseError):
+            for *row, mark in rows:
+                if checksum(tuple(row)) == mark:
+                    found.append(Credit(row[0], row[1], row[2], bool(row[3])))
+        return found
+
     def proxies(self) -> dict[int, Proxies]:
         """What counters said of candidates, the original first, the fullest set of each. What cannot be read counts as not there."""
         found: dict[int, Proxies] = {}
@@ -300,6 +340,7 @@ class Journal:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("DELETE FROM candidates")
                 self._db.execute("DELETE FROM questions")
+                self._db.execute("DELETE FROM credits")
 
     def close(self) -> None:
         """Close the file and give the lock up."""

@@ -19,16 +19,23 @@ _BLOB = CANDIDATE_COLUMNS.index("files")
 _PIECE = 8 << 20  # bytes of files that are sent at once, and candidates
 _ROWS, _MOST_ROWS = 2000, 4000  # at once, and with what is left at the end
 _MOST_META = 64
-_PROFILE = ("candidate", "metrics", "counters", "proxies", "booked_at")
+# What belongs to candidates, by table: its columns, the first of which is the candidate that it came after.
+_BESIDE = {
+    "profiles": ("candidate", "metrics", "counters", "proxies", "booked_at"),
+    "questions": ("node", "rule", "round", "about", "ending", "answers", "booked_at"),
+    "credits": ("after", "candidate", "proposer", "tried", "booked_at"),
+}
 
 
 @dataclass(frozen=True)
 class Place:
-    """How far a copy is: the last candidate and the last row of profiles that it has, of the run of that identity."""
+    """How far a copy is: the last candidate and the last rows beside them that it has, of the run of that identity."""
 
     candidate: int = -1
-    profile: int = 0
+    profiles: int = 0
     identity: str = ""
+    questions: int = 0
+    credits: int = 0
 
 
 def rows_after(path: Path, place: Place, *, whole: bool = False) -> tuple[dict[str, Any], list[bytes]]:
@@ -57,14 +64,16 @@ def rows_after(path: Path, place: Place, *, whole: bool = False) -> tuple[dict[s
             blobs.append(row[_BLOB])
             candidates.append([*row[:_BLOB], None, *row[_BLOB + 1 :]])
         last = candidates[-1][0] if candidates else place.candidate
-        counted = db.execute(
-            f"SELECT rowid, {', '.join(_PROFILE)}, checksum FROM profiles WHERE rowid > ? ORDER BY rowid LIMIT {_ROWS}",
-            (place.profile,),
-        )
-        profiles = list(itertools.takewhile(lambda row: row[1] <= last, counted))
+        beside = {}
+        for name, names in _BESIDE.items():
+            rows = db.execute(
+                f"SELECT rowid, {', '.join(names)}, checksum FROM {name} WHERE rowid > ? ORDER BY rowid LIMIT {_ROWS}",
+                (getattr(place, name),),
+            )
+            beside[name] = list(itertools.takewhile(lambda row: row[1] <= last, rows))
         # What the run was asked for and whether it ended changes; the original's files do not.
         sent = [[key, value] for key, value in meta.items() if place.candidate < 0 or key != "files"]
-        return {"another": another, "meta": sent, "candidates": candidates, "profiles": profiles}, blobs
+        return {"another": another, "meta": sent, "candidates": candidates, **beside}, blobs
     return {}, []
 
 
@@ -91,18 +100,21 @@ class JournalCopy:
             try:
                 self._db = held.enter_context(closing(sqlite3.connect(path, timeout=5, isolation_level=None)))
                 self._db.executescript(CREATE)
-                last, profile = self._db.execute(
-                    "SELECT (SELECT coalesce(max(id), -1) FROM candidates), (SELECT coalesce(max(rowid), 0) FROM profiles)"
-                ).fetchone()
+                (last,) = self._db.execute("SELECT coalesce(max(id), -1) FROM candidates").fetchone()
+                beside = {
+                    name: self._db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0]
+                    for name in _BESIDE
+                }
                 identity = dict(self._db.execute("SELECT key, value FROM meta")).get("identity", "")
             except sqlite3.DatabaseError as error:
                 raise MachineError(f"the journal is damaged: {error}", str(path), "move it away") from None
             self._held = held.pop_all()
-        self._path, self.place = path, Place(last, profile, identity)
+        self._path, self.place = path, Place(last, identity=identity, **beside)
 
     def add(self, rows: Mapping[str, Any], blobs: Sequence[bytes]) -> int:
         """Take in what `rows_after(path, self.place)` gave; how many candidates came. Raises NotThis, MachineError."""
-        meta, candidates, profiles = (_table(rows, name) for name in ("meta", "candidates", "profiles"))
+        meta, candidates = _table(rows, "meta"), _table(rows, "candidates")
+        beside = {name: _table(rows, name) for name in _BESIDE}
         if len(candidates) != len(blobs) or len(meta) > _MOST_META:
             raise NotThis("is no part of a journal", "rows")
         last = self.place.candidate
@@ -117,24 +129,28 @@ class JournalCopy:
             if checksum(tuple(row[:-1])) != row[-1]:
                 raise NotThis(f"has a damaged candidate {last}", "rows")
             wanted.append(row)
-        for row in profiles:
-            if len(row) != len(_PROFILE) + 2 or not isinstance(row[0], int) or checksum(tuple(row[1:-1])) != row[-1]:
-                raise NotThis("has a damaged profile", "rows")
+        for name, names in _BESIDE.items():
+            for row in beside[name]:
+                whole = len(row) == len(names) + 2 and isinstance(row[0], int)
+                if not whole or checksum(tuple(row[1:-1])) != row[-1]:
+                    raise NotThis(f"has a damaged row of {name}", "rows")
         try:
             with self._db:
                 self._db.execute("BEGIN")
                 self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta)
                 marks = ", ".join("?" * (len(CANDIDATE_COLUMNS) + 1))
                 self._db.executemany(f"INSERT INTO candidates VALUES ({marks})", wanted)
-                self._db.executemany(
-                    "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?)", [r[1:] for r in profiles]
-                )
+                for name, names in _BESIDE.items():
+                    # Under the number that it has there: of a row that took another's place, both are counted.
+                    into = f"INSERT OR REPLACE INTO {name} (rowid, {', '.join(names)}, checksum)"
+                    self._db.executemany(f"{into} VALUES ({', '.join('?' * (len(names) + 2))})", beside[name])
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError) as error:
             raise NotThis(f"has values of other types: {error}", "rows") from None
         except sqlite3.Error as error:
             raise MachineError(f"the journal cannot be written: {error}", str(self._path), "free some space") from None
         known = dict(self._db.execute("SELECT key, value FROM meta")).get("identity", "")
-        self.place = Place(last, max([self.place.profile, *(row[0] for row in profiles)]), known)
+        reached = {name: max([getattr(self.place, name), *(row[0] for row in beside[name])]) for name in _BESIDE}
+        self.place = Place(last, identity=known, **reached)
         return len(wanted)
 
     def close(self) -> None:

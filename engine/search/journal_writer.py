@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-from engine.search.journal import Journal
+from engine.search.journal import Credit, Journal
 from engine.search.participants import Observation
 from engine.search.pending import Booked
 from engine.search.question import Asked
@@ -48,6 +48,10 @@ class Scribe:
     def book_question(self, asked: Asked) -> None:
         """Have written that a question was asked, or answered."""
         self._write(None, partial(self._journal.book_question, asked))
+
+    def book_credit(self, credit: Credit) -> None:
+        """Have written who else proposed a candidate."""
+        self._write(None, partial(self._journal.book_credit, credit))
 
     def written(self, *, all: bool = False) -> Iterator[tuple[Booked, float]]:
         """The candidates that are in the journal by now, each once, with the seconds it took; `all`: wait for them.

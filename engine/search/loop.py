@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -18,7 +18,7 @@ from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.process.cores import attentive
 from engine.rewrite.proposal import Proposal
 from engine.search.asking import Asking
-from engine.search.journal import Entry, Journal
+from engine.search.journal import Credit, Entry, Journal
 from engine.search.journal_writer import Scribe
 from engine.search.participants import Feed, InnerSearch, Watch
 from engine.search.pending import Booked, Running, Within
@@ -108,8 +108,16 @@ class Search:
         self.tree.reward.resources = evaluation.resources
         questions = self._asking.read(self.journal)
         self._asking.pose(root)
+        credits: defaultdict[int, list[Credit]] = defaultdict(list)
+        for credit in self.journal.credits():
+            credits[credit.after].append(credit)
         for entry in entries:
             self._take_over(entry)
+            for credit in credits[entry.id]:
+                self.tree.found_again(credit.proposer, self.tree.nodes.get(credit.candidate), tried=credit.tried)
+        self.tree.credited = lambda twin, proposer, tried: self._scribe.book_credit(
+            Credit(self._next_id - 1, twin.id, proposer, tried)
+        )
         for row in questions:
             self._asking.go_on(row)
         for id, proxies in self.journal.proxies().items():
@@ -132,8 +140,6 @@ class Search:
         self._asking.pose(node)
         if program.digest == parent.program.digest:
             self._dropped.add(_mark(parent, proposal))
-        if entry.evaluation.outcome is Outcome.DUPLICATE:
-            self._found_again(proposal, (entry.evaluation.code_hash, entry.launches))
         if entry.evaluation.code_hash:
             self._codes.setdefault((entry.evaluation.code_hash, entry.launches), (node.id, entry.evaluation))
         if self._inner is not None and proposal.proposer == TUNER:
@@ -329,7 +335,7 @@ class Search:
                 self._inner.ready(parent.program, proposal, self._executor)
             elif self._known(program.digest):
                 self.tree.settle(parent)  # the same text by another way: already known, costs nothing
-                self.tree.found_again(proposal, self.tree.digests.get(program.digest))
+                self.tree.found_again(proposal.proposer, self.tree.digests.get(program.digest))
                 continue
             building: Future[Built] = Future()
             self._executor.submit(self._build, program, building)
@@ -485,20 +491,15 @@ class Search:
         with self._timed(BOOK):
             self.tree.settle(parent)
             node, entry = self._book(parent, proposal, program, evaluation, built, against)
-            if built is not None and evaluation.outcome is Outcome.DUPLICATE:
-                self._found_again(proposal, built.identity)
             first = built if evaluation.outcome is not Outcome.DUPLICATE else None
             best = False
             if first is not None:
                 self._codes.setdefault(first.identity, (node.id, evaluation))
                 best = self._crown(node, first, against)
             self._keep(Booked(node, entry, first, best))
-
-    def _found_again(self, proposal: Proposal, identity: tuple[object, ...]) -> None:
-        """Credit who proposed what a candidate was found to be the twin of."""
-        twin = self._codes.get(identity)
-        if twin is not None:
-            self.tree.found_again(proposal, self.tree.nodes[twin[0]], tried=True)
+            twin = self._codes.get(built.identity) if built is not None and first is None else None
+            if twin is not None:
+                self.tree.found_again(proposal.proposer, self.tree.nodes[twin[0]], tried=True)
 
     def _keep(self, booked: Booked) -> None:
         self.progress.unwritten += self._stands_for(booked.node)

@@ -89,6 +89,7 @@ class Tree:
         self.mixture = Mixture()
         self.experience = Experience()
         self.opinion: Callable[[Node], float] = lambda node: 0.0  # a judge's, as a part of the reward
+        self.credited: Callable[[Node, str, bool], None] = lambda node, proposer, tried: None  # another had it as well
         self._seeds: list[Proposal] = []  # edits of the original that come before all others, the most promising last
         self._credit: dict[tuple[int, str, str], Question] = {}  # who asked for an edit: by program, rule and summary
         self._found: dict[
@@ -128,7 +129,7 @@ class Tree:
                 self._reopened(node)
                 if proposal.makes is None or not self.known(proposal.makes):
                     break
-                self.found_again(proposal, self.digests.get(proposal.makes))
+                self.found_again(proposal.proposer, self.digests.get(proposal.makes))
                 # The same text by another way. Above this node nothing has changed.
                 start = node if node.open or (asking and node.asks) else self.root
         finally:
@@ -294,12 +295,13 @@ class Tree:
             self.experience.learn(question, gain)
         return node
 
-    def found_again(self, proposal: Proposal, twin: Node | None, *, tried: bool = False) -> None:
-        """A proposal gives what another candidate, the twin, is already: credit its proposer as well."""
+    def found_again(self, proposer: str, twin: Node | None, *, tried: bool = False) -> None:
+        """An edit of a proposer gives what another candidate, the twin, is already: credit the proposer as well."""
         gain, who = self._found.get(twin.id, (0.0, set())) if twin is not None else (0.0, set())
-        if gain > 0 and proposal.proposer not in who:
-            who.add(proposal.proposer)
-            self.mixture.credit(proposal.proposer, gain, tried=tried)
+        if twin is not None and gain > 0 and proposer not in who:
+            who.add(proposer)
+            self.mixture.credit(proposer, gain, tried=tried)
+            self.credited(twin, proposer, tried)
 
     def observe(self, node: Node, proxies: Proxies) -> None:
         """Counters of a node that came after it was booked: its reward changes, and the difference goes up its path.

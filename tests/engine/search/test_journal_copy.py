@@ -12,8 +12,10 @@ from engine.errors import MachineError
 from engine.model import Evaluation, Outcome, Program
 from engine.process.decode import NotThis
 from engine.process.wire import pack, unpack
-from engine.search.journal import Entry, Journal
+from engine.rewrite.proposal import Proposal
+from engine.search.journal import Credit, Entry, Journal
 from engine.search.journal_copy import JournalCopy, Place, rows_after, snapshot
+from engine.search.question import ANSWERED, OPEN, Asked, question
 from engine.search.reward import Proxies
 
 PROGRAM = Program({"k.cu": b"text"}, "k.cu")
@@ -61,6 +63,33 @@ def test_a_copy_follows_row_by_row_and_a_run_goes_on_with_it(tmp_path: Path) -> 
     goes_on.close()
 
 
+def test_a_copy_has_the_questions_and_credits(tmp_path: Path) -> None:
+    """A campaign that went on elsewhere asked everything again."""
+    there, here = tmp_path / "there.sqlite", tmp_path / "here.sqlite"
+    grows = journal(there, 2)
+    copy = JournalCopy(here)
+    grows.book_question(Asked(0, "ask", 0, None, OPEN))
+    grows.book_question(Asked(1, "ask", 0, None, OPEN))
+    copy.add(*sent(there, copy.place))
+    answered = (summarised(question(), "Tile it"),)
+    grows.book_question(Asked(0, "ask", 0, None, ANSWERED, answered))
+    grows.book_credit(Credit(1, 1, "llm", True))
+    copy.add(*sent(there, copy.place))
+    copy.close()
+    again = JournalCopy(here)
+    rows, _ = sent(there, again.place)
+    assert (rows["questions"], rows["credits"], rows["profiles"]) == ([], [], [])
+    again.close()
+    goes_on = Journal(here, PROGRAM, {"kernel": "k"}, resume=True, identity="one")
+    assert goes_on.questions() == grows.questions()
+    assert [(q.node, q.ending, [p.summary for p in q.answers]) for q in goes_on.questions()] == [
+        (1, OPEN, []), (0, ANSWERED, ["Tile it"]),
+    ]  # fmt: skip
+    assert goes_on.credits() == [Credit(1, 1, "llm", True)]
+    goes_on.close()
+    grows.close()
+
+
 def test_rows_of_another_run_come_from_the_beginning(tmp_path: Path) -> None:
     journal(tmp_path / "a.sqlite", 2, "other").close()
     rows, _ = rows_after(tmp_path / "a.sqlite", Place(5, 0, "one"))
@@ -83,6 +112,10 @@ def test_a_journal_that_is_not_there_yet_has_no_rows(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "none") == b""
 
 
+def summarised(proposal: Proposal, summary: str) -> Proposal:
+    return Proposal(proposal.proposer, "edit", summary, {}, {}, proposal.prior)
+
+
 def _changed(column: int, value: object) -> Callable[[dict[str, Any], list[bytes]], None]:
     def change(rows: dict[str, Any], blobs: list[bytes]) -> None:
         rows["candidates"][1][column] = value
@@ -98,6 +131,8 @@ def _changed(column: int, value: object) -> Callable[[dict[str, Any], list[bytes
         lambda rows, blobs: rows["candidates"][0].pop(), lambda rows, blobs: rows.update(candidates={"a": 1}),
         lambda rows, blobs: rows.update(candidates=[1, 2, 3]), lambda rows, blobs: rows.update(meta=[["a"]]),
         lambda rows, blobs: rows.update(meta=[["a", "b"]] * 100), lambda rows, blobs: rows.update(profiles=[[1, 2]]),
+        lambda rows, blobs: rows.update(questions=[[1, 0, "ask", 0, -1, "open", "[]", 0.0, ""]]),
+        lambda rows, blobs: rows.update(credits=[[1, 0, 1, "llm", 1, 0.0]]),
         lambda rows, blobs: rows.update(profiles=[["1; DROP TABLE candidates", 0, "", "", "", 0.0, ""]]),
     ],
 )  # fmt: skip
