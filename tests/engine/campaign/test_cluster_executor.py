@@ -202,9 +202,9 @@ def test_a_search_that_nobody_asks_about_ends(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_report_is_for_who_asks_for_this_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_task._worker, "live", cluster_task._Live("a"))
-    other = pack({"attempts": {"b": {"candidate": -1, "profile": 0, "identity": ""}}})
+    other = pack({"attempts": {"b": {"candidate": -1, "profiles": 0, "identity": ""}}})
     assert unpack(cluster_task.report(other))[0] == {}
-    mine = pack({"attempts": {"a": {"candidate": -1, "profile": 0, "identity": ""}}})
+    mine = pack({"attempts": {"a": {"candidate": -1, "profiles": 0, "identity": ""}}})
     assert unpack(cluster_task.report(mine))[0]["seen"]["attempt"] == "a"
 
 
