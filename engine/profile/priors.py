@@ -109,6 +109,9 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("barrier_stalls", "cascade", 2.0, "one tree with its barriers is for more elements"),
     Influence("barrier_stalls", "warp_scan", 2.0, "shuffles need three barriers where the scan has two at each level"),
     Influence("shared_stalls", "warp_scan", 1.6, "partial sums stay in registers"),
+    Influence("barrier_stalls", "warp_exchange", 2.0, "stages within a warp need no barrier"),
+    Influence("shared_stalls", "warp_exchange", 1.6, "elements stay in registers"),
+    Influence("divergence", "warp_exchange", 1.4, "both threads of a pair work on it"),
     Influence("divergence", "warp_reduce", 1.3, "a tree leaves more lanes idle at each level"),
     # Occupancy and registers.
     Influence("low_occupancy", "block_size", 1.6, "another size may fit the multiprocessor better"),

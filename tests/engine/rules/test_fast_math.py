@@ -1,5 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.test_unroll import LAUNCH, ROWS, SIZES
-from tests.engine.rules.workbench import compiles, device, make, one, propose
+from tests.engine.rules.workbench import after, compiles, device, make, one, propose
 
 
 def test_reciprocal_root() -> None:
@@ -30,3 +35,44 @@ def test_functions_that_others_call_stay() -> None:
 def test_double_precision_stays() -> None:
     source = ROWS.replace("y[i] = sum;", "y[i] = 1.0 / sqrt((double)sum) + exp((double)sum);")
     assert not propose(make(source, LAUNCH, **SIZES), "fast_math")
+
+
+@pytest.mark.parametrize(
+    ("form", "old", "new"),
+    [
+        ("reciprocal", "(sum + 1.0f) / 6.0f", "(sum + 1.0f) * (1.0f / 6.0f)"),
+        ("reciprocal", "sum / 6.f / 3e1f", "sum / 6.f * (1.0f / 3e1f)"),
+        ("quotients", "x[i] / (sum + 2.0f)", "__fdividef(x[i] , (sum + 2.0f))"),
+        ("quotients", "1 / sum", "__fdividef(1 , sum)"),
+        ("pi", "cosf(6.2831853f * sum)", "cospif(2.0f * sum)"),
+        ("pi", "sinf(sum * TURN * n)", "sinpif(sum * 2.0f * n)"),
+        ("pi", "cosf((float)M_PI_F * sum)", None),  # through a cast
+        ("pi", "cosf(3.1416f * sum)", None),  # too coarse a pi
+        ("reciprocal", "sum / 8.0f", None),  # exact already
+        ("quotients", "sum / 8.0f", None),
+        ("reciprocal", "i / 6", None),  # of integers
+        ("quotients", "i / m", None),
+        ("reciprocal", "(double)sum / 6.0f", None),
+    ],
+)
+def test_quotients_and_turns(form: str, old: str, new: str | None) -> None:
+    source = "#define TURN (2.0f * 3.14159265f)\n#define M_PI_F 3.14159265f\n" + ROWS
+    source = source.replace("(2.0f * 3.14159265f)", "6.28318531f").replace("y[i] = sum;", f"y[i] = {old};")
+    found = propose(make(source, LAUNCH, **SIZES), "fast_math", form=form)
+    assert len(found) == (new is not None)
+    if new is not None:
+        site = make(source, LAUNCH, **SIZES)
+        edited = after(site, found[0])
+        assert f"y[i] = {new.replace(' , ', ', ')};" in device(edited)
+        compiles(edited)
+        assert not propose(edited, "fast_math", form=form) or " / 6.f " in new
+
+
+def test_a_helper_of_the_kernel_alone_divides_by_constants() -> None:
+    source = "__device__ float f(unsigned int v) { return (v + 1) / 16777217.0f; }\n" + ROWS.replace(
+        "x[i * m + j];", "f(i) + x[i * m + j];"
+    )
+    site = make(source, LAUNCH, **SIZES)
+    edited = one(site, "fast_math", form="reciprocal")
+    assert "return (v + 1) * (1.0f / 16777217.0f);" in device(edited)
+    assert_equal(site, [edited], SIZES["check"][:1] if "check" in SIZES else ({"n": 5, "m": 3},))

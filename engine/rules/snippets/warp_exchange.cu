@@ -1,0 +1,20 @@
+//: before
+// Each thread's element stays in a register; within a warp elements are exchanged by shuffles.
+$declared
+//: step
+const bool $lower = ($thread & $stride) == 0;
+$received
+if ($stride < 32 && blockDim.x % 32 == 0) {
+    $shuffles
+} else {
+    const int $from = $thread ^ $stride;
+    $stores
+    __syncthreads();
+    if ($from < static_cast<int>(blockDim.x)) {
+        $loads
+    }
+    $swaps
+}
+$chosen
+$work
+$kept

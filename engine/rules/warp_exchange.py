@@ -1,0 +1,279 @@
+"""Compare-exchange stages in shared memory, as of a bitonic sort, through registers and warp shuffles.
+
+A thread and its partner, whose number differs in one bit, exchange elements at every stage, and the whole block meets after each.
+Stages within a warp need neither shared memory nor barriers (CUDA C++ Programming Guide, "Warp Shuffle Functions").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from engine.cuda.declarations import Declared, variables
+from engine.cuda.effects import written
+from engine.cuda.kernel import SharedArray
+from engine.cuda.syntax import THREAD_NAMES, called, children, compact, inside, names, strip, text, walk
+from engine.rewrite import Change, Edit, MatchedRule, Node, Pattern, Site, Space, Span, Values, template
+from engine.rules.idioms.blocks import SHUFFLED, WARP, halves, is_barrier, is_thread, one_dimensional
+from engine.rules.reduction.register_accumulate import with_pragma
+
+_STAGES = Pattern(
+    *(
+        f"for ($I $stride = $first; {condition}; $step) {{ $J $partner = {xor}; if ($partner > $t) $work; $barrier; }}"
+        for condition in ("$stride > 0", "$stride >= 1", "$stride != 0", "$stride")
+        for xor in ("$t ^ $stride", "$stride ^ $t")
+    )
+)
+_LEAVES = ("return_statement", "break_statement", "continue_statement", "goto_statement")
+_DEPTH = 12
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """A nest of loops over stages. `work` is what the lower thread of a pair does with both elements of each of `arrays`."""
+
+    site: Site
+    nest: Node
+    loop: Node
+    stride: str
+    partner: str
+    thread: str
+    work: Node
+    arrays: tuple[SharedArray, ...]
+
+
+class WarpExchange(MatchedRule[_Stages]):
+    """Elements that pairs of threads compare and exchange in shared memory stay in registers; warps exchange by shuffles.
+
+    `buffers` 2 takes a second array for the stages between warps, which then need one barrier instead of two.
+    """
+
+    name = "warp_exchange"
+    summary = "Exchange elements of a warp by shuffles instead of in shared memory"
+
+    def match(self, site: Site) -> _Stages | None:
+        blocks = one_dimensional(site) if site.sound and site.manageable else set()
+        if not blocks or any(block % WARP for block in blocks):
+            return None
+        found = (_stages(site, node) for node in walk(site.body) if node.type == "for_statement")
+        return next((stages for stages in found if stages is not None), None)
+
+    def space(self, match: _Stages) -> Space:
+        extents = all(not array.dynamic for array in match.arrays)
+        return Space([({"buffers": 1}, 0.6), *([({"buffers": 2}, 0.55)] if extents else [])])
+
+    def rewrite(self, match: _Stages, values: Values) -> Change | None:
+        edits = _edits(match, twice=values["buffers"] == 2)
+        return Change("Compare and exchange within warps by shuffles", match.site.in_file(*edits))
+
+
+def _stages(site: Site, node: Node) -> _Stages | None:
+    thread = partial(is_thread, site)
+    found = _STAGES.match(node, t=thread, barrier=partial(is_barrier, site))
+    if found is None or not halves(found["step"], text(found["stride"])):
+        return None
+    work, partner, stride = found["work"], text(found["partner"]), text(found["stride"])
+    nest = _outermost(node)
+    shared = {array.name: array for array in site.kernel.shared}
+    used = [array for name, array in shared.items() if name in names(nest)]
+    if not used or any(a.type not in SHUFFLED or len(a.extents) != 1 for a in used):
+        return None
+    arrays = {array.name for array in used}
+    outside = {text(n) for n in walk(nest) if n.type == "identifier" and not inside(n, work)}
+    if not all(_written_before(site, nest, name) for name in arrays) or outside & arrays:
+        return None
+    loops = {text(n) for header in _headers(nest) for n in walk(header) if n.type == "identifier"}
+    if not _alone(site, work, arrays, partner) or not _same_for_all(site, work, arrays | loops | {partner}):
+        return None
+    return _Stages(site, nest, node, stride, partner, text(found["t"]), work, tuple(used))
+
+
+def _outermost(loop: Node) -> Node:
+    """The outermost of the loops that do nothing but run this one."""
+    while (around := loop.parent) is not None:
+        if around.type == "compound_statement" and children(around) == [loop] and around.parent is not None:
+            around = around.parent
+        if around.type != "for_statement":
+            break
+        loop = around
+    return loop
+
+
+def _headers(nest: Node) -> Iterator[Node]:
+    for loop in walk(nest):
+        if loop.type == "for_statement":
+            yield from (part for part in children(loop) if part != loop.child_by_field_name("body"))
+
+
+def _written_before(site: Site, nest: Node, array: str) -> bool:
+    """Whether every thread that reaches the nest stored its own element, so that it has one."""
+    above = nest.prev_named_sibling
+    while above is not None:
+        for node in children(above) if above.type == "expression_statement" else ():
+            left = node.child_by_field_name("left") if node.type == "assignment_expression" else None
+            if left is not None and left.type == "subscript_expression" and _element(left, array) is not None:
+                return is_thread(site, _element(left, array))
+        above = above.prev_named_sibling
+    return False
+
+
+def _element(node: Node, array: str) -> Node | None:
+    """The index of `array[index]`."""
+    parts = children(node)
+    if node.type != "subscript_expression" or len(parts) != 2 or text(parts[0]) != array:
+        return None
+    inner = children(parts[1]) if parts[1].type == "subscript_argument_list" else [parts[1]]
+    return strip(inner[0]) if len(inner) == 1 else None
+
+
+def _accesses(site: Site, work: Node, array: str, partner: str) -> dict[Node, bool] | None:
+    """Each access of the array and whether it is the thread's own element, not its partner's; None for any other use."""
+    found = {}
+    for node in walk(work):
+        index = _element(node, array)
+        if index is not None:
+            own = is_thread(site, index)
+            if not own and text(index) != partner:
+                return None
+            found[node] = own
+    uses = [n for n in walk(work) if n.type == "identifier" and text(n) == array]
+    return found if len(uses) == len(found) else None
+
+
+def _locals(work: Node) -> list[Declared]:
+    return [v for node in walk(work) if node.type == "declaration" for v in variables(node)]
+
+
+def _alone(site: Site, work: Node, arrays: set[str], partner: str) -> bool:
+    """Whether the work changes only the two elements and variables of its own, and always runs to its end."""
+    own = {v.name: v for v in _locals(work)}
+    if own.keys() & arrays or partner in own or any(n.type in _LEAVES for n in walk(work)) or not site.local_only(work):
+        return False
+    # What a pointer or reference of the work's own points to is not its own.
+    alone = {
+        name for name, v in own.items() if v.shape == "array" or (v.shape == "scalar" and "auto" not in v.type.split())
+    }
+    if any(_accesses(site, work, name, partner) is None for name in arrays) or not written(work) <= arrays | alone:
+        return False
+    pointers = {p.name for p in site.kernel.parameters if p.pointer}
+    arguments = (n.child_by_field_name("arguments") for n in walk(work) if n.type == "call_expression" and called(n))
+    return not any(names(part) & pointers and part.type == "identifier" for a in arguments if a for part in children(a))
+
+
+def _same_for_all(site: Site, work: Node, known: set[str]) -> bool:
+    """Whether nothing in the work but the two elements and the thread's number tells threads apart."""
+    own = {v.name for v in _locals(work)}
+    fixed = {p.name for p in site.kernel.parameters} - written(site.body)
+
+    def steady(node: Node, depth: int = 0) -> bool:
+        if depth > _DEPTH:
+            return False
+        for n in walk(node):
+            if n.type == "field_expression" and compact(n).startswith("threadIdx"):
+                if depth or not is_thread(site, n):
+                    return False
+            elif n.type == "identifier" and text(n) not in known | own | fixed | THREAD_NAMES:
+                if (depth == 0 and is_thread(site, n)) or _is_called(n) or site.constant(n) is not None:
+                    continue
+                declared = site.scope.lookup(text(n), n)
+                if declared is None or declared.value is None or site.scope.changed(declared):
+                    return False
+                if not steady(declared.value, depth + 1):
+                    return False
+        return True
+
+    return steady(work)
+
+
+def _is_called(node: Node) -> bool:
+    call = node.parent
+    return call is not None and call.type == "call_expression" and call.child_by_field_name("function") == node
+
+
+def _edits(match: _Stages, *, twice: bool) -> list[Edit]:
+    site, arrays = match.site, match.arrays
+    taken: list[str] = []
+
+    def fresh(base: str) -> str:
+        taken.append(site.fresh(base, taken))
+        return taken[-1]
+
+    lower, source = fresh("lower"), fresh("from")
+    own = {a.name: fresh(f"{a.name}_own") for a in arrays}
+    other = {a.name: fresh(f"{a.name}_other") for a in arrays}
+    first = {a.name: fresh(f"{a.name}_first") for a in arrays}
+    second = {a.name: fresh(f"{a.name}_second") for a in arrays}
+    stage = {a.name: fresh(f"{a.name}_stage") if twice else a.name for a in arrays}
+    spare = {a.name: fresh(f"{a.name}_spare") for a in arrays} if twice else {}
+    t, s = match.thread, match.stride
+
+    declared = [f"{a.type} {own[a.name]} = {a.name}[{t}];" for a in arrays]
+    for a in arrays if twice else ():
+        declared += [
+            f"__shared__ {a.type} {spare[a.name]}[{a.extents[0]}];",
+            f"{a.type} *{stage[a.name]} = {spare[a.name]};",
+        ]
+
+    def lines(form: str) -> str:
+        return "\n".join(
+            form.format(T=a.type, a=a.name, own=own[a.name], other=other[a.name], first=first[a.name],
+                        second=second[a.name], stage=stage[a.name], spare=spare.get(a.name, ""))
+            for a in arrays
+        )  # fmt: skip
+
+    snippet = template("engine.rules", "warp_exchange").sections()
+    step = snippet["step"].render(
+        lower=lower, thread=t, stride=s, received=lines("{T} {other} = {own};"),
+        shuffles=lines(f"{{other}} = __shfl_xor_sync(0xffffffffu, {{own}}, {s});"),
+        stores=lines(f"{{stage}}[{t}] = {{own}};"), loads=lines(f"{{other}} = {{stage}}[{source}];"),
+        swaps=lines("{stage} = {stage} == {a} ? {spare} : {a};") if twice else "__syncthreads();",
+        chosen=lines(f"{{T}} {{first}} = {lower} ? {{own}} : {{other}};")
+        + "\n"
+        + lines(f"{{T}} {{second}} = {lower} ? {{other}} : {{own}};"),
+        work=_worked(match, first, second), kept=lines(f"{{own}} = {lower} ? {{first}} : {{second}};"), **{"from": source},
+    )  # fmt: skip
+    nest, body = match.nest, match.loop.child_by_field_name("body")
+    assert body is not None  # the pattern has one
+    outer, inner = site.indent_at(nest.start_byte), site.indent_at(match.loop.start_byte) + site.indent_unit
+    before = snippet["before"].render(declared="\n".join(declared))
+    begin = with_pragma(nest)
+    stores = [f"{a.name}[{t}] = {own[a.name]};" for a in arrays]
+    after = [*(["__syncthreads();"] if twice else []), *stores, "__syncthreads();"]
+    return [
+        Edit(Span(begin, begin), _indented(before, outer).lstrip() + outer),
+        Edit(
+            Span(body.start_byte, body.end_byte),
+            f"{{\n{_indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}",
+        ),
+        Edit(Span(nest.end_byte, nest.end_byte), "".join(f"\n{outer}{line}" for line in after)),
+    ]
+
+
+def _worked(match: _Stages, first: dict[str, str], second: dict[str, str]) -> str:
+    """The work on the two elements in registers, done by both threads of a pair as the lower one does it."""
+    site, work = match.site, match.work
+    changes = []
+    accesses: list[Node] = []
+    for array in first:
+        for node, own in (_accesses(site, work, array, match.partner) or {}).items():
+            accesses.append(node)
+            changes.append((node.start_byte, node.end_byte, (first if own else second)[array]))
+    for node in walk(work):
+        if any(inside(node, access) for access in accesses):
+            continue
+        if node.type == "identifier" and text(node) == match.partner:
+            changes.append((node.start_byte, node.end_byte, f"({match.thread} | {match.stride})"))
+        elif node.type in ("identifier", "field_expression") and is_thread(site, node):
+            changes.append((node.start_byte, node.end_byte, f"({match.thread} & ~{match.stride})"))
+    whole = work if work.type.endswith("statement") or work.parent is None else work.parent
+    lines = site.render(whole.start_byte, whole.end_byte, changes).split("\n")
+    margin = site.indent_at(whole.start_byte)
+    return "\n".join(line.removeprefix(margin) for line in lines)
+
+
+def _indented(code: str, margin: str) -> str:
+    return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))
+
+
+__all__ = ["WarpExchange"]
