@@ -61,7 +61,7 @@ class FastMath:
                 self.name, "Multiply by the reciprocals of constants", site.in_file(*constant), 0.2, form="reciprocal"
             )
         if divisions:
-            quotients = [e for d in divisions for e in _quotient(d)]
+            quotients = [e for d in divisions for e in _approximate(d)]
             yield from proposal(
                 self.name,
                 "Take quotients by the hardware's reciprocal",
@@ -97,7 +97,7 @@ def _bodies(site: Site) -> list[Node]:
 
 
 @dataclass(frozen=True)
-class _Division:
+class _Quotient:
     """`left / right` in single precision."""
 
     node: Node
@@ -105,9 +105,9 @@ class _Division:
     right: Node
 
 
-def _divisions(site: Site, body: Node) -> list[_Division]:
+def _divisions(site: Site, body: Node) -> list[_Quotient]:
     """The divisions in single precision that are neither of nor by another one, and not by a power of two."""
-    found: list[_Division] = []
+    found: list[_Quotient] = []
     for node in walk(body):
         sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
         if node.type != "binary_expression" or sign is None or left is None or right is None or text(sign) != "/":
@@ -118,7 +118,7 @@ def _divisions(site: Site, body: Node) -> list[_Division]:
         if _FLOAT.fullmatch(divisor) and _FLOAT.fullmatch(text(strip(left))):
             continue
         if not (_FLOAT.fullmatch(divisor) and math.frexp(float(divisor[:-1]))[0] in (0.5, 0.0)):
-            found.append(_Division(node, left, right))
+            found.append(_Quotient(node, left, right))
     return found
 
 
@@ -145,12 +145,12 @@ def _is_float(site: Site, node: Node) -> bool:
     return node.type == ("subscript_expression" if parameter.pointer else "identifier")
 
 
-def _reciprocal(division: _Division) -> Edit:
+def _reciprocal(division: _Quotient) -> Edit:
     written = f" * (1.0f / {text(strip(division.right))})"
     return Edit(Span(division.left.end_byte, division.right.end_byte), written)
 
 
-def _quotient(division: _Division) -> list[Edit]:
+def _approximate(division: _Quotient) -> list[Edit]:
     start, end = division.node.start_byte, division.node.end_byte
     return [
         Edit(Span(start, start), "__fdividef("),
