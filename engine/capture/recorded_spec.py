@@ -21,6 +21,7 @@ from engine.capture.recorded_values import (
     fill_of,
     fitting_size,
     scalar_value,
+    with_fields,
     written_number,
 )
 from engine.cuda.load import load_program
@@ -104,10 +105,13 @@ class _Restored:
         self.missing: list[Gap] = list(self.made.missing)
         names = self.spec.steps[0].arguments
         self.launches = [
-            NamedLaunch(r, dict(zip(names, r.arguments, strict=True)))
+            NamedLaunch(r, with_fields(self.spec, dict(zip(names, r.arguments, strict=True))))
             for r in self.found.launches
             if len(r.arguments) == len(names)
         ]
+        null = [a for a in self.spec.arguments if self._null(a)]
+        self._closed(*(f"the size of '{a.name}'" for a in null))
+        self.spec = replace(self.spec, arguments=tuple(a for a in self.spec.arguments if a not in null))
 
     def draft(self) -> Draft:
         if not self.launches:
@@ -124,6 +128,14 @@ class _Restored:
         self._refused()
         text = spec_text(self.spec, self.notes, self.missing, "comments", "")
         return Draft(self.spec, text, tuple(self.missing))
+
+    def _null(self, a: Argument) -> bool:
+        """Whether a pointer of a struct was null in every launch."""
+        return (
+            "." in a.name
+            and a.role != "scalar"
+            and all(not int(e.arguments[a.name].data or "0", 16) for e in self.launches)
+        )
 
     def _say(self, key: str, what: str) -> None:
         self.notes.setdefault(key, []).append(what)
@@ -142,7 +154,7 @@ class _Restored:
         """Values of scalars that are no sizes; a whole number that differs between launches becomes a size."""
         first = self._heaviest()
         for a in self.spec.arguments:
-            if a.role != "scalar":
+            if a.role != "scalar" or self.spec.fields(a.name):
                 continue
             recorded = first.arguments[a.name]
             if a.type == "struct:1" or parse_dtype(a.type).kind == "bytes" or parse_dtype(a.type).lanes > 1:
@@ -153,11 +165,11 @@ class _Restored:
                 continue
             dtype = parse_dtype(a.type)
             values = [scalar_value(each.arguments[a.name], dtype) for each in self.launches]
-            if not a.value or values[0] is None or None in values:
+            if a.size_name or values[0] is None or None in values:
                 continue
             whole = dtype.kind == "int" and all(isinstance(v, int) and v >= 1 for v in values)
             if whole and len(set(values)) > 1:
-                self._set(replace(a, value=""))
+                self._set(replace(a, value=a.name.rpartition(".")[2] if "." in a.name else ""))
                 continue
             value = scalar_value(recorded, dtype)
             if value is not None:
@@ -171,16 +183,16 @@ class _Restored:
     def _sizes(self) -> list[dict[str, int]]:
         """The free sizes of each launch. Names that are no arguments keep their drafted values for now."""
         drafted = {n: int(v) for n, v in self.spec.time[0].sizes.items()} if self.spec.time else {}
-        free = [a for a in self.spec.arguments if a.role == "scalar" and not a.value]
+        free = [a for a in self.spec.arguments if a.size_name]
         sizes = []
         for each in self.launches:
             own = dict(drafted)
             for a in free:
                 value = scalar_value(each.arguments[a.name], parse_dtype(a.type))
                 if isinstance(value, int) and value >= 1:
-                    own[a.name] = value
+                    own[a.size_name] = value
                 elif value is not None:
-                    gap = f"the size '{a.name}' was {value} in a recorded launch: sizes are at least 1"
+                    gap = f"the size '{a.size_name}' was {value} in a recorded launch: sizes are at least 1"
                     self.missing.append(Gap(gap))
             sizes.append(own)
         return sizes
@@ -189,7 +201,7 @@ class _Restored:
 
     def _launch(self, sizes: list[dict[str, int]]) -> None:
         """Names that only the host knows get values that give the recorded launches; else the launch is declared."""
-        scalars = {a.name for a in self.spec.arguments}
+        scalars = {a.size_name or a.name for a in self.spec.arguments}
         hosts = [n for n in sizes[0] if n not in scalars]
         problem = ""
         for each, own in zip(self.launches, sizes, strict=True):
@@ -311,7 +323,7 @@ class _Restored:
             Case(case_name(dict(k)), dict(k), max(_LEAST_WEIGHT, round(w / most, 3)))
             for k, w in sorted(weights.items(), key=lambda item: -item[1])
         )
-        scalars = {a.name for a in self.spec.arguments}
+        scalars = {a.size_name or a.name for a in self.spec.arguments}
         drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
         fixed = {n: v for n, v in time[0].sizes.items() if n not in scalars or n not in drafted}
         check = [dict(c.sizes) | fixed for c in self.spec.check]
@@ -326,7 +338,8 @@ class _Restored:
         """What a recording has and a spec cannot: addresses in buffers and structs, clusters."""
         for a in self.spec.arguments:
             each = [launch.arguments[a.name] for launch in self.launches]
-            if a.role == "scalar" and any(r.buffers for r in each):
+            known = {f.offset for f in self.spec.fields(a.name)}
+            if a.role == "scalar" and any(b.at not in known for r in each for b in r.buffers):
                 self.missing.append(
                     Gap(f"'{a.name}' is a struct with addresses of GPU memory, which cannot be restored")
                 )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from engine.capture.manifest import Buffer, RecordedArgument, RecordedLaunch, read_blob
 from engine.errors import OptimlError
-from engine.spec.dtypes import DType
+from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.extents import products, value_at
-from engine.spec.kernel_spec import Fill
+from engine.spec.kernel_spec import Fill, KernelSpec
 
+_ADDRESS = 8  # bytes
 _ROUNDED = 512  # bytes: caching allocators hand out multiples of it
 _SAMPLE = 4 << 20  # bytes of a buffer that its range is read from
 _CENTRED = 0.1  # of the deviation: a mean below it counts as zero
@@ -39,6 +40,20 @@ class NamedLaunch:
         others = [b.address for a in self.arguments.values() for b in a.buffers if own.address < b.address]
         end = min([own.address + own.room, *others])
         return end - own.address
+
+
+def with_fields(spec: KernelSpec, arguments: Mapping[str, RecordedArgument]) -> dict[str, RecordedArgument]:
+    """The recorded arguments, and for each field of the spec its part of the struct that it lies in."""
+    found = dict(arguments)
+    for a in spec.arguments:
+        whole = arguments.get(a.parameter)
+        if a.name in found or whole is None:
+            continue
+        size = parse_dtype(a.type).itemsize if a.role == "scalar" else _ADDRESS
+        data = whole.data[2 * a.offset : 2 * (a.offset + size)]
+        buffers = tuple(replace(b, at=0) for b in whole.buffers if b.at == a.offset)
+        found[a.name] = RecordedArgument(size, data, buffers)
+    return found
 
 
 def scalar_value(argument: RecordedArgument, dtype: DType) -> int | float | None:

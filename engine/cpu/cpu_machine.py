@@ -34,6 +34,7 @@ from engine.model import LaunchConfig
 from engine.process.bounded_output import BoundedOutput
 from engine.process.process_wait import wait_process
 from engine.spec.kernel_spec import KernelSpec
+from engine.spec.parameters import passed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -344,12 +345,8 @@ def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: 
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
             raise MachineError(f"a launch that no GPU takes: {launch}", spec.file, "check the launch's figures")
         words = []
-        for argument in part.arguments:
-            if argument in names:
-                words.append(f"b{names.index(argument)}")
-            else:
-                value = job.scalars[argument]
-                words.append("s" + (value if isinstance(value, bytes) else np.asarray(value).tobytes()).hex())
+        for each in passed(spec, part, job.scalars):
+            words.append("+".join([f"s{each.data.hex()}", *(f"{at}:{names.index(name)}" for at, name in each.places)]))
         figures = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
         rows.append(" ".join(["launch", *map(str, figures), *words]))
         if job.sample:

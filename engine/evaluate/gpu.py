@@ -263,7 +263,8 @@ class GpuEvaluator:
         ]
 
     def _widened(self, built: Built) -> Wide | None:
-        found = widen(built.text, built.expressions)
+        # In a struct the fields behind a float would move.
+        found = None if self._spec.has_fields else widen(built.text, built.expressions)
         if found is None:
             return None
         text, expressions = found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from engine.gpu.device import Arena, Tools
 from engine.spec.data import Draw, Related, buffer_elements, figures, generate, related, scalars, seed_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
+from engine.spec.parameters import passed
 
 
 def tool_kind(dtype: DType) -> str:
@@ -204,29 +205,25 @@ class CaseBuffers:
 
     # ---- what kernels get
 
-    def arguments(self, outputs: Arena) -> list[list[int | bytes]]:
+    def arguments(self, outputs: Arena) -> list[list[bytes]]:
         """Parameter values per step, with written buffers in `outputs` (`main` or `other`)."""
-        return [[self._value(name, outputs) for name in step.arguments] for step in self.spec.steps]
 
-    def wide_arguments(self) -> list[list[int | bytes]]:
-        """Parameter values of the widened original."""
-        return [[self._wide_value(name) for name in step.arguments] for step in self.spec.steps]
-
-    def _value(self, name: str, outputs: Arena) -> int | bytes:
-        if name in self.dtypes:
+        def address(name: str) -> int:
             return (outputs if name in outputs.sizes else self.main).address(name)
-        return _scalar_bytes(self._scalars[name])
 
-    def _wide_value(self, name: str) -> int | bytes:
+        return self._packed(self._scalars, address)
+
+    def wide_arguments(self) -> list[list[bytes]]:
+        """Parameter values of the widened original."""
         assert self.wide is not None
-        if name in self.dtypes:
-            return self.wide.address(name)
+        return self._packed({name: self._wide_value(name) for name in self._scalars}, self.wide.address)
+
+    def _packed(self, values: Mapping[str, np.generic | bytes], address: Callable[[str], int]) -> list[list[bytes]]:
+        return [[each.packed(address) for each in passed(self.spec, step, values)] for step in self.spec.steps]
+
+    def _wide_value(self, name: str) -> np.generic | bytes:
         value = self._scalars[name]
         dtype = parse_dtype(self.spec.argument(name).type)
         if dtype.kind == "float" and dtype.lanes == 1:
-            return np.float64(dtype.to_float64(np.asarray(value).reshape(1))[0]).tobytes()
-        return _scalar_bytes(value)
-
-
-def _scalar_bytes(value: Any) -> bytes:
-    return bytes(value) if isinstance(value, bytes | bytearray) else np.asarray(value).tobytes()
+            return np.float64(dtype.to_float64(np.asarray(value).reshape(1))[0])
+        return value

@@ -44,16 +44,12 @@ class Loaded:
 class Call:
     """All launches of one program on one set of buffers, ready to go: a call costs a few microseconds."""
 
-    def __init__(
-        self, loaded: Loaded, launches: Sequence[LaunchConfig], arguments: Sequence[Sequence[int | bytes]]
-    ) -> None:
+    def __init__(self, loaded: Loaded, launches: Sequence[LaunchConfig], arguments: Sequence[Sequence[bytes]]) -> None:
         loaded.prepare(launches)
         self._loaded = loaded
         self._launches = []
         for step, (launch, values) in enumerate(zip(launches, arguments, strict=True)):
-            cells = [
-                ctypes.c_void_p(v) if isinstance(v, int) else ctypes.create_string_buffer(v, len(v)) for v in values
-            ]
+            cells = [ctypes.create_string_buffer(v, len(v)) for v in values]
             pointers = (ctypes.c_void_p * max(1, len(cells)))(*[ctypes.addressof(c) for c in cells])
             self._launches.append((loaded.pointer(step), launch, cells, pointers))
 

@@ -102,11 +102,14 @@ class Site:
 
     @cached_property
     def pointers_distinct(self) -> bool:
-        """Whether a launch is seen, no caller passes one buffer for two pointers, and the spec passes no argument twice."""
-        given = zip(self.kernel.parameters, self.spec.steps[self.step].arguments, strict=False)
+        """Whether a launch is seen, no caller passes one buffer for two pointers, and the spec passes no argument twice.
+
+        Pointers in structs may point anywhere.
+        """
+        given = list(zip(self.kernel.parameters, self.spec.steps[self.step].arguments, strict=False))
         arguments = [name for parameter, name in given if parameter.pointer]
-        twice = len(set(arguments)) < len(arguments)
-        return not twice and shared_buffers(self.program, self.kernel, self.launches) == ()
+        unknown = len(set(arguments)) < len(arguments) or any(self.spec.fields(name) for _, name in given)
+        return not unknown and shared_buffers(self.program, self.kernel, self.launches) == ()
 
     @property
     def waves(self) -> float:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from engine.cuda.aliases import aliases, condition_around
 from engine.cuda.aliasing import shared_buffers
-from engine.cuda.kernel import Kernel, Parameter, Unit
+from engine.cuda.kernel import Kernel, Unit
 from engine.cuda.launch import sites
 from engine.cuda.parse import parse
 from engine.errors import SourceError, SpecError, UsageError
 from engine.model import Program
 from engine.spec.draft_trials import Trials, halvings, inputs
+from engine.spec.drafted_parts import KEPT, SAID, Part, drafted_parts
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
@@ -70,12 +71,6 @@ class _Way:
     launch: LaunchExpr | None = None
     positive: bool = False
     halvings: int = 0
-
-
-@dataclass
-class _Part:
-    argument: Argument
-    notes: list[str]
 
 
 def draft(
@@ -166,12 +161,16 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     usage = Usage(unit, kernel)
     usage.guards |= way.launching
     kinds = ParameterTypes(program, types, kernel, template_args)
-    parts = [_part(kinds, p, usage, missing) for p in kernel.parameters]
+    parts = [part for p in kernel.parameters for part in drafted_parts(kinds, p, usage, missing)]
     _note_shared(program, kernel, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
-    sizes = [p.argument.name for p in parts if p.argument.role == "scalar" and not p.argument.value] + [*way.hosts]
+    sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
-    extents, tables = _extents(usage, parts, sizes, way)
+    extents, tables, touched = _extents(usage, parts, sizes, way)
+    if touched:  # a pointer of a struct that no trial follows may be null
+        parts = [
+            p for p in parts if "." not in p.argument.name or p.argument.role == "scalar" or p.argument.name in touched
+        ]
     _set_roles(usage, parts, sizes, way)
     for part in parts:
         if part.argument.role != "scalar":
@@ -219,7 +218,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     return Draft(spec, text, tuple(missing))
 
 
-def _note_shared(program: Program, kernel: Kernel, parts: list[_Part]) -> None:
+def _note_shared(program: Program, kernel: Kernel, parts: list[Part]) -> None:
     """Note for each buffer that a caller passes for another parameter, too."""
     notes = {part.argument.name: part.notes for part in parts}
     with suppress(SourceError):
@@ -277,50 +276,10 @@ def _is_type(text: str) -> bool:
     return True
 
 
-def _part(types: ParameterTypes, parameter: Parameter, usage: Usage, missing: list[Gap]) -> _Part:
-    name, notes = parameter.name, []
-    found = types.of(parameter)
-    dtype = found.dtype
-    if found.gap is not None:
-        missing.append(found.gap)
-    kind = dtype.name if dtype else "struct:1"
-    if not parameter.pointer:
-        counted = dtype is not None and dtype.kind == "int" and dtype.lanes == 1
-        if counted and usage.is_size(name) and not usage.is_shift(name):
-            return _Part(Argument(name, kind, "scalar"), [])
-        # Not 1: that would hide a factor that an edit forgets, and what stands beside `1 - beta`.
-        value = "1e-5" if re.search("eps", name, re.IGNORECASE) else "0.75" if dtype and dtype.kind == "float" else "1"
-        whole = found.layout is not None and any(f.dtype is None or f.dtype.kind == "int" for f in found.layout.fields)
-        if dtype is None or (dtype.kind == "bytes" and (found.layout is None or whole)):
-            value = "hex:00"
-            if found.gap is None:
-                # Whole numbers of a struct are mostly sizes: a guess would be a kernel that does next to nothing.
-                fields = ", ".join(f"{f.name} at {f.offset}" for f in found.layout.fields) if found.layout else ""
-                asked = f"the value of '{name}' ({fields}): write hex: and its bytes"
-                missing.append(Gap(asked, f"args.{name}"))
-        else:
-            value = found.layout.assumed() if found.layout is not None else value
-            notes.append("assumed: the value")
-        return _Part(Argument(name, kind, "scalar", value=value), notes)
-    use = usage.uses[name]
-    if parameter.const:
-        return _Part(Argument(name, kind, "in"), notes)
-    if use.escapes or not use.indices:
-        notes.append(_SAID["inout"])
-        return _Part(Argument(name, kind, "inout"), notes)
-    if not use.written:
-        notes.append(_SAID["in"])
-        return _Part(Argument(name, kind, "in"), notes)
-    if use.read and use.starts_written and not use.atomic:
-        notes.append(_SAID["out"])
-        return _Part(Argument(name, kind, "out"), notes)
-    return _Part(Argument(name, kind, "inout" if use.read else "out"), notes)
-
-
 def _extents(
-    usage: Usage, parts: list[_Part], sizes: list[str], way: _Way
-) -> tuple[dict[str, Extent], dict[str, Indirect]]:
-    """Buffers' sizes as far as something explains them, and those of buffers whose indices come from others."""
+    usage: Usage, parts: list[Part], sizes: list[str], way: _Way
+) -> tuple[dict[str, Extent], dict[str, Indirect], set[str]]:
+    """Buffers' sizes as far as something explains them, those of buffers whose indices come from others, and what a trial touched."""
     trials: dict[str, list[Trial]] = {}
     later: dict[str, list[Trial]] = {}
     static: dict[str, list[Trial]] = {}
@@ -359,7 +318,7 @@ def _extents(
         if name not in extents and (size := _as_others(trials.get(name, []), [e.text for e in extents.values()])):
             extents[name] = Extent(size, False)
     tables = {name: indirect(trials.get(name, []), later.get(name, [])) for name in buffers}
-    return extents, {name: table for name, table in tables.items() if table is not None}
+    return extents, {name: table for name, table in tables.items() if table is not None}, {*trials}
 
 
 def _as_others(trials: list[Trial], sizes: list[str]) -> str:
@@ -370,16 +329,7 @@ def _as_others(trials: list[Trial], sizes: list[str]) -> str:
     return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
 
 
-# What is said of a role that is not what the type of the parameter says.
-_KEPT = "assumed: what it does not write stays"
-_SAID: Mapping[Role, str] = {
-    "in": "assumed: only read, though the pointer is not const",
-    "out": "assumed: each element is written before it is read",
-    "inout": "assumed: read and written (its uses are not all visible)",
-}
-
-
-def _set_roles(usage: Usage, parts: list[_Part], sizes: list[str], way: _Way) -> None:
+def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> None:
     """Roles as trials show them, where these agree; the text shows neither what functions do with a pointer nor which writes come first."""
     seen: dict[str, set[Role]] = {}
     for chosen in trial_sizes(sizes, tiled=way.tiled, divided=way.divided):
@@ -392,13 +342,13 @@ def _set_roles(usage: Usage, parts: list[_Part], sizes: list[str], way: _Way) ->
             role: Role = found.pop() if len(found) == 1 else "inout"
             if role == argument.role == "out":
                 continue
-            notes = [n for n in part.notes if n not in _SAID.values()]
-            said = _SAID[role] if role != "inout" else _KEPT if argument.role == "out" else ""
+            notes = [n for n in part.notes if n not in SAID.values()]
+            said = SAID[role] if role != "inout" else KEPT if argument.role == "out" else ""
             part.argument, part.notes = replace(argument, role=role), [*notes, said] if said else notes
 
 
 def _set_extent(
-    part: _Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[Gap], untried: str
+    part: Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[Gap], untried: str
 ) -> None:
     name = part.argument.name
     if table is not None:
@@ -423,7 +373,7 @@ def _set_extent(
         part.notes.append("assumed: the size, from the text")
 
 
-def _set_fill(part: _Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:
+def _set_fill(part: Part, arguments: Mapping[str, Argument], tables: Mapping[str, Indirect], usage: Usage) -> None:
     argument = part.argument
     if argument.role not in ("in", "inout"):
         return
@@ -438,7 +388,7 @@ def _set_fill(part: _Part, arguments: Mapping[str, Argument], tables: Mapping[st
         targets = [found for t in into if (found := tables[t].high if t in tables else arguments[t].size)]
         most = int(dtype.limits[1]) + 1
         # Bytes up to 60 make finite, small fractions of every width, whatever the kernel takes them for.
-        high = "2" if dtype.kind == "bool" else "60" if _opaque(usage, argument) else str(min(most, 256))
+        high = "2" if dtype.kind == "bool" else "60" if part.opaque else str(min(most, 256))
         if argument.size == "1" and not targets:
             # A single number mostly switches the kernel off (`if (*noop) return`).
             part.argument = replace(argument, fill=Fill("constant", "0"))
@@ -450,19 +400,13 @@ def _set_fill(part: _Part, arguments: Mapping[str, Argument], tables: Mapping[st
         part.notes.append("assumed: the range of its values")
 
 
-def _opaque(usage: Usage, argument: Argument) -> bool:
-    """Whether the kernel sees something else in the argument's bytes."""
-    parameter = next(p for p in usage.kernel.parameters if p.name == argument.name)
-    return parse_dtype(argument.type).kind == "bytes" or parameter.base == "void"
-
-
 def _is_index(argument: Argument) -> bool:
     """Whether the argument is a buffer whose contents may be indices."""
     return argument.role in ("in", "inout") and parse_dtype(argument.type).kind == "int"
 
 
 def _render(
-    spec: KernelSpec, parts: list[_Part], notes: list[str], missing: list[Gap], form: str, toml_file: str, way: _Way
+    spec: KernelSpec, parts: list[Part], notes: list[str], missing: list[Gap], form: str, toml_file: str, way: _Way
 ) -> str:
     shapes = [f"assumed: {', '.join(way.hosts)} of the launch are sizes"] if way.hosts else []
     said = {

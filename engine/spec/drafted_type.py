@@ -47,6 +47,9 @@ class ParameterTypes:
             return DraftedType(
                 None, None, Gap(f"the type of '{name}' ('{kind[:60]}'): {why}; {ending}", f"args.{name}")
             )
-        if found.pointers:
-            return DraftedType(None, found, Gap(described(name, kind, found)))
+        if found.pointers and parameter.pointer:
+            return DraftedType(None, found, Gap(f"{described(name, kind, found)}: a spec has no pointers in buffers"))
+        if found.unclear:
+            what = f"{described(name, kind, found)}, and how they lie in it is not known: {found.unclear}"
+            return DraftedType(None, found, Gap(what))
         return DraftedType(parse_dtype(f"struct:{found.size}"), found)

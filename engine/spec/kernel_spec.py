@@ -33,6 +33,9 @@ class Argument:
     A buffer (`in`, `out`, `inout`) has `size`, an expression that gives its number of elements; a `scalar` has `value`,
     an expression (default: the size of the same name). `type` is the element's or the scalar's type, as in
     `engine.spec.dtypes`. `tolerance` overrides the spec's for this buffer.
+
+    A field of a struct parameter has the parameter's name before its own, `params.x`, and lies `offset` bytes into it; the
+    parameter itself is a scalar whose bytes hold what no field gives. Everything else lies at offset 0 of its own parameter.
     """
 
     name: str
@@ -42,6 +45,18 @@ class Argument:
     fill: Fill = Fill()
     value: str = ""
     tolerance: float | None = None
+    offset: int = 0
+
+    @property
+    def parameter(self) -> str:
+        """The name of the parameter that it is, or lies in."""
+        return self.name.partition(".")[0]
+
+    @property
+    def size_name(self) -> str:
+        """The free size that is a scalar's value; "" where its value is anything else."""
+        written = self.value or self.name
+        return written if self.role == "scalar" and written.isidentifier() else ""
 
 
 @dataclass(frozen=True)
@@ -118,3 +133,12 @@ class KernelSpec:
             if argument.name == name:
                 return argument
         raise KeyError(name)
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether a parameter is a struct whose fields are arguments."""
+        return any("." in a.name for a in self.arguments)
+
+    def fields(self, parameter: str) -> tuple[Argument, ...]:
+        """The arguments that lie in a struct parameter, without itself."""
+        return tuple(a for a in self.arguments if a.parameter == parameter != a.name)

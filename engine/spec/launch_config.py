@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -131,6 +132,11 @@ def _known(
         argument = spec.argument(name)
         if argument.role != "scalar":
             continue
+        for field in spec.fields(name):
+            with contextlib.suppress(arith.ArithmeticError_):
+                if field.role == "scalar":
+                    written = f"{passed.strip()}.{field.name.partition('.')[2]}"
+                    known.setdefault(written, arith.evaluate(field.value, sizes))
         try:
             value = arith.evaluate(argument.value or argument.name, sizes)
         except arith.ArithmeticError_:

@@ -26,9 +26,10 @@ from engine.spec.kernel_spec import (
     Role,
     Step,
 )
+from engine.spec.places import FieldError, Place, StructFields
 from engine.spec.spec_checks import MAX_BYTES, case_name, check_case, derived_cases, same_names
 from engine.spec.tables import SPEC_NAME, Table, resolve, split_kernel, tables_of
-from engine.spec.types import parameter_type, template_defaults
+from engine.spec.types import bindings, parameter_type, template_defaults
 
 _KEYS = ("kernel", "tolerance", "deterministic", "args", "launch", "check", "time", "compile", "chain", "tune", "where")
 _FILLS: Mapping[str, tuple[str, ...]] = {
@@ -48,7 +49,7 @@ _VALUE = r"-?(0[xX][0-9a-fA-F]+|\d+(\.\d*)?([eE][+-]?\d+)?)[uUlLfF]{0,3}|[A-Za-z
 _DEFINE = re.compile(rf"[A-Za-z_]\w{{0,63}}(=({_VALUE})?)?", re.ASCII)
 _FOLDER = re.compile(r"[\w.+][\w.+ /-]{0,200}", re.ASCII)
 PLAIN = CompileOptions()
-_MOST = {"args": 64, "check": 64, "time": 64, "chain": 16, "defines": 64, "include": 16}
+_MOST = {"args": 64, "fields": 256, "check": 64, "time": 64, "chain": 16, "defines": 64, "include": 16}
 
 
 def specs_in(
@@ -298,19 +299,46 @@ class _Reader:
                 near = difflib.get_close_matches(name[:60], list(uses), n=1, cutoff=0.4)
                 do = f"did you mean '{near[0]}'?" if near else f"parameters: {', '.join(uses)}"
                 self.fail(f"'{name[:60]}' is no parameter of '{kernels[0].name}'", "args", name, do=do)
-        return tuple(self.argument(n, table.get(n, {}), u) for n, u in uses.items()), steps
+        found = [argument for n, u in uses.items() for argument in self.parameter(n, table.get(n, {}), u)]
+        if len(found) > _MOST["fields"]:
+            self.fail(f"{len(found)} arguments", "args", do=f"at most {_MOST['fields']} are allowed")
+        return tuple(found), steps
 
-    def argument(self, name: str, value: object, uses: list[tuple[Kernel, Step, int]]) -> Argument:
+    def parameter(self, name: str, value: object, uses: list[tuple[Kernel, Step, int]]) -> list[Argument]:
+        """The argument of a parameter, and those of the fields that are given of a struct."""
         keys = ("args", name)
         data = self.dictionary(value, *keys)
-        self.known(data, ("type", "role", "size", "fill", "value", "tolerance"), *keys)
         parameters = [k.parameters[p] for k, _, p in uses]
         pointer = parameters[0].pointer
         if any(p.pointer != pointer for p in parameters):
             self.fail(f"'{name}' is a pointer in one kernel of the chain and a value in another", *keys)
+        within = {} if pointer else {key: part for key, part in data.items() if isinstance(part, dict)}
+        if not within:
+            dtype = parameter_type(
+                self.aliases, uses, data.get("type"), lambda what, do: self.fail(what, *keys, "type", do=do)
+            )
+            return [self.argument(Place(name, dtype, pointer, all(p.const for p in parameters)), data, *keys)]
+        kernel, step, _ = uses[0]
+        struct = StructFields(self.program, parameters[0], bindings(kernel, step.template_args))
+        own = {key: part for key, part in data.items() if key not in within}
+        try:
+            whole, places = struct.places(own, within)
+        except FieldError as wrong:
+            self.fail(wrong.what, *keys, *wrong.keys, do=wrong.do)
+        found = [self.argument(whole, {"value": f"hex:{'00' * whole.dtype.itemsize}", **own}, *keys)]
+        for place, part, path in places:
+            given = {k: v for k, v in part.items() if k != "offset"}
+            if not place.pointer:
+                given.setdefault("value", path[-1])
+            found.append(self.argument(place, given, *keys, *path))
+        return found
+
+    def argument(self, place: Place, data: Mapping[str, Any], *keys: str | int) -> Argument:
+        name, dtype, pointer = place.name, place.dtype, place.pointer
+        self.known(data, ("type", "role", "size", "fill", "value", "tolerance"), *keys)
         role = data.get("role")
         if role is None:
-            role = "scalar" if not pointer else "in" if all(p.const for p in parameters) else None
+            role = "scalar" if not pointer else "in" if place.const else None
         if role is None:
             do = 'write role = "out" if the kernel only writes it, "inout" if it also reads it'
             self.fail(f"the role of '{name}' is missing: it is a pointer to non-const", *keys, do=do)
@@ -320,15 +348,12 @@ class _Reader:
         if pointer == (role == "scalar"):
             kind = "a pointer, so it is a buffer" if pointer else "no pointer, so it is a scalar"
             self.fail(f"'{name}' is {kind}", *keys, "role")
-        dtype = parameter_type(
-            self.aliases, uses, data.get("type"), lambda what, do: self.fail(what, *keys, "type", do=do)
-        )
         for key in ("value",) if pointer else ("size", "fill", "tolerance"):
             if key in data:
                 self.fail(f"'{key}' does not apply to the {'buffer' if pointer else 'scalar'} '{name}'", *keys, key)
         if not pointer:
             text = self.expression(data["value"], *keys, "value") if "value" in data else ""
-            return Argument(name, dtype.name, "scalar", value=text)
+            return Argument(name, dtype.name, "scalar", value=text, offset=place.offset)
         if "size" not in data:
             self.fail(f"the size of '{name}' is missing", *keys, do='write size = "rows*cols", its number of elements')
         size = self.expression(data["size"], *keys, "size")
@@ -341,7 +366,7 @@ class _Reader:
         elif "fill" in data:
             self.fail(f"'{name}' is only written, so its fill does not count", *keys, "fill", do="leave it out")
         tolerance = self.tolerance(data.get("tolerance", "auto"), *keys, "tolerance")
-        return Argument(name, dtype.name, cast(Role, role), size, fill, "", tolerance)
+        return Argument(name, dtype.name, cast(Role, role), size, fill, "", tolerance, place.offset)
 
     def fill(self, value: object, kind: str, *keys: str | int) -> Fill:
         data = {"kind": value} if isinstance(value, str) else self.dictionary(value, *keys)

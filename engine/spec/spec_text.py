@@ -24,7 +24,7 @@ def spec_text(spec: KernelSpec, notes: Notes, missing: Sequence[str], form: str,
     if step.launch:
         rows.append(("launch", f"launch = {_launch(step.launch)}"))
     for argument in spec.arguments:
-        if argument.role != "scalar" or argument.value:
+        if (argument.role != "scalar" or argument.value) and not spec.fields(argument.name):
             rows.append((f"args.{argument.name}", f"args.{argument.name} = {_argument(argument)}"))
     for key, cases in (("check", spec.check), ("time", spec.time)):
         rows.append((key, f"{key} = [{', '.join(_case(c) for c in cases)}]"))
@@ -59,7 +59,7 @@ def _launch(launch: LaunchExpr) -> str:
 
 def _argument(argument: Argument) -> str:
     values: dict[str, object] = {}
-    if argument.type.startswith("struct:"):
+    if argument.type.startswith("struct:") and "." not in argument.name:
         values["type"] = _quoted(argument.type)
     if argument.role == "scalar":
         return _table({**values, "value": _quoted(argument.value)})

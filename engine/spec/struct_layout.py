@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tree_sitter import Node
@@ -27,12 +27,24 @@ _POINTER = 8
 
 @dataclass(frozen=True)
 class Field:
-    """A field: `dtype` is None for a pointer. `offset` in bytes."""
+    """A field: `dtype` is None for a pointer; `target` is what it points to, as text. `offset` in bytes."""
 
     name: str
     offset: int
     dtype: DType | None
     count: int
+    target: str = ""
+    const: bool = False  # what it points to is
+
+    @property
+    def elements(self) -> tuple[Field, ...]:
+        """Those of an array, each by its number: `x.0`, `x.1`; of anything else itself."""
+        if self.count == 1:
+            return (self,)
+        size = _POINTER if self.dtype is None else self.dtype.itemsize
+        return tuple(
+            replace(self, name=f"{self.name}.{i}", offset=self.offset + i * size, count=1) for i in range(self.count)
+        )
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class Layout:
     size: int
     align: int
     fields: tuple[Field, ...]
+    unclear: str = ""  # why nothing but its pointers is certain
 
     @property
     def pointers(self) -> tuple[str, ...]:
@@ -76,10 +89,25 @@ def layout(program: Program, text: str, bound: Mapping[str, str]) -> Layout:
 
 
 def described(name: str, kind: str, found: Layout) -> str:
-    """The sentence for a struct with pointers."""
+    """A struct with pointers, in words."""
     shown = ", ".join(f"'{p}'" for p in found.pointers[:_MOST_SHOWN])
     more = f" and {len(found.pointers) - _MOST_SHOWN} more" if len(found.pointers) > _MOST_SHOWN else ""
-    return f"'{name}' is a '{kind[:60]}' that holds pointers ({shown}{more}): a spec gives buffers to parameters, not to fields"
+    return f"'{name}' is a '{kind[:60]}' that holds pointers ({shown}{more})"
+
+
+def target_type(program: Program, field: Field) -> DType | None:
+    """The type of the elements that a pointer field points to: bytes for `void`; None where it is not known."""
+    if field.target == "void":
+        return parse_dtype("uint8")
+    try:
+        return parse_dtype(field.target)
+    except SpecError:
+        pass
+    try:
+        found = layout(program, field.target, {})
+    except Unclear:
+        return None
+    return None if found.pointers else parse_dtype(f"struct:{found.size}")
 
 
 class _Reader:
@@ -105,25 +133,25 @@ class _Reader:
         at, align = 0, 1
         unclear: Unclear | None = None
         body = node.child_by_field_name("body")
-        parts = [(base, None) for base in _bases(node)] + (list(_members(body)) if body is not None else [])
-        for kind, declarator in parts:
+        parts = [_Member(base, None, False) for base in _bases(node)] + (list(_members(body)) if body else [])
+        for part in parts:
             try:
-                if declarator is None:
-                    below = self.of(kind, inner, depth + 1)
+                if part.declarator is None:
+                    below = self.of(part.kind, inner, depth + 1)
                     size, own, each = below.size, below.align, below.fields
+                    unclear = unclear or (Unclear(below.unclear) if below.unclear else None)
                 else:
-                    size, own, each = self._member(unit, kind, declarator, inner, depth)
+                    size, own, each = self._member(unit, part, part.declarator, inner, depth)
             except Unclear as why:
                 unclear = unclear or why
                 continue
             at = _placed(at, own)
-            fields += [Field(f.name, f.offset + at, f.dtype, f.count) for f in each]
+            fields += [replace(f, offset=f.offset + at) for f in each]
             at, align = at + size, max(align, own)
             if len(fields) > _MAX_FIELDS:
                 raise Unclear(f"'{name[:60]}' has too many fields")
-        found = Layout(max(1, _placed(at, align)), align, tuple(fields))
         unclear = unclear or (Unclear(_hidden(body)) if body is not None and _hidden(body) else None)
-        # A pointer decides, whatever the rest is.
+        found = Layout(max(1, _placed(at, align)), align, tuple(fields), str(unclear or ""))
         if unclear is not None and not found.pointers:
             raise unclear
         return found
@@ -151,7 +179,7 @@ class _Reader:
         return found
 
     def _member(
-        self, unit: Unit, kind: str, declarator: Node, bound: Mapping[str, str], depth: int
+        self, unit: Unit, part: _Member, declarator: Node, bound: Mapping[str, str], depth: int
     ) -> tuple[int, int, tuple[Field, ...]]:
         """Size and alignment of one field, and it (or the fields within it) at offset 0."""
         named = _field_name(declarator)
@@ -164,16 +192,23 @@ class _Reader:
                 count *= evaluate_int(written, {**integers(unit, words(written)), **values})
             except ArithmeticError_:
                 raise Unclear(f"the length of its field '{named[:60]}' is not known") from None
-        if any(n.type in ("pointer_declarator", "reference_declarator") for n in walk(declarator)):
-            return _POINTER * count, _POINTER, (Field(named, 0, None, count),)
-        plain = TypeNames(self.program, bound=bound).plain(kind)
-        if plain.endswith("*"):
-            return _POINTER * count, _POINTER, (Field(named, 0, None, count),)
+        plain = TypeNames(self.program, bound=bound).plain(part.kind)
+        stars = sum(n.type in ("pointer_declarator", "reference_declarator") for n in walk(declarator))
+        if stars or plain.endswith("*"):
+            target = plain.removesuffix("*").strip() if not stars else plain if stars == 1 else ""
+            return _POINTER * count, _POINTER, (Field(named, 0, None, count, target, part.const),)
         try:
             dtype = parse_dtype(plain)
         except SpecError:
-            below = self.of(kind, bound, depth + 1)
-            fields = tuple(Field(f"{named}.{f.name}", f.offset, f.dtype, f.count) for f in below.fields)
+            below = self.of(part.kind, bound, depth + 1)
+            if below.unclear:
+                raise Unclear(below.unclear) from None
+            names = [f"{named}.{i}" for i in range(count)] if count > 1 else [named]
+            fields = tuple(
+                replace(f, name=f"{name}.{f.name}", offset=f.offset + i * below.size)
+                for i, name in enumerate(names[: _MAX_FIELDS + 1])
+                for f in below.fields
+            )
             return below.size * count, below.align, fields
         whole = dtype.lanes in (1, 2, 4) and dtype.kind != "bytes"
         align = min(16, dtype.itemsize) if whole else dtype.storage.itemsize
@@ -192,8 +227,16 @@ def _bases(node: Node) -> Iterator[str]:
                     yield text(each)
 
 
-def _members(body: Node) -> Iterator[tuple[str, Node | None]]:
-    """(type as text, declarator) of each field that takes room."""
+@dataclass(frozen=True)
+class _Member:
+    """A field that takes room: its type as text, its declarator (None: a base class), and whether its type is const."""
+
+    kind: str
+    declarator: Node | None
+    const: bool
+
+
+def _members(body: Node) -> Iterator[_Member]:
     for member in body.named_children:
         kind = member.child_by_field_name("type")
         static = any(text(c) in ("static", "constexpr", "friend") for c in member.children)
@@ -202,7 +245,7 @@ def _members(body: Node) -> Iterator[tuple[str, Node | None]]:
         for declarator in member.children_by_field_name("declarator"):
             functions = ("function_declarator", "operator_cast")
             if declarator.type not in functions and not any(n.type in functions for n in declarator.children):
-                yield text(kind), declarator
+                yield _Member(text(kind), declarator, any(text(c) == "const" for c in member.children))
 
 
 def _hidden(body: Node) -> str:

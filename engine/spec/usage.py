@@ -27,6 +27,7 @@ _LINE = re.compile(
     r"|threadIdx\.x\+\(?(?:blockIdx\.x\*blockDim\.x|blockDim\.x\*blockIdx\.x)\)?"
 )
 _ATOMIC = re.compile(r"(?:\w+::)?(?:gpu|fast|safe)?[aA]tomic")  # PyTorch's have names of their own
+_WORDS = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")  # names, and fields of theirs
 _OTHER_AXES = re.compile(r"\b(?:threadIdx|blockIdx)\s*\.\s*[yz]\b")
 
 
@@ -80,6 +81,12 @@ def _reads_itself(access: Access) -> bool:
     return value is not None and access.array in names_in(value)
 
 
+def _words(text: str) -> set[str]:
+    """Names in an expression, and fields with what they are of: `p.rows` is `p`, `rows` and `p.rows`."""
+    found = set(_WORDS.findall(text))
+    return found | {part for name in found for part in name.split(".")}
+
+
 def _plain(text: str) -> str:
     """An expression without casts to whole numbers."""
     return _STATIC_CAST.sub("", _CAST.sub("", text))
@@ -101,7 +108,7 @@ class Usage:
                     self._define(variable.name, variable.value)
         self.changed = set(_changed(self.body))  # names whose first value is not their only one
         self.bounds: dict[str, list[str]] = {}
-        self.guards: set[str] = set()  # names on the far side of a comparison
+        self.guards: set[str] = set()  # names, and fields of parameters, on the far side of a comparison
         for node in walk(self.body):
             if node.type == "binary_expression":
                 self._bound(node)
@@ -147,7 +154,7 @@ class Usage:
         left, operator, right = node.children[0], node.children[1].type, node.children[2]
         if operator not in ("<", "<=", ">", ">=", "==", "!="):
             return
-        self.guards |= names_in(left) | names_in(right)
+        self.guards |= names_in(left) | names_in(right) | _words(f"{text(left)} {text(right)}")
         named = ("identifier", "field_expression")  # the latter: threadIdx.x
         if operator in ("<", ">=") and left.type in named:
             self.bounds.setdefault(text(left), []).append(text(right))
@@ -227,11 +234,19 @@ class Usage:
         reached = set(self.guards)
         for use in self.uses.values():
             for offset, index in use.indices:
-                reached |= set(re.findall(r"[A-Za-z_]\w*", f"{offset} {index}"))
+                reached |= _words(f"{offset} {index}")
+        for access in self.kernel.accesses:  # by pointers that come from a struct, too
+            reached |= _words(" ".join(access.indices))
         for _ in range(4):
             for local in [n for n in reached if n in self.definitions]:
-                reached |= set(re.findall(r"[A-Za-z_]\w*", self.definitions[local]))
+                reached |= _words(self.definitions[local])
         return name in reached
+
+    def follow(self, field: str) -> None:
+        """Takes in a pointer that stands in a struct: nothing is known of its uses but whether an atomic gets it."""
+        written = r"\s*(?:\.|->)\s*".join(map(re.escape, field.split(".")))
+        atomic = re.search(rf"{_ATOMIC.pattern}\w*\s*\(\s*&?\s*{written}\b", text(self.body)) is not None
+        self.uses[field] = Use(escapes=True, atomic=atomic)
 
     def is_shift(self, name: str) -> bool:
         """Whether a whole number only moves positions: it is subtracted from some and bounds or scales nothing."""

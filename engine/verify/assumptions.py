@@ -18,7 +18,7 @@ from engine.cuda.phases import NVCC, form_of
 from engine.cuda.syntax import called, children, text, walk
 from engine.errors import OptimlError
 from engine.model import Guardrail, Program
-from engine.spec.kernel_spec import KernelSpec
+from engine.spec.kernel_spec import Argument, KernelSpec
 
 _BASES = {
     "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4, "half": 2, "__half": 2, "__nv_bfloat16": 2,
@@ -40,6 +40,9 @@ _GUARD = re.compile(
 )
 
 
+_OUT_OF_STRUCT = "no caller shows what they point to"
+
+
 def assumptions(original: Program, candidate: Program, spec: KernelSpec) -> tuple[Guardrail, ...]:
     """A verdict for each assumption that the edit adds: "passed" where every visible caller keeps it, "failed" where one does not."""
     found: dict[str, Guardrail] = {}
@@ -52,7 +55,9 @@ def assumptions(original: Program, candidate: Program, spec: KernelSpec) -> tupl
             continue
         if old[1] == new[1] and old[0].signature == new[0].signature:
             continue
-        for verdict in _of_kernel(old, new, launches, original):
+        fields = [f for name in step.arguments for f in spec.fields(name) if f.role != "scalar"]
+        verdicts = [*_of_kernel(old, new, launches, original), *_of_fields(old, new, fields)]
+        for verdict in verdicts:
             found.setdefault(verdict.name, verdict)
     return tuple(found.values())
 
@@ -89,6 +94,23 @@ def _of_kernel(
             "the edit computes fewer indices in 64 bits than the original",
         )
     yield from _divisible(old, new, launches)
+
+
+def _of_fields(old: tuple[Kernel, str], new: tuple[Kernel, str], fields: Sequence[Argument]) -> Iterator[Guardrail]:
+    """Of pointers in structs no caller shows where they come from."""
+    if not fields:
+        return
+    promised = any(
+        len(re.findall(word, new[1])) > len(re.findall(word, old[1])) for word in (r"__restrict", r"__ldg\b")
+    )
+    if promised:
+        yield Guardrail("assumes that pointers in structs overlap no other buffer", "not checked", _OUT_OF_STRUCT)
+    before, after = (
+        {f"{match['base'] or match['base2']}{match['lanes'] or match['lanes2']}" for match in _CAST.finditer(code)}
+        for code in (old[1], new[1])
+    )
+    if after - before:
+        yield Guardrail("assumes that pointers in structs are aligned for vectors", "not checked", _OUT_OF_STRUCT)
 
 
 def _alignments(kernel: Kernel, code: str) -> dict[str, int]:

@@ -177,7 +177,9 @@ def _of_bits(bits: int) -> str:
 
 
 def widened_spec(spec: KernelSpec) -> KernelSpec | None:
-    """The spec with every float type a double; None where a vector of halves has no such twin."""
+    """The spec with every float type a double; None where a vector of halves has no such twin, or a struct's fields would move."""
+    if spec.has_fields:
+        return None
     arguments = []
     for argument in spec.arguments:
         dtype = parse_dtype(argument.type)

@@ -108,11 +108,12 @@ void read_job(const char *path) {
             fields >> l.step >> l.grid.x >> l.grid.y >> l.grid.z >> l.block.x >> l.block.y >> l.block.z >> l.shared >> count;
             for (size_t i = 0; i < count && fields >> word; ++i) {
                 LaunchArgument a;
-                if (word[0] == 'b') {
-                    a.buffer = std::atoi(word.c_str() + 1);
-                } else {
-                    a.bytes = unhex(word.substr(1));
-                }
+                std::istringstream parts(word.substr(1));
+                std::string part;
+                std::getline(parts, part, '+');
+                a.bytes = unhex(part);
+                while (std::getline(parts, part, '+'))
+                    a.places.emplace_back(std::stoul(part), std::stoul(part.substr(part.find(':') + 1)));
                 l.arguments.push_back(a);
             }
             job.launches.push_back(l);
@@ -294,16 +295,15 @@ namespace {
         std::vector<std::vector<uint64_t>> storage;
         for (size_t i = 0; i < launch.arguments.size(); ++i) {
             const LaunchArgument &a = launch.arguments[i];
-            size_t bytes = a.buffer >= 0 ? sizeof(void *) : a.bytes.size();
+            size_t bytes = a.bytes.size();
             if (sizes[i + 1] != static_cast<int>(bytes))
                 found_last("crash", nullptr, 0, -1, static_cast<long long>(i), sizes[i + 1], 0, "argument_size");
             std::vector<uint64_t> place(bytes / 8 + 4);
-            if (a.buffer >= 0) {
-                if (static_cast<size_t>(a.buffer) >= buffers.size()) refuse("no such buffer");
-                char *base = buffers[static_cast<size_t>(a.buffer)].base;
-                memcpy(place.data(), &base, sizeof base);
-            } else {
-                memcpy(place.data(), a.bytes.data(), bytes);
+            memcpy(place.data(), a.bytes.data(), bytes);
+            for (auto [at, number] : a.places) {
+                if (number >= buffers.size() || at + sizeof(char *) > bytes) refuse("no such buffer");
+                char *base = buffers[number].base;
+                memcpy(reinterpret_cast<char *>(place.data()) + at, &base, sizeof base);
             }
             storage.push_back(std::move(place));
         }

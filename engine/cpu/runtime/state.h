@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "abi.h"
@@ -37,8 +38,8 @@ struct Array {
 };
 
 struct LaunchArgument {
-    int buffer = -1;  // index of a buffer, or -1 for the bytes of a scalar
     std::vector<unsigned char> bytes;
+    std::vector<std::pair<size_t, size_t>> places;  // where in them the address of which buffer belongs
 };
 
 struct Launch {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.capture.manifest import (
+    VERSION,
     Buffer,
     Manifest,
     RecordedArgument,
@@ -226,3 +227,31 @@ def test_a_truncated_manifest(tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UsageError, match="run 'optiml capture' again"):
         recorded_spec(tmp_path, "gemv_kernel")
+
+
+def test_pointers_in_a_struct_are_found_by_their_offset(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "k.cu").write_text("""
+struct Params { const float* x; float* y; const float* none; int n; };
+__global__ void k(Params p) { int i = blockIdx.x * 256 + threadIdx.x; if (i < p.n) p.y[i] = p.x[i]; }
+void run(Params p) { k<<<(p.n + 255) / 256, 256>>>(p); }
+""")
+    first = 0x7F00_0000_0000
+    buffers = [Buffer(at, "device", first + 4096 * at, 4000, 0, 0, 0, "", "") for at in (0, 8)]
+    data = b"".join(v.to_bytes(8, "little") for v in (first, first + 4096 * 8, 0, 1000))
+    passed = RecordedArgument(32, data.hex(), tuple(buffers))
+    launch = RecordedLaunch("cuLaunchKernel", (4, 1, 1), (256, 1, 1), (0, 0, 0), 0, "", 1, 1.0, (passed,))
+    kernel = RecordedKernel("k", "k", "k.cu", 1, "k", "", "", 1.0, 1, 1.0, 8, (), (launch,))
+    folder = tmp_path / ".optiml" / "capture"
+    folder.mkdir(parents=True)
+    save_manifest(folder, Manifest(VERSION, ("./program",), 0, 1.0, (kernel,), ()))
+    made = recorded_spec(tmp_path, "k")
+    assert made is not None
+    assert made.missing == (), made.missing
+    assert [(a.name, a.size) for a in made.spec.arguments if a.role != "scalar"] == [("p.x", "n"), ("p.y", "n")]
+    assert dict(made.spec.time[0].sizes) == {"n": 1000}
+    stray = dataclasses.replace(passed, buffers=(*buffers, dataclasses.replace(buffers[0], at=24)))
+    _changed(tmp_path, "k", launches=(dataclasses.replace(launch, arguments=(stray,)),))
+    made = recorded_spec(tmp_path, "k")
+    assert made is not None
+    assert any("a struct with addresses" in gap for gap in made.missing)

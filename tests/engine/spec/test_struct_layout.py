@@ -69,12 +69,33 @@ def test_a_struct_of_fractions_gets_a_value_and_one_of_sizes_is_asked_for() -> N
     assert gap.key == "args.p"
 
 
-def test_a_struct_with_pointers_is_the_one_reason_given() -> None:
-    (gap,) = draft(_program(BODY.format(kind="Held", value="p.data[i]")), "k").missing
-    assert (
-        gap
-        == "'p' is a 'Held' that holds pointers ('data', 'pairs'): a spec gives buffers to parameters, not to fields"
+def test_the_fields_of_a_struct_are_arguments_of_their_own() -> None:
+    body = (
+        "__global__ void k(float* y, Held p, Base b) {\n"
+        "  int i = blockIdx.x * 32 + threadIdx.x; if (i < p.n && i < b.rows) y[i] = p.data[i]; }\n"
+        "void run(float* y, Held p, Base b) { k<<<p.n / 32, 32>>>(y, p, b); }"
     )
+    made = draft(_program(body), "k", probe=lambda sizes: {"y": sizes["n"], "p.data": sizes["n"]})
+    assert not made.missing
+    lines = made.text.splitlines()
+    assert '// optiml: args.p.n = { value = "n" }' in lines
+    assert '// optiml: args.b.rows = { value = "rows" }' in lines
+    assert any(line.startswith('// optiml: args.p.data = { role = "inout", size = "n"') for line in lines)
+    # No trial followed them, so they stay null; the struct's own bytes are the source's to tell.
+    assert not any("pairs" in line or "args.p =" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "why"),
+    [
+        ("Held* p", "that holds pointers ('data', 'pairs'): a spec has no pointers in buffers"),
+        ("Params p", "how they lie in it is not known: 'Philox' is defined in no file"),
+    ],
+)
+def test_pointers_that_no_spec_can_give_have_a_reason(parameter: str, why: str) -> None:
+    code = f"__global__ void k(float* y, {parameter}) {{ y[threadIdx.x] = 1; }}\nvoid run(float* y, {parameter}) {{ k<<<1, 32>>>(y, p); }}"
+    (gap,) = draft(_program(code), "k").missing
+    assert why in gap
     assert gap.key == ""
 
 

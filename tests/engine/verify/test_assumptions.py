@@ -94,3 +94,25 @@ def test_narrower_indices_are_named(tmp_path: Path) -> None:
 
 def test_another_store_assumes_nothing(tmp_path: Path) -> None:
     assert not judged(tmp_path, TEXT, ("2.0f * x[i]", "x[i] + x[i]"))
+
+
+def test_nothing_is_known_of_pointers_in_structs(tmp_path: Path) -> None:
+    text = """#include <cuda_runtime.h>
+struct Params { const float* x; float* y; int n; };
+// optiml: args.p.x = { size = "n" }
+// optiml: args.p.y = { role = "out", size = "n" }
+// optiml: args.p.n = {}
+// optiml: time = [{ n = 1048576 }]
+__global__ void scale(Params p) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    const float* x = p.x;
+    if (i < p.n) p.y[i] = 2.0f * x[i];
+}
+void run_scale(Params p) { scale<<<(p.n + 255) / 256, 256>>>(p); }
+"""
+    promised = judged(tmp_path, text, ("const float* x = p.x;", "const float* __restrict__ x = p.x;"))
+    assert {guard.verdict for guard in promised.values()} == {"not checked"}
+    assert list(promised) == ["assumes that pointers in structs overlap no other buffer"]
+    (tmp_path / ".git").rmdir()
+    wide = judged(tmp_path, text, ("2.0f * x[i]", "2.0f * reinterpret_cast<const float4*>(x)[i / 4].x"))
+    assert wide["assumes that pointers in structs are aligned for vectors"].verdict == "not checked"

@@ -1,0 +1,133 @@
+"""The arguments that a draft makes of a kernel's parameters, with what it says of each; a struct's fields are arguments too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.cuda.kernel import Parameter
+from engine.spec.drafted_type import ParameterTypes
+from engine.spec.dtypes import DType
+from engine.spec.gaps import Gap
+from engine.spec.kernel_spec import Argument, Role
+from engine.spec.struct_layout import Field, Layout, described, target_type
+from engine.spec.usage import Usage
+
+# What is said of a role that is not what the type of the parameter says.
+KEPT = "assumed: what it does not write stays"
+SAID: Mapping[Role, str] = {
+    "in": "assumed: only read, though the pointer is not const",
+    "out": "assumed: each element is written before it is read",
+    "inout": "assumed: read and written (its uses are not all visible)",
+}
+
+
+@dataclass
+class Part:
+    """An argument of a draft. `size` is the free size that gives a scalar its value, "": none.
+
+    `opaque`: the kernel sees something else in the bytes of a buffer.
+    """
+
+    argument: Argument
+    notes: list[str]
+    size: str = ""
+    opaque: bool = False
+
+
+def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, missing: list[Gap]) -> list[Part]:
+    """What a draft makes of one parameter before anything was tried; what it does not know goes to `missing`."""
+    found = types.of(parameter)
+    if found.gap is not None:
+        missing.append(found.gap)
+    elif not parameter.pointer and found.layout is not None and _by_fields(parameter, found.layout, usage):
+        return _of_struct(types, parameter, found.layout, usage, missing)
+    if parameter.pointer:
+        return [_of_pointer(parameter, found.dtype, usage)]
+    return [_of_value(parameter, found.dtype, found.layout, found.gap is not None, usage, missing)]
+
+
+def _by_fields(parameter: Parameter, layout: Layout, usage: Usage) -> bool:
+    """Whether the fields of a struct are arguments: it holds pointers, or sizes and no other whole numbers."""
+    whole = [f for f in layout.fields if f.dtype is not None and f.dtype.kind == "int"]
+    return bool(layout.pointers) or (bool(whole) and all(usage.is_size(f"{parameter.name}.{f.name}") for f in whole))
+
+
+def _of_pointer(parameter: Parameter, dtype: DType | None, usage: Usage) -> Part:
+    name, kind = parameter.name, dtype.name if dtype else "struct:1"
+    opaque = parameter.base == "void" or kind.startswith("struct:")
+    use = usage.uses[name]
+    role: Role
+    notes: list[str] = []
+    if parameter.const:
+        role = "in"
+    elif use.escapes or not use.indices:
+        role, notes = "inout", [SAID["inout"]]
+    elif not use.written:
+        role, notes = "in", [SAID["in"]]
+    elif use.read and use.starts_written and not use.atomic:
+        role, notes = "out", [SAID["out"]]
+    else:
+        role = "inout" if use.read else "out"
+    return Part(Argument(name, kind, role), notes, opaque=opaque)
+
+
+def _of_value(
+    parameter: Parameter, dtype: DType | None, layout: Layout | None, gap: bool, usage: Usage, missing: list[Gap]
+) -> Part:
+    name, kind = parameter.name, dtype.name if dtype else "struct:1"
+    if dtype is not None and _is_size(name, dtype, usage):
+        return Part(Argument(name, kind, "scalar"), [], name)
+    whole = layout is not None and any(f.dtype is None or f.dtype.kind == "int" for f in layout.fields)
+    if dtype is None or (dtype.kind == "bytes" and (layout is None or whole)):
+        if not gap:
+            # Whole numbers of a struct are mostly sizes: a guess would be a kernel that does next to nothing.
+            fields = ", ".join(f"{f.name} at {f.offset}" for f in layout.fields) if layout else ""
+            missing.append(Gap(f"the value of '{name}' ({fields}): write hex: and its bytes", f"args.{name}"))
+        return Part(Argument(name, kind, "scalar", value="hex:00"), [])
+    value = layout.assumed() if layout is not None else _assumed(name, dtype)
+    return Part(Argument(name, kind, "scalar", value=value), ["assumed: the value"])
+
+
+def _of_struct(
+    types: ParameterTypes, parameter: Parameter, layout: Layout, usage: Usage, missing: list[Gap]
+) -> list[Part]:
+    name = parameter.name
+    kind = f"struct:{layout.size}"
+    parts = [Part(Argument(name, kind, "scalar", value=f"hex:{'00' * layout.size}"), [])]
+    for field in [each for f in layout.fields for each in f.elements]:
+        full = f"{name}.{field.name}"
+        if field.dtype is not None:
+            parts.append(_of_field(full, field, field.dtype, usage))
+            continue
+        usage.follow(full)
+        dtype = target_type(types.program, field)
+        if dtype is None:
+            told = described(name, parameter.base, layout)
+            what = f"{told}: what '{field.name}' points to ('{field.target[:60] or 'pointers'}') is no type that a spec can name"
+            missing.append(Gap(what, f"args.{full}"))
+            continue
+        role: Role = "in" if field.const else "inout"
+        notes = [] if field.const else [SAID["inout"]]
+        opaque = dtype.kind == "bytes" or field.target == "void"
+        parts.append(Part(Argument(full, dtype.name, role, offset=field.offset), notes, opaque=opaque))
+    return parts
+
+
+def _of_field(full: str, field: Field, dtype: DType, usage: Usage) -> Part:
+    """A number among a struct's fields."""
+    own = re.sub(r"\W", "_", field.name) if field.name[-1:].isdigit() else field.name.rpartition(".")[2]
+    if _is_size(full, dtype, usage):
+        return Part(Argument(full, dtype.name, "scalar", value=own, offset=field.offset), [], own)
+    value = "0" if dtype.kind == "bool" else _assumed(own, dtype)
+    return Part(Argument(full, dtype.name, "scalar", value=value, offset=field.offset), ["assumed: the value"])
+
+
+def _is_size(name: str, dtype: DType, usage: Usage) -> bool:
+    return dtype.kind == "int" and dtype.lanes == 1 and usage.is_size(name) and not usage.is_shift(name)
+
+
+def _assumed(name: str, dtype: DType) -> str:
+    """Not 1 for fractions: that would hide a factor that an edit forgets, and what stands beside `1 - beta`."""
+    return "1e-5" if re.search("eps", name, re.IGNORECASE) else "0.75" if dtype.kind == "float" else "1"
