@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.rewrite.site import Site
+from engine.spec.kernel_spec import Argument
 from tests.engine.rules.equality import assert_equal
 from tests.engine.rules.workbench import compiles, device, make, one, propose
 
@@ -156,3 +159,15 @@ def test_nothing_where_a_second_load_may_differ(old: str, new: str) -> None:
 
 def test_nothing_where_buffers_may_be_one() -> None:
     assert not propose(site(OUTER, LAUNCH.replace("(x, w, y", "(y, w, y")), "hoist_loads")
+
+
+def test_pointers_in_a_struct_may_point_anywhere() -> None:
+    plain = make(
+        "__global__ void k(const float* x, float* y, int p, int n) { int i = blockIdx.x; y[i] = x[i] + p; }",
+        "    k<<<n, 1>>>(x, y, p, n);",
+        sizes=({"n": 64, "p": 1},),
+        check=({"n": 7, "p": 1},),
+    )
+    assert plain.pointers_distinct
+    held = replace(plain.spec, arguments=(*plain.spec.arguments, Argument("p.z", "float", "in", "n")))
+    assert not replace(plain, spec=held).pointers_distinct
