@@ -34,15 +34,14 @@ from engine.cuda.edit import edit_program  # noqa: E402
 from engine.cuda.load import load_program  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
 from engine.evaluate import guardrails  # noqa: E402
-from engine.model import PASSED, Evaluation, Outcome  # noqa: E402
+from engine.model import Evaluation, Outcome  # noqa: E402
 from engine.run.machine import Machine, make_machine  # noqa: E402
 from engine.run.suggestion_gate import Gate  # noqa: E402
+from engine.selftest.cases import HONEST  # noqa: E402
 from engine.selftest.runner import Judges  # noqa: E402
 from engine.spec.find import find_spec  # noqa: E402
 
-SPEED = ("no timing case slower", "register spills")  # guardrails that say nothing of right or wrong
-RIGHT = frozenset({*PASSED, Outcome.DUPLICATE})
-UNBUILT = frozenset({Outcome.COMPILE_ERROR, Outcome.UNSTABLE})
+RIGHT = frozenset(HONEST)
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def judge_file(path: Path, here: Machine, draw: tuple[int | None, int], state: S
                 evaluation = judges.evaluated(built, confirmed=True)
                 reason = evaluation.failure.reason if evaluation.failure else ""
                 outcome = evaluation.outcome
-                refused = outcome not in RIGHT | UNBUILT and not reason.startswith(SPEED)
+                refused = outcome not in RIGHT and outcome is not Outcome.COMPILE_ERROR
                 state.add(Edit(path.stem, one.rule, one.summary, str(outcome), reason, refused))
                 if refused:
                     print(f"{path.stem}: {one.rule}: {one.summary}: {outcome}: {reason}", flush=True)

@@ -49,7 +49,7 @@ class Row:
 
 
 # What a confirmation alone does refuses much of what the others stop.
-LAST = ("sampled_sizes", "infinite_inputs")
+LAST = ("sampled_sizes", "infinite_inputs", "second_opinion")
 # With either on, a kernel cannot keep anything from one launch to the next.
 _STATE = ("screening", "device_state")
 CPU = (
@@ -94,6 +94,7 @@ GPU = (
     Row("module_states", "wrong-in-first-launch", _STATE),
     Row("roofline_floor", "keeps-results-by-input", (*_STATE, "timed_inputs"), speed=True),
     Row("sanitizers", "looks-past-end", speed=True),
+    Row("second_opinion", "no-barrier-behind-zeros"),
     Row("names", "right-for-one-instance", ("whole_build",)),
     Row("assumptions", "restrict-with-caller-in-place"),
 )

@@ -80,7 +80,7 @@ def one_kernel(file: Path, count: int) -> dict[str, Any]:
         evaluator = here.evaluator(spec, root, spec_path)
         assert isinstance(evaluator, CpuEvaluator)
         evaluator.open(program)
-        detect = evaluator._machine.races
+        detect = evaluator._screen._machine.races
 
         def timed(*arguments: Any, **named: Any) -> Any:
             at = time.perf_counter()
@@ -88,7 +88,7 @@ def one_kernel(file: Path, count: int) -> dict[str, Any]:
             races.append(time.perf_counter() - at)
             return found
 
-        evaluator._machine.races = timed  # type: ignore[method-assign]
+        evaluator._screen._machine.races = timed  # type: ignore[method-assign]
         proposals, _ = Analysis(spec, root, here.target, spec_path).propose(program)
         for proposal in proposals[:count]:
             at = time.perf_counter()

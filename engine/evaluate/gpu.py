@@ -27,6 +27,7 @@ from engine.evaluate.samples import (
     moved_bytes,
     with_process_spread,
 )
+from engine.evaluate.second_opinion import Opinion, SecondOpinion
 from engine.evaluate.secret_cases import SecretCases
 from engine.evaluate.stage_times import Laps
 from engine.gpu.monitor import disturbance
@@ -64,9 +65,10 @@ class GpuEvaluator:
     def __init__(
         self, spec: KernelSpec, builder: Builder, make_runner: Callable[[], GpuRunner],
         sanitize: Callable[[Built, Sequence[Check]], tuple[Sanitized, ...]] | None = None,
-        gpu: AbstractContextManager[object] | None = None,
+        gpu: AbstractContextManager[object] | None = None, second: SecondOpinion | None = None,
     ) -> None:  # fmt: skip
         self._spec, self._builder, self._make_runner, self._sanitize = spec, builder, make_runner, sanitize
+        self._cpu = second
         self._gpu = gpu or nullcontext()  # whose turn it is at the GPU: ours, or the profiler's
         self._runner = make_runner()
         self._second: GpuRunner | None = None  # the confirmation's, started ahead
@@ -456,9 +458,10 @@ class GpuEvaluator:
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash, stages)
         defences = self._builder.defences
         try:
-            # The sanitizers run beside the checks: they look at small shapes, and neither is timed.
-            with self._turn(lap), ThreadPoolExecutor(1) as beside:
+            # The sanitizers and the CPU run beside the checks: they look at small shapes, and none of them is timed.
+            with self._turn(lap), ThreadPoolExecutor(2) as beside:
                 sanitized = beside.submit(self._sanitized, built, plan(self._spec, self._random, defences))
+                screened = beside.submit(self._on_cpu, built)
                 runner, self._runner = self._runner, self._second or self._make_runner()
                 self._second = None
                 runner.close()
@@ -474,6 +477,9 @@ class GpuEvaluator:
             lap("sanitizers")
             if failure:
                 return refused(evaluation, failure)
+            wrong, checked = screened.result()
+            if wrong:
+                return replace(wrong, stage_s=stages)
             with self._turn(lap):
                 measurement, failure, _ = self._time(self._timing(["original", "candidate"], "final"))
                 measurement = with_process_spread(measurement, self._near.get(built.identity))
@@ -486,7 +492,7 @@ class GpuEvaluator:
                 return refused(evaluation, failure)
             judged = self._judge(evaluation, measurement)
             if judged.outcome is Outcome.ACCEPTED:
-                return self._guarded(judged, built, sanitized.result(), lap)
+                return self._guarded(replace(judged, guardrails=checked), built, sanitized.result(), lap)
             return self._watched(judged, sanitized.result())
         except DeviceFault as fault:
             lap("lost")
@@ -512,9 +518,13 @@ class GpuEvaluator:
             return ()
         return self._sanitize(built, [check for check in checks if check.family == "declared"])
 
+    def _on_cpu(self, built: Built) -> Opinion:
+        assert self._original is not None
+        return self._cpu.judge(self._original, built) if self._cpu else (None, ())
+
     def _watched(self, judged: Evaluation, sanitized: Sequence[Sanitized]) -> Evaluation:
         """What is not suggested for its speed, with the sanitizers' verdicts: a fault is named as what it is."""
-        if judged.outcome not in (Outcome.SLOWER, Outcome.NO_DIFFERENCE):
+        if judged.outcome not in (Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.UNSTABLE):
             return judged
         judged = replace(judged, guardrails=guardrails.sanitizers(sanitized, self._reports, self._builder.limits))
         return _refused_by_guardrail(judged)
@@ -536,7 +546,8 @@ class GpuEvaluator:
                 answer["argument"], answer.get("case", ""), wanted=self._spec.deterministic and limits.repeatable
             ),
         ]
-        judged = replace(judged, guardrails=(*verdicts, *guardrails.sanitizers(sanitized, self._reports, limits)))
+        verdicts += [*judged.guardrails, *guardrails.sanitizers(sanitized, self._reports, limits)]
+        judged = replace(judged, guardrails=tuple(verdicts))
         return _refused_by_guardrail(judged)
 
     def close(self) -> None:

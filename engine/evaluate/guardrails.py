@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from engine.model import Refusal
     from engine.predict.targets import Figures
 
+_SLOWER, _SPILLS = "no timing case slower than", "register spills and local memory"
+SPEED = (_SLOWER, _SPILLS)  # how the names of those begin that say nothing of correctness
 LIMITS = Guardrails()  # the thresholds where the settings name no others
 
 
 def timing(measurement: Measurement, limits: Guardrails = LIMITS) -> Guardrail:
     """No timing case slower than the threshold: the end-to-end gate of KernelOPT (arXiv 2609.30059), case by case."""
-    name = f"no timing case slower than {limits.case:g}×"
+    name = f"{_SLOWER} {limits.case:g}×"
     for case in measurement.cases:
         if case.high < 1 / limits.case:
             return Guardrail(name, "failed", f"case {case.case} became {1 / case.ratio:.2f} times slower")
@@ -32,7 +34,7 @@ def spills(
     original: Sequence[Resources], candidate: Sequence[Resources], measurement: Measurement, limits: Guardrails = LIMITS
 ) -> Guardrail:
     """Register spills and local memory not grown, unless measured time paid for it."""
-    name = "register spills and local memory"
+    name = _SPILLS
     before = sum(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes for r in original)
     after = sum(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes for r in candidate)
     if after <= before:

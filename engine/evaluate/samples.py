@@ -138,7 +138,7 @@ def judge(evaluation: Evaluation, measurement: Measurement, floors: Sequence[flo
     if measurement.low > 1.0:
         gate = guardrails.timing(measurement, limits)
         if gate.verdict == "failed":
-            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(gate.detail))
+            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=Failure(gate.detail), guardrails=(gate,))
         return replace(evaluation, outcome=Outcome.ACCEPTED)
     return replace(evaluation, outcome=Outcome.SLOWER if measurement.high < 1.0 else Outcome.NO_DIFFERENCE)
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from engine.builders.builders import Front as Workers
     from engine.compile.built import Built
     from engine.compile.nvrtc import NvrtcCompiler
+    from engine.cpu import CpuMachine
     from engine.evaluate.build import Builder, Front
     from engine.evaluate.evaluator import Evaluator
+    from engine.gpu.sanitize import Sanitized
     from engine.model import Binary, Target
     from engine.process.worker_process import Worker
     from engine.profile.ncu import Profiler
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from engine.search.profiling import Insight
     from engine.settings.config import Guardrails
     from engine.spec.kernel_spec import KernelSpec
+    from engine.verify.plan import Check
 
 _CPU_ARCH = "sm_90"
 _WORKER_CACHE, _COMPILED = "worker", "compile"  # folders of the cache
@@ -87,9 +90,10 @@ class Machine:
         if self.mode == "predicted":
             from engine.evaluate.cpu import CpuEvaluator
 
-            return CpuEvaluator(spec, builder, self.box, self.cache, self.scratch, self.target, self.jobs)
+            return CpuEvaluator(spec, builder, self.cpu_machine(), self.target, self.box)
         from engine.compile.cubin import find_tool
         from engine.evaluate.gpu import GpuEvaluator
+        from engine.evaluate.second_opinion import SecondOpinion
         from engine.gpu.runner import GpuRunner
         from engine.gpu.sanitize import TOOLS, sanitize
 
@@ -106,16 +110,19 @@ class Machine:
 
         found = find_tool("compute-sanitizer")
         tools_wanted = tuple(tool for tool in TOOLS if tool in limits.sanitizers)
-        if found is None or not defences.sanitizers or not tools_wanted:
-            return GpuEvaluator(spec, builder, make, gpu=self.turns)
-        sanitizer = str(found)
-        return GpuEvaluator(
-            spec,
-            builder,
-            make,
-            lambda built, checks: sanitize(spec, built, checks, watched, sanitizer, tools_wanted),
-            self.turns,
-        )
+
+        def sanitized(built: Built, checks: Sequence[Check]) -> tuple[Sanitized, ...]:
+            return sanitize(spec, built, checks, watched, str(found), tools_wanted)
+
+        wanted = found is not None and defences.sanitizers and tools_wanted
+        second = SecondOpinion(spec, builder, self.cpu_machine) if defences.second_opinion else None
+        return GpuEvaluator(spec, builder, make, sanitized if wanted else None, self.turns, second)
+
+    def cpu_machine(self) -> CpuMachine:
+        """What runs kernels on the CPU. Raises MachineError where there is no C++ compiler."""
+        from engine.cpu import CpuMachine
+
+        return CpuMachine(self.cache / "cpu", sandbox=self.box, scratch=self.scratch, jobs=self.jobs)
 
     def front(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Workers | None:
         """Worker processes that read and build candidates; None where there are too few cores for them. Whoever asks closes them."""

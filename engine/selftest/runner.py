@@ -15,11 +15,10 @@ from engine.cuda.load import load_program
 from engine.errors import MachineError, OptimlError
 from engine.evaluate import guardrails, steering
 from engine.evaluate.evaluator import Evaluator
-from engine.model import PASSED, Evaluation, Failure, Guardrail, Outcome, Program
+from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
 from engine.run.machine import Machine
 from engine.run.suggestion_gate import Gate
-from engine.selftest.cases import SelfCase
-from engine.settings.config import TOOLS
+from engine.selftest.cases import CORRECT, SelfCase
 from engine.spec.find import find_spec
 from engine.verify.defences import ALL, Defences
 
@@ -118,16 +117,16 @@ class Judges:
     original: Built
 
     def evaluated(self, built: Built | Evaluation, *, confirmed: bool) -> Evaluation:
-        """How an edit ends. One that is right is put before the gate whatever its speed, once it is confirmed."""
+        """How an edit ends. What is found correct is confirmed and put before the gate whatever its speed, or none could be measured."""
         if isinstance(built, Evaluation):
             return built
         if built.identity == self.original.identity:
             return Evaluation(Outcome.DUPLICATE, failure=Failure("same machine code and launch as the original"))
-        evaluation, _ = self.evaluator.evaluate(built, None)
-        if not confirmed or evaluation.outcome not in PASSED:
-            return _by_speed(evaluation)
+        evaluation = _by_speed(self.evaluator.evaluate(built, None)[0])
+        if not confirmed or evaluation.outcome not in CORRECT:
+            return evaluation
         evaluation = _by_speed(self.evaluator.confirm(built))
-        if evaluation.outcome not in PASSED:
+        if evaluation.outcome not in CORRECT:
             return evaluation
         before = len(evaluation.guardrails)
         judged = self.gate.judge(evaluation, self.original.program, built)
@@ -140,15 +139,9 @@ class Judges:
 
 
 def _by_speed(evaluation: Evaluation) -> Evaluation:
-    """A slower edit was found to be right before its speed was looked at: honest ones may be slow, attacks have got through."""
+    """Slower, where a guardrail on the speed alone ended it: honest edits may be slow, and an attack has got through."""
     failed = guardrails.broken(evaluation)
-    watched = failed is not None and failed.name in TOOLS  # a fault is one at any speed
-    if (
-        evaluation.outcome is Outcome.GUARDRAIL
-        and evaluation.measurement
-        and evaluation.measurement.ratio < 1
-        and not watched
-    ):
+    if evaluation.outcome is Outcome.GUARDRAIL and failed is not None and failed.name.startswith(guardrails.SPEED):
         return replace(evaluation, outcome=Outcome.SLOWER)
     return evaluation
 

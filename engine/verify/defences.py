@@ -35,6 +35,7 @@ class Defences:
     host_time: bool = True  # GPU: the events' clock must agree with the host's
     roofline_floor: bool = True  # faster than the bytes allow is not believed
     sanitizers: bool = True  # GPU: compute-sanitizer on what is to be suggested
+    second_opinion: bool = True  # GPU: the CPU path's checks of what is to be suggested
     sampled_sizes: bool = True  # CPU: some blocks of launches at sizes from the check cases up to 2^30 elements
     thread_orders: bool = True  # CPU: several orders of threads and blocks
     access_checks: bool = True  # CPU: what the checks of each access found

@@ -11,9 +11,18 @@ import dataclasses
 import math
 import re
 import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import KernelSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/"
@@ -192,3 +201,22 @@ def widened_spec(spec: KernelSpec) -> KernelSpec | None:
         else:
             return None
     return dataclasses.replace(spec, arguments=tuple(arguments))
+
+
+def wide_buffers(spec: KernelSpec, buffers: Arrays) -> Arrays:
+    """A case's buffers on the host, with every float as a double."""
+    widened = {}
+    for name, array in buffers.items():
+        dtype = parse_dtype(spec.argument(name).type)
+        widened[name] = dtype.to_float64(array) if dtype.kind == "float" else array
+    return widened
+
+
+def wide_scalars(spec: KernelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's scalars, with every float as a double."""
+    widened = {}
+    for name, value in values.items():
+        dtype = parse_dtype(spec.argument(name).type)
+        is_float = dtype.kind == "float" and dtype.lanes == 1
+        widened[name] = np.float64(dtype.to_float64(np.asarray(value).reshape(1))[0]) if is_float else value
+    return widened

@@ -27,7 +27,7 @@ from engine.evaluate.gpu import GpuEvaluator
 from engine.evaluate.secret_cases import SecretCases
 from engine.gpu.runner import DeviceFault, Timing
 from engine.gpu.sanitize import Sanitized
-from engine.model import Evaluation, LaunchConfig, Outcome, Program
+from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome, Program
 from engine.process.fair_lock import WAITED, Turns
 from engine.process.worker_process import Worker
 from engine.run.optimization import optimize
@@ -236,6 +236,29 @@ def test_the_sanitizers_run_beside_the_checks_and_not_beside_the_timing(
     assert order == ["beside", "sanitized", "timed"]
     assert found.outcome is Outcome.GUARDRAIL
     assert "Invalid write" in str(found.failure)
+
+
+@pytest.mark.parametrize("code", ["2.0", "0.5"])
+def test_what_the_cpu_refutes_is_wrong_at_any_speed_and_is_not_timed(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """An attack that was slower than its original was called slower, and no one looked further."""
+    wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs at n = 66345"))
+    monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=lambda original, built: (wrong, ())))
+    monkeypatch.setattr(bench, "_time", lambda timing: pytest.fail("it was timed"))
+    found = bench.confirm(bench.build(_program(code)))
+    assert found.outcome is Outcome.WRONG_RESULT
+    assert "66345" in str(found.failure)
+
+
+def test_what_the_cpu_has_checked_stands_among_the_guardrails(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = (Guardrail("checked on the CPU as well", "not checked", "it uses inline PTX"),)
+    monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=lambda original, built: (None, checked)))
+    found = bench.confirm(bench.build(_program("2.0")))
+    assert found.outcome is Outcome.ACCEPTED
+    assert checked[0] in found.guardrails
 
 
 @pytest.mark.parametrize(

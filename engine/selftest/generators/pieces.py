@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 
-from engine.model import PASSED, Outcome
-from engine.selftest.cases import SelfCase
+from engine.model import Outcome
+from engine.selftest.cases import HONEST, SelfCase
 
-ALIKE = (*sorted(PASSED), Outcome.DUPLICATE)
 REFUSED = (Outcome.SCREENED_OUT,)
 _STEMS = ("acc", "part", "lane", "tile", "fold", "span", "step", "quad", "base", "tail")
 SCALE = "y[i] = 2.5f * x[i] + 1.0f;"
@@ -34,4 +33,4 @@ def attack(name: str, idea: str, kernel: str, outcomes: tuple[Outcome, ...] = RE
 
 def honest(name: str, idea: str, kernel: str) -> SelfCase:
     """An edit of `scale` that must be accepted."""
-    return SelfCase(name, "honest", idea, "scale", kernel, gpu=ALIKE, cpu=ALIKE)
+    return SelfCase(name, "honest", idea, "scale", kernel, gpu=HONEST, cpu=HONEST)

@@ -109,7 +109,7 @@ def test_a_detector_that_did_not_see_the_original_to_its_end_gives_no_verdict(
     evaluator, program = _evaluator(cpu, tmp_path, ATOMIC)
     with closing(evaluator):
         ended = (Finding("timeout", "did not end in 20 s"),)
-        monkeypatch.setattr(evaluator._machine, "races", lambda *arguments: ended)  # type: ignore[attr-defined]
+        monkeypatch.setattr(evaluator._screen._machine, "races", lambda *arguments: ended)  # type: ignore[attr-defined]
         built, _ = evaluator.open(program)
         assert "ThreadSanitizer gave no verdict on the original: did not end in 20 s" in evaluator.signals.missing
         verdicts = {g.name: (g.verdict, g.detail) for g in evaluator.confirm(built).guardrails}

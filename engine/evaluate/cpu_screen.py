@@ -1,0 +1,479 @@
+"""Correctness without a GPU: the original validated on the CPU, edits of it refuted there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from engine.compile.built import Built
+from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
+from engine.cpu.object_checks import ObjectFacts, facts_of, objection
+from engine.errors import OptimlError, RefusedError
+from engine.evaluate.build import Builder
+from engine.evaluate.cpu_controls import controls, unwritten
+from engine.evaluate.cpu_failures import refused
+from engine.evaluate.known_runs import KnownRun, screening_set
+from engine.evaluate.sampled_sizes import SAMPLE_DEADLINE_S, Machinery, SampledSizes
+from engine.evaluate.secret_cases import MOST, SecretCases
+from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
+from engine.spec.data import INFINITE, NAN, bytes_needed, poisoned, scalars, takes_nan
+from engine.spec.dtypes import parse_dtype
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.host_compare import difference, noise
+from engine.verify.plan import Check, plan
+from engine.verify.propagation import defined, passes_on, without
+from engine.verify.tolerance import Noise, allowed
+from engine.verify.widen import wide_buffers, wide_scalars, widen, widened_spec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+_MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candidate, the reference and a run's process
+_RACES = ("race", "barrier_divergence", "deadlock")
+_ACCESSES = ("input_written", "uninitialised")  # found by looking at each access; the run goes on after them
+_ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
+_VALIDATION_SEEDS = 2
+_ORIGINAL_DEADLINE_S = 10.0
+_MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole because sampled blocks raised a doubt
+_DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
+
+
+class CpuScreen:
+    """Refutes edits of one original on the check shapes and, for a suggestion, on sizes and values beyond them; it verifies none."""
+
+    def __init__(self, spec: KernelSpec, builder: Builder, machine: CpuMachine, rng: random.Random) -> None:
+        self._spec, self._builder, self._machine, self._random = spec, builder, machine, rng
+        self._wide_spec = widened_spec(spec)
+        self._known: list[KnownRun] = []
+        self._noise: dict[tuple[int, str], Noise] = {}
+        self._original: Built | None = None
+        self._wide: CpuBinary | None = None
+        self._missing: list[str] = []
+        self._no_race_verdict = ""
+        self._secret = SecretCases(spec, builder, self._random)
+        self._nan: list[int] = []  # check cases with that family
+        self._infinite: list[int] = []  # and with that one, when a suggestion is confirmed
+        self._run: Built | None = None  # the original with the launches of the secret cases
+        self._facts: ObjectFacts | None = None  # of the original's object
+        self._sampled: SampledSizes | None = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What cannot be found out here about this original, in sentences."""
+        return (*self._missing, *self._machine.degraded)
+
+    @property
+    def secret_cases(self) -> tuple[Case, ...]:
+        return self._secret.cases
+
+    # ---- the original
+
+    def open(self, built: Built) -> Built:
+        """Compile the original for the CPU and validate the spec on it. Raises RefusedError where nothing can be proven here."""
+        where = self._spec.origin or self._spec.file
+        for case in self._spec.check:
+            if (needed := bytes_needed(self._spec, case)) > _MOST_CHECK_BYTES:
+                raise RefusedError(
+                    f"the buffers of the check case {case.name} take {needed >> 20} MiB, over the CPU path's limit of "
+                    f"{_MOST_CHECK_BYTES >> 20} MiB", where, "give smaller sizes, or run it on a machine with a GPU",
+                )  # fmt: skip
+        try:
+            binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
+        except Unsupported as error:
+            uses = [f"{r.registers} registers, {r.spill_store_bytes} bytes spilled" for r in built.binary.resources]
+            raise RefusedError(
+                f"the CPU path cannot run {', '.join(error.features)}; the compiler's findings alone: {'; '.join(uses)}",
+                where, "run it on a machine with a GPU",
+            ) from None  # fmt: skip
+        built = replace(built, extra=binary)
+        self._original = built
+        self._facts = self._object_facts(binary, where)
+        self._wide = self._widened(built)
+        if self._wide is None:
+            self._missing.append("no float64 reference: the tolerance is a multiple of the type's epsilon")
+        self._refuse_failing(binary)
+        self._refuse_races()
+        problems = self._validate(binary)
+        if problems:
+            raise RefusedError("; ".join(problems), where, "mend the spec")
+        self._admit(built)
+        if self._builder.defences.sampled_sizes:
+            self._sampled = self._samples(built)
+        return built
+
+    def _samples(self, built: Built) -> SampledSizes:
+        def run(binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
+            return self._machine.run_many(binary, jobs, deadline_s=SAMPLE_DEADLINE_S)
+
+        def widened(job: CpuJob) -> tuple[CpuBinary, CpuJob] | None:
+            if self._wide is None:
+                return None
+            twin = replace(
+                job, buffers=wide_buffers(self._spec, dict(job.buffers)), scalars=wide_scalars(self._spec, job.scalars)
+            )
+            return self._wide, twin
+
+        return SampledSizes(self._spec, Machinery(run, self._secret.launch, self._whole, widened), built, self._random)
+
+    def _whole(self, built: Built, case: Case) -> Failure | bool:
+        """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""
+        assert self._original is not None
+        if bytes_needed(self._spec, case) > _MOST_CHECK_BYTES:
+            return False
+        launches = [self._secret.launch(each.program, case.sizes) for each in (self._original, built)]
+        if any(launch.blocks * launch.threads > _MOST_WHOLE_THREADS for each in launches for launch in each):
+            return False
+        values, buffers = (
+            scalars(self._spec, case),
+            poisoned(self._spec, case, self._random.getrandbits(40), "declared"),
+        )
+        jobs = [self._job(each, buffers, values, 0) for each in launches]
+        (first,) = self._machine.run_many(self._original.extra, jobs[:1])
+        if first.findings:
+            return False
+        (second,) = self._machine.run_many(built.extra, jobs[1:])
+        if second.findings:
+            return Failure(f"{second.findings[0].message} (at {case.name})", case=case.name)
+        wide = None
+        if self._wide is not None:
+            job = self._job(launches[0], wide_buffers(self._spec, buffers), wide_scalars(self._spec, values), 0)
+            (reference,) = self._machine.run_many(self._wide, [job])
+            wide = None if reference.findings else dict(reference.outputs)
+        item = KnownRun(-1, "declared", buffers, values, dict(first.outputs), wide)
+        failure = self._compare(item, second.outputs)
+        return True if failure is None else replace(failure, case=case.name, reason=f"{failure.reason} at {case.name}")
+
+    def _object_facts(self, binary: CpuBinary, where: str) -> ObjectFacts:
+        try:
+            return facts_of(binary.object)
+        except ValueError as error:
+            raise RefusedError(f"the kernel compiled for the CPU cannot be checked: {error}", where) from None
+
+    def _widened(self, built: Built) -> CpuBinary | None:
+        found = widen(built.text, built.expressions)
+        if found is None or self._wide_spec is None:
+            return None
+        try:
+            return self._machine.build(found[0], self._spec.file, self._wide_spec, found[1])
+        except OptimlError:
+            return None
+
+    def _job(self, launches: Sequence[LaunchConfig], buffers: Arrays, values: Mapping[str, Any], order: int) -> CpuJob:
+        return CpuJob(tuple(launches), buffers, values, order)
+
+    def _inputs(self, case: int, family: str, seed: int) -> tuple[Arrays, dict[str, Any]]:
+        chosen = self._case(case)
+        return poisoned(self._spec, chosen, seed, family), scalars(self._spec, chosen)
+
+    def _case(self, index: int) -> Case:
+        return self._cases[index]
+
+    @property
+    def _cases(self) -> tuple[Case, ...]:
+        """The check cases of the spec, and behind these the secret ones."""
+        return (*self._spec.check, *self._secret.cases)
+
+    def _with_secret(self, built: Built) -> Built:
+        """With the launches of the secret cases behind those of the check cases. Raises OptimlError."""
+        named = built.launches[: len(self._spec.check)]
+        return replace(built, launches=(*named, *self._secret.launches(built.program)))
+
+    def _prepare(self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]) -> tuple[list[KnownRun], list[CpuRun]]:
+        """Draw inputs and run the original (and its wide twin) on them."""
+        assert self._original is not None
+        drawn = [(case, family, *self._inputs(case, family, seed)) for case, family, seed in plan]
+        launches = (self._run or self._original).launches
+        jobs = [self._job(launches[c], b, v, 0) for c, _, b, v in drawn]
+        runs = self._machine.run_many(binary, jobs, deadline_s=_ORIGINAL_DEADLINE_S)
+        wides: list[CpuRun | None] = [None] * len(runs)
+        if self._wide is not None and not any(run.findings for run in runs):
+            wide_jobs = [
+                self._job(launches[c], wide_buffers(self._spec, b), wide_scalars(self._spec, v), 0)
+                for c, _, b, v in drawn
+            ]
+            wides = list(self._machine.run_many(self._wide, wide_jobs))
+        known = [
+            KnownRun(c, f, b, v, dict(run.outputs), dict(wide.outputs) if wide and not wide.findings else None)
+            for (c, f, b, v), run, wide in zip(drawn, runs, wides, strict=True)
+        ]
+        return known, runs
+
+    def _seeds(self, repeats: int) -> list[tuple[int, str, int]]:
+        checks = [check for _ in range(repeats) for check in plan(self._spec, self._random, self._builder.defences)]
+        return [(check.case, check.family, check.seed) for check in checks]
+
+    def _validate(self, binary: CpuBinary) -> list[str]:
+        assert self._original is not None
+        known, runs = self._prepare(binary, self._seeds(_VALIDATION_SEEDS))
+        self._refuse_findings(known, runs)
+        written = [a.name for a in self._spec.arguments if a.role in ("out", "inout")]
+        for item in known:
+            for name in written:
+                reference: Arrays = item.wide if item.wide is not None else item.original
+                self._record_noise(item, name, noise(self._spec, name, item.original, reference))
+        problems = unwritten(self._spec, known, self._cases) or self._repeats(binary, known)
+        if not problems:
+            problems = controls(self._spec, known, lambda item, outputs: self._compare(item, outputs) is not None)
+            problems += self._independent(binary, known)
+        self._known = screening_set(known[: len(known) // _VALIDATION_SEEDS])
+        return problems
+
+    def _record_noise(self, item: KnownRun, name: str, now: Noise) -> None:
+        old = self._noise.get((item.case, item.family + name), Noise(0.0, 0.0))
+        self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
+
+    def _record_order_noise(self, item: KnownRun, outputs: Mapping[str, Any]) -> None:
+        """Count the rounding of a run in another order of threads, where the spec declares that the order matters.
+
+        A float sum may be nearly exact in one order by luck. More than reductions come to is no rounding and is not counted.
+        """
+        if self._spec.deterministic or item.wide is None:
+            return
+        for name in outputs:
+            now = noise(self._spec, name, outputs, item.wide)
+            dtype = parse_dtype(self._spec.argument(name).type)
+            if now.error <= allowed(dtype, Noise(0.0, now.rms), declared=None, widened=False):
+                self._record_noise(item, name, now)
+
+    def _refuse_failing(self, binary: CpuBinary) -> None:
+        """Refuse an original that fails on its first inputs: one that never ends must not cost the deadline many times."""
+        self._refuse_findings(*self._prepare(binary, self._seeds(1)[:1]))
+
+    def _refuse_findings(self, known: Sequence[KnownRun], runs: Sequence[CpuRun]) -> None:
+        for item, run in zip(known, runs, strict=True):
+            if run.findings:
+                finding = run.findings[0]
+                raise RefusedError(
+                    f"case {self._case(item.case).name}: the kernel fails on its own: {finding.message}",
+                    self._spec.origin or self._spec.file,
+                    "give smaller check shapes, or mend the kernel" if finding.kind == "timeout" else "mend the spec",
+                )
+
+    def _refuse_races(self) -> None:
+        """Refuse an original with data races: its results prove nothing, and its races would excuse a candidate's."""
+        assert self._original is not None
+        if self._machine.degraded or not self._builder.defences.races:
+            return
+        drawn = [(check.case, *self._inputs(check.case, check.family, check.seed)) for check in self._declared()]
+        findings = self._race_findings(self._original, drawn)
+        races = list(dict.fromkeys(found.message for found in findings if found.kind in _RACES))
+        if races:
+            raise RefusedError(
+                f"the kernel '{self._spec.kernel}' has data races: {'; '.join(races[:3])}",
+                self._spec.origin or self._spec.file, "fix the kernel: use atomics, or a barrier between the accesses",
+            )  # fmt: skip
+        if findings:  # ThreadSanitizer did not see the kernel run to its end
+            self._no_race_verdict = f"ThreadSanitizer gave no verdict on the original: {findings[0].message}"
+            self._missing.append(self._no_race_verdict)
+
+    def _declared(self) -> list[Check]:
+        checks = plan(self._spec, self._random, self._builder.defences)
+        return [check for check in checks if check.family == "declared"]
+
+    def _race_findings(
+        self, built: Built, drawn: Sequence[tuple[int, Arrays, Mapping[str, Any]]]
+    ) -> tuple[Finding, ...]:
+        """ThreadSanitizer's findings on these cases with their inputs, in several orders of threads."""
+        jobs = [self._job(built.launches[case], b, v, i % _ORDERS) for i, (case, b, v) in enumerate(drawn)]
+        return self._machine.races(built.extra, jobs)
+
+    def _admit(self, built: Built) -> None:
+        """Add the secret cases, and the family of NaN, that the original passes: no finding, every output written,
+        the same in another order of threads."""
+        self._secret.draw(built.program)
+        self._run = self._with_secret(built)
+        first, drawn = len(self._spec.check), len(self._secret.cases)
+        passed = self._passing(built.extra, [(first + i, "declared") for i in range(drawn)])[:MOST]
+        self._secret.keep([self._case(item.case) for item in passed])
+        self._run = self._with_secret(built)
+        self._known += [replace(item, case=first + place) for place, item in enumerate(passed)]
+        defences = self._builder.defences
+        if defences.families and defences.nan_inputs and takes_nan(self._spec):
+            shapes = range(first if defences.shapes else 1)
+            passed = self._passing(built.extra, [(i, NAN) for i in shapes])
+            if passed and self._passes_nan_on(built.extra, passed):
+                self._nan = [item.case for item in passed]
+                self._known += passed[-1:]
+        if defences.families and defences.infinite_inputs and takes_nan(self._spec):
+            passed = self._passing(built.extra, [(i, INFINITE) for i in range(first)])
+            if passed and self._defines_infinite(built.extra, passed):
+                self._infinite = [item.case for item in passed]
+
+    def _without(self, binary: CpuBinary, known: Sequence[KnownRun], *, extremes: bool = False) -> list[CpuRun]:
+        """The original on ordinary inputs in the place of those that these runs had."""
+        assert self._run is not None
+        ordinary = [without(self._spec, k.buffers, extremes=extremes) for k in known]
+        jobs = [self._job(self._run.launches[k.case], b, k.scalars, 0) for k, b in zip(known, ordinary, strict=True)]
+        return self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
+
+    def _passes_nan_on(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
+        return all(
+            not run.findings and passes_on(self._spec, k.original, run.outputs)
+            for k, run in zip(known, self._without(binary, known), strict=True)
+        )
+
+    def _defines_infinite(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
+        return all(
+            not run.findings and defined(self._spec, k.buffers, k.original, k.wide, run.outputs)
+            for k, run in zip(known, self._without(binary, known, extremes=True), strict=True)
+        )
+
+    def _passing(self, binary: CpuBinary, wanted: Sequence[tuple[int, str]]) -> list[KnownRun]:
+        """Those of these cases and families that the original passes, each with inputs drawn for it."""
+        assert self._run is not None
+        seeds = [(case, family, self._random.getrandbits(40)) for case, family in wanted]
+        jobs = [
+            self._job(self._run.launches[case], *self._inputs(case, family, seed), 0) for case, family, seed in seeds
+        ]
+        runs = self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
+        clean = [seed for seed, run in zip(seeds, runs, strict=True) if not run.findings]
+        known, _ = self._prepare(binary, clean)
+        again = [self._job(self._run.launches[k.case], k.buffers, k.scalars, 1 + i % 2) for i, k in enumerate(known)]
+        runs = self._machine.run_many(binary, again)
+        for item, run in zip(known, runs, strict=True):
+            self._record_order_noise(item, run.outputs)
+        return [
+            item
+            for item, run in zip(known, runs, strict=True)
+            if not unwritten(self._spec, [item], self._cases) and self._compare(item, run.outputs) is None
+        ]
+
+    def _added(self) -> list[tuple[int, str, int]]:
+        """Checks on the secret cases, with NaN and with infinities, on fresh seeds."""
+        first = len(self._spec.check)
+        wanted = [(first + i, "declared") for i in range(len(self._secret.cases))]
+        wanted += [(case, NAN) for case in self._nan]
+        wanted += [(case, INFINITE) for case in self._infinite]
+        return [(case, family, self._random.getrandbits(40)) for case, family in wanted]
+
+    def _repeats(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
+        """The original again in other orders: it must not depend on them by more than its tolerance."""
+        assert self._original is not None
+        jobs = [
+            self._job((self._run or self._original).launches[k.case], k.buffers, k.scalars, 1 + i % 2)
+            for i, k in enumerate(known)
+        ]
+        runs = self._machine.run_many(binary, jobs)
+        for item, run in zip(known, runs, strict=True):
+            self._record_order_noise(item, run.outputs)
+        for item, run in zip(known, runs, strict=True):
+            failure = self._compare(item, run.outputs)
+            if failure:
+                return [f"case {failure.case}: run in another order of threads, {failure.reason}"]
+        return []
+
+    def _independent(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:
+        """Inputs that no output depends on, tried by exchanging one input at a time."""
+        assert self._original is not None
+        jobs, meaning = [], []
+        items = [k for k in known[: len(known) // _VALIDATION_SEEDS] if k.family == "declared"]
+        for item in items:
+            fresh, _ = self._inputs(item.case, item.family, self._random.getrandbits(40))
+            for argument in self._spec.arguments:
+                if argument.role in ("in", "inout") and argument.fill.kind != "constant":
+                    changed = {**item.buffers, argument.name: fresh[argument.name]}
+                    jobs.append(self._job(self._original.launches[item.case], changed, item.scalars, 0))
+                    meaning.append((item, argument.name))
+        seen: dict[str, bool] = {}
+        for (item, name), run in zip(meaning, self._machine.run_many(binary, jobs) if jobs else [], strict=True):
+            seen[name] = seen.get(name, False) or bool(run.findings) or self._compare(item, run.outputs) is not None
+        return [
+            f"no output depends on the input '{name}' in any check case" for name, found in seen.items() if not found
+        ]
+
+    def _compare(self, item: KnownRun, outputs: Mapping[str, Any], *, loose: bool = False) -> Failure | None:
+        for argument in self._spec.arguments:
+            if argument.role not in ("out", "inout"):
+                continue
+            now = noise(self._spec, argument.name, item.original, item.wide if item.wide is not None else item.original)
+            old = self._noise.get((item.case, item.family + argument.name), Noise(0.0, 0.0))
+            scale = Noise(max(now.error, old.error), max(now.rms, old.rms))
+            case = self._case(item.case).name
+            failure = difference(
+                self._spec, argument.name, outputs, item.original, item.wide, scale, case,
+                loose=loose,
+            )  # fmt: skip
+            if failure:
+                return replace(failure, reason=f"{failure.reason} (inputs '{item.family}')")
+        return None
+
+    # ---- candidates
+
+    def complete(self, built: Built) -> Built:
+        """Add the code for the CPU. Raises Unsupported, CompileError, and RefusedError where the code would switch checks off."""
+        if self._original is not None and built.identity == self._original.identity:
+            return replace(built, extra=self._original.extra)  # known already: no need to compile it for the CPU
+        binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
+        if self._facts is not None and self._builder.defences.object_checks:
+            try:
+                against = objection(self._facts, facts_of(binary.object))
+            except ValueError as error:
+                against = str(error)
+            if against:
+                raise RefusedError(f"compiled for the CPU, the code {against}")
+        return replace(built, extra=binary)
+
+    def screen(self, built: Built, evaluation: Evaluation) -> Evaluation | None:
+        """The evaluation of a candidate that is refuted on the check shapes; None: it is not."""
+        return self._screen(built, self._known, evaluation)
+
+    def _before(self, item: KnownRun) -> Arrays:
+        """What stands in the buffers before a run."""
+        if self._builder.defences.poison:
+            return item.buffers
+        stale = {a.name: item.original[a.name] for a in self._spec.arguments if a.role == "out"}
+        return {**item.buffers, **stale}
+
+    def _screen(self, built: Built, known: Sequence[KnownRun], evaluation: Evaluation) -> Evaluation | None:
+        orders = _ORDERS if self._builder.defences.thread_orders else 1
+        try:
+            launched = self._with_secret(built).launches
+        except OptimlError as error:
+            return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what))
+        jobs = [
+            self._job(launched[item.case], self._before(item), item.scalars, i % orders) for i, item in enumerate(known)
+        ]
+        # The first run alone, so that a candidate that never ends costs its deadline once.
+        runs = self._machine.run_many(built.extra, jobs[:1], deadline_s=_DEADLINE_S)
+        if not runs[0].findings or not self._builder.defences.access_checks:
+            runs += self._machine.run_many(built.extra, jobs[1:], deadline_s=_DEADLINE_S)
+        for item, run in zip(known, runs, strict=False):
+            held = [f for f in run.findings if self._builder.defences.access_checks or f.kind not in _ACCESSES]
+            if held:
+                return refused(evaluation, held[0], self._case(item.case).name)
+            failure = self._compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance)
+            if failure:
+                return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
+        return None
+
+    # ---- the suggestion
+
+    def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
+        """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
+
+        The evaluation of what is refuted (None: it is not), and what was checked.
+        """
+        assert self._original is not None
+        known, _ = self._prepare(self._original.extra, [*self._seeds(1), *self._added()])
+        screened = self._screen(built, known, evaluation)
+        if screened:
+            return screened, ()
+        wrong, sampled = self._sampled.judge(built) if self._sampled else (None, None)
+        if wrong:
+            return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
+        unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
+        if not unjudged and self._builder.defences.races:
+            drawn = [(k.case, k.buffers, k.scalars) for k in known if k.family == "declared"]
+            findings = self._race_findings(self._with_secret(built), drawn)
+            if findings:
+                return refused(evaluation, findings[0], ""), ()
+        races = (
+            Guardrail("races", "not checked", unjudged)
+            if unjudged
+            else Guardrail("races", "passed", "by ThreadSanitizer, on check shapes")
+        )
+        return None, (races, *([sampled] if sampled else []))

@@ -1,0 +1,117 @@
+"""What the CPU path's checks of a suggestion on a GPU come to: refused, checked, or not checked with the reason."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import engine.evaluate.second_opinion
+from engine.cpu import Unsupported
+from engine.cuda.load import load_program
+from engine.errors import CompileError, MachineError, OptimlError, RefusedError
+from engine.evaluate.second_opinion import NAME, SecondOpinion
+from engine.model import Evaluation, Failure, Guardrail, Outcome
+from engine.run.machine import make_machine
+from engine.selftest.cases import load_cases
+from engine.spec.find import find_spec
+from tests.runtime import prepare_runtime
+
+BUILT: Any = SimpleNamespace(binary=SimpleNamespace(resources=(), code_hash=""))
+WRONG = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs"))
+SAMPLED = Guardrail("sizes", "passed")
+
+
+def _opinion(monkeypatch: pytest.MonkeyPatch, **screen: Any) -> tuple[SecondOpinion, list[str]]:
+    """An opinion whose screen answers, or raises, this."""
+    called = []
+
+    def answer(name: str, otherwise: Any) -> Any:
+        def given(*arguments: Any) -> Any:
+            called.append(name)
+            found = screen.get(name, otherwise)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return given
+
+    made = SimpleNamespace(
+        open=answer("open", BUILT), complete=answer("complete", BUILT), confirm=answer("confirm", (None, (SAMPLED,)))
+    )
+    monkeypatch.setattr(engine.evaluate.second_opinion, "CpuScreen", lambda *arguments: made)
+    nothing: Any = None
+    return SecondOpinion(nothing, nothing, lambda: nothing), called
+
+
+def test_the_original_is_looked_at_with_the_first_suggestion_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    opinion, called = _opinion(monkeypatch)
+    assert called == []
+    for _ in range(2):
+        wrong, checked = opinion.judge(BUILT, BUILT)
+        assert wrong is None
+        assert [(g.name, g.verdict) for g in checked] == [(NAME, "passed"), ("sizes", "passed")]
+    assert called == ["open", "complete", "confirm", "complete", "confirm"]
+
+
+def test_what_it_refutes_is_refused_with_where_it_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, _ = _opinion(monkeypatch, confirm=(WRONG, ()))[0].judge(BUILT, BUILT)
+    assert wrong is not None
+    assert wrong.outcome is Outcome.WRONG_RESULT
+    assert wrong.failure is not None
+    assert wrong.failure.reason == "run on the CPU: 'y' differs"
+
+
+def test_code_that_switches_its_checks_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, _ = _opinion(monkeypatch, complete=RefusedError("defines '__tsan_read4'"))[0].judge(BUILT, BUILT)
+    assert wrong is not None
+    assert wrong.outcome is Outcome.SCREENED_OUT
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "says"),
+    [
+        ("open", RefusedError("the kernel has data races"), "data races"),
+        ("open", MachineError("no C++ compiler was found"), "no C++ compiler"),
+        ("complete", Unsupported("", features=("inline PTX",)), "cannot run inline PTX"),
+        ("complete", CompileError("refused", log=""), "refused"),
+        ("confirm", ValueError("of ours"), "internal error"),
+        ("confirm", (replace(WRONG, outcome=Outcome.TIMED_OUT), ()), "'y' differs"),
+    ],
+)
+def test_without_an_opinion_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: OptimlError, says: str
+) -> None:
+    opinion, _ = _opinion(monkeypatch, **{where: error})
+    for _ in range(2):
+        wrong, checked = opinion.judge(BUILT, BUILT)
+        assert wrong is None
+        assert [(g.name, g.verdict) for g in checked] == [(NAME, "not checked")]
+        assert says in checked[0].detail
+
+
+def test_a_size_that_no_case_has_and_the_same_kernel_written_otherwise(tmp_path: Path) -> None:
+    """With the real parts: what a GPU evaluator gets to hear of an index that is too narrow."""
+    prepare_runtime()
+    case = next(case for case in load_cases("attacks") if case.name == "narrow-index")
+    path = tmp_path / case.path
+    path.write_bytes(case.before[case.path])
+    (tmp_path / ".git").mkdir()
+    machine = make_machine(device="cpu", jobs=2)
+    with closing(machine):
+        spec, spec_path = find_spec(tmp_path, path)
+        program = load_program(path, spec_file=spec_path, kernels=[step.kernel for step in spec.steps])
+        builder = machine.builder(spec, tmp_path, spec_path)
+        original = builder.original(program)
+        opinion = SecondOpinion(spec, builder, machine.cpu_machine)
+        wrong, _ = opinion.judge(original, builder.candidate(program.replace({case.path: case.text()})))
+        assert wrong is not None
+        assert wrong.failure is not None
+        assert "index is too narrow" in wrong.failure.reason or "differs at" in wrong.failure.reason
+        wrong, checked = opinion.judge(original, original)
+        assert wrong is None
+        assert {g.verdict for g in checked} == {"passed"}
