@@ -84,7 +84,7 @@ def search_kernel(
         config, _ = load_config(root)
         out = task.folder(root, spec[0].kernel)
         options = Options(
-            path=file, kernel=task.kernel, budget=Budget(task.seconds, task.candidates, interrupt), seed=task.seed, out=out,
+            path=file, kernel=task.kernel, budget=Budget(task.seconds, task.candidates, interrupt=interrupt), seed=task.seed, out=out,
             guardrails=config.guardrails, targets=config.targets, command=task.command, spec=spec, proposers=task.proposers,
         )  # fmt: skip
         # The same campaign asked for again is answered, although the parts of its budget fall out otherwise.

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument(
         "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is candidates (default: 60s)"
+    )
+    parser.add_argument(
+        "--exhaust",
+        action="store_true",
+        help="search for the whole --budget (default: end where the later half of the candidates gained less than 0.5 %%)",
     )
     parser.add_argument(
         "--out",
@@ -120,7 +126,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 whether something was found or not; what is refused raises. Of several kernels, 1 where one failed."""
-    budget = parse_budget(arguments.budget)
+    budget = replace(parse_budget(arguments.budget), exhaust=arguments.exhaust)
     check_machine(arguments)
     targets = parse_targets(arguments.files, arguments.kernel)
     proposers = parse_proposers(arguments.proposers)

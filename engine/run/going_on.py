@@ -54,7 +54,8 @@ def settle(
         return Settled(_more(options, earlier), _unchanged(out, earlier), answered=True)
     if earlier.ended:
         return _continued(_more(options, earlier), out, earlier, "its result is missing")
-    rest = replace(options, resume=True, budget=replace(earlier.budget, interrupt=options.budget.interrupt))
+    left = replace(earlier.budget, interrupt=options.budget.interrupt, exhaust=options.budget.exhaust)
+    rest = replace(options, resume=True, budget=left)
     return _continued(rest, out, earlier, "it had not ended, and has the rest of its budget")
 
 
@@ -108,7 +109,7 @@ def _request(options: Options, identity: str, machine: Machine, asked: Budget) -
         return ""
     model = None if options.llm is None else dataclasses.asdict(options.llm)
     parts = [
-        identity, version("optiml-cuda"), machine.name, asked.seconds, asked.candidates, options.search, options.profile,
+        identity, version("optiml-cuda"), machine.name, asked.seconds, asked.candidates, asked.exhaust, options.search, options.profile,
         options.proxies, dataclasses.asdict(options.guardrails), options.targets, options.proposers, model,
         None if options.memory is None else dataclasses.asdict(options.memory),
     ]  # fmt: skip

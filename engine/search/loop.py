@@ -25,11 +25,13 @@ from engine.search.pending import Booked, Running, Within
 from engine.search.progress import (
     BOOK,
     EDIT,
+    FLAT,
     JOURNAL,
     READ,
     SELECT,
     SPARE,
     Budget,
+    Plateau,
     Progress,
     on_devices,
 )
@@ -85,6 +87,7 @@ class Search:
         self._ordered = False  # candidates are booked in the order of their selection
         self._selected: bool | None = None  # whether nothing more was there at the selection after the last booking
         self._earlier_s = 0.0
+        self._plateau: Plateau | None = None
         self._begin = time.monotonic()
         self._next_id = 1
 
@@ -174,6 +177,9 @@ class Search:
         self._devices = self._given or OneDevice(self.evaluator)
         # Where candidates are counted the clock must not decide which: each is selected with the same results whatever takes how long.
         self._ordered, self._selected = budget.candidates is not None and self._devices.count == 1, None
+        # A model may have what rules have not: a search with one has the whole budget.
+        flat = budget.candidates is None and not budget.exhaust and self._feed is None
+        self._plateau = Plateau(self.progress.evaluated, self.progress.best_ratio) if flat else None
         self._scribe.open()
         try:
             with attentive():
@@ -214,7 +220,7 @@ class Search:
                     self._complete()
                 self._occupy(budget)
                 if self._spent(budget):
-                    self.progress.stopped = budget.ended_by
+                    self.progress.stopped = FLAT if self._flat else budget.ended_by
                     return
                 self._write_up()
         finally:
@@ -283,7 +289,11 @@ class Search:
         return any(running.built.identity == built.identity for running in self._running)
 
     def _spent(self, budget: Budget) -> bool:
-        return budget.spent(self.elapsed_s, self.progress.evaluated)
+        return self._flat or budget.spent(self.elapsed_s, self.progress.evaluated)
+
+    @property
+    def _flat(self) -> bool:
+        return self._plateau is not None and self._plateau.reached(self.progress.evaluated)
 
     def _fill(self, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
@@ -571,6 +581,8 @@ class Search:
         self.incumbent = node
         if node.evaluation is not None and node.evaluation.measurement is not None:
             self.progress.best_ratio = node.evaluation.measurement.ratio
+            if self._plateau is not None:
+                self._plateau.note(self.progress.evaluated, self.progress.best_ratio)
         self.progress.best_summary = node.proposal.summary if node.proposal else ""
 
     def _count(self, node: Node) -> None:

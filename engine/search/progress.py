@@ -17,6 +17,9 @@ INTERRUPTED, SPENT = "it was interrupted", "the budget is spent"  # why a search
 SEARCHING, CONFIRMING, EXPLAINING = "searching", "confirming the best", "profiling the steps"  # phases of a run
 _LOOK_S = 0.2  # how soon a wait notices an interrupt
 NOTHING_LEFT = "nothing is left to try"
+FLAT = "the later half of its candidates gained less than 0.5 %"
+# On the suite and the examples, whose searches then take a third of the time and lose less than 1 % (benchmarks/plateau.py). Ours.
+_LEAST_TRIED, _GAIN = 200, 1.005
 # Candidates in flight. With 18 of 100 in flight tree search finds up to 2 doublings less on simulated kernels than with 5
 # (benchmarks/landscapes.py --in-flight 18). Ours.
 _AHEAD_SHARE, _LEAST_AHEAD, _MOST_AHEAD = 20, 4, 18
@@ -26,12 +29,41 @@ ON_DEVICE = {"measured": 3, "predicted": 1}
 SPARE = 2  # builds that wait for a compiler, so that none of them waits for a build
 
 
+class Plateau:
+    """When what a search may still gain is worth less than what finding it costs.
+
+    That is where the later half of its candidates made the best faster by less than `_GAIN`: the same gain again, at best, for as
+    many more.
+    """
+
+    def __init__(self, candidates: int, ratio: float) -> None:
+        self._begin = candidates
+        self._improved = [(candidates, ratio)]
+
+    def note(self, candidates: int, ratio: float) -> None:
+        """Take in a new best, found after so many candidates."""
+        self._improved.append((candidates, ratio))
+
+    def reached(self, candidates: int) -> bool:
+        """Whether the search may end after so many candidates."""
+        tried = candidates - self._begin
+        if tried < _LEAST_TRIED:
+            return False
+        half = self._begin + tried / 2
+        at_half = max(ratio for count, ratio in self._improved if count <= half)
+        return self._improved[-1][1] < at_half * _GAIN
+
+
 @dataclass(frozen=True)
 class Budget:
-    """Seconds or candidates, whichever ends first; None: no such limit. An interrupt ends it as well."""
+    """Seconds or candidates, whichever ends first; None: no such limit. An interrupt ends it as well.
+
+    A search for so many seconds ends at a `Plateau` too, unless it shall `exhaust` them.
+    """
 
     seconds: float | None = None
     candidates: int | None = None
+    exhaust: bool = False
     interrupt: Interrupt = field(default=NEVER, compare=False, repr=False)
 
     def spent(self, elapsed_s: float, candidates: int) -> bool:

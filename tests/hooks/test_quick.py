@@ -177,7 +177,7 @@ def test_a_real_search_gives_a_patch_that_applies(
         pytest.skip("no g++")
 
     def few(seconds: float | None = None, candidates: int | None = None, interrupt: Interrupt = NEVER) -> Budget:
-        return Budget(seconds, candidates or 12, interrupt)
+        return Budget(seconds, candidates or 12, interrupt=interrupt)
 
     monkeypatch.setattr("engine.search.progress.Budget", few)
     with_runtime(repository.parent / "cache")
