@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from engine.errors import OptimlError
+    from engine.process.standard_output import Output
     from engine.settings.config import Config
 
 # A file's name or a compiler's message may hold what moves a terminal's cursor or turns text around.
@@ -27,11 +28,14 @@ def guarded(name: str, run: Callable[[], int]) -> int:
 
     A part of the machine that is missing does not hold up a commit: it is said, and the hook passes.
     """
-    from engine.errors import MachineError, OptimlError
-    from engine.process.plain_output import adapt
+    from engine.process.standard_output import run_command
 
-    adapt(sys.stdout)
-    adapt(sys.stderr)
+    return run_command(name, lambda out: _guarded(name, run, out))
+
+
+def _guarded(name: str, run: Callable[[], int], out: Output) -> int:
+    from engine.errors import MachineError, OptimlError
+
     try:
         return run()
     except MachineError as error:
@@ -43,6 +47,8 @@ def guarded(name: str, run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
+        if out.broke(error):
+            return 0  # broken off, and nothing else is wrong
         if os.environ.get("OPTIML_DEBUG"):
             raise
         said = f"{name}: internal error: {type(error).__name__}: {error}; please report it, with the output under OPTIML_DEBUG=1"

@@ -37,7 +37,13 @@ def git(root: Path, *arguments: str, data: bytes = b"") -> bytes:
 
 def toplevel(folder: Path) -> Path:
     """The root of the working tree. Raises UsageError where there is none."""
-    said = git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")
+    try:
+        said = git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")
+    except UsageError as error:
+        if "not a git repository" not in error.what:
+            raise
+        do = "call this in the repository of the files, or make one with 'git init'"
+        raise UsageError("is not in a git repository", str(folder), do) from None
     return Path(said.decode("utf-8", "surrogateescape"))
 
 

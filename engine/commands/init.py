@@ -60,10 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     root = repository_root(target.file)
     name = _kernel(target)
-    if arguments.write:
-        there = described(root, target.file).get(name.partition("<")[0].strip())
-        if there:
-            raise UsageError(f"'{name}' has a spec already", there, "edit that one, or delete it first")
+    there = described(root, target.file).get(name.partition("<")[0].strip())
+    if there and arguments.write:
+        raise UsageError(f"'{name}' has a spec already", there, "edit that one, or delete it first")
+    validate = not (arguments.static or there)
     maker = SpecMaker(root, sandbox(False), recorded=recorded_spec, static=arguments.static)
     known = Known(name, project_options(root, target.file))
     form: Literal["comments", "toml"] = "toml" if arguments.format == "toml" else "comments"
@@ -72,14 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
     ) as live:
         made, _, notes = maker.drafted(target.file, known, form=form)
         live.phase("validating the draft")
-        refused = "" if made.missing or arguments.static else _refusal(maker, target, name, made)
+        refused = _refusal(maker, target, name, made) if validate and not made.missing else ""
     missing = [(gap, proposal(gap, made.text, made.spec.time[0].sizes)) for gap in made.missing]
     path = write_spec(target.file, made.spec.kernel, made.text, form) if arguments.write else None
     if arguments.format == "json":
         gaps = [{"what": str(gap), "line": line} for gap, line in missing]
         print_json(
             "optiml.init/1", file=target.shown, kernel=name, text=made.text, missing=gaps, refused=refused,
-            assumed=assumptions(made.text), notes=notes, validated=not arguments.static, written=path,
+            assumed=assumptions(made.text), notes=notes, validated=validate, written=path,
         )  # fmt: skip
         return 1 if made.missing or refused else 0
     for note in notes:
@@ -95,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(assumed, file=sys.stderr)  # another instance may be the one that matters
     if refused:
         print(f"optimize refuses this draft: {refused}", file=sys.stderr)
+    elif there:
+        print(f"not validated: {there} has a spec of '{name}' already, which 'optiml optimize' takes", file=sys.stderr)
     elif not made.missing:
         check = "not run (--static); " if arguments.static else ""
         print(f"{check}check what is marked as assumed, then run 'optiml optimize {target.shown}'", file=sys.stderr)

@@ -96,6 +96,7 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
     from engine.report.run_folder import read_result
     from engine.report.terminal import Live
     from engine.report.tuning import print_tuning
+    from engine.run.earlier_run import put_back
     from engine.run.going_on import settle_tuning
     from engine.run.template_run import output_folder, tune
     from engine.settings.config import load_config
@@ -134,7 +135,8 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
             if answered:
                 found.append(read_result(folder, {"result.json": (TuneResult,)}))
             else:
-                tune(options, machine, live.update, found.append)
+                with put_back(folder, options.kept):
+                    tune(options, machine, live.update, found.append)
     finally:
         held.close()
         for result in found:  # there is one where no dispatch code could be written, too

@@ -49,18 +49,18 @@ def load_program(
     main = _main_file(path, root)
     data = read_below(root, main)
     if data is None:
-        raise UsageError("cannot be read", str(path), "give a regular file that you may read")
+        raise UsageError("cannot be read", main, "give a regular file that you may read")
     parsed = parse(data, main)
     files = {main: data}
     add_headers(files, main, root, include)
     add_unit(files, unit, root, include)
     if not parsed.kernels:
-        raise UsageError("there is no kernel in it", str(path), _where_else(files, main))
+        raise UsageError("there is no kernel in it", main, _where_else(files, main))
     names = [_plain(kernel) for kernel in kernels] or [kernel.name for kernel in parsed.kernels]
     for name in names:
         if not any(re.search(rb"\b%s\b" % re.escape(name.encode()), text) for text in files.values()):
             there = ", ".join(kernel.name for kernel in parsed.kernels)
-            raise UsageError(f"there is no kernel '{name[:200]}' in it", str(path), f"there are: {there}")
+            raise UsageError(f"there is no kernel '{name[:200]}' in it", main, f"there are: {there}")
     for found, text in _launching(root, names, main, files):
         files.setdefault(found, text)
     if spec_file is not None and spec_file not in files:

@@ -7,7 +7,8 @@ import fcntl
 import hashlib
 import json
 import sqlite3
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,3 +116,15 @@ def set_aside(out: Path) -> Path:
             raise MachineError(why, str(out), "choose another --out") from None
         return kept
     raise MachineError(f"there are {_MOST} earlier runs", str(out), "delete some of them, or choose another --out")
+
+
+@contextmanager
+def put_back(out: Path, kept: Path | None) -> Iterator[None]:
+    """Where what runs here is refused and leaves no folder `out`, the earlier run that `set_aside` renamed gets its name again."""
+    try:
+        yield
+    except OptimlError:
+        if kept is not None and not out.exists():
+            with suppress(OSError):
+                kept.rename(out)
+        raise

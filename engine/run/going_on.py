@@ -69,7 +69,8 @@ def settle_tuning(options: TuneOptions, out: Path, machine: Machine) -> tuple[Tu
     if earlier is None:
         return options, "", False
     if not goes_on(earlier, identity) or earlier.request != options.request:
-        return options, f"the earlier run is kept in {set_aside(out)}: it was asked for something else", False
+        kept = set_aside(out)
+        return replace(options, kept=kept), f"the earlier run is kept in {kept}: it was asked for something else", False
     if earlier.ended and has_result(out, TUNING):
         said = f"nothing changed since the run in {out} ({_spent(earlier)}), so this is its result; another --budget begins anew"
         return options, said, True

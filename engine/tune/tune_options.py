@@ -38,3 +38,4 @@ class TuneOptions:
     command: tuple[str, ...] = ()
     spec: tuple[KernelSpec, str | None] | None = None
     request: str = ""  # as of `engine.run.optimization.Options`
+    kept: Path | None = None  # where the earlier run of this folder is now: it comes back where this one is refused

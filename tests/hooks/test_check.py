@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from hooks.examine import access_finding, occupancy_finding
 from tests.hooks.conftest import KERNEL, git
 from tests.spent import slowdown
 
+ROOT = Path(__file__).resolve().parents[2]
 Edit = Callable[[str, str], None]
 Output = pytest.CaptureFixture[str]
 
@@ -330,7 +332,30 @@ def test_outside_of_a_repository_is_wrong_use(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert check.main(["k.cu"]) == 2
-    assert "git rev-parse" in capsys.readouterr().err
+    said = f"optiml-check: {tmp_path}: is not in a git repository; call this in the repository of the files, or "
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_nobody_who_reads_is_no_internal_error(repository: Path) -> None:
+    """`optiml-check | head` ended with 3 and "internal error: BrokenPipeError"."""
+    command = [sys.executable, "-c", "import sys; from hooks.check import main; sys.exit(main())"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)},
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_file_that_is_not_understood_is_named_as_the_repository_names_it(repository: Path, capsys: Output) -> None:
+    """The note told the machine's own path."""
+    (repository / "odd.cu").write_text("__global__ $$$ (((\n")
+    assert check.main(["odd.cu"]) == 0
+    assert capsys.readouterr().out.startswith("note: not analysed: odd.cu: there is no kernel in it; ")
 
 
 def test_a_base_is_honoured(repository: Path, edit: Edit, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
+from engine.errors import MachineError
 from engine.spec.find import find_spec
 from tests.runtime import with_runtime
 
@@ -62,6 +63,20 @@ def test_an_existing_spec_is_not_overwritten(file: Path, capsys: pytest.CaptureF
     assert "src/k.cu:2" in capsys.readouterr().err
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_draft_beside_a_spec_is_not_validated_as_if_both_counted(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both together are no TOML: the command ended with 1 and "optimize refuses this draft: no valid TOML"."""
+    assert main(["init", str(file), "--static", "--write"]) == 0
+    monkeypatch.setattr("engine.run.ready_spec.CpuMachine", _no_machine)
+    assert main(["init", str(file)]) == 0
+    assert "not validated: src/k.cu:2 has a spec of 'scale' already" in capsys.readouterr().err
+
+
+def _no_machine(*_: object, **__: object) -> None:
+    raise MachineError("no C++ compiler here")
 
 
 def test_a_second_table_is_added_to_an_optiml_toml(file: Path, tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from engine.cuda.load import load_program
+from engine.errors import UsageError
 from engine.model import Evaluation, Outcome
-from engine.run.earlier_run import identity_of
+from engine.run.earlier_run import identity_of, put_back
 from engine.run.going_on import settle_tuning
 from engine.search.journal import Entry, Journal
 from engine.search.progress import Budget
@@ -62,3 +65,18 @@ def test_a_tuning_run_is_never_discarded(tmp_path: Path) -> None:
         kept = Path(said.removeprefix("the earlier run is kept in ").partition(":")[0])
         assert (kept / "best.patch").is_file()
         kept.rename(out)
+
+
+def test_a_request_that_is_refused_leaves_the_earlier_run_in_its_place(tmp_path: Path) -> None:
+    """`tune --rule nope` moved it away, so that the same request as before ran again."""
+    (tmp_path / ".git").mkdir()
+    file, out = tmp_path / "k.cu", tmp_path / "out"
+    file.write_text(TUNED)
+    asked = TuneOptions(path=file, budget=Budget(candidates=100), out=out)
+    first, _, _ = settle_tuning(asked, out, MACHINE)
+    leave(file, out, first.request, ended=False)
+    other, _, _ = settle_tuning(replace(asked, rule="nope"), out, MACHINE)
+    assert not out.exists()
+    with pytest.raises(UsageError), put_back(out, other.kept):
+        raise UsageError("there is no rule 'nope'")
+    assert settle_tuning(asked, out, MACHINE)[0].resume
