@@ -3,7 +3,8 @@
     python benchmarks/prompt_time.py --record benchmarks/results/prompt_time.json
 
 Processor time of one thread: from a node of the tree to the messages (context, template), and from the answer's text to a proposal
-that is located in the program and screened. Every repetition has another text, so that nothing is parsed once for all of them.
+that is located in the program and screened. Beside it the tokens of each part of the prompt, found by leaving it out. Every
+repetition has another text, so that nothing is parsed once for all of them.
 The answer changes one line by a search/replace block, or gives the whole kernel. Exit code 0 when the dearest median of both
 together is under 20 ms for each proposal, 1 otherwise.
 """
@@ -26,16 +27,17 @@ if __package__ in (None, ""):
 from benchmarks.examples import ROOT, commit, machine
 from engine.cuda.load import load_program
 from engine.llm.answers import read_answer
+from engine.llm.approaches import asking_for
 from engine.llm.chat import estimated_tokens
 from engine.llm.edits import make_proposal
 from engine.llm.node_context import Context, Diagnosed, make_context, without_spec
-from engine.llm.prompts import MOST_TOKENS, PROFILES, propose
+from engine.llm.prompts import MOST_TOKENS, PARTS, PROFILES, Telling, propose
 from engine.model import CaseTiming, Evaluation, Measurement, Outcome, Target
 from engine.search.tree import Tree
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
 
-SCHEMA = "optiml.prompt_time/1"
+SCHEMA = "optiml.prompt_time/2"
 MOST_MS = 20.0
 _SENTENCES = tuple(f"Finding {i}: {100 - i} % of the peak, where {i} % would do" for i in range(8))
 
@@ -89,22 +91,31 @@ def measured(file: Path, repeat: int) -> dict[str, Any]:
     )
     source = without_spec(program.data)
     search = line if source.count(line) == 1 else ""
-    told = {p: sum(estimated_tokens(m.content) for m in propose(fixed, profile=p)) for p in PROFILES}
+    told = {p: tokens(fixed, Telling(p)) for p in PROFILES}
+    without = {part: tokens(fixed, Telling(parts={**PARTS, part: 0})) for part in PARTS}
     return {
         "kernel": file.stem,
         "build_ms": build,
         "read_block_ms": median_ms(reader(fixed, search, line, ""), repeat) if search else None,
         "read_kernel_ms": median_ms(reader(fixed, "", line, kernel), repeat),
         "tokens": told,
+        "of_parts": {part: told["diagnosis"] - rest for part, rest in without.items()},
     }
 
 
+def tokens(context: Context, telling: Telling) -> int:
+    """The tokens of a question's messages, an upper estimate."""
+    return sum(estimated_tokens(message.content) for message in propose(context, telling))
+
+
 def context_of(tree: Tree, spec: KernelSpec) -> Context:
-    """The root's context, with a diagnosis of some length and lessons."""
-    diagnosed = Diagnosed(_SENTENCES, {f"counter_{i}.sum": f"{i} byte" for i in range(30)})
-    return make_context(
+    """The root's context, with a diagnosis of some length, techniques and lessons."""
+    counters = {f"counter_{i}.sum": f"{i} byte" for i in range(30)}
+    diagnosed = Diagnosed(_SENTENCES, counters, ("memory_bound", "uncoalesced_loads", "excess_traffic"))
+    context = make_context(
         tree.root, spec, Target(), counters=("dram__bytes.sum",), diagnosed=diagnosed, memory=_SENTENCES[:4]
     )
+    return asking_for(context, tree.root, 0)
 
 
 def reader(context: Context, search: str, line: str, kernel: str) -> Callable[[], object]:
@@ -112,7 +123,7 @@ def reader(context: Context, search: str, line: str, kernel: str) -> Callable[[]
     numbers = itertools.count()
 
     def read() -> object:
-        changed = f"{line}  // change {next(numbers)}"
+        changed = f"{line} (void){next(numbers)};"
         edits = [{"file": "", "search": search, "replace": changed}] if search else []
         one = {"idea": "Change it", "counter": "", "direction": "down", "edits": edits}
         launch: dict[str, Any] = {"grid": [], "block": [], "shared": ""}
@@ -144,6 +155,9 @@ def table(record: Mapping[str, Any]) -> str:
             f"{k[key]:.1f} ms" if k[key] is not None else "" for key in ("build_ms", "read_block_ms", "read_kernel_ms")
         ]
         lines.append(f"| {k['kernel']} | {' | '.join(cells)} | {k['tokens']['diagnosis']} |")
+    parts = {part: [k["of_parts"][part] for k in record["kernels"]] for part in PARTS}
+    lines += ["", "| part | tokens, median | most |", "|---|---:|---:|"]
+    lines += [f"| {part} | {statistics.median(found):.0f} | {max(found)} |" for part, found in parts.items()]
     total = record["summary"]
     lines += ["", f"Dearest: {total['dearest_ms']:.1f} ms for a prompt and an answer; the limit is {MOST_MS:.0f} ms."]
     return "\n".join(lines)

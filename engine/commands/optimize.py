@@ -122,6 +122,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default="diagnosis",
         help="what a model is told of the counters (default: diagnosis)",
     )
+    model.add_argument(
+        "--prompt-parts", default="", metavar="PART=N,...",
+        help="the most tokens of parts of a prompt: diagnosis, lineage, tried, memory, techniques, branch; 0 leaves one out",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -169,8 +169,10 @@ def add_llm(parser: argparse.ArgumentParser, *, concurrency: int, plan: str) -> 
 
 
 def llm_settings(arguments: argparse.Namespace) -> LlmSettings:
-    """The settings of what `add_llm` read; of `--llm-judge` and `--prompt-profile` too, where a verb has them. Raises UsageError."""
+    """The settings of what `add_llm` read; of `--llm-judge`, `--prompt-profile` and `--prompt-parts` too, where a verb has
+    them. Raises UsageError."""
     from engine.llm.budget import parse_limit, parse_price
+    from engine.llm.prompts import parse_parts
     from engine.llm.session import LlmSettings, parse_door
 
     batch, replay = parse_door(arguments.llm)
@@ -187,6 +189,7 @@ def llm_settings(arguments: argparse.Namespace) -> LlmSettings:
         limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
         price=parse_price(arguments.llm_price) if arguments.llm_price else None,
         profile=getattr(arguments, "prompt_profile", "diagnosis"),
+        parts=parse_parts(getattr(arguments, "prompt_parts", "")),
         concurrency=arguments.llm_concurrency,
         timeout_s=arguments.llm_timeout,
         answer_tokens=arguments.llm_answer_tokens,

@@ -19,7 +19,7 @@ from engine.generate.trial import Tried
 from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.chat import ChatError, Fault, Message
 from engine.llm.edits import Workplace, make_proposal, plain
-from engine.llm.prompts import lines_around, without_figures
+from engine.llm.failures import lines_around, without_figures
 from engine.model import Outcome, Program, Target
 from engine.rewrite.proposal import Proposal
 from engine.rules import make_site

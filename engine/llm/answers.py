@@ -46,9 +46,10 @@ SCHEMA: Mapping[str, Any] = {
                         "items": {
                             "type": "object",
                             "additionalProperties": False,
-                            "required": ["file", "search", "replace"],
+                            "required": ["file", "span", "search", "replace"],
                             "properties": {
                                 "file": {"type": "string"},
+                                "span": {"type": "string"},
                                 "search": {"type": "string"},
                                 "replace": {"type": "string"},
                             },
@@ -85,11 +86,15 @@ class EditError(OptimlError):
 
 @dataclass(frozen=True)
 class Replacement:
-    """Replace the one place where `search` stands. `file` "" is the kernel's file, or the only one that has it."""
+    """Replace the one place where `search` stands. `file` "" is the kernel's file, or the only one that has it.
+
+    `span` names a marked span of the kernel's file that it stands in; without a `search` that is replaced whole.
+    """
 
     search: str
     replace: str
     file: str = ""
+    span: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,8 +174,8 @@ def _suggestion(value: Any) -> Suggestion | None:
     replacements = []
     edits = value.get("edits")
     for edit in edits if isinstance(edits, list) else ():
-        if isinstance(edit, dict) and isinstance(edit.get("search"), str) and isinstance(edit.get("replace"), str):
-            replacements.append(Replacement(edit["search"], edit["replace"], _string(edit.get("file"))))
+        if isinstance(edit, dict) and _is_edit(edit):
+            replacements.append(_replacement(edit))
         else:
             return None  # half an edit is another edit than the one that was meant
     launch = value.get("launch")
@@ -190,6 +195,15 @@ def _suggestion(value: Any) -> Suggestion | None:
         launches=tuple(found for found in launches if found is not None)[: MOST_LAUNCHES + 1],
     )
     return suggestion if suggestion.replacements or suggestion.kernel or suggestion.launches else None
+
+
+def _is_edit(edit: Mapping[str, Any]) -> bool:
+    return isinstance(edit.get("replace"), str) and any(isinstance(edit.get(key), str) for key in ("search", "span"))
+
+
+def _replacement(edit: Mapping[str, Any]) -> Replacement:
+    span = _string(edit.get("span")).strip("[]/ ")
+    return Replacement(_string(edit.get("search")), edit["replace"], _string(edit.get("file")), span)
 
 
 def _launch(kernel: str, grid: tuple[str, ...], block: tuple[str, ...], shared: str) -> Launch | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engine.llm.node_context import Ancestor, Context, program_diff, standing
+from engine.llm.techniques import fitting
 from engine.search.tree import Node
 
 # A branch is worth combining with another where it gained so much over the original, in doublings (3.5 %). Ours.
@@ -66,20 +67,23 @@ COMBINE = "Another branch of the search did what is shown above as it. Do here w
 
 def asking_for(context: Context, node: Node, round: int) -> Context:
     """The context of a question in that round: the first is open, the second combines where there is another branch, and each
-    further one asks for another approach."""
+    further one asks for another approach. Each comes with techniques that fit."""
+    codes = context.diagnosed.codes
     if not round:
-        return context
-    other, codes = other_branch(node), context.diagnosed.codes
-    fitting = [a for a in APPROACHES if a.codes.intersection(codes)]
-    texts = [
-        *([COMBINE] if other is not None else []),
-        *(a.text for a in (*fitting, *(a for a in APPROACHES if a not in fitting))),
+        return replace(context, techniques=fitting(context.place, codes))
+    other = other_branch(node)
+    answering = [a for a in APPROACHES if a.codes.intersection(codes)]
+    asked = [
+        *([None] if other is not None else []),
+        *(*answering, *(a for a in APPROACHES if a not in answering)),
     ]
-    wanted = replace(context, approach=texts[(round - 1) % len(texts)])
-    if other is None or wanted.approach != COMBINE:
-        return wanted
+    wanted = asked[(round - 1) % len(asked)]
+    if wanted is not None or other is None:
+        assert wanted is not None
+        shown = fitting(context.place, codes, wanted.name)
+        return replace(context, approach=wanted.text, techniques=shown)
     diff = program_diff(context.place.original, other.program)
-    return replace(wanted, branch=Ancestor("Another branch", standing(other), diff))
+    return replace(context, approach=COMBINE, branch=Ancestor("Another branch", standing(other), diff))
 
 
 def other_branch(node: Node) -> Node | None:

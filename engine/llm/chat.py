@@ -120,9 +120,9 @@ class ChatClient(Protocol):
 
 
 # Tokenisers of present models make three to four bytes of code a token; the lower figure over-states. Ours.
-_BYTES_PER_TOKEN = 3
+BYTES_PER_TOKEN = 3
 
 
 def estimated_tokens(text: str) -> int:
     """An upper estimate of a text's tokens, for when no server has counted them."""
-    return -(-len(text.encode()) // _BYTES_PER_TOKEN)
+    return -(-len(text.encode()) // BYTES_PER_TOKEN)

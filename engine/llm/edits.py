@@ -14,7 +14,9 @@ from engine.errors import OptimlError
 from engine.llm.answers import MOST_REPLACEMENTS, EditError, Replacement, Suggestion
 from engine.llm.chat import Fault
 from engine.llm.comments import known_comments, without_comments
+from engine.llm.failures import without_figures
 from engine.llm.launches import launch_edits
+from engine.llm.spans import spans_of, without_marks
 from engine.model import Program
 from engine.rewrite.proposal import Proposal, merge
 from engine.rewrite.site import Site
@@ -61,7 +63,7 @@ def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.
 
     if len(suggestion.replacements) > MOST_REPLACEMENTS:
         raise EditError(f"has over {MOST_REPLACEMENTS} replacements")
-    located = _located(suggestion.replacements, place.program)
+    located = _located(suggestion.replacements, place)
     whole = _whole(suggestion.kernel, place) if suggestion.kernel else {}
     changed = merge(located, whole)
     edits = merge(changed, launch_edits(suggestion, place, changed)) if changed is not None else None
@@ -103,7 +105,6 @@ def _slug(idea: str) -> str:
 
 def _check_open(place: Workplace, program: Program) -> None:
     """Raises EditError where the suggestion leaves figures open by lines that no search could use."""
-    from engine.llm.prompts import without_figures
     from engine.tune.offers import check_declared
 
     def lines(of: Program) -> set[tuple[str, str]]:
@@ -118,18 +119,26 @@ def _check_open(place: Workplace, program: Program) -> None:
         raise EditError(what, do="mend these lines, or leave them out", fault=Fault.UNREADABLE) from None
 
 
-def _located(replacements: Sequence[Replacement], program: Program) -> dict[str, tuple[Edit, ...]]:
+def _located(replacements: Sequence[Replacement], place: Workplace) -> dict[str, tuple[Edit, ...]]:
     edits: dict[str, list[Edit]] = {}
-    for replacement in replacements:
-        path, edit = _locate(replacement, program)
+    program = place.program
+    for given in replacements:
+        replacement = replace(given, search=without_marks(given.search), replace=without_marks(given.replace))
+        path, edit = _locate(replacement, place)
         if edit.text.encode() != program.files[path][edit.span.start : edit.span.end].replace(b"\r\n", b"\n"):
             edits.setdefault(path, []).append(edit)
     return {path: tuple(found) for path, found in edits.items()}
 
 
-def _locate(replacement: Replacement, program: Program) -> tuple[str, Edit]:
-    search = replacement.search
+def _locate(replacement: Replacement, place: Workplace) -> tuple[str, Edit]:
+    program, search = place.program, replacement.search
     shown = " ".join(search.split())[:80]
+    span = spans_of(place).get(replacement.span) if replacement.span else None
+    if replacement.span and span is None:
+        what = f"no span '{plain(replacement.span, 20)}' is marked"
+        raise EditError(what, do="name one that is, or none", fault=Fault.NOT_FOUND)
+    if span is not None and not search.strip():
+        return program.kernel_file, Edit(span, replacement.replace.replace("\r\n", "\n").strip())
     if not search.strip():
         raise EditError("a search text is empty", do="copy the lines to replace", fault=Fault.NOT_FOUND)
     if len(search) > _MOST_SEARCH:
@@ -138,14 +147,13 @@ def _locate(replacement: Replacement, program: Program) -> tuple[str, Edit]:
         raise EditError(
             "an edit names a file that is not part of the program", plain(replacement.file), fault=Fault.FORBIDDEN
         )
-    paths = (
-        [replacement.file]
-        if replacement.file
-        else [program.kernel_file, *sorted(set(program.files) - {program.kernel_file})]
-    )
+    paths = [replacement.file] if replacement.file else [program.kernel_file, *sorted(program.files)]
+    windows = {path: Span(0, len(program.files[path])) for path in paths}
+    if span is not None:
+        windows = {program.kernel_file: span}
     for tolerant in (False, True):
-        for path in paths:
-            spans = _matches(program.files[path], search, tolerant=tolerant)
+        for path, window in windows.items():
+            spans = _matches(program.files[path][window.start : window.end], search, tolerant=tolerant)
             if len(spans) > 1:
                 raise EditError(
                     f"the search text '{shown}' stands there more than once",
@@ -155,7 +163,8 @@ def _locate(replacement: Replacement, program: Program) -> tuple[str, Edit]:
                 )
             if spans:
                 text = replacement.replace.replace("\r\n", "\n")
-                return path, Edit(spans[0], text.strip() if tolerant else text)
+                at = Span(window.start + spans[0].start, window.start + spans[0].end)
+                return path, Edit(at, text.strip() if tolerant else text)
     raise EditError(f"the search text '{shown}' is not in the source", do="copy it exactly", fault=Fault.NOT_FOUND)
 
 

@@ -110,7 +110,8 @@ class LlmFeed:
     # ---- what the search calls, from one thread
 
     def booked(self, node: Node) -> None:
-        """A node is in the journal."""
+        """A node is in the journal: what put a failed edit right is told with the next failure."""
+        self._proposer.booked(node)
 
     def questions(self, node: Node) -> list[tuple[Node, Question]]:
         """The model may be asked at every program that may be built upon, and about its own edits that failed."""

@@ -14,7 +14,7 @@ from engine.llm.answers import json_objects
 from engine.llm.chat import ChatClient, ChatError, ChatRequest, Fault
 from engine.llm.edits import plain
 from engine.llm.node_context import Context, node_key, program_diff
-from engine.llm.prompts import MOST_TOKENS, Profile, PromptError, judge
+from engine.llm.prompts import TOLD, PromptError, Telling, judge
 from engine.model import Outcome
 from engine.rewrite.proposal import Proposal
 from engine.search.reward import CONSTANTS, failed
@@ -72,10 +72,8 @@ class Judge:
     `model` "" leaves the choice to the client.
     """
 
-    def __init__(
-        self, client: ChatClient, model: str = "", *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS
-    ) -> None:
-        self._client, self._model, self._profile, self._most_tokens = client, model, profile, most_tokens
+    def __init__(self, client: ChatClient, model: str = "", telling: Telling = TOLD) -> None:
+        self._client, self._model, self._telling = client, model, telling
         self._lock = threading.Lock()
         self._pairs: list[tuple[float, float]] = []
         self._scored = 0
@@ -110,7 +108,7 @@ class Judge:
 
     def _ask(self, context: Context, shown: Sequence[Judged], round: int) -> dict[str, float]:
         try:
-            messages = judge(context, shown, profile=self._profile, most_tokens=self._most_tokens)
+            messages = judge(context, shown, self._telling)
             label = f"judge/{node_key(context.place.original, context.program)}/{round}/0"
             request = ChatRequest(
                 messages, label, self._model, _TEMPERATURE, _MOST_ANSWER_TOKENS, SCHEMA, f"judge: {context.about}"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.cuda.kernel import Span
+from engine.errors import OptimlError
 from engine.llm.edits import Workplace, plain
+from engine.llm.spans import marked, spans_of
+from engine.llm.techniques import Technique
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
+from engine.predict.targets import figures_for
+from engine.profile.evidence import array_bytes, heaviest_case
 from engine.rules import make_site
 from engine.search.tree import Node
 from engine.spec.kernel_spec import KernelSpec
@@ -57,6 +63,8 @@ class Context:
     steps: tuple[str, ...] = ()
     branch: Ancestor | None = None  # the best program of another branch, with what it changed of the original
     approach: str = ""
+    techniques: tuple[Technique, ...] = ()
+    floor: str = ""  # how near the program is to the time that its arrays' bytes need
 
     @property
     def program(self) -> Program:
@@ -86,10 +94,53 @@ def make_context(
     for name, at in zip(("This version", "Its parent", "Its grandparent"), reversed(path), strict=False):
         before = at.parent.program if at.parent is not None else None
         lineage.append(Ancestor(name, standing(at), program_diff(before, at.program) if before is not None else ""))
+    siblings = [other for other in node.parent.children if other is not node] if node.parent is not None else []
+    others = {"The best so far": best_of(path[0]), "Its best sibling": max(siblings, key=_worth, default=None)}
+    for name, other in others.items():
+        if other is not None and other not in path and _worth(other) > 0:
+            since = path[0] if name == "The best so far" else other.parent
+            assert since is not None
+            lineage.append(Ancestor(name, standing(other), program_diff(since.program, other.program)))
     tried = [_tried(child) for child in sorted(node.children, key=lambda c: c.id)[-_MOST_TRIED:]]
     place = Workplace(sites, path[0].program, tuple(counters))
     steps = tuple(plain(at.proposal.summary) for at in path if at.proposal is not None)
-    return Context(place, target, tuple(lineage), tuple(tried), diagnosed or Diagnosed(), tuple(memory), steps)
+    floor = _floor(node, spec, target)
+    return Context(
+        place, target, tuple(lineage), tuple(tried), diagnosed or Diagnosed(), tuple(memory), steps, floor=floor
+    )
+
+
+def best_of(root: Node) -> Node | None:
+    """The program that gained most; None where none gained anything."""
+    best, waiting = root, [root]
+    while waiting:
+        at = waiting.pop()
+        waiting += [child for child in at.children if child.best > best.gained]
+        best = at if at.gained > best.gained else best
+    return best if best is not root else None
+
+
+def _worth(node: Node) -> float:
+    passed = node.evaluation is not None and node.evaluation.measurement is not None
+    return node.gained if passed else -math.inf
+
+
+def _floor(node: Node, spec: KernelSpec, target: Target) -> str:
+    """How far a program is from the time that a copy of its arrays takes, in its case with the most bytes."""
+    measurement = node.evaluation.measurement if node.evaluation is not None else None
+    try:
+        speed, case = figures_for(target.arch).dram_bytes_s, heaviest_case(spec)
+        moved = array_bytes(spec, case)
+        timing = measurement.cases[case - len(spec.check)] if measurement is not None else None
+    except (OptimlError, LookupError):
+        return ""
+    if timing is None or moved <= 0:
+        return ""
+    floor_us = 1e6 * moved / speed
+    return (
+        f"Its arrays hold {moved / 1e6:.3g} MB ({plain(timing.case)}), which take {floor_us:.3g} us to move at {speed / 1e12:.3g} TB/s; "
+        f"this version takes {timing.candidate_us / floor_us:.2g} times that."
+    )
 
 
 def node_key(original: Program, program: Program) -> str:
@@ -183,10 +234,10 @@ def without_spec(data: bytes) -> str:
 
 
 def source_of(context: Context, *, short: bool) -> str:
-    """The kernel file as a model sees it; `short`: only the kernels, the device functions they use, and the launches."""
-    program, unit = context.program, context.place.sites[0].unit
+    """The kernel file as a model sees it, its spans marked; `short`: only the kernels, the device functions they use, and launches."""
+    unit, named = context.place.sites[0].unit, spans_of(context.place)
     if not short:
-        return without_spec(program.data).rstrip("\n")
+        return without_spec(marked(unit.data, 0, len(unit.data), named)).rstrip("\n")
     functions = {f.name: f for f in (*unit.functions, *unit.kernels)}
     wanted: set[str] = set()
     waiting = [site.kernel.name for site in context.place.sites]
@@ -202,7 +253,7 @@ def source_of(context: Context, *, short: bool) -> str:
     spans += [
         Span(n.start_byte, n.end_byte) for n in unit.root.children if n.type in ("preproc_def", "preproc_include")
     ]
-    parts = [without_spec(unit.data[s.start : s.end]).strip() for s in sorted(set(spans))]
+    parts = [without_spec(marked(unit.data, s.start, s.end, named)).strip() for s in sorted(set(spans))]
     return "\n\n".join(parts)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from engine.errors import OptimlError
-from engine.llm.chat import Message, estimated_tokens
+from engine.errors import OptimlError, UsageError
+from engine.llm.chat import BYTES_PER_TOKEN, Message, estimated_tokens
+from engine.llm.failures import Failed
 from engine.llm.node_context import Context, launch_text, source_of
 from engine.llm.templates import prompts_in
+from engine.predict.targets import figures_for
 
 if TYPE_CHECKING:
     from engine.llm.judge import Judged
@@ -23,54 +26,67 @@ PROFILES: tuple[Profile, ...] = ("none", "raw", "diagnosis")
 # A kernel of 400 lines with all that is said about it, and room for a repair in windows of 32,000. Ours.
 MOST_TOKENS = 12_000
 MOST_PROPOSALS = 3
+# The most tokens of each part that is not always told, by what one kernel's own text leaves of a prompt. Ours.
+PARTS: Mapping[str, int] = {
+    "lineage": 2_500, "tried": 1_000, "memory": 600, "techniques": 2_400, "branch": 1_500, "diagnosis": 1_200,
+}  # fmt: skip
+DROPPED = ("memory", "techniques", "lineage", "branch", "tried")  # the first that goes where a prompt is too long
+_OF_THE_PLANNER = ("memory", "techniques", "branch", "tried")
 _PROMPTS = Path(__file__).parent / "prompts"
-_MOST_DETAIL = 3_000  # characters of a compiler's complaint
-_MOST_PLAN = 6_000  # characters
-_FIGURE = re.compile(r"(?<![\w.])\d[\w.]*")
+_MOST_DETAIL = 1_500  # tokens of a compiler's complaint
+_MOST_PLAN = 3_000  # tokens
 
 
 class PromptError(OptimlError):
     """A prompt that cannot be made short enough: the kernel alone is over the limit."""
 
 
-def propose(
-    context: Context, *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS, templates: bool = False
-) -> tuple[Message, ...]:
+@dataclass(frozen=True)
+class Telling:
+    """How much a prompt tells: `profile` of the counters, at most `most_tokens` in all, `parts` tokens of each part (0: none of it).
+
+    With `templates` it says how an edit leaves sizes open, for a search that has the tuner.
+    """
+
+    profile: Profile = "diagnosis"
+    most_tokens: int = MOST_TOKENS
+    templates: bool = False
+    parts: Mapping[str, int] = field(default_factory=lambda: PARTS)
+
+
+TOLD = Telling()
+
+
+def propose(context: Context, telling: Telling = TOLD, *, plan: str = "") -> tuple[Message, ...]:
     """System and user message that ask for edits of the context's program.
 
-    With `templates` they say how an edit leaves figures open, for a search that has the tuner. Over the limit memory goes first,
-    then the differences of the lineage, what was tried, and host code. Raises PromptError where the kernel alone is too long, and
-    MachineError without jinja2.
+    With a `plan`, a bounded part of it, they ask for that as code and leave out what was for the planner. Over the limit whole
+    parts go, in the order of `DROPPED`, then host code. Raises PromptError where the kernel alone is too long, and MachineError
+    without jinja2.
     """
-    fence = fence_for(context)
-    values = {"fence": fence, "proposals": MOST_PROPOSALS, "counters": context.place.counters, "templates": templates}
-    system = Message("system", _render("system.jinja", **values))
-    for left_out in range(5):
-        user = Message("user", _render("propose.jinja", **_values(context, profile, fence, left_out)))
-        if estimated_tokens(system.content) + estimated_tokens(user.content) <= most_tokens:
-            return system, user
-    raise PromptError(f"the kernel does not fit into a prompt of {most_tokens} tokens", context.program.kernel_file)
+    system = _system(context, telling)
+    if plan:
+        telling = replace(telling, parts={**telling.parts, **dict.fromkeys(_OF_THE_PLANNER, 0)})
+        plan = _cut(plan, _MOST_PLAN).replace(fence_for(context), "")
+    return _fitted(system, "propose.jinja", context, telling, plan=plan)
 
 
-def plan(context: Context, *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS) -> tuple[Message, ...]:
+def plan(context: Context, telling: Telling = TOLD) -> tuple[Message, ...]:
     """System and user message that ask for plans instead of code. Raises as `propose` does."""
-    system, user = propose(context, profile=profile, most_tokens=most_tokens)
     text = _render("plan_system.jinja", fence=fence_for(context), proposals=MOST_PROPOSALS)
-    return Message(system.role, text), user
+    return _fitted(Message("system", text), "propose.jinja", context, telling, plan="")
 
 
-def planned(context: Context, messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """The messages of `propose` with a plan, a bounded part of it, beside the source."""
-    *before, user = messages
-    told = text if len(text) <= _MOST_PLAN else text[:_MOST_PLAN] + "\n(cut)"
+def debug(context: Context, failed: Failed, telling: Telling = TOLD) -> tuple[Message, ...]:
+    """System and user message that ask to correct an edit of the context's program that failed. Raises as `propose` does."""
     fence = fence_for(context)
-    told = told.replace(fence, "")
-    return (*before, Message("user", user.content + "\n" + _render("code.jinja", fence=fence, plan=told)))
+    shown = replace(
+        failed, diff=failed.diff.replace(fence, ""), detail=_cut(failed.detail, _MOST_DETAIL).replace(fence, "")
+    )
+    return _fitted(_system(context, telling, correcting=True), "debug.jinja", context, telling, failed=shown)
 
 
-def judge(
-    context: Context, edits: Sequence[Judged], *, profile: Profile = "diagnosis", most_tokens: int = MOST_TOKENS
-) -> tuple[Message, ...]:
+def judge(context: Context, edits: Sequence[Judged], telling: Telling = TOLD) -> tuple[Message, ...]:
     """System and user message that ask for scores of edits. Over the limit the differences go. Raises PromptError."""
     fence = fence_for(context)
     system = Message("system", _render("judge_system.jinja", fence=fence))
@@ -78,17 +94,51 @@ def judge(
         shown = [
             {"key": e.key, "summary": e.summary, "diff": e.diff.replace(fence, "") if diffs else ""} for e in edits
         ]
-        values = _values(context, profile, fence, 0 if diffs else 4)
-        user = Message("user", _render("judge.jinja", edits=shown, **values))
-        if estimated_tokens(system.content) + estimated_tokens(user.content) <= most_tokens:
+        with contextlib.suppress(PromptError):
+            return _fitted(system, "judge.jinja", context, telling, edits=shown)
+    raise _too_long(context, telling)
+
+
+def again(problem: str) -> Message:
+    """The message that sends an answer back that could not be used."""
+    return Message("user", _render("again.jinja", problem=problem))
+
+
+def parse_parts(text: str) -> Mapping[str, int]:
+    """The parts of "techniques=0,memory=300", the others as they are. Raises UsageError."""
+    parts = dict(PARTS)
+    for item in filter(None, text.split(",")):
+        name, _, tokens = item.partition("=")
+        if name.strip() not in PARTS or not tokens.strip().isdecimal() or len(tokens) > 8:
+            do = f"write PART=TOKENS with one of {', '.join(PARTS)}"
+            raise UsageError(f"'{item[:40]}' is no part of a prompt with its tokens", "--prompt-parts", do)
+        parts[name.strip()] = int(tokens)
+    return parts
+
+
+def _system(context: Context, telling: Telling, *, correcting: bool = False) -> Message:
+    values = {
+        "fence": fence_for(context), "proposals": MOST_PROPOSALS, "counters": context.place.counters,
+        "templates": telling.templates, "correcting": correcting,
+    }  # fmt: skip
+    return Message("system", _render("system.jinja", **values))
+
+
+def _fitted(system: Message, template: str, context: Context, telling: Telling, **more: Any) -> tuple[Message, ...]:
+    """System and user message with as many parts as there is room for."""
+    for left_out in range(len(DROPPED) + 2):
+        parts = {**PARTS, **telling.parts, **dict.fromkeys(DROPPED[:left_out], 0)}
+        values = _values(context, telling.profile, parts, short=left_out > len(DROPPED))
+        user = Message("user", _render(template, **values, **more))
+        if estimated_tokens(system.content) + estimated_tokens(user.content) <= telling.most_tokens:
             return system, user
-    raise PromptError(f"the kernel does not fit into a prompt of {most_tokens} tokens", context.program.kernel_file)
+    raise _too_long(context, telling)
 
 
-def repair(context: Context, ending: str, *, idea: str = "", detail: str = "") -> Message:
-    """The message that sends a failed edit back: how it ended, and the first error with its lines (`detail`)."""
-    text = detail if len(detail) <= _MOST_DETAIL else detail[:_MOST_DETAIL] + "\n(cut)"
-    return Message("user", _render("repair.jinja", fence=fence_for(context), ending=ending, idea=idea, detail=text))
+def _too_long(context: Context, telling: Telling) -> PromptError:
+    return PromptError(
+        f"the kernel does not fit into a prompt of {telling.most_tokens} tokens", context.program.kernel_file
+    )
 
 
 def fence_for(context: Context) -> str:
@@ -96,7 +146,8 @@ def fence_for(context: Context) -> str:
     return "data-" + hashlib.sha256(context.program.digest.encode()).hexdigest()[:12]
 
 
-def _values(context: Context, profile: Profile, fence: str, left_out: int) -> dict[str, Any]:
+def _values(context: Context, profile: Profile, parts: Mapping[str, int], *, short: bool) -> dict[str, Any]:
+    fence = fence_for(context)
     spec, place = context.spec, context.place
     arguments = []
     for argument in spec.arguments:
@@ -116,29 +167,67 @@ def _values(context: Context, profile: Profile, fence: str, left_out: int) -> di
         for launch in site.launches
         if launch.path != context.program.kernel_file
     ]
-    source = source_of(context, short=left_out >= 4)
+    lineage, room = [], parts["lineage"]
+    for ancestor in context.lineage:
+        diff = _cut(ancestor.diff.replace(fence, ""), room) if room else ""
+        room = max(0, room - estimated_tokens(diff))
+        lineage.append(replace(ancestor, diff=diff))
+    branch = context.branch if parts["branch"] else None
+    techniques = [one for one in context.techniques if parts["techniques"]]
     return {
         "fence": fence,
         "kernels": [site.kernel.name for site in place.sites],
         "path": _path(context.program.kernel_file),
         "target": context.target,
+        "rates": _rates(context.target.arch),
         "arguments": arguments,
         "cases": cases,
-        "source": source,
+        "source": source_of(context, short=short),
         "launches": elsewhere,
-        "lineage": [
-            {"name": a.name, "standing": a.standing, "diff": a.diff if left_out < 2 else ""} for a in context.lineage
-        ],
+        "lineage": lineage,
+        "floor": context.floor,
         "profile": profile,
-        "diagnosis": [_with_line(s, context, fence) for s in context.diagnosed.sentences],
+        "diagnosis": _within([_with_line(s, context, fence) for s in context.diagnosed.sentences], parts["diagnosis"]),
         "counters": sorted(context.diagnosed.counters.items()),
-        "tried": context.tried if left_out < 3 else (),
-        "memory": context.memory if left_out < 1 else (),
-        "branch": replace(context.branch, diff=context.branch.diff.replace(fence, ""))
-        if context.branch is not None and left_out < 2
-        else None,
-        "approach": context.approach if context.branch is None or left_out < 2 else "",
+        "tried": _within(context.tried, parts["tried"]),
+        "memory": _within(context.memory, parts["memory"]),
+        "techniques": techniques[
+            : len(_within([f"{t.title}{t.when}{t.pitfalls}{t.code}" for t in techniques], parts["techniques"]))
+        ],
+        "branch": replace(branch, diff=_cut(branch.diff.replace(fence, ""), parts["branch"])) if branch else None,
+        "approach": context.approach if context.branch is None or branch else "",
     }
+
+
+def _within(texts: Sequence[str], tokens: int) -> list[str]:
+    """The first of some texts, as many as there are tokens for."""
+    kept: list[str] = []
+    for text in texts:
+        tokens -= estimated_tokens(text)
+        if tokens < 0:
+            break
+        kept.append(text)
+    return kept
+
+
+def _cut(text: str, tokens: int) -> str:
+    """A text, the end left out beyond so many tokens."""
+    if estimated_tokens(text) <= tokens:
+        return text
+    return text.encode()[: tokens * BYTES_PER_TOKEN].decode("utf-8", "ignore") + "\n(cut)"
+
+
+def _rates(arch: str) -> str:
+    """What the target moves and computes, in words; nothing for one without a performance model."""
+    try:
+        known = figures_for(arch)
+    except UsageError:
+        return ""
+    per_s = 2 * known.fp32_lanes * known.target.multiprocessors * known.clock_hz
+    return (
+        f"{known.name}: {known.clock_hz / 1e9:.2f} GHz, {known.dram_bytes_s / 1e12:.2f} TB/s to device memory as a copy reaches it, "
+        f"{known.l2_bytes >> 20} MiB of L2 at {known.l2_bytes_s / 1e12:.1f} TB/s, {per_s / 1e12:.0f} TFLOP/s in fp32."
+    )
 
 
 def _path(path: str) -> str:
@@ -157,21 +246,6 @@ def _with_line(sentence: str, context: Context, fence: str) -> str:
         return sentence
     code = _one_line(lines[int(match[1]) - 1])
     return f"{sentence} (<{fence}> {code} </{fence}>)" if code and "optiml:" not in code else sentence
-
-
-def lines_around(data: bytes, line: int, *, around: int = 3) -> str:
-    """Some lines of a file, the middle one marked; spec lines left out. `line` is 1-based."""
-    shown = []
-    for number, text in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
-        if abs(number - line) <= around and not re.match(r"\s*//\s*optiml:", text):
-            shown.append(f"{'>' if number == line else ' '} {number:4} {text.rstrip()}")
-    return "\n".join(shown)
-
-
-def without_figures(reason: str) -> str:
-    """Why a program was refused before compiling, for a model: a launch is refused in the first case that it has no value in, and no
-    size of a case is told."""
-    return _FIGURE.sub("…", reason)
 
 
 def _render(name: str, **values: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.cuda.edit import edit_program
 from engine.errors import OptimlError
@@ -13,20 +13,14 @@ from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.budget import prompt_estimate
 from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
 from engine.llm.edits import make_proposal, plain
-from engine.llm.node_context import Context, Diagnosed, ending, node_key
-from engine.llm.prompts import (
-    MOST_TOKENS,
-    Profile,
-    PromptError,
-    lines_around,
-    planned,
-    propose,
-    repair,
-    without_figures,
-)
+from engine.llm.failures import Failed, detail
+from engine.llm.node_context import Context, Diagnosed, ending, node_key, program_diff
+from engine.llm.prompts import PromptError, Telling, again, debug, propose
 from engine.llm.prompts import plan as plan_messages
 from engine.model import Evaluation, Outcome, Program
 from engine.rewrite.proposal import Proposal
+from engine.search.reward import failed
+from engine.search.tree import Node
 
 # Above most rules: it was made for this program. Ours.
 _PRIOR = 0.6
@@ -36,6 +30,7 @@ _COOLEST, _WARMER, _HOTTEST = 0.2, 0.2, 1.0
 # Planning at a high temperature and coding at a low one: STARK, arXiv 2510.16996. The figures are ours.
 _PLANNING, _CODING = 0.9, 0.1
 _MOST_PLAN_TOKENS = 2_000
+_MOST_LEARNT = 6  # corrections that passed, told with the next failure. Ours.
 _MOST_THREADS = 256  # conversations kept for repairs
 _MOST_DROPPED = 8  # edits of one program that its next question says were not used. Ours.
 MOST_ANSWER_TOKENS = 6_000
@@ -62,30 +57,28 @@ class Proposed:
 
 @dataclass(frozen=True)
 class LlmOptions:
-    """How the model is asked. `repairs`: how many times an edit that failed goes back. `model` "" is the client's choice.
+    """How the model is asked. `repairs`: how many times an edit that failed goes to the debugger. `model` "" is the client's choice.
 
     With a `plan_model` that one makes a plan first, at a high temperature, and `model` writes the code at a low one.
     """
 
     model: str = ""
     plan_model: str = ""
-    profile: Profile = "diagnosis"
     repairs: int = 2
-    most_tokens: int = MOST_TOKENS
     answer_tokens: int = MOST_ANSWER_TOKENS
     schema: bool = True  # ask servers to hold the model to the form of an answer
-    templates: bool = False  # tell how an edit leaves figures to the tuner
+    telling: Telling = field(default_factory=Telling)
 
 
 @dataclass(frozen=True)
 class _Thread:
-    """A conversation that led to a candidate."""
+    """What led to a candidate. `earlier` are corrections of the same edit before it, and how they ended."""
 
     context: Context
-    messages: tuple[Message, ...]
     idea: str
     repair: int
     label: str = ""
+    earlier: tuple[str, ...] = ()
 
 
 class LlmProposer:
@@ -96,9 +89,10 @@ class LlmProposer:
         self._threads: OrderedDict[tuple[str, str], _Thread] = OrderedDict()
         self._lock = threading.Lock()
         self._faults: Counter[Fault] = Counter()
-        self._dropped: OrderedDict[str, tuple[str, ...]] = (
-            OrderedDict()
-        )  # sentences on edits that were not used, by program
+        # What each role remembers: edits of the coder's that were not used and plans, by program; and corrections that passed.
+        self._dropped: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._plans: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._learnt: tuple[str, ...] = ()
 
     @property
     def faults(self) -> Mapping[Fault, int]:
@@ -111,33 +105,47 @@ class LlmProposer:
 
         An answer that cannot be read or placed goes back once.
         """
-        context = replace(context, tried=(*context.tried, *self._dropped_at(context.program)))
-        try:
-            messages = self._question(context)
-        except PromptError as error:
-            return self._booked(Proposed((), (Fault.TOO_LONG,), 0, error.what))
+        dropped = self._recalled(self._dropped, context.program)
         label = propose_label(context.place.original, context.program, round)
-        temperature = min(_HOTTEST, _COOLEST + _WARMER * round)
-        if self._options.plan_model:
-            plan = self._plan(context, round)
-            if isinstance(plan, Proposed):
-                return self._booked(plan)
-            messages, temperature = planned(context, messages, plan), _CODING
-            asked = self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2)
-            return self._booked(replace(asked, requests=asked.requests + 1))
-        return self._booked(self._ask(context, messages, label, temperature, context.about, repairs=0, tries=2))
+        temperature, asked_before, plan = min(_HOTTEST, _COOLEST + _WARMER * round), 0, ""
+        try:
+            if self._options.plan_model:
+                found = self._plan(context, round)
+                if isinstance(found, Proposed):
+                    return self._booked(found)
+                plan, asked_before, temperature = found, 1, _CODING
+                context = replace(context, tried=())
+            context = replace(context, tried=(*context.tried, *dropped))
+            messages = propose(context, self._options.telling, plan=plan)
+        except PromptError as error:
+            return self._booked(Proposed((), (Fault.TOO_LONG,), asked_before, error.what))
+        asked = self._ask(_Thread(context, "", 0), messages, label, temperature, tries=2)
+        return self._booked(replace(asked, requests=asked.requests + asked_before))
 
     def drop(self, program: Program, idea: str, reason: str) -> None:
         """Say in the next questions for this program that an edit was not used, and why."""
-        with self._lock:
-            said = self._dropped.pop(program.digest, ())
-            self._dropped[program.digest] = (*said, f"{plain(idea)}: not used: {plain(reason)}")[-_MOST_DROPPED:]
-            while len(self._dropped) > _MOST_THREADS:
-                self._dropped.popitem(last=False)
+        self._remember(self._dropped, program, f"{plain(idea)}: not used: {plain(reason)}")
 
-    def _dropped_at(self, program: Program) -> tuple[str, ...]:
+    def _remember(self, memory: OrderedDict[str, tuple[str, ...]], program: Program, sentence: str) -> None:
         with self._lock:
-            return self._dropped.get(program.digest, ())
+            said = memory.pop(program.digest, ())
+            memory[program.digest] = (*said, sentence)[-_MOST_DROPPED:]
+            while len(memory) > _MOST_THREADS:
+                memory.popitem(last=False)
+
+    def _recalled(self, memory: Mapping[str, tuple[str, ...]], program: Program) -> tuple[str, ...]:
+        with self._lock:
+            return memory.get(program.digest, ())
+
+    def booked(self, node: Node) -> None:
+        """Remember a correction that passed, for the next failure."""
+        if node.parent is None or node.proposal is None or node.evaluation is None or failed(node.evaluation.outcome):
+            return
+        with self._lock:
+            thread = self._threads.get((node.parent.program.digest, node.program.digest))
+            if thread is not None and thread.earlier:
+                ended = f"{thread.earlier[-1]}; put right by: {node.proposal.summary}"
+                self._learnt = (*(one for one in self._learnt if one != ended), ended)[-_MOST_LEARNT:]
 
     def repairable(self, parent: Program, candidate: Program) -> bool:
         """Whether the conversation that led from one program to another is at hand, and may go on."""
@@ -156,61 +164,50 @@ class LlmProposer:
     ) -> Proposed | None:
         """Other proposals for `parent` in place of one that failed; None where it is not worth it or was tried enough.
 
-        `diagnosed` is what is known of `parent` by now: told where the conversation began before it was.
+        `diagnosed` is what is known of `parent` by now: told where nothing was when the edit was asked for.
         """
         with self._lock:
             thread = self._threads.get((parent.digest, candidate.digest))
+            learnt = self._learnt
         if thread is None or thread.repair >= self._options.repairs or evaluation.outcome not in REPAIRABLE:
             return None
-        if diagnosed is not None and diagnosed.sentences and not thread.context.diagnosed.sentences:
-            thread = self._informed(thread, diagnosed)
-        message = repair(thread.context, ending(evaluation), idea=thread.idea, detail=_detail(candidate, evaluation))
-        original = thread.context.place.original
-        label = repair_label(original, parent, candidate)
-        messages = (*thread.messages, message)
-        about = f"{thread.context.about} > {thread.idea}"
-        asked = self._ask(thread.context, messages, label, _COOLEST, about, repairs=thread.repair + 1, tries=1)
-        return self._booked(asked)
-
-    def _informed(self, thread: _Thread, diagnosed: Diagnosed) -> _Thread:
-        """The conversation as it would be with the diagnosis in its first question; as it is where that began otherwise."""
-        context, told = thread.context, replace(thread.context, diagnosed=diagnosed)
+        context = thread.context
+        if diagnosed is not None and diagnosed.sentences and not context.diagnosed.sentences:
+            context = replace(context, diagnosed=diagnosed)
+        ended = ending(evaluation)
+        launch = next((config for site in context.place.sites for config in site.configs), None)
+        told = detail(candidate, evaluation, context.spec, launch)
+        failure = Failed(thread.idea, ended, told, program_diff(context.program, candidate), thread.earlier, learnt)
+        label = repair_label(context.place.original, parent, candidate)
         try:
-            asked, wanted = self._question(context), self._question(told)
-        except PromptError:
-            return thread
-        if thread.messages[: len(asked)] != asked:
-            return thread
-        return replace(thread, context=told, messages=(*wanted, *thread.messages[len(asked) :]))
-
-    def _question(self, context: Context) -> tuple[Message, ...]:
-        o = self._options
-        return propose(context, profile=o.profile, most_tokens=o.most_tokens, templates=o.templates)
+            messages = debug(context, failure, self._options.telling)
+        except PromptError as error:
+            return self._booked(Proposed((), (Fault.TOO_LONG,), 0, error.what))
+        earlier = (*thread.earlier, f"{thread.idea}: {ended}")
+        corrected = _Thread(context, thread.idea, thread.repair + 1, earlier=earlier)
+        return self._booked(self._ask(corrected, messages, label, _COOLEST, tries=1))
 
     def _plan(self, context: Context, round: int) -> str | Proposed:
-        """A plan in words; what the asking came to where there is none."""
-        messages = plan_messages(context, profile=self._options.profile, most_tokens=self._options.most_tokens)
+        """A plan in words; what the asking came to where there is none. Raises PromptError."""
+        before = tuple(f"planned before: {plan}" for plan in self._recalled(self._plans, context.program))
+        messages = plan_messages(replace(context, tried=(*context.tried, *before)), self._options.telling)
         label = f"plan/{node_key(context.place.original, context.program)}/{round}/0"
         about = f"plan: {context.about}"
         request = ChatRequest(messages, label, self._options.plan_model, _PLANNING, _MOST_PLAN_TOKENS, None, about)
         try:
-            return self._client.complete(request).text
+            text = self._client.complete(request).text
         except ChatError as error:
             return Proposed((), (error.fault,), 1, plain(error.what))
+        self._remember(self._plans, context.program, plain(text))
+        return text
 
     # ---- one conversation
 
     def _ask(
-        self,
-        context: Context,
-        messages: tuple[Message, ...],
-        label: str,
-        temperature: float,
-        about: str,
-        *,
-        repairs: int,
-        tries: int,
+        self, thread: _Thread, messages: tuple[Message, ...], label: str, temperature: float, *, tries: int
     ) -> Proposed:
+        """Ask for what `thread` is about; an answer that cannot be used goes back while `tries` are left."""
+        about = f"{thread.context.about} > {thread.idea}" if thread.repair else thread.context.about
         proposals: list[Proposal] = []
         faults: list[Fault] = []
         requests, what = 0, ""
@@ -225,7 +222,7 @@ class LlmProposer:
                 about,
             )
             # A conversation that has grown past what a prompt may have is not continued.
-            if attempt and prompt_estimate(request) > 2 * self._options.most_tokens:
+            if attempt and prompt_estimate(request) > 2 * self._options.telling.most_tokens:
                 break
             try:
                 requests += 1
@@ -234,19 +231,17 @@ class LlmProposer:
                 faults.append(error.fault)
                 what = error.what
                 break
-            problem = self._read(context, messages, answer, repairs, request.label, proposals, faults)
+            problem = self._read(replace(thread, label=request.label), answer, proposals, faults)
             if problem is not None:
                 what = problem.what
             if proposals or problem is None:
                 break
-            told = repair(context, f"{problem.what}{'; ' + problem.do if problem.do else ''}")
-            messages = (*messages, _said(answer), told)
+            messages = (*messages, _said(answer), again(f"{problem.what}{'; ' + problem.do if problem.do else ''}"))
         return Proposed(tuple(proposals), tuple(faults), requests, plain(what))
 
     def _read(
-        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, repairs: int, label: str,
-        proposals: list[Proposal], faults: list[Fault],
-    ) -> EditError | None:  # fmt: skip
+        self, thread: _Thread, answer: ChatAnswer, proposals: list[Proposal], faults: list[Fault]
+    ) -> EditError | None:
         """Add what the answer proposes; the first of its problems."""
         try:
             suggestions = read_answer(answer.text)
@@ -256,20 +251,18 @@ class LlmProposer:
         first: EditError | None = None
         for rank, suggestion in enumerate(suggestions):
             try:
-                proposals.append(self._placed(context, messages, answer, suggestion, rank, repairs, label))
+                proposals.append(self._placed(thread, answer, suggestion, rank))
             except EditError as error:
                 faults.append(error.fault)
-                self.drop(context.program, suggestion.idea, error.what)
+                self.drop(thread.context.program, suggestion.idea, error.what)
                 first = first or error
         return first
 
-    def _placed(
-        self, context: Context, messages: tuple[Message, ...], answer: ChatAnswer, suggestion: Suggestion, rank: int, repairs: int,
-        label: str,
-    ) -> Proposal:  # fmt: skip
+    def _placed(self, thread: _Thread, answer: ChatAnswer, suggestion: Suggestion, rank: int) -> Proposal:
+        context = thread.context
         more: dict[str, int | str] = {"model": plain(answer.model, 80)}
-        if repairs:
-            more["repair"] = repairs
+        if thread.repair:
+            more["repair"] = thread.repair
         prior = max(0.05, _PRIOR - _PRIOR_STEP * rank)
         try:
             proposal = make_proposal(suggestion, context.place, prior=prior, **more)
@@ -280,8 +273,7 @@ class LlmProposer:
             # What the analyses cannot make sense of is no edit; whatever a model writes, the search goes on.
             raise EditError(f"the edit cannot be made: {error}", fault=Fault.FORBIDDEN) from None
         with self._lock:
-            thread = _Thread(context, (*messages, _said(answer)), proposal.summary, repairs, label)
-            self._threads[context.program.digest, program.digest] = thread
+            self._threads[context.program.digest, program.digest] = replace(thread, idea=proposal.summary)
             while len(self._threads) > _MOST_THREADS:
                 self._threads.popitem(last=False)
         return replace(proposal, makes=program.digest)
@@ -308,20 +300,3 @@ def _said(answer: ChatAnswer) -> Message:
     if estimated_tokens(text) > MOST_ANSWER_TOKENS:
         text = text[: 2 * MOST_ANSWER_TOKENS] + "\n(cut)"
     return Message("assistant", text)
-
-
-def _detail(candidate: Program, evaluation: Evaluation) -> str:
-    """The first error with its lines. Of a wrong result only where it stands: what was expected stays with the checks."""
-    failure = evaluation.failure
-    if failure is None:
-        return ""
-    parts = []
-    if evaluation.outcome in (Outcome.COMPILE_ERROR, Outcome.RACE):
-        parts.append(failure.reason)
-    if evaluation.outcome is Outcome.SCREENED_OUT:
-        parts.append(without_figures(failure.reason))
-    if evaluation.outcome is Outcome.WRONG_RESULT and failure.argument and failure.index is not None:
-        parts.append(f"first difference: {failure.argument}[{failure.index}]")
-    if failure.line is not None:
-        parts.append(lines_around(candidate.data, failure.line))
-    return "\n".join(parts)

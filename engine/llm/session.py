@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from engine.llm.feed import LlmFeed
 from engine.llm.judge import Judge
 from engine.llm.node_context import Diagnosed
 from engine.llm.openai_client import ClientOptions, OpenAIClient
+from engine.llm.prompts import PARTS, Telling
 from engine.llm.prompts import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
 from engine.model import Program, Target
@@ -44,7 +45,8 @@ class LlmSettings:
 
     `plan_model` makes plans for `model` to write as code, `judge_model` scores proposals; "" for none, `SAME` for `model` itself.
     `batch` is a folder for the batch door, `replay` a recording to answer from; `prompts` False keeps prompts out of the
-    recording. `templates`: the tuner searches the figures that an edit leaves open, and the model is told how.
+    recording. `parts`: tokens by part of a prompt.
+    `templates`: the tuner searches the figures that an edit leaves open, and the model is told how.
     """
 
     model: str = ""
@@ -62,6 +64,7 @@ class LlmSettings:
     replay: Path | None = None
     prompts: bool = True
     templates: bool = False
+    parts: Mapping[str, int] = field(default_factory=lambda: PARTS)
 
 
 def from_config(model: Model) -> LlmSettings:
@@ -105,17 +108,12 @@ class LlmSession:
         )
         asked = self._recorder or client
         plan_model = settings.model if settings.plan_model == SAME else settings.plan_model
+        telling = Telling(settings.profile, templates=settings.templates, parts=settings.parts)
         options = LlmOptions(
-            settings.model,
-            plan_model,
-            settings.profile,
-            settings.repairs,
-            answer_tokens=settings.answer_tokens,
-            schema=settings.schema,
-            templates=settings.templates,
+            settings.model, plan_model, settings.repairs, settings.answer_tokens, settings.schema, telling
         )
         judge_model = settings.model if settings.judge_model == SAME else settings.judge_model
-        judge = Judge(asked, judge_model, profile=settings.profile, most_tokens=options.most_tokens)
+        judge = Judge(asked, judge_model, telling)
         self.judge = judge if settings.judge_model else None
         self._proposer = LlmProposer(asked, options)
         self._feed = LlmFeed(
@@ -146,6 +144,7 @@ class LlmSession:
         """Keep the judge's account and the outcomes of the model's edits."""
         if self.judge is not None:
             self.judge.booked(node)
+        self._feed.booked(node)
         if node.proposal is not None and node.proposal.proposer == "llm":
             self._edits.append(node)
             if self._recorder is not None and self._running and node.parent is not None:

@@ -8,6 +8,7 @@ from engine.cuda.edit import edit_program
 from engine.llm.answers import EditError, read_answer
 from engine.llm.chat import Fault
 from engine.llm.edits import Workplace, make_proposal, plain
+from engine.llm.spans import marked, spans_of, without_marks
 from engine.model import Program, Target
 from engine.rules import make_site
 from engine.spec.find import find_spec
@@ -68,6 +69,47 @@ def fault(text, place):
     with pytest.raises(EditError) as caught:
         proposals(text, place)
     return caught.value.fault
+
+
+def anchored(span, search, replaced):
+    edits = [{"file": "", "span": span, "search": search, "replace": replaced}]
+    item = {"idea": "Edit a span", "counter": "", "direction": "down", "edits": edits, "kernel": "", "launch": []}
+    return json.dumps({"proposals": [item]})
+
+
+def test_an_edit_is_made_in_the_marked_span_that_it_names(place):
+    """`c < cols; ++c` stands in three loops: without the span it was ambiguous."""
+    line = "for (int c = 0; c < cols; ++c) {"
+    assert fault(answer((line, "#pragma unroll 4\n" + line)), place) is Fault.AMBIGUOUS
+    _, text = edited(anchored("S2", line, "#pragma unroll 4\n    " + line), place)
+    assert text == SOFTMAX.read_text().replace(LOOP, "    #pragma unroll 4\n" + LOOP)
+    _, whole = edited(anchored("[S2", "", "sum = 1.0f;"), place)
+    assert whole == SOFTMAX.read_text().replace(LOOP, "    sum = 1.0f;")
+    marks = "// [S2\n" + LOOP.strip() + "\n    // S2]\n"  # copied as they were shown
+    _, copied = edited(anchored("", marks, LOOP.strip().replace("expf", "__expf") + "\n"), place)
+    assert "__expf" in copied
+    assert "S2]" not in copied
+    assert fault(anchored("S9", "", "sum = 1.0f;"), place) is Fault.NOT_FOUND
+    assert fault(anchored("S2", "largest = x", "x"), place) is Fault.NOT_FOUND
+
+
+def test_marks_enclose_the_loops_of_the_source(place):
+    data = place.program.data
+    spans = spans_of(place)
+    assert [data[s.start : s.end].split(b" ")[0] for s in spans.values()] == [b"for"] * 3
+    text = marked(data, 0, len(data), spans).decode()
+    assert f"    // [S2\n{LOOP}\n    // S2]\n" in text
+    assert without_marks(text) == data.decode()
+    nested = make_place(
+        (ROOT / "examples" / "softmax.cu")
+        .read_bytes()
+        .replace(LOOP.encode(), b"    for (;;) {\n" + LOOP.encode() + b"\n    }")
+    )
+    text = marked(nested.program.data, 0, len(nested.program.data), spans_of(nested)).decode()
+    assert (
+        text.index("// [S2") < text.index("// [S3") < text.index("// S3]") < text.index("// S2]") < text.index("// [S4")
+    )
+    assert without_marks(text) == nested.program.data.decode()
 
 
 def test_an_exact_block_is_replaced_and_the_expectation_kept(place):

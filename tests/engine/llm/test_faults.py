@@ -143,17 +143,22 @@ def test_what_fails_goes_back_at_most_k_times(tmp_path, serve, word, outcome):
 
     server = serve(*(bad(i) for i in range(1, 40)))
     run = Run(tmp_path, server, repairs=2, factors=Factors(()))
-    repairs = [r for r in server.requests if len(r["messages"]) > 2]
-    assert outcome in repairs[0]["messages"][-1]["content"]
-    longest = max(len(r["messages"]) for r in server.requests)
-    assert longest == 2 + 2 * 2  # system, user, and two rounds of answer and complaint
+    repairs = [r["messages"] for r in server.requests if r["messages"][0]["content"].startswith("You correct")]
+    assert outcome in repairs[0][1]["content"]
+    assert f"+    {word}();" in repairs[0][1]["content"]  # the difference that it made
+    assert {len(messages) for messages in repairs} == {2}  # and no conversation that grows
+    again = [
+        messages[1]["content"] for messages in repairs if "## Corrections that failed as well" in messages[1]["content"]
+    ]
+    assert again
+    assert all(outcome in text.split("## Corrections that failed as well")[1] for text in again)
     assert {e.parameters.get("repair", 0) for e in run.entries()} == {0, 1, 2}
     assert run.search.incumbent is None
 
 
 def test_a_repaired_edit_counts(tmp_path, serve):
     def reply(handler):
-        correct = len(handler.body["messages"]) > 2
+        correct = handler.body["messages"][0]["content"].startswith("You correct")
         handler.send(200, completion(faster("3.0") if correct else answer((LOOP, LOOP + "\n    broken();"))))
 
     run = Run(tmp_path, serve(reply), factors=Factors(()))
