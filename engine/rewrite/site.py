@@ -26,6 +26,7 @@ from engine.spec.kernel_spec import Case, KernelSpec
 from engine.spec.launch_config import evaluate as evaluate_launch
 from engine.spec.rewrite import relaunch_spec
 from engine.verify.screen import screen
+from engine.verify.secret_sizes import MOST_BLOCKS_Y, widest_sizes
 
 _SAFE_WORD = re.compile(r"[A-Za-z_]\w*")
 # What the analyses cost grows with the square of a kernel's size; a kernel of a thousand lines has some 20,000 nodes.
@@ -252,25 +253,42 @@ class Site:
         return [Edit(Span(start, start), f"#include <{header}>\n")]
 
     def configs_after(self, edits: Mapping[str, Sequence[Edit]]) -> tuple[LaunchConfig, ...] | None:
-        """The launches of all cases (as in `all_cases`) after the edits; None where one cannot be evaluated."""
+        """The launches of all cases (as in `all_cases`) after the edits.
+
+        None where one cannot be evaluated, and where a wide extent would make a grid too large that is not so before the edits.
+        """
         if not edits:
             return self._configs
         try:
-            return self._launched(edit_program(self.program, edits))
+            edited = edit_program(self.program, edits)
+            return self._launched(edited, self.cases) if self._fits_wide(edited) else None
         except OptimlError:
             return None
+
+    def _fits_wide(self, edited: Program) -> bool:
+        wide = [case for case, launch in self._wide if max(launch.grid[1:]) <= MOST_BLOCKS_Y]
+        return all(max(launch.grid[1:]) <= MOST_BLOCKS_Y for launch in self._launched(edited, wide))
+
+    @cached_property
+    def _wide(self) -> tuple[tuple[Case, LaunchConfig], ...]:
+        """Cases with a wide extent, each with its launch before any edit."""
+        try:
+            cases = [Case("", sizes) for sizes in widest_sizes(self.spec)]
+            return tuple(zip(cases, self._launched(self.program, cases), strict=True))
+        except OptimlError:
+            return ()
 
     @cached_property
     def _configs(self) -> tuple[LaunchConfig, ...] | None:
         try:
-            return self._launched(self.program)
+            return self._launched(self.program, self.cases)
         except OptimlError:
             return None
 
-    def _launched(self, program: Program) -> tuple[LaunchConfig, ...]:
+    def _launched(self, program: Program, cases: Sequence[Case]) -> tuple[LaunchConfig, ...]:
         # The host's text alone: a launch that the spec declares is still the one before the edits here.
         spec = replace(self.spec, steps=tuple(replace(step, launch=None) for step in self.spec.steps))
-        return tuple(evaluate_launch(program, spec, self.step, case.sizes) for case in self.cases)
+        return tuple(evaluate_launch(program, spec, self.step, case.sizes) for case in cases)
 
     def launch_edits(
         self,

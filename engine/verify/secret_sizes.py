@@ -13,6 +13,7 @@ from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 
 MOST_BLOCKS_Y = 65_535  # of a grid in y and z (CUDA programming guide, table of compute capabilities)
+_WIDEST = MOST_BLOCKS_Y + 5000
 _MULTIPLES = (32, 64, 128, 256)  # what blocks and tiles are multiples of
 _TRIES = 60
 _BETWEEN = 0.75  # of the large cases lie anywhere between 1 and the timed size, on a logarithmic scale
@@ -60,10 +61,19 @@ def secret_cases(
 
 def wide_sizes(spec: KernelSpec, rng: random.Random) -> tuple[Sizes, ...]:
     """Sizes with more than 65,535 of one extent: a launch with one block in y for each cannot be made. Nothing is run on them."""
+    return tuple({**sizes, name: rng.randrange(MOST_BLOCKS_Y + 1, _WIDEST)} for name, sizes in _wide(spec))
+
+
+def widest_sizes(spec: KernelSpec) -> tuple[Sizes, ...]:
+    """For each extent a size that is as wide as any that `wide_sizes` draws."""
+    return tuple({**sizes, name: _WIDEST} for name, sizes in _wide(spec))
+
+
+def _wide(spec: KernelSpec) -> list[tuple[str, Sizes]]:
     if not spec.check:
-        return ()
+        return []
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))
-    return tuple({**smallest.sizes, name: MOST_BLOCKS_Y + rng.randrange(1, 5000)} for name in _shape_names(spec))
+    return [(name, smallest.sizes) for name in _shape_names(spec)]
 
 
 def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Sizes, ...]:

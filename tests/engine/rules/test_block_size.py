@@ -36,6 +36,20 @@ def test_plane_of_threads_follows_both_bounds() -> None:
     assert edited.configs[0].grid == (157, 512, 1)
 
 
+def test_no_grid_beyond_what_a_launch_takes() -> None:
+    """Blocks of one row each: 67,668 rows, which the original's launch takes, would be too many blocks in y."""
+    shapes = {
+        (p.parameters["x"], p.parameters["y"]) for p in propose(make(PLANE, PLANE_LAUNCH, **PLANE_SIZES), "block_size")
+    }
+    assert (256, 1) not in shapes
+    assert {(32, 8), (128, 2)} <= shapes
+    one_each = PLANE_LAUNCH.replace("16, 16", "64, 1")  # as many as the original's are no worse
+    shapes = {
+        (p.parameters["x"], p.parameters["y"]) for p in propose(make(PLANE, one_each, **PLANE_SIZES), "block_size")
+    }
+    assert (256, 1) in shapes
+
+
 def test_constant_in_the_index_becomes_the_block_dimension() -> None:
     source = "#define BLOCK 256\n" + SCALE.replace("blockDim.x", "BLOCK")
     edited = one(make(source, "    scale<<<(n + BLOCK - 1) / BLOCK, BLOCK>>>(x, y, a, n);"), "block_size", x=128)
