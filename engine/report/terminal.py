@@ -173,7 +173,9 @@ def progress_line(progress: Progress, budget: Budget, since_s: float = 0.0) -> s
     best = f"best so far {ratio}×{predicted}"
     if progress.best_summary:
         best += f" ({short(clean(progress.best_summary), 60)})"
-    return f"{progress.recorded} tried, {progress.verified} passed{left}, {best}"
+    # What passed and is not in the journal yet is not counted as tried either.
+    passed = min(progress.verified, progress.recorded)
+    return f"{progress.recorded} tried, {passed} passed{left}, {best}"
 
 
 def how_to_take(patch: Path, root: Path | None) -> str:

@@ -190,6 +190,11 @@ def test_the_line_says_what_is_predicted() -> None:
     assert "best so far ~2.5× predicted" in progress_line(progress, Budget())
 
 
+def test_no_more_passed_than_were_tried() -> None:
+    """A run began with "1 tried, 2 passed"."""
+    assert progress_line(Progress(evaluated=2, verified=2, unwritten=1), Budget()).startswith("1 tried, 1 passed, ")
+
+
 def test_a_terminal_of_80_columns_shows_that_a_speed_is_predicted() -> None:
     """It was cut: `1 candidates tried, 1 passed, 2 to go, best so far 23.74× pr…`."""
     seen = watched(_PREDICTED, COLUMNS="80")
