@@ -41,6 +41,7 @@ _HALF = {
     "cuda_fp8.h": ("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8x4_e4m3"),
 }
 _CONSTANTS = {
+    "__extension__": "",  # of GNU compilers: it says nothing to NVRTC, which does not know it
     "CHAR_BIT": "8", "SCHAR_MIN": "(-128)", "SCHAR_MAX": "127", "UCHAR_MAX": "255", "CHAR_MIN": "(-128)", "CHAR_MAX": "127",
     "SHRT_MIN": "(-32768)", "SHRT_MAX": "32767", "USHRT_MAX": "65535", "INT_MIN": "(-2147483647-1)", "INT_MAX": "2147483647",
     "UINT_MAX": "4294967295u", "LONG_MIN": "(-9223372036854775807l-1)", "LONG_MAX": "9223372036854775807l",

@@ -33,6 +33,7 @@ _ATTRIBUTES = frozenset(
      "__block_size__", "noexcept", "requires", "explicit", "__maxnreg__"}
 )  # fmt: skip
 _MAX_GROUPS = 64  # of brackets in one head, each looked at again: a hostile file has a million
+_MAX_CALL = 64  # tokens of a macro's call that opens or closes a brace
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
 ItemKind = Literal["function", "type", "typedef", "using", "variable", "directive", "open", "close", "other"]
@@ -131,6 +132,11 @@ class _Splitter:
         self.scopes = 0  # open namespaces and linkage blocks
         self.branches: list[_Branch] = []
         self.line, self.line_at = 1, 0
+        self.braces: dict[
+            str, tuple[int, int]
+        ] = {}  # macros that leave one open, or close one: 1, -1; the argument that is declared
+        self.bodies: dict[int, int] = {}  # where, by the index of a token, such a macro's brace is
+        self.table = False  # whether one opens the current item
 
     def split(self) -> list[Item]:
         tokens = tokens_of(self.text)
@@ -139,6 +145,14 @@ class _Splitter:
                 self._directive(token)
                 continue
             self.current.append(token)
+            if token.text in self.braces and token.kind == "name":
+                self.bodies[_past_call(tokens, index)] = self.braces[token.text][0]
+                self.table |= len(self.current) == 1 and self.braces[token.text][0] > 0
+            if index in self.bodies and (token.kind == "name" or token.text == ")"):
+                self.depth += self.bodies[index] - (token.text == ")")
+                if self.depth <= 0:
+                    self._end()
+                continue
             if token.kind != "op":
                 continue
             if token.text in _OPEN:
@@ -171,6 +185,12 @@ class _Splitter:
 
     def _directive(self, token: Token) -> None:
         word, rest = directive_parts(token.text)
+        if word == "define" and (macro := re.match(r"(\w+)(?:\(([^)]*)\))?", rest)):
+            body = rest[macro.end() :]
+            if abs(left := body.count("{") - body.count("}")) == 1:
+                declares = re.findall(r"\w+", re.split(r"[\[={]", body)[0])[-1:]
+                given = [p.strip() for p in (macro[2] or "").split(",")]
+                self.braces[macro[1]] = left, given.index(declares[0]) if declares and declares[0] in given else -1
         opening = word in ("if", "ifdef", "ifndef")
         if word in ("else", "elif", "elifdef", "elifndef") and self.branches:
             if not self.current or self.branches[-1].depth:
@@ -190,7 +210,10 @@ class _Splitter:
 
     def _end(self, kind: ItemKind | None = None) -> None:
         tokens, self.current, self.depth, self.closed = tuple(self.current), [], 0, 0
+        table, self.table = self.table, False
         head = tuple(_head(tokens))
+        if table:
+            kind = "variable"
         if kind is None:
             kind = _kind(head, tokens)
         defines: tuple[str, ...] = ()
@@ -198,6 +221,10 @@ class _Splitter:
             defines = tuple(
                 t.text for t in tokens if t.kind == "name" and t.text not in ("namespace", "inline", "extern")
             )
+        elif table:  # one of the macro's arguments names it
+            commas = [i for i in range(1, _past_call(tokens, 0)) if tokens[i].text in ("(", ",")]
+            at = self.braces[tokens[0].text][1]
+            defines = (tokens[commas[at] + 1].text,) if 0 <= at < len(commas) else ()
         elif kind != "close":
             defines = tuple(dict.fromkeys(_defined(kind, head, tokens)))
         span = Span(tokens[0].start, tokens[-1].end)
@@ -207,6 +234,16 @@ class _Splitter:
         self.line += self.text.count("\n", self.line_at, at)
         self.line_at = at
         return self.line
+
+
+def _past_call(tokens: Sequence[Token], at: int) -> int:
+    """The index of the `)` that ends a call of the macro at `at`; `at` itself where none follows."""
+    depth = 0
+    for index in range(at + 1, min(at + 1 + _MAX_CALL, len(tokens))):
+        depth += {"(": 1, ")": -1}.get(tokens[index].text, 0)
+        if depth <= 0:
+            return index if tokens[index].text == ")" else at
+    return at
 
 
 def _is_scope(tokens: Sequence[Token]) -> bool:

@@ -20,7 +20,7 @@ from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import parse_dtype
 from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
 from engine.spec.gaps import Gap
-from engine.spec.host_launch import deciding, host_sizes, in_grid
+from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
 from engine.spec.kernel_spec import Argument, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
 from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk
@@ -55,7 +55,8 @@ class _Way:
     """How a draft is tried. `probe`, `moved` and `roles` are those of `draft`; `tiled` and `divided` are of `trial_sizes`.
 
     `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
-    `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths.
+    `grids` are expressions for extents of the launch's
+    grid. `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths.
     """
 
     probe: Probe | None = None
@@ -66,6 +67,7 @@ class _Way:
     tiled: bool = False
     divided: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
+    grids: tuple[str, ...] = ()
     untried: str = ""
     options: CompileOptions = field(default_factory=CompileOptions)
     launch: LaunchExpr | None = None
@@ -103,7 +105,9 @@ def draft(
             way, made = found, made_by(found)
     if probe is None:
         return made
-    way = replace(way, probe=probe, moved=moved, roles=roles, tiled=is_tiled(made.spec))
+    way = replace(
+        way, probe=probe, moved=moved, roles=roles, tiled=is_tiled(made.spec), grids=grid_extents(program, made.spec)
+    )
     made = made_by(way)
     if not way.tiled and _open(made):
         # What goes beyond its arrays at odd sizes, or refuses them, may be made for whole tiles.
@@ -252,11 +256,13 @@ def _template_arguments(program: Program, unit: Unit, kernel: Kernel, notes: lis
         return template_defaults(kernel)
     chosen = []
     for parameter in open_:
-        kind = " ".join(parameter.split()[:-1])
+        kind, own = " ".join(parameter.split()[:-1]), parameter.split()[-1]
         whole = kind == "auto" or (_is_type(kind) and parse_dtype(kind).kind == "int")
-        chosen.append(
-            "float" if kind in ("typename", "class") else "true" if kind == "bool" else "256" if whole else "?"
-        )
+        named = kind in ("typename", "class")
+        if named and re.search(rf"\b{re.escape(own)}\s*::", unit.text(kernel.span)):
+            chosen.append("?")  # a class with members: no number stands for it
+        else:
+            chosen.append("float" if named else "true" if kind == "bool" else "256" if whole else "?")
         if chosen[-1] == "?":
             missing.append(
                 Gap(f"the template argument for '{parameter[:60]}': write it in the kernel's name", "kernel")
@@ -308,7 +314,7 @@ def _extents(
     for name in buffers:
         # A probe reaches what it reaches: a buffer read at random places, or by a small fixed grid, looks constant or small.
         # The text then decides.
-        measured, read = fit(trials.get(name, [])), fit(static.get(name, []))
+        measured, read = fit(trials.get(name, []), way.grids), fit(static.get(name, []))
         options = [o for o in (measured, read and replace(read, measured=False)) if o is not None]
         options.sort(key=lambda o: (not o.exact, o.text.isdigit()))
         best = options[0] if options else None

@@ -111,9 +111,10 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def fit(trials: Sequence[Trial]) -> Extent | None:
+def fit(trials: Sequence[Trial], grids: Sequence[str] = ()) -> Extent | None:
     """The simplest expression that gives what was touched in every trial; None where none does.
 
+    `grids` are expressions for extents of the launch's grid: a buffer may have so many elements for each block.
     A kernel may leave the end of a buffer alone, as a stencil does with its border. So where nothing fits exactly, the product of
     sizes counts, or a small multiple of one, that covers every trial most closely and is larger by no more than a few rows.
     """
@@ -125,6 +126,11 @@ def fit(trials: Sequence[Trial]) -> Extent | None:
     for text in candidates(names):
         if all(value_at(text, sizes) == touched for sizes, touched in trials):
             return Extent(text, True)
+    for text in grids:
+        blocks = [value_at(text, sizes) or 0 for sizes, _ in trials]
+        each = {touched / count if count else 0.0 for (_, touched), count in zip(trials, blocks, strict=True)}
+        if len(set(blocks)) > 1 and len(each) == 1 and (own := each.pop()) >= 1 and own == int(own):
+            return Extent(f"{int(own)}*({text})", True)
     several = [f"{k}*{p}" for k in (2, 3, 4) for p in products(names)]
     covering = [p for p in products(names) + several if all(_covers(p, sizes, touched) for sizes, touched in trials)]
 

@@ -24,6 +24,10 @@ _DEVICE = (
     (re.compile(r".*(?:(?:num|count|n)(?:of)?(?:sm|multiprocessor)s?|(?:sm|multiprocessor)s?(?:count|num))"), 132, 2),
 )
 _OTHER, _MANY = 4, 1024  # of a size, to see whether the block changes with it; of another number, whether the grid does
+_LENGTHS, _DIVISORS = (
+    (512, 1000, 4097, 70_001),
+    [1 << k for k in range(1, 13)],
+)  # of a size, and what a grid divides it by
 _MAX_THREADS = 1024
 _MAX_NAMES = 4
 
@@ -102,6 +106,24 @@ def launchable(program: Program, spec: KernelSpec, case: Case) -> bool:
         return can_launch(evaluate(program, spec, 0, case.sizes))
     except SourceError:
         return True
+
+
+def grid_extents(program: Program, spec: KernelSpec) -> tuple[str, ...]:
+    """Expressions that give an extent of the launch's grid: a size divided by a number, rounded up or down."""
+    names = [n for n in spec.time[0].sizes if n not in host_sizes(program, spec)[0]]
+    found: dict[str, None] = {}
+    for name in names:
+        seen: list[tuple[int, tuple[int, int, int]]] = []
+        for length in _LENGTHS:
+            with contextlib.suppress(SourceError):
+                seen.append((length, evaluate(program, spec, 0, {**spec.time[0].sizes, name: length}).grid))
+        for axis in range(3) if len(seen) == len(_LENGTHS) else ():
+            for k in _DIVISORS:
+                if all(grid[axis] == -(-length // k) for length, grid in seen):
+                    found[f"cdiv({name}, {k})"] = None
+                elif all(grid[axis] == length // k for length, grid in seen):
+                    found[f"{name}/{k}"] = None
+    return tuple(found)
 
 
 def _block(

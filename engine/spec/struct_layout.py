@@ -129,6 +129,7 @@ class _Reader:
         unit, node = classes[0]
         given = split_arguments(rest.strip().removesuffix(">")) if rest else []
         inner = {**self._bound(node, [bound.get(g, g) for g in given])}
+        inner |= {name: written for name, written in self._own_types(node, 0) if name not in inner}
         fields: list[Field] = []
         at, align = 0, 1
         unclear: Unclear | None = None
@@ -165,6 +166,19 @@ class _Reader:
                 named = node.child_by_field_name("name") if node.type in _CLASSES else None
                 if named is not None and text(named) == name and node.child_by_field_name("body") is not None:
                     yield unit, node
+
+    def _own_types(self, node: Node, depth: int) -> Iterator[tuple[str, str]]:
+        """The other names for types that a class, or one that it derives from, has within."""
+        body = node.child_by_field_name("body")
+        for member in body.named_children if body is not None else ():
+            kind = member.child_by_field_name("type")
+            if (member.type == "alias_declaration" and (name := member.child_by_field_name("name")) and kind) or (
+                member.type == "type_definition" and (name := member.child_by_field_name("declarator")) and kind
+            ):
+                yield text(name), text(kind)
+        for base in _bases(node) if depth < _MAX_DEPTH else ():
+            for _, above in list(self._classes(base.split("::")[-1].partition("<")[0]))[:1]:
+                yield from self._own_types(above, depth + 1)
 
     def _bound(self, node: Node, given: list[str]) -> dict[str, str]:
         above, found = node.parent, dict[str, str]()

@@ -338,3 +338,12 @@ def test_what_device_code_takes_from_pytorch_has_a_meaning_without_its_headers()
         "gpuAtomicAdd(T* p"
         not in sliced("__device__ void gpuAtomicAdd(int* p) {}\n__global__ void k(int* x) { gpuAtomicAdd(x); }\n").text
     )
+
+
+def test_a_word_of_gnu_compilers_is_nothing_to_nvrtc() -> None:
+    code = """#define EXTENSION __extension__
+typedef struct { EXTENSION union { struct { short d, m; }; int both; }; } block;
+__global__ void k(const block* x, int* y) { y[threadIdx.x] = x[threadIdx.x].both; }
+"""
+    found = device_slice(Program({"k.cu": code.encode()}, "k.cu"), ["k"], root=None).text
+    assert "#ifdef __CUDACC_RTC__\n#ifndef __extension__\n#define __extension__" in found

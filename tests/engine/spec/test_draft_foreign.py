@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from engine.cpu import CpuMachine
@@ -138,3 +139,29 @@ void run(const float* x, float* y, int a, int b, int c, int d) { k<<<(a + 1023) 
 """
     spec = draft(program(code), "k").spec
     assert max(case.sizes["a"] for case in spec.check) > 1024
+
+
+def test_a_buffer_may_have_so_many_elements_for_each_block_of_whole_ones() -> None:
+    code = """
+__global__ void k(const void* x, float* y) { y[blockIdx.x * 64 + threadIdx.x] = ((const char*)x)[blockIdx.x * 18 + threadIdx.x % 18]; }
+void run(const void* x, float* y, long n) { const int blocks = n / 256; k<<<blocks, 64>>>(x, y); }
+"""
+
+    def probe(sizes: Mapping[str, int]) -> dict[str, int]:
+        blocks = sizes["n"] // 256
+        return {"x": 18 * blocks, "y": 64 * blocks} if blocks else {}
+
+    made = draft(program(code), "k", probe=probe)
+    assert not made.missing
+    assert {a.name: (a.type, a.size) for a in made.spec.arguments} == {
+        "x": ("uint8", "18*(n/256)"),
+        "y": ("float", "64*(n/256)"),
+    }
+
+
+def test_a_parameter_that_is_a_class_is_asked_for() -> None:
+    code = "template <typename T> __global__ void k(float* y) { y[threadIdx.x] = T::value; }\nvoid run(float* y) { k<<<1, 32>>>(y); }"
+    missing = draft(program(code), "k").missing
+    assert [gap for gap in missing if gap.key == "kernel"] == [
+        "the template argument for 'typename T': write it in the kernel's name"
+    ]

@@ -252,9 +252,10 @@ args.by_value = { type = "struct:8", value = "hex:0000803f00000040" }
 time = [{ n = 1 }]
 """
     assert [a.type for a in _spec(toml).arguments] == ["struct:8", "float", "int32", "struct:8"]
-    for old in (', type = "struct:8", fill', ', type = "float"'):
-        with pytest.raises(SpecError, match="type"):
-            _spec(toml.replace(old, ", fill" if "fill" in old else ""))
+    with pytest.raises(SpecError, match="type"):
+        _spec(toml.replace(', type = "struct:8", fill', ", fill"))
+    untyped = toml.replace(', type = "float"', ', fill = "constant"')  # of a pointer to void
+    assert _spec(untyped).argument("raw").type == "uint8"
     with pytest.raises(SpecError, match="8 bytes"):
         _spec(toml.replace("hex:0000803f00000040", "hex:00"))
 

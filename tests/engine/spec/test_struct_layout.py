@@ -15,6 +15,8 @@ template <typename T, int N = 3> struct Pack : Base {
 struct Pair { float a, b; };
 struct Held { int n; float* data; Pair* pairs[2]; };
 struct Outer { Pair pair; double last; };
+struct Strides { using index_t = long; typedef short tag_t; index_t row; };
+struct Strided : Strides { index_t col; tag_t tag; float* x; };
 struct Params { void* __restrict__ q; at::Philox state; };
 struct Guarded {
 #ifdef A
@@ -41,6 +43,8 @@ def test_a_class_lies_in_memory_as_a_compiler_puts_it() -> None:
     assert layout(_program(), "Held", {}).pointers == ("data", "pairs")
     assert layout(_program(), "Held", {}).size == 32
     assert layout(_program(), "Params", {}).pointers == ("q",)
+    strided = layout(_program(), "Strided", {})
+    assert [(f.name, f.offset) for f in strided.fields] == [("row", 0), ("col", 8), ("tag", 16), ("x", 24)]
     assert [(f.name, f.offset) for f in layout(_program(), "Outer", {}).fields] == [
         ("pair.a", 0),
         ("pair.b", 4),

@@ -1,0 +1,22 @@
+"""How a file is cut into its items."""
+
+from engine.cuda.items import items_of
+
+
+def test_a_table_between_two_macros_is_one_variable() -> None:
+    text = """#define TABLE(type, name, size) static const __device__ type name[size] = {
+#define END() };
+TABLE(int8_t, first, 2)
+  -1, 2,
+END()
+TABLE(unsigned, second, 3)
+  1, 2, 3
+END()
+__device__ int f(int i) { return second[i]; }
+"""
+    found = [(i.kind, i.defines, i.line) for i in items_of(text) if i.kind != "directive"]
+    assert found == [
+        ("variable", ("first",), 3),
+        ("variable", ("second",), 6),
+        ("function", ("f",), 9),
+    ]
