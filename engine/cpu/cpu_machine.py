@@ -51,7 +51,11 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
 _STATUS_BYTES = 512  # of a line in which the supervisor reports how a job ended
 _ENDS = re.compile(r"^(\d{1,6}) (ok|timeout|exit \d+|signal \d+)(?: (.*))?$", re.M)
-_TSAN = "history_size=0:symbolize=0:atexit_sleep_ms=0:report_signal_unsafe=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:exitcode=0"
+# Every report counts: of two of one place the first may be harmless.
+_TSAN = (
+    "suppress_equal_stacks=0:suppress_equal_addresses=0:history_size=0:symbolize=0:atexit_sleep_ms=0:report_signal_unsafe=0:"
+    "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:exitcode=0"
+)
 
 
 @dataclass(frozen=True)

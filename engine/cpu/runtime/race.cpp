@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <tuple>
 
 #include "state.h"
 
@@ -38,6 +39,54 @@ struct Side {
 static Side sides[MAX_REPORTS][2];
 static const char *code_begin = nullptr, *code_end = nullptr;
 
+// Where the threads of one warp store the same value by one instruction, no order of theirs changes anything (compute-sanitizer
+// ranks that lower, too). The report comes before the second store: the values are compared when its thread stops.
+struct Store {
+    void *address;
+    int size;
+    char before[16];
+    Side two[2];
+};
+struct Owner {
+    long block = -1;
+    int warp = -1;
+};
+static Store stores[64];
+static int waiting = 0;
+static long repeated = 0, harmless = 0;
+static constexpr long MAX_REPEATED = 256, MAX_HARMLESS = 1 << 14;
+static std::vector<Owner> owners;  // by ThreadSanitizer's number of the thread
+
+static void book(const Side (&two)[2]) {
+    for (int r = 0; r < reports; ++r)
+        if (sides[r][0].pc == two[0].pc && sides[r][1].pc == two[1].pc && sides[r][0].array == two[0].array &&
+            sides[r][0].step == two[0].step) {
+            ++repeated;
+            return;
+        }
+    if (reports >= MAX_REPORTS) return;
+    for (int i = 0; i < 2; ++i) sides[reports][i] = two[i];
+    ++reports;
+}
+
+static bool of_one_warp(int one, int other) {
+    auto known = [](int number) { return number > 0 && static_cast<size_t>(number) < owners.size() && owners[number].block >= 0; };
+    return known(one) && known(other) && current && one == current->number && owners[one].block == owners[other].block &&
+           owners[one].warp == owners[other].warp;
+}
+
+static void settle() {
+    for (int i = 0; i < waiting; ++i) {
+        char now[16];
+        quiet_copy(now, stores[i].address, static_cast<size_t>(stores[i].size));
+        bool same = true;
+        for (int k = 0; k < stores[i].size; ++k) same &= now[k] == stores[i].before[k];
+        harmless += same;
+        if (!same) book(stores[i].two);
+    }
+    waiting = 0;
+}
+
 // A race gives two findings, one for each side; the Python side joins them.
 void __tsan_on_report(void *report) {
     const char *description = nullptr;
@@ -46,13 +95,15 @@ void __tsan_on_report(void *report) {
     __tsan_get_report_data(report, &description, &count, &stacks, &mops, &locations, &mutexes, &threads, &unique, sleep, 1);
     // Ending here would wait for a lock that the report holds: the scheduler ends the job.
     if (reports >= MAX_REPORTS) return;
-    ++reports;
+    Side two[2] = {};
+    int threads_of[2] = {-1, -1};
+    void *places[2] = {nullptr, nullptr};
     for (int i = 0; i < mops && i < 2; ++i) {
-        int tid = 0, size = 0, write = 0, atomic = 0;
-        void *address = nullptr, *trace[8] = {};
-        __tsan_get_report_mop(report, static_cast<unsigned long>(i), &tid, &address, &size, &write, &atomic, trace, 8);
-        Side &side = sides[reports - 1][i];
-        side.array = hook_locate(address, &side.index);
+        int size = 0, write = 0, atomic = 0;
+        void *trace[8] = {};
+        __tsan_get_report_mop(report, static_cast<unsigned long>(i), &threads_of[i], &places[i], &size, &write, &atomic, trace, 8);
+        Side &side = two[i];
+        side.array = hook_locate(places[i], &side.index);
         side.size = size;
         side.write = write;
         side.atomic = atomic;
@@ -60,13 +111,24 @@ void __tsan_on_report(void *report) {
         for (void *frame : trace)  // the innermost in the kernel's object
             if (!side.pc && frame >= code_begin && frame < code_end) side.pc = frame;
     }
+    bool one_store = two[0].pc && two[0].pc == two[1].pc && two[0].write && two[1].write && !two[0].atomic && !two[1].atomic &&
+                     places[0] == places[1] && two[0].size == two[1].size && two[0].size <= 16;
+    if (one_store && waiting < 64 && of_one_warp(threads_of[0], threads_of[1])) {
+        Store &store = stores[waiting++];
+        store.address = places[0];
+        store.size = two[0].size;
+        quiet_copy(store.before, places[0], static_cast<size_t>(store.size));
+        for (int i = 0; i < 2; ++i) store.two[i] = two[i];
+        return;
+    }
+    book(two);
 }
 }
 
 namespace {
 
 void *main_fiber = nullptr;
-std::vector<void *> prepared;  // fibres that no thread has taken yet
+std::vector<std::pair<void *, int>> prepared;  // fibres that no thread has taken yet, with their numbers
 alignas(8) char launch_begin[8];
 long started = 0, blocks_run = 0;
 bool reached_limit = false;
@@ -76,6 +138,12 @@ char *map(size_t bytes, void *at) {
     void *p = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
     if (p == MAP_FAILED) _exit(3);
     return static_cast<char *>(p);
+}
+
+// ThreadSanitizer numbers threads in the order they are made; the main one is 0.
+std::pair<void *, int> made() {
+    static int number = 0;
+    return {__tsan_create_fiber(0), ++number};
 }
 
 size_t rounded(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
@@ -92,7 +160,7 @@ void hook_prepare() {
         long long blocks = static_cast<long long>(launch.grid.x) * launch.grid.y * launch.grid.z;
         for (long long i = 0; i < blocks && (i < 2 || needed + threads <= job.max_fibers); ++i) needed += threads;
     }
-    while (static_cast<long>(prepared.size()) < needed) prepared.push_back(__tsan_create_fiber(0));
+    while (static_cast<long>(prepared.size()) < needed) prepared.push_back(made());
 }
 
 char *hook_buffer(size_t bytes, size_t) { return map(rounded(bytes + 1), nullptr); }
@@ -128,9 +196,11 @@ void hook_block_end() {}
 void hook_launch_end() { blocks_run = 0; }
 
 void hook_fiber_start(Fiber &fiber) {
-    if (prepared.empty()) prepared.push_back(__tsan_create_fiber(0));
-    fiber.tsan = prepared.back();
+    if (prepared.empty()) prepared.push_back(made());
+    std::tie(fiber.tsan, fiber.number) = prepared.back();
     prepared.pop_back();
+    if (owners.size() <= static_cast<size_t>(fiber.number)) owners.resize(static_cast<size_t>(fiber.number) + 1);
+    owners[static_cast<size_t>(fiber.number)] = {blocks_run, fiber.warp};
     // What came before the launch came before this thread, as where the fibre had been made just now.
     __tsan_release(launch_begin);
     __tsan_switch_to_fiber(fiber.tsan, 1);
@@ -143,7 +213,10 @@ void hook_fiber_start(Fiber &fiber) {
 // one thread. Hence the limit on their count.
 void hook_fiber_end(Fiber &) {}
 
-void hook_to(Fiber *fiber) { __tsan_switch_to_fiber(fiber ? fiber->tsan : main_fiber, 1); }
+void hook_to(Fiber *fiber) {
+    settle();
+    __tsan_switch_to_fiber(fiber ? fiber->tsan : main_fiber, 1);
+}
 
 void hook_release(void *variable) { __tsan_release(variable); }
 
@@ -158,7 +231,10 @@ bool hook_more_blocks() {
     return more;
 }
 
-bool hook_enough() { return reports >= MAX_REPORTS; }
+bool hook_enough() {
+    reached_limit |= harmless >= MAX_HARMLESS;
+    return reports >= MAX_REPORTS || repeated >= MAX_REPEATED || harmless >= MAX_HARMLESS;
+}
 
 // The kernel object comes first; what follows are places of arguments.
 void hook_module(const char *begin, const char *end) {

@@ -66,6 +66,7 @@ enum class Wait { Run, Yield, Block, Warp, Active, Done };
 struct Fiber {
     Context context;
     void *tsan = nullptr;
+    int number = 0;  // of ThreadSanitizer's
     optiml_uint3 thread{};
     int lane = 0, warp = 0;
     Wait wait = Wait::Run;

@@ -240,3 +240,25 @@ def test_screening_is_fast_enough(make: Make, machine: CpuMachine) -> None:
     kernel = make(h.text, h.kernel, h.launch, h.arguments)
     kernel.runs((0, 1, 2))
     assert (time.monotonic() - started) / slowdown() < 6  # 1.5 s is the aim on two free cores; tests share them
+
+
+RACES = {
+    "one value of a warp": (
+        "s[t / 32] = 5.0f; for (int i = 0; i < 3; ++i) s[2 + t / 32] = n; y[2 * blockIdx.x + t / 32] = n;",
+        False,
+    ),
+    "one value of two warps": ("s[0] = 5.0f;", True),
+    "one value, then others": ("s[t / 32] = t / 2 * 2;", True),
+    "another instruction": ("if (t & 1) s[t / 32] = 5.0f; else s[t / 32] = x[0] + 5.0f;", True),
+    "of two blocks": ("y[t / 32] = n;", True),
+    "read by others": ("s[t / 32] = 5.0f; y[t] = s[0];", True),
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_one_value_stored_by_a_warp_at_once_is_no_race(name: str, make: Make) -> None:
+    body, races = RACES[name]
+    text = f"__global__ void k(const float* x, float* y, int n) {{\n  __shared__ float s[64];\n  int t = threadIdx.x;\n  {body}\n}}\n"
+    arguments = [("x", "in", data()), ("y", "inout", np.zeros(64, np.float32)), ("n", "scalar", N)]
+    found = make(text, "k", launch(3, 64), arguments).races((0, 1))
+    assert bool(found) == races, found
