@@ -116,7 +116,9 @@ class _Reader:
 
     def of(self, text: str, bound: Mapping[str, str], depth: int) -> Layout:
         types = TypeNames(self.program, bound=bound)
-        plain = types.plain(text)
+        plain = (
+            types.plain(text).partition("{")[0].strip() or text
+        )  # `typedef struct a { … } A;`; without a name it is A alone
         base, _, rest = plain.partition("<")
         name = base.strip().split("::")[-1]
         if depth > _MAX_DEPTH:
@@ -164,6 +166,13 @@ class _Reader:
             unit = parse(data, path)
             for node in walk(unit.root):
                 named = node.child_by_field_name("name") if node.type in _CLASSES else None
+                if (
+                    node.type in _CLASSES
+                    and named is None
+                    and node.parent is not None
+                    and node.parent.type == "type_definition"
+                ):
+                    named = node.parent.child_by_field_name("declarator")
                 if named is not None and text(named) == name and node.child_by_field_name("body") is not None:
                     yield unit, node
 

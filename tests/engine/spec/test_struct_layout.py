@@ -15,6 +15,8 @@ template <typename T, int N = 3> struct Pack : Base {
 struct Pair { float a, b; };
 struct Held { int n; float* data; Pair* pairs[2]; };
 struct Outer { Pair pair; double last; };
+typedef struct latitude { float lat; float lng; } Place;
+typedef struct { int id; Place place; } Named;
 struct Strides { using index_t = long; typedef short tag_t; index_t row; };
 struct Strided : Strides { index_t col; tag_t tag; float* x; };
 struct Params { void* __restrict__ q; at::Philox state; };
@@ -43,6 +45,9 @@ def test_a_class_lies_in_memory_as_a_compiler_puts_it() -> None:
     assert layout(_program(), "Held", {}).pointers == ("data", "pairs")
     assert layout(_program(), "Held", {}).size == 32
     assert layout(_program(), "Params", {}).pointers == ("q",)
+    assert [(f.name, f.offset) for f in layout(_program(), "Place", {}).fields] == [("lat", 0), ("lng", 4)]
+    named = layout(_program(), "Named", {})
+    assert [(f.name, f.offset) for f in named.fields] == [("id", 0), ("place.lat", 4), ("place.lng", 8)]
     strided = layout(_program(), "Strided", {})
     assert [(f.name, f.offset) for f in strided.fields] == [("row", 0), ("col", 8), ("tag", 16), ("x", 24)]
     assert [(f.name, f.offset) for f in layout(_program(), "Outer", {}).fields] == [
