@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from engine.errors import OptimlError
-from engine.llm.approaches import asking_for
+from engine.llm.approaches import APPROACHES, asking_for
 from engine.llm.chat import Fault
 from engine.llm.judge import MOST_JUDGED, Judge
 from engine.llm.node_context import Diagnosed, make_context
@@ -45,7 +45,6 @@ _EXCHANGE = frozenset({
     Fault.CONNECTION, Fault.TIMED_OUT, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REJECTED, Fault.TOO_LARGE, Fault.INVALID_BODY,
 })  # fmt: skip
 _FINAL = frozenset({Fault.BUDGET, Fault.TOO_LONG})
-_NOT_AGAIN = frozenset({Fault.DEFERRED, Fault.NOT_RECORDED})  # the same question would end alike
 
 
 @dataclass(frozen=True)
@@ -170,14 +169,15 @@ class LlmFeed:
         # What was judged beside them may have been tried meanwhile.
         waiting = {id(p.edits) for p in node.untried or ()}
         judged = tuple(p for p in proposed.judged if id(p.edits) in waiting)
-        deferred = Fault.DEFERRED in proposed.faults
+        deferred, unrecorded = (fault in proposed.faults for fault in (Fault.DEFERRED, Fault.NOT_RECORDED))
         again = _name(node, question) in self._earlier  # its edits may have been tried since
-        ending = DEFERRED if deferred else ANSWERED if fresh or again else FAILED
+        ending = DEFERRED if deferred or unrecorded else ANSWERED if fresh or again else FAILED
         self._deferred += deferred and self._deferring
         self._fruitless = 0 if ending != FAILED else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
             self._stop(f"the model was given up after {_FRUITLESS} answers in a row without an edit that is new")
-        further = [] if _NOT_AGAIN.intersection(proposed.faults) else self._next_round(node, question)
+        # A batch takes questions for other approaches at once; a recording may have one and lack another.
+        further = [] if unrecorded and question.round > len(APPROACHES) else self._next_round(node, question)
         # In a resumed run an edit may have failed before the conversation that led to it was read again.
         further += [more for child in node.children for more in self._correction(child)]
         return Answer(node, question, ending, fresh, judged, tuple(further), old)

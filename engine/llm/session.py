@@ -120,7 +120,7 @@ class LlmSession:
             self._proposer, spec, target,
             counters=COUNTERS, diagnose=diagnose, recall=recall, judge=self.judge,
             workers=settings.concurrency if self.batch is None else _BATCH_WORKERS,
-            holds=self.batch.holds if self.batch is not None else lambda label: False,
+            holds=self.batch.holds if self.batch is not None else lambda label: settings.replay is not None,
             deferring=self.batch is not None,
         )  # fmt: skip
         self._edits: list[Node] = []
