@@ -67,6 +67,7 @@ CPU = (
     Row("scaled_tolerance", "off-by-a-thousandth"),
     Row("sampled_sizes", "narrow-index"),
     Row("access_checks", "restores-input"),
+    Row("undefined", "shifts-too-far"),
     Row("thread_orders", "atomics-without-barrier"),
     Row("races", "dropped-atomic"),
     Row("names", "right-for-one-instance", ("whole_build",)),

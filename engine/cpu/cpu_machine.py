@@ -100,9 +100,18 @@ class CpuMachine:
         return (f"races are not looked for: {missing}",) if missing else ()
 
     def build(
-        self, text: str, path: str, spec: KernelSpec, expressions: Sequence[str], *, timeout_s: float = 60
+        self,
+        text: str,
+        path: str,
+        spec: KernelSpec,
+        expressions: Sequence[str],
+        *,
+        timeout_s: float = 60,
+        strict: bool = False,
     ) -> CpuBinary:
         """Compiles a device slice for the CPU. `expressions` name the kernel of each step: "k" or "k<float, 256>".
+
+        With `strict` undefined behaviour shows (`Toolchain.strict_flags`).
 
         Raises Unsupported with what the code uses that cannot run here, and CompileError with the compiler's log.
         """
@@ -119,10 +128,11 @@ class CpuMachine:
         prepared = self.prepared(spec.compile.std)
         translated = prepare_text(text, path, list(expressions))
         # The prepared folder's name stands for the compiler, its flags and the header.
-        parts = [1, prepared.folder.name, self._std(spec), list(spec.compile.defines), translated]
+        flags = self.toolchain.strict_flags if strict else ()
+        parts = [1, prepared.folder.name, self._std(spec), list(spec.compile.defines), translated, *flags]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         kept = self._objects.get(key)
-        compiled = kept[1] if kept is not None else self._compile(translated, path, spec, prepared, timeout_s)
+        compiled = kept[1] if kept is not None else self._compile(translated, path, spec, flags, timeout_s)
         folder = self._folder("build-")
         target = folder / "kernel.so"
         try:
@@ -134,15 +144,17 @@ class CpuMachine:
             self._objects.put(key, {}, compiled)
         return CpuBinary(target, spec, path, time.monotonic() - started)
 
-    def _compile(self, text: str, path: str, spec: KernelSpec, prepared: Prepared, timeout_s: float) -> bytes:
+    def _compile(self, text: str, path: str, spec: KernelSpec, flags: Sequence[str], timeout_s: float) -> bytes:
         """The shared object of a text. The compiler reads it from its input and writes below /tmp, which goes with the sandbox."""
+        prepared = self.prepared(spec.compile.std)
         with (
             tempfile.TemporaryDirectory(prefix="build-")
             if self.sandbox is None or not self.sandbox.safe
             else nullcontext("/tmp/build") as work
         ):
             source, target = f"{work}/kernel.cpp", f"{work}/kernel.so"
-            argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, "-I", str(INCLUDE)]
+            argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, *flags]
+            argv += ["-I", str(INCLUDE)]
             for define in spec.compile.defines:
                 if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
                     argv.append(f"-D{define}")

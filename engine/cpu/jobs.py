@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FindingKind = Literal[
     "out_of_bounds", "shared_out_of_bounds", "uninitialised", "input_written", "race", "barrier_divergence",
-    "deadlock", "timeout", "crash", "assert",
+    "deadlock", "timeout", "crash", "assert", "undefined",
 ]  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from engine.predict.counts import AccessCounts, KernelCounts, Kind, SiteCounts
 MAX_RESULT_BYTES = 1 << 20
 _SHARED_BASE = 1000
 _KINDS: dict[str, FindingKind] = {kind: kind for kind in get_args(FindingKind)}
-_SIGNALS = {4: "an illegal instruction", 7: "a bus error", 8: "an integer division by zero or overflow",
+_TRAPPED = "signal_4"  # what the compiler puts where behaviour is undefined (Toolchain.strict_flags)
+_SIGNALS = {7: "a bus error", 8: "an integer division by zero or overflow",
             11: "an access to memory that is not there, or a stack overflow"}  # fmt: skip
 
 
@@ -75,6 +76,8 @@ def _message(kind: str, extra: str, write: int, array: str, index: int, size: in
             return f"argument {index + 1} of the kernel has {size} bytes, the spec's another size"
         case "crash", "shared_size":
             return f"a shared array is over the limit of a block{_where(line)}"
+        case "undefined", _:
+            return f"shifts by the width of a type or more, or leaves a local array{_where(line)}"
         case "crash", _:
             number = int(extra.removeprefix("signal_")) if re.fullmatch(r"signal_\d{1,3}", extra) else 0
             return f"stops with {_SIGNALS.get(number, 'a signal')}"
@@ -95,6 +98,7 @@ def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[
     elif 0 <= array_number < len(names):
         array = names[array_number]
     elements = total // max(element, 1)
+    kind = "undefined" if (kind, extra) == ("crash", _TRAPPED) else kind
     name = _KINDS[kind]
     message = _message(kind, extra, write, array, index, size, elements, line)
     thread = (coordinates[0], coordinates[1], coordinates[2]) if has_thread else None

@@ -49,6 +49,15 @@ class Toolchain:
             flags += ["-fno-tree-sra", "-fno-ipa-sra"]
         return tuple(flags)
 
+    @property
+    def strict_flags(self) -> tuple[str, ...]:
+        """Flags for kernels whose undefined behaviour must show: shifts by a type's width or more and indices outside a local array
+        end the run, and variables start from a pattern instead of what a register held.
+        """
+        traps = "shift-exponent,bounds" if self.kind == "gcc" else "shift-exponent,array-bounds"
+        trap = "-fsanitize-undefined-trap-on-error" if self.kind == "gcc" else f"-fsanitize-trap={traps}"
+        return (f"-fsanitize={traps}", trap, "-ftrivial-auto-var-init=pattern")
+
 
 @dataclass(frozen=True)
 class Prepared:

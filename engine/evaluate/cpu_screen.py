@@ -39,7 +39,12 @@ _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, s
 _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
 _MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole because sampled blocks raised a doubt
+_WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
+
+
+class _Undefined(RefusedError):
+    """The original's own behaviour is undefined."""
 
 
 class CpuScreen:
@@ -60,6 +65,7 @@ class CpuScreen:
         self._run: Built | None = None  # the original with the launches of the secret cases
         self._facts: ObjectFacts | None = None  # of the original's object
         self._sampled: SampledSizes | None = None
+        self._strict = builder.defences.undefined
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -82,7 +88,16 @@ class CpuScreen:
                     f"{_MOST_CHECK_BYTES >> 20} MiB", where, "give smaller sizes, or run it on a machine with a GPU",
                 )  # fmt: skip
         try:
-            binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
+            return self._validated(built)
+        except _Undefined as error:  # of the original's it is not asked what it means, nor of an edit's then
+            self._strict = False
+            self._missing = [f"undefined behaviour is not looked for: the original {error.what}"]
+            return self._validated(built)
+
+    def _validated(self, built: Built) -> Built:
+        where = self._spec.origin or self._spec.file
+        try:
+            binary = self._build(built)
         except Unsupported as error:
             uses = [f"{r.registers} registers, {r.spill_store_bytes} bytes spilled" for r in built.binary.resources]
             raise RefusedError(
@@ -127,15 +142,13 @@ class CpuScreen:
         launches = [self._secret.launch(each.program, case.sizes) for each in (self._original, built)]
         if any(launch.blocks * launch.threads > _MOST_WHOLE_THREADS for each in launches for launch in each):
             return False
-        values, buffers = (
-            scalars(self._spec, case),
-            poisoned(self._spec, case, self._random.getrandbits(40), "declared"),
-        )
+        values = scalars(self._spec, case)
+        buffers = poisoned(self._spec, case, self._random.getrandbits(40), "declared")
         jobs = [self._job(each, buffers, values, 0) for each in launches]
-        (first,) = self._machine.run_many(self._original.extra, jobs[:1])
+        (first,) = self._machine.run_many(self._original.extra, jobs[:1], deadline_s=_WHOLE_DEADLINE_S)
         if first.findings:
             return False
-        (second,) = self._machine.run_many(built.extra, jobs[1:])
+        (second,) = self._machine.run_many(built.extra, jobs[1:], deadline_s=2 * _WHOLE_DEADLINE_S)
         if second.findings:
             return Failure(f"{second.findings[0].message} (at {case.name})", case=case.name)
         wide = None
@@ -247,6 +260,8 @@ class CpuScreen:
         for item, run in zip(known, runs, strict=True):
             if run.findings:
                 finding = run.findings[0]
+                if finding.kind == "undefined":
+                    raise _Undefined(finding.message)
                 raise RefusedError(
                     f"case {self._case(item.case).name}: the kernel fails on its own: {finding.message}",
                     self._spec.origin or self._spec.file,
@@ -403,11 +418,16 @@ class CpuScreen:
 
     # ---- candidates
 
+    def _build(self, built: Built) -> CpuBinary:
+        return self._machine.build(
+            built.text, self._spec.file, self._spec, self._builder.expressions, strict=self._strict
+        )
+
     def complete(self, built: Built) -> Built:
         """Add the code for the CPU. Raises Unsupported, CompileError, and RefusedError where the code would switch checks off."""
         if self._original is not None and built.identity == self._original.identity:
             return replace(built, extra=self._original.extra)  # known already: no need to compile it for the CPU
-        binary = self._machine.build(built.text, self._spec.file, self._spec, self._builder.expressions)
+        binary = self._build(built)
         if self._facts is not None and self._builder.defences.object_checks:
             try:
                 against = objection(self._facts, facts_of(binary.object))

@@ -34,6 +34,7 @@ _TILE = 65_521  # elements after which first contents repeat: a prime, so that n
 SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
 _MOST_BLOCKS = 96  # of a candidate's sample
 _MOST_A_SIDE = 4  # blocks of a candidate in the place of one of the original, along one axis
+_LOOKED_AT_FIRST = 6  # samples: a candidate that never ends costs their deadlines alone
 _MOST_WHOLE = 3  # launches run whole for one candidate: more doubts come of blocks that lie elsewhere
 _ALIGNMENT = 16  # bytes: what vector loads take; an allocation guarantees more, a pointer into one does not
 _PLAIN_NOISE = (
@@ -92,8 +93,15 @@ class SampledSizes:
                 return Failure(error.what, case=known.case.name), Guardrail(NAME, "failed", error.what)
             blocks = counterparts(known.job.sample.blocks if known.job.sample else (), known.launch, launch)
             jobs.append(_with_blocks(known.job, launch, blocks))
-        runs = self.machinery.run(built.extra, jobs)
         self._whole_left = _MOST_WHOLE
+        first = range(0, len(jobs), max(1, len(jobs) // _LOOKED_AT_FIRST))
+        some = dict(zip(first, self.machinery.run(built.extra, [jobs[at] for at in first]), strict=True))
+        for at, run in some.items():
+            if endless := self._endless(self._known[at], run, built):
+                return endless, Guardrail(NAME, "failed", endless.reason)
+        others = [at for at in range(len(jobs)) if at not in some]
+        some |= dict(zip(others, self.machinery.run(built.extra, [jobs[at] for at in others]), strict=True))
+        runs = [some[at] for at in range(len(jobs))]
         regular = all(
             not run.findings and not _missing(known.run, run) and not _twice(known.run, run)
             for known, run in zip(self._known, runs, strict=True)
@@ -110,6 +118,14 @@ class SampledSizes:
             return None, Guardrail(NAME, "not checked", "no block could be compared with one of the original")
         missed = f"; {len(runs) - seen} could not be compared, the first {unsure}" if unsure else ""
         return None, Guardrail(NAME, "passed", f"some blocks at {seen} sizes that no case names{missed}")
+
+    def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:
+        """Whether a candidate whose blocks did not end does not end as a whole either, where the original does."""
+        if known.large or self._whole_left == 0 or all(finding.kind != "timeout" for finding in run.findings):
+            return None
+        self._whole_left -= 1
+        whole = self.machinery.whole(built, known.case)
+        return whole if isinstance(whole, Failure) else None
 
     def _against(self, known: _Known, job: CpuJob, run: CpuRun, built: Built, regular: bool) -> Failure | bool:
         """A failure, or whether something could be compared."""

@@ -114,3 +114,13 @@ def test_a_detector_that_did_not_see_the_original_to_its_end_gives_no_verdict(
         assert "ThreadSanitizer gave no verdict on the original: did not end in 20 s" in evaluator.signals.missing
         verdicts = {g.name: (g.verdict, g.detail) for g in evaluator.confirm(built).guardrails}
         assert verdicts["races"][0] == "not checked"
+
+
+def test_of_an_original_whose_behaviour_is_undefined_no_edit_is_asked_for_more(cpu: Machine, tmp_path: Path) -> None:
+    far = ATOMIC.replace("& 15]", "& 15 & (1 << n | 15)]")
+    evaluator, program = _evaluator(cpu, tmp_path, far)
+    with closing(evaluator):
+        evaluator.open(program)
+        missing = [m for m in evaluator.signals.missing if m.startswith("undefined behaviour is not looked for")]
+        assert len(missing) == 1
+        assert "shifts by the width of a type" in missing[0]

@@ -119,6 +119,28 @@ def test_a_doubt_at_a_size_that_can_be_run_whole_is_settled_by_that() -> None:
     assert _judge(leaves_out, whole=wrong)[0] is wrong
 
 
+def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop without end at sizes that are not small was left as not compared, and passed."""
+    looked_at = []
+
+    def ended(run: Callable[..., CpuRun]) -> Callable[..., CpuRun]:
+        def given(kernel: Kernel, job: CpuJob) -> CpuRun:
+            looked_at.append(kernel)
+            slow = kernel is not _original and job.sample is not None and job.sample.entries["y"] > 60_000
+            return CpuRun({}, (Finding("timeout", "did not end"),), None, 0.0) if slow else run(kernel, job)
+
+        return given
+
+    monkeypatch.setattr(f"{__name__}._run", ended(_run))
+    wrong = Failure("did not end in 20 s")
+    slow = lambda i, n, threads: _original(i, n, threads)  # noqa: E731
+    failure, verdict = _judge(slow, whole=wrong)
+    assert failure is wrong
+    assert verdict.verdict == "failed"
+    assert sum(kernel is slow for kernel in looked_at) < 12  # not one deadline for each size
+    assert _judge(slow, whole=True)[0] is None
+
+
 def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
     def grid(*extent: int) -> LaunchConfig:
         return LaunchConfig((extent[0], extent[1] if len(extent) > 1 else 1, 1), (BLOCK, 1, 1), 0)
