@@ -4,7 +4,8 @@
     python benchmarks/plateau.py RUN... --record benchmarks/results/plateau.json
 
 Each journal is read in order; where `engine.search.progress.Plateau` would have ended the search, its candidates, seconds and best
-are compared with those of the whole run. `--curves FILE` keeps what that needs of the journals, and takes it from there again.
+are compared with those of the whole run. `--curves FILE` keeps what that needs of the journals with commit and device, and takes it from
+there again.
 """
 
 from __future__ import annotations
@@ -43,15 +44,18 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     options = parser.parse_args(given)
     curves: dict[str, Curve] = {}
+    measured: dict[str, Any] = {}
     if options.curves is not None and options.curves.exists():
-        curves = {
-            name: [(c, s, r) for c, s, r in points] for name, points in json.loads(options.curves.read_text()).items()
-        }
-    curves |= {run.name: curve(run / "journal.sqlite") for run in options.runs}
+        measured = json.loads(options.curves.read_text(encoding="utf-8"))
+        curves = {name: [(c, s, r) for c, s, r in points] for name, points in measured.pop("curves").items()}
+    for run in options.runs:
+        curves[run.name] = curve(run / "journal.sqlite")
+        device = json.loads((run / "result.json").read_text(encoding="utf-8"))["signals"]["device"]
+        measured = {"commit": commit(), "device": device}
     if not curves:
         parser.error("no runs")
     if options.curves is not None:
-        options.curves.write_text(json.dumps(curves) + "\n", encoding="utf-8")
+        options.curves.write_text(json.dumps({**measured, "curves": curves}) + "\n", encoding="utf-8")
     rows = [{"run": name, **replay(points)} for name, points in sorted(curves.items())]
     for row in rows:
         print(
@@ -66,7 +70,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.record:
         record = {
             "schema": "optiml.plateau/1", "command": ["python", "benchmarks/plateau.py", *(given or sys.argv[1:])],
-            "commit": commit(), "machine": machine(), "rows": rows, "summary": found, "curves": curves,
+            "commit": commit(), "machine": machine(), "rows": rows, "summary": found,
+            "measured": {**measured, "curves": curves},
         }  # fmt: skip
         options.record.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 0

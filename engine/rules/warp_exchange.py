@@ -54,7 +54,8 @@ class WarpExchange(MatchedRule[_Stages]):
 
     def match(self, site: Site) -> _Stages | None:
         blocks = one_dimensional(site) if site.sound and site.manageable else set()
-        if not blocks or any(block % WARP for block in blocks):
+        # Partners of a warp are then in it, and those of the block.
+        if not blocks or any(block % WARP or block & (block - 1) for block in blocks):
             return None
         found = (_stages(site, node) for node in walk(site.body) if node.type == "for_statement")
         return next((stages for stages in found if stages is not None), None)

@@ -4,15 +4,13 @@ $declared
 //: step
 const bool $lower = ($thread & $stride) == 0;
 $received
-if ($stride < 32 && blockDim.x % 32 == 0) {
+if ($stride < 32) {
     $shuffles
 } else {
     const int $from = $thread ^ $stride;
     $stores
     __syncthreads();
-    if ($from < static_cast<int>(blockDim.x)) {
-        $loads
-    }
+    $loads
     $swaps
 }
 $chosen

@@ -126,5 +126,6 @@ def test_what_looks_alike_is_left_alone(old: str, new: str) -> None:
     assert not propose(site_of(source.replace(old, new)), "warp_exchange")
 
 
-def test_blocks_of_part_of_a_warp_are_left_alone() -> None:
-    assert not propose(site_of(threads=16), "warp_exchange")
+@pytest.mark.parametrize("threads", [16, 96])
+def test_blocks_in_which_a_partner_may_be_missing_are_left_alone(threads: int) -> None:
+    assert not propose(site_of(threads=threads), "warp_exchange")
