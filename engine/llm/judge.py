@@ -1,4 +1,4 @@
-"""A model as judge: scores proposals before a GPU is spent on them. It counts little, and less when it proves wrong."""
+"""A model as judge: scores proposals before a GPU is spent on them. Its weight follows from its record, which can switch it off."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ from engine.rewrite.proposal import Proposal
 from engine.search.reward import CONSTANTS, failed
 from engine.search.tree import Node
 
-SCORE = "judge_percent"  # the parameter of a proposal that keeps its score, in percent
+# Parameters of a proposal, so of its row in the journal: its score, the expected speedup and the risk, in percent.
+SCORE, GAIN, RISK = "judge_percent", "judge_gain_percent", "judge_risk_percent"
 MOST_JUDGED = 16  # proposals in one request
 _MOST_ANSWER_TOKENS = 1_500
 _TEMPERATURE = 0.0
 _PRIOR_WEIGHT = 0.5  # of a prior that a judge who is always right may change. Ours.
 # Before anything was measured a judge is trusted half, and that counts as much as four measured candidates. Ours.
 _TRUST_AT_FIRST, _TRUST_COUNTS = 0.5, 4
+_MOST_GAIN = 1000.0  # what a parameter keeps of it
 _GAINS = (0.25, 8.0)  # a factor outside is no estimate
+# After so many measured scores a judge below this weight is asked no more: a request costs more than it can tell. Ours.
+_ENOUGH, _LEAST_WEIGHT = 12, 0.15
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -58,12 +62,46 @@ class Judged:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How the judge did: pairs of score and measured reward, their rank correlation (None: too few, or all alike), its weight."""
+    """How the judge did: pairs of score and measured reward, their rank correlation (None: too few, or all alike), its weight.
+
+    `error_doublings` is the mean difference of expected and measured speedups of what passed, `risk_error` the mean square
+    difference of the risk and what happened (0.25: a coin); None where there is none. `predicted` of the measured were predictions.
+    `off`: it is asked no more.
+    """
 
     scored: int
     measured: int
     rank_correlation: float | None
     weight: float
+    error_doublings: float | None = None
+    risk_error: float | None = None
+    predicted: int = 0
+    off: bool = False
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a judge expects of an edit: how many times as fast it is if it is right, and the chance that it is not."""
+
+    gain: float
+    risk: float
+
+    @property
+    def score(self) -> float:
+        """Both as one number in [0, 1]."""
+        return score(self.gain, self.risk)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A score beside what came of it. `worth` in doublings; `expected` and `risk` None where only the score is known."""
+
+    score: float
+    worth: float
+    failed: bool
+    predicted: bool
+    expected: float | None
+    risk: float | None
 
 
 class Judge:
@@ -75,12 +113,14 @@ class Judge:
     def __init__(self, client: ChatClient, model: str = "", telling: Telling = TOLD) -> None:
         self._client, self._model, self._telling = client, model, telling
         self._lock = threading.Lock()
-        self._pairs: list[tuple[float, float]] = []
+        self._held: list[_Held] = []
         self._scored = 0
         self.faults: list[Fault] = []
 
     def scored(self, context: Context, proposals: Sequence[Proposal], round: int) -> list[Proposal]:
-        """The proposals with the judge's part in their priors; as they were where it gave no score."""
+        """The proposals with the judge's part in their priors; as they were where it gave no score, or is switched off."""
+        if self.calibration.off:
+            return list(proposals)
         programs = {}
         for proposal in proposals[:MOST_JUDGED]:
             try:
@@ -97,16 +137,17 @@ class Judge:
         weight = _PRIOR_WEIGHT * self.trust
         changed: dict[int, Proposal] = {}
         for key, proposal in programs.items():
-            score = scores.get(key)
-            if score is not None:
-                prior = (1 - weight) * proposal.prior + weight * score
-                parameters = {**proposal.parameters, SCORE: round_percent(score)}
+            found = scores.get(key)
+            if found is not None:
+                prior = (1 - weight) * proposal.prior + weight * found.score
+                estimated = {SCORE: found.score, GAIN: found.gain, RISK: found.risk}
+                parameters = {**proposal.parameters, **{k: round_percent(v) for k, v in estimated.items()}}
                 changed[id(proposal)] = replace(proposal, prior=min(1.0, max(0.01, prior)), parameters=parameters)
         with self._lock:
             self._scored += len(changed)
         return [changed.get(id(p), p) for p in proposals]
 
-    def _ask(self, context: Context, shown: Sequence[Judged], round: int) -> dict[str, float]:
+    def _ask(self, context: Context, shown: Sequence[Judged], round: int) -> dict[str, Estimate]:
         try:
             messages = judge(context, shown, self._telling)
             label = f"judge/{node_key(context.place.original, context.program)}/{round}/0"
@@ -121,7 +162,7 @@ class Judge:
         found = read_scores(answer.text, {one.key for one in shown})
         return found or self._failed(Fault.UNREADABLE)
 
-    def _failed(self, fault: Fault) -> dict[str, float]:
+    def _failed(self, fault: Fault) -> dict[str, Estimate]:
         with self._lock:
             self.faults.append(fault)
         return {}
@@ -134,13 +175,19 @@ class Judge:
         if score is None or node.evaluation is None or node.evaluation.outcome is Outcome.DUPLICATE:
             return
         measurement = node.evaluation.measurement
-        if failed(node.evaluation.outcome) or measurement is None:
-            worth = CONSTANTS.wrong_result
-        else:
+        wrong = failed(node.evaluation.outcome) or measurement is None
+        worth = CONSTANTS.wrong_result
+        if measurement is not None and not wrong:
             before = node.parent.evaluation.measurement if node.parent and node.parent.evaluation else None
             worth = math.log2(max(measurement.ratio, 1e-3) / (before.ratio if before is not None else 1.0))
+        parameters = node.proposal.parameters if node.proposal is not None else {}
+        gain, risk = parameters.get(GAIN), parameters.get(RISK)
+        expected = math.log2(min(_GAINS[1], max(_GAINS[0], gain / 100))) if isinstance(gain, int) else None
+        predicted = measurement is not None and measurement.predicted
         with self._lock:
-            self._pairs.append((score, worth))
+            self._held.append(
+                _Held(score, worth, wrong, predicted, expected, min(1.0, risk / 100) if isinstance(risk, int) else None)
+            )
 
     def opinion(self, node: Node) -> float:
         """What the score adds to a candidate's reward, at most `judge_cap`; nothing to one that failed or never got a score."""
@@ -157,10 +204,17 @@ class Judge:
     @property
     def calibration(self) -> Calibration:
         with self._lock:
-            pairs, scored = list(self._pairs), self._scored
-        found = rank_correlation([s for s, _ in pairs], [w for _, w in pairs])
-        trust = (len(pairs) * (found or 0.0) + _TRUST_COUNTS * _TRUST_AT_FIRST) / (len(pairs) + _TRUST_COUNTS)
-        return Calibration(scored, len(pairs), found, min(1.0, max(0.0, trust)))
+            held, scored = list(self._held), self._scored
+        found = rank_correlation([one.score for one in held], [one.worth for one in held])
+        trust = (len(held) * (found or 0.0) + _TRUST_COUNTS * _TRUST_AT_FIRST) / (len(held) + _TRUST_COUNTS)
+        weight = min(1.0, max(0.0, trust))
+        away = [abs(one.expected - one.worth) for one in held if one.expected is not None and not one.failed]
+        square = [(one.risk - one.failed) ** 2 for one in held if one.risk is not None]
+        return Calibration(
+            scored, len(held), found, weight,
+            sum(away) / len(away) if away else None, sum(square) / len(square) if square else None,
+            sum(one.predicted for one in held), len(held) >= _ENOUGH and weight < _LEAST_WEIGHT,
+        )  # fmt: skip
 
 
 def _score_of(node: Node) -> float | None:
@@ -173,15 +227,15 @@ def round_percent(score: float) -> int:
     return int(100 * score + 0.5)
 
 
-def read_scores(text: str, known: set[str]) -> dict[str, float]:
-    """Scores in [0, 1] by the key of the edit, from an answer by `SCHEMA`; what is no number or unknown is left out."""
+def read_scores(text: str, known: set[str]) -> dict[str, Estimate]:
+    """Estimates by the key of the edit, from an answer by `SCHEMA`; what is no number or unknown is left out."""
     for value in json_objects(text):
         listed = value.get("scores", []) if isinstance(value, dict) else value
-        found: dict[str, float] = {}
+        found: dict[str, Estimate] = {}
         for one in listed if isinstance(listed, list) else ():
             key = one.get("edit") if isinstance(one, dict) else None
             if isinstance(key, str) and key in known and _number(one.get("gain")) and _number(one.get("risk")):
-                found[key] = score(float(one["gain"]), float(one["risk"]))
+                found[key] = Estimate(min(_MOST_GAIN, float(one["gain"])), min(1.0, float(one["risk"])))
         if found:
             return found
     return {}

@@ -219,6 +219,8 @@ def print_result(result: OptimizationResult, out: Path, root: Path | None = None
         )
     if result.model is not None:
         console.print(f"The model: {answers_of(result.model)}.", markup=False)
+        if result.model.get("judge"):
+            console.print(f"The judge: {record_of(result.model['judge'])}.", markup=False)
     console.print(f"{result.elapsed_s:.0f} s; the search ended because {result.stopped}.", markup=False)
     console.print(f"Everything else: {out}\n", markup=False, soft_wrap=True)
     print_verdict(console, result.verdict, result.signals if predicted else {})
@@ -259,6 +261,18 @@ def answers_of(model: Mapping[str, Any]) -> str:
     if ends:
         parts.append("tried: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.most_common()))
     return "; ".join(parts)
+
+
+def record_of(judge: Mapping[str, Any]) -> str:
+    """How a judge's scores compare with what was measured, and what follows for its weight."""
+    measured = judge["measured"]
+    parts = [f"{measured} of {judge['scored']} scored edits {'predicted' if judge.get('predicted') else 'measured'}"]
+    if judge["rank_correlation"] is not None:
+        parts.append(f"rank correlation {judge['rank_correlation']:.2f}")
+    if judge.get("error_doublings") is not None:
+        parts.append(f"speedups off by {2 ** judge['error_doublings']:.2f}x on average")
+    parts.append("switched off by this record" if judge.get("off") else f"weight {judge['weight']:.2f}")
+    return ", ".join(parts)
 
 
 def _evidence(console: Console, result: OptimizationResult) -> None:

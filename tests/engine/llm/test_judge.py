@@ -8,7 +8,7 @@ pytest.importorskip("jinja2")
 
 from engine.cuda.kernel import Edit, Span
 from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
-from engine.llm.judge import SCORE, Judge, rank_correlation, read_scores, score
+from engine.llm.judge import GAIN, RISK, SCORE, Calibration, Estimate, Judge, rank_correlation, read_scores, score
 from engine.llm.prompts import Telling, fence_for
 from engine.model import Evaluation, Measurement, Outcome, Program
 from engine.rewrite.proposal import Proposal
@@ -67,6 +67,7 @@ def test_scores_move_priors_and_are_kept():
     judge, scored = judged(Says(lambda summary: (4.0, 0.0) if "1" in summary else (1.0, 0.9)))
     assert scored[1].prior > 0.5 > scored[0].prior
     assert scored[1].parameters[SCORE] > 90
+    assert (scored[0].parameters[GAIN], scored[0].parameters[RISK]) == (100, 90)
     assert judge.calibration.scored == 3
 
 
@@ -103,7 +104,8 @@ def test_what_is_no_score_is_none(text):
 
 def test_scores_are_read_with_words_around_them():
     text = 'Sure!\n```json\n{"scores": [{"edit": "k", "gain": 2, "risk": 0}]}\n```'
-    assert read_scores(text, {"k"})["k"] == pytest.approx(score(2, 0))
+    assert read_scores(text, {"k"}) == {"k": Estimate(2, 0)}
+    assert read_scores(text, {"k"})["k"].score == pytest.approx(score(2, 0))
     assert score(1e9, 0) == score(8, 0) < 1
     assert score(8, 1) == score(0.5, 1) < 0.5
     assert score(1, 0) == 0.5
@@ -142,6 +144,43 @@ def test_a_judge_that_is_right_weighs_more_and_one_that_is_wrong_nothing():
     assert wrong.trust == 0.0
     assert blind.trust < 0.3
     assert Judge(Fails()).trust == 0.5
+
+
+def test_a_judge_is_asked_no_more_where_its_record_is_poor():
+    pairs = [(p, 3 - p / 100) for p in range(0, 100, 5)]
+    early, _ = calibrated(pairs[:11])
+    assert not early.calibration.off  # too few to tell
+    wrong, _ = calibrated(pairs)
+    right, _ = calibrated([(p, 1 + p / 100) for p in range(0, 100, 5)])
+    assert (wrong.calibration.off, right.calibration.off) == (True, False)
+    spec, node = grown()
+    offered = proposals(node)
+    assert wrong.scored(context_of(spec, node), offered, 0) == offered
+    assert not wrong.faults  # its client fails: it was not asked
+
+
+def test_expected_and_measured_are_compared_also_in_a_resumed_run():
+    def judge_of(rows):
+        judge, _ = calibrated([])
+        tree = Tree(grown()[1].program, lambda program: [], 0)
+        tree.root.evaluation = Evaluation(Outcome.NO_DIFFERENCE, Measurement((), 1.0, 1.0, 1.0))
+        for i, (parameters, evaluation) in enumerate(rows, 1):
+            proposal = Proposal("llm", "r", "s", {}, json.loads(json.dumps(parameters)))
+            judge.booked(tree.add(i, tree.root, proposal, Program({"k.cu": str(i).encode()}, "k.cu"), evaluation))
+        return judge.calibration
+
+    passed = Evaluation(Outcome.ACCEPTED, Measurement((), 2.0, 1.9, 2.1))
+    rows = [
+        ({SCORE: 80, GAIN: 400, RISK: 0}, passed),  # expected two doublings, measured one
+        ({SCORE: 70, GAIN: 200, RISK: 50}, passed),
+        ({SCORE: 10, GAIN: 100, RISK: 100}, Evaluation(Outcome.WRONG_RESULT)),
+    ]
+    found = judge_of(rows)
+    assert found.measured == 3
+    assert found.error_doublings == pytest.approx(0.5)
+    assert found.risk_error == pytest.approx(0.25 / 3)
+    assert found == judge_of(rows)
+    assert judge_of([]) == Calibration(0, 0, None, 0.5)
 
 
 def test_the_opinion_shifts_a_reward_by_its_cap_at_most_and_none_of_a_failure():

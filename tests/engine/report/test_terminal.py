@@ -20,7 +20,16 @@ from benchmarks.report_size import recorded
 from engine.model import Outcome
 from engine.process.interrupt import Interrupt
 from engine.report.run_folder import Node
-from engine.report.terminal import Live, answers_of, found_by, how_to_take, print_result, print_tree, progress_line
+from engine.report.terminal import (
+    Live,
+    answers_of,
+    found_by,
+    how_to_take,
+    print_result,
+    print_tree,
+    progress_line,
+    record_of,
+)
 from engine.search.progress import Budget, Progress
 from tests.engine.report.make import predicted
 
@@ -318,3 +327,17 @@ def test_an_interrupt_is_answered_at_once(capfd: pytest.CaptureFixture[str]) -> 
             time.sleep(0.01)
     assert len(err.splitlines()) == 1
     assert len(progress_line(Progress(phase="confirming the best"), budget)) < 80
+
+
+def test_a_judges_record_is_told() -> None:
+    judge = {"scored": 9, "measured": 5, "rank_correlation": 0.4, "weight": 0.45, "error_doublings": 0.5, "off": False}
+    assert (
+        record_of(judge)
+        == "5 of 9 scored edits measured, rank correlation 0.40, speedups off by 1.41x on average, weight 0.45"
+    )
+    assert record_of({**judge, "off": True, "predicted": 5}).startswith("5 of 9 scored edits predicted")
+    assert record_of({**judge, "off": True}).endswith("switched off by this record")
+    assert (
+        record_of({"scored": 0, "measured": 0, "rank_correlation": None, "weight": 0.5})
+        == "0 of 0 scored edits measured, weight 0.50"
+    )
