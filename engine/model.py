@@ -104,6 +104,7 @@ class Binary:
     most_threads: tuple[int | None, ...] = ()  # of a block that each entry was compiled for; None: no bound
     kept_bytes: int = 0  # of static variables of functions: memory that outlives a launch
     clock_reads: int = 0  # instructions that read a clock or a performance counter, or wait
+    block_atomics: int = 0  # atomics on memory that blocks may share, which hold within a block alone
     compile_s: float = 0.0
     cached: bool = False
     log: str = ""

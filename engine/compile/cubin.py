@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from engine.compile.atomic_scope import block_atomics
 from engine.compile.clocks import clock_reads
 from engine.compile.toolkit import nvidia_folders
 from engine.errors import MachineError, OptimlError
@@ -98,6 +99,14 @@ class Cubin:
     def clock_reads(self) -> int:
         """Instructions in all functions that read a clock or a performance counter, or wait."""
         return sum(clock_reads(section.data()) for name, section in self._by_name.items() if name.startswith(".text."))
+
+    @cached_property
+    @_reads
+    def block_atomics(self) -> int:
+        """Atomics in all functions on memory that blocks may share, which hold within a block alone."""
+        return sum(
+            block_atomics(section.data()) for name, section in self._by_name.items() if name.startswith(".text.")
+        )
 
     @_reads
     def static_shared_bytes(self, entry: str) -> int:

@@ -148,6 +148,7 @@ class NvrtcCompiler:
             most_threads=most_threads,
             kept_bytes=int(plain["kept_bytes"]),
             clock_reads=int(plain["clock_reads"]),
+            block_atomics=int(plain["block_atomics"]),
             compile_s=time.perf_counter() - begin,
             cached=cached,
             log=str(plain["log"]),
@@ -157,7 +158,7 @@ class NvrtcCompiler:
         if translation.include:
             return ""  # what those folders hold may change without a sign
         parts = [
-            3, self.version, self.arch, translation.text, translation.path, translation.expressions,
+            4, self.version, self.arch, translation.text, translation.path, translation.expressions,
             translation.defines, translation.std, translation.line_info, str(self._nvcc) if self._nvcc else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -31,6 +31,7 @@ def describe(cubin: bytes, names: Sequence[str], log: str, path: str) -> dict[st
             "most_threads": [parsed.most_threads(entry) for entry in entries],
             "kept_bytes": parsed.local_static_bytes,
             "clock_reads": parsed.clock_reads,
+            "block_atomics": parsed.block_atomics,
             "log": clean_log(log),
         }
     except CubinError as error:

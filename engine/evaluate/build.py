@@ -70,6 +70,9 @@ class Builder(Analysis):
             raise not_built(
                 Outcome.SCREENED_OUT, "looks at the clock or waits, as its machine code shows", built.stage_s
             )
+        if first is not None and self.defences.atomic_scope and built.binary.block_atomics > first.block_atomics:
+            reason = "uses atomics on memory of all blocks that hold within a block alone, as its machine code shows"
+            raise not_built(Outcome.SCREENED_OUT, reason, built.stage_s)
         return built
 
     def _candidate(self, program: Program) -> Built:

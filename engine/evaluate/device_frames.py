@@ -38,6 +38,7 @@ class BuiltHead:
     most_threads: tuple[int | None, ...]
     kept_bytes: int
     clock_reads: int
+    block_atomics: int
     stage_s: Mapping[str, float]
 
 
@@ -118,7 +119,7 @@ def head_of(built: Built, original: Program | None) -> tuple[BuiltHead, list[byt
     binary = built.binary
     head = BuiltHead(
         tuple(changed), built.expressions, built.launches, binary.arch, binary.entries, binary.resources, binary.code_hash,
-        binary.most_threads, binary.kept_bytes, binary.clock_reads, dict(built.stage_s),
+        binary.most_threads, binary.kept_bytes, binary.clock_reads, binary.block_atomics, dict(built.stage_s),
     )  # fmt: skip
     return head, [*(files[name] for name in changed), built.text.encode(), binary.cubin]
 
@@ -131,7 +132,8 @@ def built_of(head: BuiltHead, blobs: list[bytes], original: Program | None, kern
     text, cubin = blobs.pop(0), blobs.pop(0)
     program = original.replace(changed) if original is not None else Program(changed, kernel_file)
     binary = Binary(
-        cubin, head.arch, head.entries, head.resources, head.code_hash, head.most_threads, head.kept_bytes, head.clock_reads
+        cubin, head.arch, head.entries, head.resources, head.code_hash, head.most_threads, head.kept_bytes, head.clock_reads,
+        head.block_atomics,
     )  # fmt: skip
     return Built(program, text.decode("utf-8", "replace"), head.expressions, binary, head.launches, head.stage_s)
 

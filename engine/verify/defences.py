@@ -13,6 +13,9 @@ class Defences:
     forms: bool = True  # the screening reads what compilers read, and no edit adds what they read differently; off: the plain text
     device_state: bool = True  # machine code may not bring device variables, which outlive a launch
     clocks: bool = True  # machine code may not read a clock or wait where the original's does not
+    atomic_scope: bool = (
+        True  # machine code has no more atomics of a block's scope on memory of all blocks than the original's
+    )
     whole_build: bool = True  # nvcc builds what is to be suggested whole, where there is an nvcc
     names: bool = True  # no other code of the include graph uses a name that an edit introduces
     assumptions: bool = True  # no visible caller breaks what an edit takes for granted

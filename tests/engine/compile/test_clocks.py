@@ -1,4 +1,4 @@
-"""Clocks are found in machine code, on every architecture, whatever name wrote them."""
+"""Clocks and the scope of atomics are found in machine code, on every architecture, whatever name wrote them."""
 
 from __future__ import annotations
 
@@ -29,3 +29,32 @@ def test_what_reads_a_clock_is_what_the_disassembler_shows(arch: str) -> None:
         shown = re.findall(r"\bSR_(?:CLOCK|GLOBALTIMER|PM\d)\w*|\bNANOSLEEP", text)
         assert Cubin(code).clock_reads == len(shown), (arch, name, shown)
         assert bool(shown) is (name != "none")
+
+
+ATOMICS = """
+struct Parts {{ int* p; double* d; }};
+__device__ __noinline__ int generic(int* p) {{ return atomicAdd{0}(p, 1); }}
+__global__ void k(Parts s, unsigned long long* l, float* f, const int* x) {{
+    __shared__ int own[4];
+    int i = threadIdx.x;
+    atomicAdd{0}(s.d + x[i], 1.0);
+    s.d[i + 7] = atomicAdd{0}(s.d + x[i], 1.0);
+    s.p[i] = generic(x[i] & 1 ? own : s.p);
+    atomicOr{0}(l + x[i], 3ull);
+    l[i + 9] = atomicCAS{0}(l + x[i], 9ull, 3ull);
+    atomicAdd{0}(f + x[i], 2.0f);
+    f[i] = atomicExch{0}(f + x[i], 2.0f);
+    s.p[i + 5] = atomicCAS{0}(s.p + x[i], 1, 2);
+    atomicAdd{0}(&own[x[i] & 3], 1);
+    s.p[i + 3] = own[0];
+}}
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"])
+def test_atomics_of_a_block_are_those_that_the_disassembler_shows(arch: str) -> None:
+    for scope in ("", "_block", "_system"):
+        code = compile_text(ATOMICS.format(scope), "k.cu", ["k"], [f"-arch={arch}", "--std=c++17"]).code
+        shown = re.findall(r"\b(?:ATOM|RED)\S*STRONG\.(?:SM|CTA)\b", disassemble(code, sandbox=sandbox()))
+        assert Cubin(code).block_atomics == len(shown), (arch, scope, shown)
+        assert bool(shown) is (scope == "_block")
