@@ -46,7 +46,7 @@ def predicted_headroom(spec: KernelSpec, spec_path: str | None, file: Path, root
     cpu = CpuMachine(machine.cache / "cpu", sandbox=machine.box, scratch=machine.scratch, jobs=1)
     binary = cpu.build(built.text, spec.file, spec, builder.expressions)
     figures = figures_for(machine.arch)
-    speeds = Speeds(spec, builder, cpu, Predictor(machine.arch, sandbox=machine.box))
+    speeds = Speeds(spec, builder, cpu, Predictor(machine.arch, sandbox=machine.box, cache=cpu.cache / "sass"))
     measurement = speeds.predict(replace(built, extra=binary))
     found = speeds.footprint(built, 0)
     floor_us = max(_LEAST_US, compulsory_bytes(spec, spec.time[0]) / figures.dram_bytes_s * 1e6)

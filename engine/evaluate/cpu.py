@@ -34,7 +34,7 @@ class CpuEvaluator:
         self._random = random.Random(secrets.randbits(64))
         self._screen = CpuScreen(spec, builder, machine, self._random)
         self._original: Built | None = None
-        self.speeds = Speeds(spec, builder, machine, Predictor(target.arch, sandbox=box))
+        self.speeds = Speeds(spec, builder, machine, Predictor(target.arch, sandbox=box, cache=machine.cache / "sass"))
 
     @property
     def signals(self) -> Signals:

@@ -24,10 +24,11 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Keep in `folder` what nvcc makes of a file, and where ThreadSanitizer found nothing."""
+    """Keep in `folder` what nvcc makes of a file, what nvdisasm makes of machine code, and where ThreadSanitizer found nothing."""
     from engine.compile.nvcc import find_nvcc
     from engine.compile.whole import Options, WholeFile
     from engine.cpu import CpuBinary, CpuJob, CpuMachine, Finding
+    from engine.predict import predictor
     from engine.run import whole_check
 
     kept = DiskCache(folder)
@@ -58,6 +59,18 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
         kept.put(key, {"host": whole.host, "cubin_bytes": len(whole.cubin)}, whole.cubin + whole.object)
         return whole
 
+    disassemble = predictor.disassemble
+
+    def disassembled(cubin: bytes, *, sandbox: Any, line_info: bool = False) -> str:
+        key = f"sass {line_info} {hashlib.sha256(cubin).hexdigest()}"
+        found = kept.get(key)
+        if found is not None:
+            return found[1].decode()
+        text = disassemble(cubin, sandbox=sandbox, line_info=line_info)
+        kept.put(key, {}, text.encode())
+        return text
+
+    patch.setattr(predictor, "disassemble", disassembled)
     patch.setattr(whole_check, "build_whole", built_whole)
     patch.setattr(CpuMachine, "races", raced)
 

@@ -27,6 +27,12 @@ __global__ void scale(const float *x, float *y, int n) {
 }
 void run(const float *x, float *y, int n) { scale<<<(n + 255) / 256, 256>>>(x, y, n); }
 """
+SPEC = """\
+// optiml: args.x = { role = "in", size = "n" }
+// optiml: args.y = { role = "out", size = "n" }
+// optiml: check = [{ n = 1 }, { n = 300 }]
+// optiml: time = [{ n = 4194304 }]
+"""
 UNSEEN = "__global__ void mix(const float *x, float *y, int n) {\n    y[threadIdx.x % n] = x[threadIdx.x % n];\n}\n"
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
 
@@ -133,9 +139,11 @@ def test_nobody_is_asked_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch) -
     assert one_kernel.terminal_ask(Live(Budget())) is None
 
 
-def test_a_second_run_goes_on_or_keeps_the_first(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_goes_on_or_keeps_the_first(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = root / ".optiml" / "k-scale"
-    (root / "k.cu").write_text(SCALE)
+    (root / "k.cu").write_text(SPEC + SCALE)
     assert optimize("k.cu") == 0
     first = json.loads((out / "result.json").read_text())
     capsys.readouterr()
@@ -143,13 +151,21 @@ def test_a_second_run_goes_on_or_keeps_the_first(root: Path, capsys: pytest.Capt
     assert "goes on with the earlier run" in capsys.readouterr().err
     second = json.loads((out / "result.json").read_text())
     assert second["counts"]["candidates"] >= first["counts"]["candidates"]
-    assert optimize("k.cu", "--seed", "7") == 0
+
+    def search(options: Options, *_: object) -> None:
+        # What another search would leave is of no matter here.
+        shutil.copytree(out.with_name("k-scale.1"), out)
+        raise UsageError("searched")
+
+    monkeypatch.setattr(one_kernel, "optimize", search)
+    assert optimize("k.cu", "--seed", "7") == 2
     assert f"the earlier run is kept in {out}.1: its program" in capsys.readouterr().err
     assert json.loads((root / ".optiml" / "k-scale.1" / "result.json").read_text()) == second
-    (root / "k.cu").write_text(SCALE.replace("2 *", "3 *"))
-    assert optimize("k.cu", "--seed", "7") == 0
-    assert f"{out}.2" in capsys.readouterr().err
-    assert optimize("k.cu", "--seed", "7", "--fresh") == 0
+    (root / "k.cu").write_text(SPEC + SCALE.replace("2 *", "3 *"))
+    assert optimize("k.cu") == 2
+    assert f"{out}.2: its program" in capsys.readouterr().err
+    (root / "k.cu").write_text(SPEC + SCALE)
+    assert optimize("k.cu", "--fresh") == 2
     assert f"{out}.3: as asked for" in capsys.readouterr().err
 
 
