@@ -10,7 +10,7 @@ kernel. Notes are counted by their first words. Exit code 0, 1 where there is a 
     python benchmarks/hook_alarms.py CHECKOUT ... --draw
 
 writes the files and kernels of the pinned folders that nvcc compiles into hook_alarms.toml. Headers that a project needs beside the
-toolkit's (cuBLAS for llm.c, PyTorch for apex) are found through CPATH.
+toolkit's (cuBLAS for llm.c, PyTorch for apex, with CUTLASS and flashinfer for sglang) are found through CPATH.
 """
 
 from __future__ import annotations
