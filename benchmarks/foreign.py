@@ -223,12 +223,13 @@ def main(given: Sequence[str] | None = None) -> int:
         if at != kernel.commit:
             parser.error(f"{folder} is not at {kernel.commit}")
     rows = []
+    start = head(SCHEMA, __file__, given, begin)  # before the record itself changes the checkout
     for kernel in kernels:
         row = examine(kernel, options.checkouts.resolve())
         data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
         rows.append(data)
         if options.record:  # after each: a run of hours that is stopped has something to show
-            record = {**head(SCHEMA, __file__, given, begin), "kernels": rows}
+            record = {**start, "kernels": rows}
             options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         print(f"{row.state:10} {row.seconds:6.1f} s  {kernel.file}:{kernel.kernel}  {row.reason}", flush=True)
     good = sum(row["state"] in ("as drafted", "one answer") for row in rows)
