@@ -186,7 +186,8 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
             part.argument = replace(part.argument, fill=Fill("uniform", "0.1", "1"))
             part.notes.append("assumed: positive, as other inputs give no numbers")
     check, time = first_shapes(sizes, [p.argument for p in parts], way.divided)
-    if all(p.argument.role in ("in", "scalar") for p in parts) and all(known.values()):
+    unnamed = any("." in gap.key.removeprefix("args.") for gap in missing)  # what a pointer of a struct points to
+    if all(p.argument.role in ("in", "scalar") for p in parts) and all(known.values()) and not unnamed:
         missing.append(Gap("an output: the kernel writes to no buffer that it is given, so nothing can be compared"))
     floats = any(
         usage.uses[p.argument.name].atomic and parse_dtype(p.argument.type).kind == "float"

@@ -116,3 +116,12 @@ void run(const void* x, float* y, int n) { k<<<n / 32, 32>>>(x, y, n); }
     made = draft(Program({"k.cu": code.encode()}, "k.cu"), "k")
     x = made.spec.argument("x")
     assert (x.type, x.fill.kind, x.fill.high) == ("uint8", "integers", "60")
+
+
+def test_a_pointer_to_an_unknown_type_is_the_reason_and_not_a_missing_output() -> None:
+    code = (
+        "struct Out { Element* output; int n; };\n__global__ void k(Out p) { p.output[threadIdx.x] = p.n; }\n"
+        "void run(Out p) { k<<<1, 32>>>(p); }"
+    )
+    missing = draft(Program({"k.cu": code.encode()}, "k.cu"), "k").missing
+    assert ["what 'output' points to ('Element')" in gap for gap in missing] == [True]
