@@ -251,6 +251,7 @@ RACES = {
     "one value, then others": ("s[t / 32] = t / 2 * 2;", True),
     "another instruction": ("if (t & 1) s[t / 32] = 5.0f; else s[t / 32] = x[0] + 5.0f;", True),
     "of two blocks": ("y[t / 32] = n;", True),
+    "updated": ("y[2 * blockIdx.x + t / 32] += 0.0f;", True),
     "read by others": ("s[t / 32] = 5.0f; y[t] = s[0];", True),
 }
 
