@@ -18,7 +18,7 @@ from engine.evaluate.known_runs import KnownRun, screening_set
 from engine.evaluate.sampled_sizes import SAMPLE_DEADLINE_S, Machinery, SampledSizes
 from engine.evaluate.secret_cases import MOST, SecretCases
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
-from engine.spec.data import INFINITE, NAN, bytes_needed, poisoned, scalars, takes_nan
+from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.host_compare import difference, noise
@@ -61,7 +61,7 @@ class CpuScreen:
         self._no_race_verdict = ""
         self._secret = SecretCases(spec, builder, self._random)
         self._nan: list[int] = []  # check cases with that family
-        self._infinite: list[int] = []  # and with that one, when a suggestion is confirmed
+        self._extremes: list[tuple[int, str]] = []  # and with these, when a suggestion is confirmed
         self._run: Built | None = None  # the original with the launches of the secret cases
         self._facts: ObjectFacts | None = None  # of the original's object
         self._sampled: SampledSizes | None = None
@@ -297,8 +297,7 @@ class CpuScreen:
         return self._machine.races(built.extra, jobs)
 
     def _admit(self, built: Built) -> None:
-        """Add the secret cases, and the family of NaN, that the original passes: no finding, every output written,
-        the same in another order of threads."""
+        """Add secret cases and families that the original passes: no finding, outputs written, alike in other orders of threads."""
         self._secret.draw(built.program)
         self._run = self._with_secret(built)
         first, drawn = len(self._spec.check), len(self._secret.cases)
@@ -314,9 +313,11 @@ class CpuScreen:
                 self._nan = [item.case for item in passed]
                 self._known += passed[-1:]
         if defences.families and defences.infinite_inputs and takes_nan(self._spec):
-            passed = self._passing(built.extra, [(i, INFINITE) for i in range(first)])
-            if passed and self._defines_infinite(built.extra, passed):
-                self._infinite = [item.case for item in passed]
+            passed = self._passing(built.extra, [(i, family) for family in EXTREMES for i in range(first)])
+            for family in EXTREMES:
+                of_it = [item for item in passed if item.family == family]
+                if of_it and self._defines_extremes(built.extra, of_it):
+                    self._extremes += [(item.case, family) for item in of_it]
 
     def _without(self, binary: CpuBinary, known: Sequence[KnownRun], *, extremes: bool = False) -> list[CpuRun]:
         """The original on ordinary inputs in the place of those that these runs had."""
@@ -331,7 +332,7 @@ class CpuScreen:
             for k, run in zip(known, self._without(binary, known), strict=True)
         )
 
-    def _defines_infinite(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
+    def _defines_extremes(self, binary: CpuBinary, known: Sequence[KnownRun]) -> bool:
         return all(
             not run.findings and defined(self._spec, k.buffers, k.original, k.wide, run.outputs)
             for k, run in zip(known, self._without(binary, known, extremes=True), strict=True)
@@ -362,7 +363,7 @@ class CpuScreen:
         first = len(self._spec.check)
         wanted = [(first + i, "declared") for i in range(len(self._secret.cases))]
         wanted += [(case, NAN) for case in self._nan]
-        wanted += [(case, INFINITE) for case in self._infinite]
+        wanted += self._extremes
         return [(case, family, self._random.getrandbits(40)) for case, family in wanted]
 
     def _repeats(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:

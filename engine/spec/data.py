@@ -19,10 +19,9 @@ from engine.spec.spec_checks import check_scalar, struct_bytes
 
 FAMILIES = ("declared", "times3", "times001", "negated", "special")
 NAN = "nan"  # NaN and denormals: asked of a candidate where the original passes NaN on
-INFINITE = (
-    "infinite"  # infinities and numbers whose squares are none: where the original's results with them are defined
-)
-_HUGE = (0.4, 0.8)  # powers of the type's largest number
+# Each where the original's results with it are defined: infinities, and numbers of these powers of the type's largest one.
+INFINITE, _POWERS = "infinite", {"huge": 0.8, "large": 0.4}
+EXTREMES = (INFINITE, *_POWERS)
 _SCALES = {"times3": 3.0, "times001": 0.01, "negated": -1.0}
 _SPECIAL_SHARE = 16  # one element of so many becomes an awkward value
 _NAN_SHARE = 64  # one element of so many becomes NaN or denormal: most rows keep a finite result
@@ -84,7 +83,7 @@ def families_for(spec: KernelSpec) -> tuple[str, ...]:
 
 
 def takes_nan(spec: KernelSpec) -> bool:
-    """Whether the families NAN and INFINITE make other data for this spec than the declared one."""
+    """Whether the families NAN and EXTREMES make other data for this spec than the declared one."""
     return any(_allows(spec, a, NAN) for a in spec.arguments if a.role in ("in", "inout"))
 
 
@@ -93,7 +92,7 @@ def _allows(spec: KernelSpec, argument: Argument, family: str) -> bool:
     dtype = parse_dtype(argument.type)
     if dtype.kind != "float" or family == "declared":
         return False
-    if family in (NAN, INFINITE):
+    if family in (NAN, *EXTREMES):
         return argument.fill.kind == "normal"
     if argument.fill.kind == "normal":
         # A mean other than zero says where the values are meant to be.
@@ -141,7 +140,7 @@ def figures(spec: KernelSpec, case: Case, argument: Argument, seed: int, family:
         low, high = _range(spec, case, argument, dtype)
         return Draw("integers", own, math.ceil(low), math.ceil(high), 1.0, math.inf, False, 0.0, 0.0, ordered)
     changed = family if _allows(spec, argument, family) else "declared"
-    if changed in (NAN, INFINITE):
+    if changed in (NAN, *EXTREMES):
         return None
     scale, special = _SCALES.get(changed, 1.0), changed == "special"
     if kind == "normal":
@@ -286,9 +285,9 @@ def _fill(
         _make_special(data, mean, deviation, bounds, dtype, seed, xp)
     elif family == NAN and _allows(spec, argument, family):
         _put(data, [math.nan, math.nan, dtype.tiny / 4, -dtype.tiny / 4], _NAN_SHARE, seed, xp)
-    elif family == INFINITE and _allows(spec, argument, family):
-        huge = [dtype.limits[1] ** power for power in _HUGE]
-        _put(data, [math.inf, -math.inf, *huge, *(-v for v in huge)], _NAN_SHARE, seed, xp)
+    elif family in EXTREMES and _allows(spec, argument, family):
+        most = math.inf if family == INFINITE else dtype.limits[1] ** _POWERS[family]
+        _put(data, [most, -most], _NAN_SHARE, seed, xp)
     if bounds is not None:
         # Rounding to the type may reach the exclusive end, where a logarithm or a division has no value.
         data = xp.minimum(data, real(bounds[1]))
