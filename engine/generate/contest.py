@@ -131,6 +131,15 @@ class Contest:
                 self._notes.append(f"{candidate.draft.strategy.name}: not confirmed: {why}")
         return found
 
+    def confirmed_anew(self, yardstick: Candidate, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """As `confirmed`, with an evaluator of its own. Raises as `Evaluator.open`."""
+        evaluator = self._machine.evaluator(self._spec, self._root, None, limits=self._options.guardrails)
+        try:
+            evaluator.open(yardstick.program)
+            return self.confirmed(evaluator, ranked)
+        finally:
+            evaluator.close()
+
     def search(
         self, yardstick: Candidate, ranked: Sequence[Candidate], seeds: int, on_progress: Callable[[Progress], None]
     ) -> tuple[OptimizationResult, Program | None]:

@@ -289,10 +289,6 @@ class _Run:
         finally:
             evaluator.close()
         choices: list[_Choice] = []
-        for c in confirmed:
-            assert c.draft.written is not None
-            # As it was first placed: without what the yardstick needed beside it.
-            choices += [_Choice(c.draft.written.program, c.ratio, c, c.built.identity), _Choice(c.program, c.ratio, c)]
         result: OptimizationResult | None = None
         if o.budget is not None and not o.interrupt.asked:
             self._told.step("searching for more")
@@ -303,6 +299,12 @@ class _Run:
                 if same is not None and same.draft.written is not None and held is not None:
                     choices.append(_Choice(same.draft.written.program, held.ratio, same, same.built.identity))
                 choices.append(_Choice(program, held.ratio if held else 1.0, stem(result, ranked) or yardstick))
+            elif not o.interrupt.asked:  # it had no time for what was right and faster before it
+                confirmed = contest.confirmed_anew(yardstick, ranked)
+        for c in confirmed:
+            assert c.draft.written is not None
+            # As it was first placed: without what the yardstick needed beside it.
+            choices += [_Choice(c.draft.written.program, c.ratio, c, c.built.identity), _Choice(c.program, c.ratio, c)]
         choices.append(_Choice(yardstick.program, 1.0, yardstick))
         return self._written(author, drafts, candidates, choices, result)
 

@@ -93,7 +93,7 @@ def test_a_reference_in_cupy_computes_on_the_gpu(tmp_path: Path) -> None:
 
 def test_recorded_answers_become_measured_kernels(tmp_path: Path) -> None:
     command = [
-        sys.executable, str(ROOT / "benchmarks" / "generate_tasks.py"), "column_sum", "--device", "gpu", "--budget", "15s",
+        sys.executable, str(ROOT / "benchmarks" / "generate_tasks.py"), "column_sum", "--device", "gpu", "--budget", "30s",
         "--work", str(tmp_path / "work"), "--record", str(tmp_path / "record.json"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)

@@ -138,6 +138,15 @@ def test_strategies_compete_and_the_fastest_right_kernel_is_written(
     assert temperatures[1] > temperatures[2]  # plans are drawn wide, code is not
 
 
+@pytest.mark.slow
+def test_a_search_without_time_leaves_the_fastest_right_kernel(run: Any) -> None:
+    """The search tried nothing, and the yardstick was written although another strategy's kernel was twice as fast."""
+    code, result, _, _ = run("column_sum", "--strategies", "parallel,memory", "--budget", "1s")
+    assert code == 0
+    assert (result["best"], result["yardstick"]) == ("memory", "parallel")
+    assert result["ratio"] > 1.2
+
+
 def test_a_drafted_reference_is_shown_checked_and_marked_everywhere(run: Any, tmp_path: Path) -> None:
     code, result, _, server = run(
         "saxpy", "--strategies", "parallel,instruction", "--repairs", "1", "--budget", "1", own=False
