@@ -274,6 +274,26 @@ class Steady(Script):
         return super().complete(request)
 
 
+class Tape(Script):
+    """A recording that has the third question at each program alone."""
+
+    def complete(self, request):
+        if request.label.split("/")[2] != "2":
+            raise ChatError("the recording holds no such exchange", fault=Fault.NOT_RECORDED)
+        return super().complete(request)
+
+
+def test_what_a_recording_lacks_is_no_failure_of_the_model(tmp_path):
+    """Twenty questions without an answer ended the asking, and one kept the later ones at its program from being asked."""
+    search, feed = search_with(
+        tmp_path, Tape(), Budget(candidates=40), factors=("1.5", "1.1", "0.9"), holds=lambda label: True
+    )
+    assert feed.report.faults[Fault.NOT_RECORDED] > 20
+    assert feed.stopped == ""
+    assert search.progress.evaluated == 40
+    assert "llm" in {e.proposer for e in search.entries_then}
+
+
 def test_a_journal_without_questions_is_read(tmp_path):
     search_with(tmp_path, Script(), Budget(candidates=5))
     with sqlite3.connect(tmp_path / "j.sqlite") as db:
