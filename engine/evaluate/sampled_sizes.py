@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
 
 NAME = "sizes beyond the check cases"
-_SIZES = 96  # that are sampled beside the large ones
+_SIZES = 384  # that are sampled beside the large ones
 _TILE = 65_521  # elements after which first contents repeat: a prime, so that no mask or multiple of a block meets the same ones
 SAMPLE_DEADLINE_S = 2.0  # of processor time of one sample
 _MOST_BLOCKS = 96  # of a candidate's sample

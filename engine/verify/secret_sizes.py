@@ -79,12 +79,13 @@ def _wide(spec: KernelSpec) -> list[tuple[str, Sizes]]:
 def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Sizes, ...]:
     """Sizes between the check cases and the timed ones, of which some blocks alone are run: each a case with another value of one size.
 
-    They are spread evenly over the orders of magnitude and over the remainders of 256. A third lie beside a power of two.
+    They are spread evenly over the orders of magnitude and over the remainders of 256. A third lie beside a power of two, half of
+    these at most 16 from it.
     """
     names = _shape_names(spec)
     if not names or not spec.check:
         return ()
-    remainders = rng.sample(range(256), 256)
+    remainders, near = rng.sample(range(256), 256), rng.sample(range(-16, 17), 33)
     found = []
     for turn in range(count):
         name = names[turn % len(names)]
@@ -93,9 +94,10 @@ def sampled_sizes(spec: KernelSpec, rng: random.Random, count: int) -> tuple[Siz
         place = (turn // len(names) + rng.random()) / math.ceil(count / len(names))
         value = int(math.exp(math.log(low) + place * (math.log(min(high, _MOST_SAMPLED)) - math.log(low))))
         if turn % 3 == 2:
-            value = max(1, (1 << max(1, value.bit_length())) + rng.randint(-96, 96))
+            apart = near[turn // 6 % len(near)] if turn % 2 else rng.randint(-96, 96)
+            value = max(1, (1 << max(1, value.bit_length())) + apart)
         else:
-            value = max(1, value // 256 * 256 + remainders[turn % 256])
+            value = max(1, value // 256 * 256 + remainders[(turn - turn // 3) % 256])
         found.append({**rng.choice(spec.check).sizes, name: value})
     return tuple(found)
 
