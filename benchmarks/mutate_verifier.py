@@ -48,8 +48,8 @@ class Row:
     speed: bool = False
 
 
-# What a confirmation alone does refuses much of what the others stop.
-LAST = ("sampled_sizes", "infinite_inputs", "second_opinion")
+# What a confirmation and the gate do last refuses much of what the others stop.
+LAST = ("sampled_sizes", "infinite_inputs", "second_opinion", "whole_build", "names", "assumptions")
 # With either on, a kernel cannot keep anything from one launch to the next.
 _STATE = ("screening", "device_state")
 CPU = (
