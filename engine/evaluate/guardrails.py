@@ -113,8 +113,8 @@ def fits(resources: Sequence[Resources], launches: Sequence[Sequence[LaunchConfi
 
 
 def scope(reason: str | None) -> Guardrail:
-    """The patch touches device functions and launch arguments alone; `reason` is what `engine.verify.screen` says against it."""
-    name = "touches device functions and launch arguments alone"
+    """The patch changes only device code and launch arguments; `reason` is what `engine.verify.screen` says against it."""
+    name = "changes only device code and launch arguments"
     return Guardrail(name, "failed", reason) if reason else Guardrail(name, "passed")
 
 

@@ -169,19 +169,16 @@ def diagnose_static(
     judged = "accesses, occupancy and resource use" if accesses else "occupancy and resource use alone"
     missing = (f"no counters: {why or 'no profiler was asked'}; judged by times, {judged}",)
     bound: Bound = "unknown"
-    text = "what binds the kernel cannot be told without counters"
+    text = "counters are needed to name the bottleneck"
     if time_us is not None and time_us < _LAUNCH_US:
         bound, text = "launch", _launch_text(time_us)
     elif share is not None:
         percent = 100 * share
         if percent >= _BUSY_PCT:
             bound = "memory"
-            text = f"memory-bound: the arrays pass at {percent:.0f} % of what a copy reaches ({_rate(bandwidth)})"
+            text = f"memory-bound: effective bandwidth {percent:.0f} % of copy ({_rate(bandwidth)})"
         else:
-            text = (
-                f"the arrays pass at {percent:.0f} % of what a copy reaches ({_rate(bandwidth)}); what binds the kernel instead "
-                "cannot be told without counters"
-            )
+            text = f"effective bandwidth {percent:.0f} % of copy ({_rate(bandwidth)}); counters are needed to name the bottleneck"
     return Diagnosis(bound, text, _ordered(findings), share, missing)
 
 
@@ -200,7 +197,7 @@ def _bound(
     if time_us is not None and time_us < _LAUNCH_US:
         return "launch", _launch_text(time_us)
     copy = "" if share is None or moved is None or not time_us else (
-        f"{_rate(moved / (time_us * 1e-6))} to and from device memory, {100 * share:.0f} % of what a copy reaches "
+        f"{_rate(moved / (time_us * 1e-6))} to and from device memory, {100 * share:.0f} % of copy "
         f"({_rate(bandwidth)})"
     )  # fmt: skip
     dram = step.get(DRAM_PCT)
@@ -215,9 +212,7 @@ def _bound(
             f"memory-bound in the caches: the path to L1 and L2 is used at {caches:.0f} % of its peak" + _and(copy)
         )
     if compute and max(compute) >= _BUSY_PCT:
-        return "compute", f"compute-bound: the multiprocessors are used at {max(compute):.0f} % of their peak" + _and(
-            copy
-        )
+        return "compute", f"compute-bound: the SMs are used at {max(compute):.0f} % of their peak" + _and(copy)
     if memory and compute:
         reason = _worst_stall(step)
         said = "" if reason is None else f"; warps spend {reason[1]:.0f} % of their cycles {STALLS[reason[0]]}"
@@ -229,7 +224,7 @@ def _bound(
         return "memory", f"memory-bound: {copy}"
     return (
         "unknown",
-        f"not memory-bound: {copy}" if copy else "what binds the kernel cannot be told from these counters",
+        f"not memory-bound: {copy}" if copy else "these counters do not name the bottleneck",
     )
 
 
@@ -420,8 +415,8 @@ def _static(known: Evidence, target: Target) -> list[Finding]:
     if launch.blocks < target.multiprocessors:
         found.append(
             Finding(
-                "small_grid", f"{launch.blocks} blocks leave {target.multiprocessors - launch.blocks} of "
-                f"{target.multiprocessors} multiprocessors without work", 1 - launch.blocks / target.multiprocessors,
+                "small_grid", f"only {launch.blocks} blocks: {target.multiprocessors - launch.blocks} of "
+                f"{target.multiprocessors} SMs idle", 1 - launch.blocks / target.multiprocessors,
                 {"blocks": float(launch.blocks), "multiprocessors": float(target.multiprocessors)},
             )
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from textwrap import indent
 
 import pytest
 
@@ -29,5 +30,7 @@ def test_sections() -> None:
 @pytest.mark.parametrize("name", SNIPPETS)
 def test_every_snippet_is_cuda(name: str) -> None:
     text = re.sub(r"^//: \w+\n", "", template("engine.rules", name).text, flags=re.M)
-    code = text if "__device__" in text else f"void f() {{\n{text}}}\n"
-    assert not parse(code.replace("$header\n", "").encode()).errors
+    code = text if "__device__" in text else f"void f() {{\n{indent(text, ' ')}}}\n"
+    # A hole alone on its line stands for statements.
+    code = re.sub(r"^(\s+\$\w+)\n", r"\1;\n", code.replace("$header\n", ""), flags=re.M)
+    assert not parse(code.encode()).errors

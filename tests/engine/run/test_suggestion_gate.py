@@ -65,7 +65,7 @@ def test_an_honest_edit_passes_for_every_declared_target(repository):
     found = judge(repository, b"threads = 128", b"threads = 256", targets=("sm_90", "sm_80"))
     assert found.outcome is Outcome.SCREENED
     assert verdicts(found) == {
-        "touches device functions and launch arguments alone": "passed",
+        "changes only device code and launch arguments": "passed",
         "threads and shared memory within the limits of sm_90": "passed",
         "compiles for sm_80": "passed",
         "threads and shared memory within the limits of sm_80": "passed",
@@ -88,7 +88,7 @@ def test_what_another_target_cannot_compile_is_not_suggested(repository):
 def test_a_patch_that_reaches_host_code_is_not_suggested(repository):
     found = judge(repository, b"void launch_saxpy(", b"static int calls; void launch_saxpy(")
     assert found.outcome is Outcome.GUARDRAIL
-    assert verdicts(found)["touches device functions and launch arguments alone"] == "failed"
+    assert verdicts(found)["changes only device code and launch arguments"] == "failed"
 
 
 def test_the_users_command_has_the_last_word(repository):

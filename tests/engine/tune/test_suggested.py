@@ -150,7 +150,7 @@ def test_both_are_suggested_where_the_users_command_passes(tmp_path, machine, ca
     # Each branch is held to what one configuration is held to.
     for evaluation in dispatch.evaluations:
         names = {g.name for g in evaluation.guardrails if g.verdict == "passed"}
-        assert {"races", "touches device functions and launch arguments alone"} <= names
+        assert {"races", "changes only device code and launch arguments"} <= names
     said = printed(result, capsys)
     assert "Dispatch by n: 2.45× (2.42 to 2.47) over the original, over all shapes." in said
     assert "passed: end-to-end command, of the dispatch code (" in said
