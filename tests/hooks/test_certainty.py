@@ -41,6 +41,24 @@ def test_a_type_of_a_generic_lambda_is_a_note(repository: Path, capsys: Output) 
     assert "not certain, as 'scalar_t' of its launch is not known at file scope" in out
 
 
+@pytest.mark.parametrize(
+    ("value", "said"), [("static_cast<float>(x[i])", ""), ("gain", "<c10/util/Half.h> is not in the")]
+)
+def test_the_half_types_of_pytorch_are_known_without_its_headers(
+    repository: Path, capsys: Output, value: str, said: str
+) -> None:
+    """`c10::Half` was an unknown type, and the hook failed the commit; what the header may define is a note."""
+    code, out = checked(
+        repository, capsys,
+        n_cu="#include <c10/util/Half.h>\n"
+        "__global__ void scale(const c10::Half* x, c10::Half* y, at::BFloat16* z, int n) {\n"
+        f"    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = {value} * 2.0f;\n}}\n",
+    )  # fmt: skip
+    assert code == 0
+    assert said in out
+    assert bool(said) == bool(out)
+
+
 @pytest.mark.parametrize("how", ["settings", "database"])
 def test_the_projects_include_folders_and_macros_are_used(repository: Path, capsys: Output, how: str) -> None:
     if how == "settings":
