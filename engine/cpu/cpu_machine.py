@@ -47,6 +47,7 @@ _RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks 
 _RACE_FIBERS_PER_CORE = 1280  # of all jobs together: a second at most
 _MAX_TEXT = 8 << 20
 _MAX_OBJECT = 256 << 20
+_FILE_BYTES = 4 << 30  # that a process may write: what ends behind it is killed
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
 _STATUS_BYTES = 512  # of a line in which the supervisor reports how a job ended
@@ -233,7 +234,7 @@ class CpuMachine:
         if self.sandbox is not None:
             command = self.sandbox.command(
                 argv, readable=readable, environment=environment, memory_bytes=memory, cpu_s=int(timeout_s * 4) + 10,
-                file_bytes=4 << 30,
+                file_bytes=_FILE_BYTES,
             )  # fmt: skip
         with BoundedOutput(_MAX_OBJECT) as out, BoundedOutput(_MAX_LOG * 4) as err, tempfile.TemporaryFile() as text:
             text.write(given)
@@ -258,8 +259,21 @@ class CpuMachine:
     def _jobs(
         self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float
     ) -> list[CpuRun]:
-        if not jobs:
-            return []
+        """The runs, in batches whose results fit what a process may write: behind that it is killed."""
+        batches: list[list[CpuJob]] = []
+        room = 0
+        for job in jobs:
+            size = MAX_RESULT_BYTES + _output_bytes(binary.spec, job)
+            if not batches or size > room:
+                batches.append([])
+                room = _FILE_BYTES
+            batches[-1].append(job)
+            room -= size
+        return [run for batch in batches for run in self._batch(binary, batch, mode, deadline_s)]
+
+    def _batch(
+        self, binary: CpuBinary, jobs: Sequence[CpuJob], mode: Literal["screen", "race"], deadline_s: float
+    ) -> list[CpuRun]:
         prepared = self.prepared(binary.spec.compile.std)
         program = prepared.screen if mode == "screen" else prepared.race
         assert program is not None

@@ -14,7 +14,7 @@ from engine.cuda.declarations import Declared, variables
 from engine.cuda.effects import written
 from engine.cuda.kernel import SharedArray
 from engine.cuda.syntax import THREAD_NAMES, called, children, compact, inside, names, strip, text, walk
-from engine.rewrite import Change, Edit, MatchedRule, Node, Pattern, Site, Space, Span, Values, template
+from engine.rewrite import Edit, Node, Pattern, Proposal, Site, Span, proposal, template
 from engine.rules.idioms.blocks import SHUFFLED, WARP, halves, is_barrier, is_thread, one_dimensional
 from engine.rules.reduction.register_accumulate import with_pragma
 
@@ -43,7 +43,7 @@ class _Stages:
     arrays: tuple[SharedArray, ...]
 
 
-class WarpExchange(MatchedRule[_Stages]):
+class WarpExchange:
     """Elements that pairs of threads compare and exchange in shared memory stay in registers; warps exchange by shuffles.
 
     `buffers` 2 takes a second array for the stages between warps, which then need one barrier instead of two.
@@ -52,21 +52,20 @@ class WarpExchange(MatchedRule[_Stages]):
     name = "warp_exchange"
     summary = "Exchange elements of a warp by shuffles instead of in shared memory"
 
-    def match(self, site: Site) -> _Stages | None:
+    def propose(self, site: Site) -> Iterator[Proposal]:
         blocks = one_dimensional(site) if site.sound and site.manageable else set()
         # Partners of a warp are then in it, and those of the block.
         if not blocks or any(block % WARP or block & (block - 1) for block in blocks):
-            return None
+            return
         found = (_stages(site, node) for node in walk(site.body) if node.type == "for_statement")
-        return next((stages for stages in found if stages is not None), None)
-
-    def space(self, match: _Stages) -> Space:
-        extents = all(not array.dynamic for array in match.arrays)
-        return Space([({"buffers": 1}, 0.6), *([({"buffers": 2}, 0.55)] if extents else [])])
-
-    def rewrite(self, match: _Stages, values: Values) -> Change | None:
-        edits = _edits(match, twice=values["buffers"] == 2)
-        return Change("Compare and exchange within warps by shuffles", match.site.in_file(*edits))
+        stages = next((each for each in found if each is not None), None)
+        if stages is None:
+            return
+        said = "Compare and exchange within warps by shuffles"
+        yield from proposal(self.name, said, site.in_file(*_edits(stages, twice=False)), 0.6, buffers=1)
+        if not any(array.dynamic for array in stages.arrays):
+            edits = site.in_file(*_edits(stages, twice=True))
+            yield from proposal(self.name, f"{said}, with two buffers between warps", edits, 0.55, buffers=2)
 
 
 def _stages(site: Site, node: Node) -> _Stages | None:

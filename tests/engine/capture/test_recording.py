@@ -218,6 +218,8 @@ def test_the_table(recorder: Recorder) -> None:
 def test_ctrl_c_ends_the_program_and_leaves_its_times(stub: Path, build_cache: Path, repository: Path) -> None:
     """In a process of its own: the signal is for it."""
     code = (
+        # Where the tests run in a shell's background it is ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from dataclasses import replace; from pathlib import Path; from engine.capture import recording as r\n"
         "found = r.require_cupti(); r.require_cupti = lambda: replace(found, library=Path(sys.argv[1], 'libcuda.so.1'))\n"
         "root = Path(sys.argv[2])\n"

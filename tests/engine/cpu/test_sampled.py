@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import engine.cpu.cpu_machine
 from engine.cpu.sampled import Sample
 from tests.engine.cpu.conftest import Kernel, Make, launch
 
@@ -46,3 +47,11 @@ def test_an_access_outside_is_found_at_any_size(kernel: Kernel) -> None:
     sample = Sample((N // 256 - 1,), {"x": N, "y": N - 5}, {"x": 0, "y": 0})
     (run,) = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), sample=sample)])
     assert [found.kind for found in run.findings] == ["out_of_bounds"]
+
+
+def test_results_of_any_number_of_samples_are_there(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 386 samples the last were killed: together their results were more than a process may write. These were the large ones."""
+    monkeypatch.setattr(engine.cpu.cpu_machine, "_FILE_BYTES", 64 << 20)
+    sample = Sample((0, 1000), {"x": N, "y": N}, {"x": 0, "y": 0})
+    runs = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), sample=sample)] * 12)
+    assert [(len(run.writes["y"].entries), run.findings) for run in runs] == [(512, ())] * 12

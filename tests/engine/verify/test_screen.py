@@ -20,6 +20,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.cu"))
 TEXTUAL = [c for c in load_cases("attacks") if c.gpu == (Outcome.SCREENED_OUT,) and c.reason]
 # Refused by what the compiler or the launch says, not by their text.
 LATER = {
+    "atomic-of-a-block",
     "rows-in-grid-y",
     "clock-dependent",
     "clock-idle",
