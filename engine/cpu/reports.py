@@ -77,7 +77,7 @@ def _message(kind: str, extra: str, write: int, array: str, index: int, size: in
         case "crash", "shared_size":
             return f"a shared array is over the limit of a block{_where(line)}"
         case "undefined", _:
-            return f"shifts by the width of a type or more, or leaves a local array{_where(line)}"
+            return f"shifts by the width of a type or more, or indexes past the end of an array{_where(line)}"
         case "crash", _:
             number = int(extra.removeprefix("signal_")) if re.fullmatch(r"signal_\d{1,3}", extra) else 0
             return f"stops with {_SIGNALS.get(number, 'a signal')}"
