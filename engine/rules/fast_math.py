@@ -98,7 +98,7 @@ def _bodies(site: Site) -> list[Node]:
 
 @dataclass(frozen=True)
 class _Quotient:
-    """`left / right` in single precision."""
+    """`left / right`."""
 
     node: Node
     left: Node
@@ -108,18 +108,26 @@ class _Quotient:
 def _divisions(site: Site, body: Node) -> list[_Quotient]:
     """The divisions in single precision that are neither of nor by another one, and not by a power of two."""
     found: list[_Quotient] = []
+    for each in _quotients(body):
+        if any(inside(each.node, d.node) for d in found):
+            continue
+        if not (_is_float(site, each.left) or _is_float(site, each.right)):
+            continue
+        divisor = text(strip(each.right))
+        if _FLOAT.fullmatch(divisor) and _FLOAT.fullmatch(text(strip(each.left))):
+            continue
+        if not (_FLOAT.fullmatch(divisor) and math.frexp(float(divisor[:-1]))[0] in (0.5, 0.0)):
+            found.append(each)
+    return found
+
+
+def _quotients(body: Node) -> Iterator[_Quotient]:
+    """Every `left / right`, of any type."""
     for node in walk(body):
         sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
         if node.type != "binary_expression" or sign is None or left is None or right is None or text(sign) != "/":
             continue
-        if any(inside(node, d.node) for d in found) or not (_is_float(site, left) or _is_float(site, right)):
-            continue
-        divisor = text(strip(right))
-        if _FLOAT.fullmatch(divisor) and _FLOAT.fullmatch(text(strip(left))):
-            continue
-        if not (_FLOAT.fullmatch(divisor) and math.frexp(float(divisor[:-1]))[0] in (0.5, 0.0)):
-            found.append(_Quotient(node, left, right))
-    return found
+        yield _Quotient(node, left, right)
 
 
 def _is_float(site: Site, node: Node) -> bool:
@@ -200,10 +208,8 @@ def _intrinsics(body: Node) -> list[Edit]:
 def _roots(body: Node) -> list[Edit]:
     """`1.0f / sqrtf(x)` as `rsqrtf(x)`."""
     edits: list[Edit] = []
-    for node in walk(body):
-        sign, left, right = (node.child_by_field_name(f) for f in ("operator", "left", "right"))
-        if node.type != "binary_expression" or sign is None or left is None or right is None or text(sign) != "/":
-            continue
+    for quotient in _quotients(body):
+        node, left, right = quotient.node, quotient.left, quotient.right
         one = re.fullmatch(r"1(?:\.0*)?f", text(strip(left)))
         if (
             not one

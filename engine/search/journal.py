@@ -269,13 +269,11 @@ class Journal:
             "SELECT node, rule, round, about, ending, answers, booked_at, checksum FROM questions "
             "WHERE node IN (SELECT id FROM candidates) ORDER BY rowid"
         )
-        with contextlib.suppress(sqlite3.DatabaseError):
-            for *row, mark in rows:
-                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-                    if checksum(tuple(row)) == mark:
-                        node, rule, round, about, ending, answers = row[:6]
-                        about = None if about < 0 else about
-                        found.append(Asked(node, rule, round, about, ending, from_json(json.loads(answers))))
+        for row in _whole(rows):
+            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+                node, rule, round, about, ending, answers = row[:6]
+                about = None if about < 0 else about
+                found.append(Asked(node, rule, round, about, ending, from_json(json.loads(answers))))
         return found
 
     def book_credit(self, credit: Credit) -> None:
@@ -285,16 +283,11 @@ class Journal:
 
     def credits(self) -> list[Credit]:
         """The credits of this run in the order in which they were given. What cannot be read counts as not given."""
-        found: list[Credit] = []
         rows = self._db.execute(
             "SELECT after, candidate, proposer, tried, booked_at, checksum FROM credits "
             "WHERE after IN (SELECT id FROM candidates) ORDER BY rowid"
         )
-        with contextlib.suppress(sqlite3.DatabaseError):
-            for *row, mark in rows:
-                if checksum(tuple(row)) == mark:
-                    found.append(Credit(row[0], row[1], row[2], bool(row[3])))
-        return found
+        return [Credit(row[0], row[1], row[2], bool(row[3])) for row in _whole(rows)]
 
     def proxies(self) -> dict[int, Proxies]:
         """What counters said of candidates, the original first, the fullest set of each. What cannot be read counts as not there."""
@@ -395,6 +388,14 @@ def _entry(row: list[Any]) -> Entry:
         row[0], row[1], row[2], row[3], json.loads(row[4]), row[5], row[6], launches,
         evaluation_from_json(json.loads(row[14])), files, row[16], row[17], row[18],
     )  # fmt: skip
+
+
+def _whole(rows: sqlite3.Cursor) -> Iterator[list[Any]]:
+    """The rows whose checksum, in the last column, fits; those behind one that cannot be read are left out."""
+    with contextlib.suppress(sqlite3.DatabaseError):
+        for *row, mark in rows:
+            if checksum(tuple(row)) == mark:
+                yield row
 
 
 def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
