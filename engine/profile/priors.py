@@ -77,6 +77,7 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("memory_queue_stalls", "matmul_tile", 1.5, "shared memory takes the requests"),
     Influence("memory_queue_stalls", "stencil_tile", 1.4, "shared memory takes the requests"),
     Influence("memory_queue_stalls", "atomic_aggregate", 1.6, "one atomic stands for a block's"),
+    Influence("memory_queue_stalls", "atomic_vectorize", 1.6, "one atomic stands for four"),
     Influence("memory_stalls", "unroll_jam", 1.6, "a load serves several results, and their chains are independent"),
     Influence("memory_queue_stalls", "unroll_jam", 1.8, "a load serves several results"),
     Influence("l1_misses", "unroll_jam", 1.4, "what is loaded is used for several results at once"),

@@ -46,6 +46,21 @@ OPTIML_ATOMIC(atomicAnd, static_cast<T>(old & value))
 OPTIML_ATOMIC(atomicOr, static_cast<T>(old | value))
 OPTIML_ATOMIC(atomicXor, static_cast<T>(old ^ value))
 
+// Added float by float, at an address that is a multiple of the whole vector.
+#define OPTIML_VECTOR_ADD(NAME)                                                                                  \
+    OPTIML_INLINE float2 NAME(float2 *address, float2 value) {                                                    \
+        return optiml::update(address, [&](float2 old) { return float2{old.x + value.x, old.y + value.y}; });     \
+    }                                                                                                             \
+    OPTIML_INLINE float4 NAME(float4 *address, float4 value) {                                                    \
+        return optiml::update(address, [&](float4 old) {                                                          \
+            return float4{old.x + value.x, old.y + value.y, old.z + value.z, old.w + value.w};                    \
+        });                                                                                                       \
+    }
+OPTIML_VECTOR_ADD(atomicAdd)
+OPTIML_VECTOR_ADD(atomicAdd_block)
+OPTIML_VECTOR_ADD(atomicAdd_system)
+#undef OPTIML_VECTOR_ADD
+
 #define OPTIML_CAS(NAME)                                                              \
     template <class T>                                                                \
     OPTIML_INLINE T NAME(T *address, OPTIML_V compare, OPTIML_V value) {              \
