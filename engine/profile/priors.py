@@ -110,6 +110,8 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("barrier_stalls", "cascade", 2.0, "one tree with its barriers is for more elements"),
     Influence("barrier_stalls", "warp_scan", 2.0, "shuffles need three barriers where the scan has two at each level"),
     Influence("shared_stalls", "warp_scan", 1.6, "partial sums stay in registers"),
+    Influence("barrier_stalls", "scan_items", 2.0, "fewer threads meet at fewer barriers"),
+    Influence("memory_stalls", "scan_items", 1.6, "each thread has several loads in flight"),
     Influence("barrier_stalls", "warp_exchange", 2.0, "stages within a warp need no barrier"),
     Influence("shared_stalls", "warp_exchange", 1.6, "elements stay in registers"),
     Influence("divergence", "warp_exchange", 1.4, "both threads of a pair work on it"),

@@ -46,12 +46,28 @@ LEVELS = {
     "statements": "TYPE left = 0; if (t >= step) { left = part[t - step]; } __syncthreads(); part[t] = part[t] + left; __syncthreads();",
     "guarded": "TYPE left = 0; if (step <= t) left = part[t - step]; __syncthreads(); if (t >= step) part[t] += left; __syncthreads();",
     "barrier first": "__syncthreads(); TYPE left = threadIdx.x >= step ? part[t - step] : 0.0f; __syncthreads(); part[t] = left + part[t];",
+    "not set": "TYPE left; if (t >= step) left = part[t - step]; __syncthreads(); if (t >= step) part[t] += left; __syncthreads();",
+    "sums": (
+        "__syncthreads(); TYPE both; if (t >= step) { both = part[t] + part[t - step]; } __syncthreads(); "
+        "if (t >= step) { part[t] = both; }"
+    ),
+    "sums from zero": (
+        "TYPE both = 0; if (t >= step) both = part[t - step] + part[t]; __syncthreads(); "
+        "if (step <= t) part[t] = both; __syncthreads();"
+    ),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "threads"),
-    [("statements", "float", 96), ("guarded", "unsigned int", 1024), ("barrier first", "float", 32)],
+    [
+        ("statements", "float", 96),
+        ("guarded", "unsigned int", 1024),
+        ("barrier first", "float", 32),
+        ("sums", "float", 64),
+        ("not set", "int", 64),
+        ("sums from zero", "int", 128),
+    ],
 )
 def test_the_sums_stay_the_same(name: str, kind: str, threads: int) -> None:
     site = site_of(
@@ -59,6 +75,11 @@ def test_the_sums_stay_the_same(name: str, kind: str, threads: int) -> None:
         kind,
         threads,
     )
+    assert_equal(site, [one(site, "warp_scan")], CHECK)
+
+
+def test_levels_counted_to_half_of_the_block() -> None:
+    site = site_of(SCAN.replace("step < THREADS", "step <= THREADS / 2"))
     assert_equal(site, [one(site, "warp_scan")], CHECK)
 
 
@@ -71,6 +92,8 @@ def test_a_scan_within_a_loop_may_use_the_same_place_again() -> None:
     ("old", "new"),
     [
         ("step < THREADS", "step < THREADS / 2"),  # not the whole block
+        ("step < THREADS", "step <= THREADS / 4"),
+        ("part[t - step] : 0;", "part[t - step] : 0; TYPE both; if (t >= step) both = 1;"),
         ("step *= 2", "step += 2"),
         ("int step = 1", "int step = 2"),
         ("t >= step", "t > step"),

@@ -1,0 +1,89 @@
+"""A block's prefix sum with several elements for each thread, and fewer threads.
+
+Source of the method: D. Merrill and M. Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back" (2016): each thread
+adds up consecutive elements in registers, so that shuffles and barriers serve several elements at once. The look-back itself needs
+words that are zero before each launch, or are kept between launches. An edit of kernels can have neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from engine.cuda.syntax import children, compact
+from engine.rewrite import Edit, Edits, Proposal, Site, Span, merge, proposal, template
+from engine.rules.idioms.blocks import WARP, one_dimensional
+from engine.rules.idioms.segments import BarrierSegment, NoSegments, looped, segments_of, thread_changes
+from engine.rules.reduction.warp_scan import BlockScan, block_scans
+
+_ITEMS = (4, 8, 2)
+_LEAST_THREADS = 64
+
+
+class ScanItems:
+    """Blocks of fewer threads, each with several of the elements that a prefix sum in shared memory runs over."""
+
+    name = "scan_items"
+    summary = "Give each thread several elements of a block's prefix sum"
+
+    def propose(self, site: Site) -> Iterator[Proposal]:
+        scans = block_scans(site)
+        blocks = one_dimensional(site)
+        held = {array.name: array.type for array in site.kernel.shared}
+        top = children(site.body)
+        if not scans or len(blocks) != 1 or not site.launch_visible or any(scan.loop not in top for scan in scans):
+            return
+        # What threads of a warp exchange without a barrier, or a copy that is called with the old number of threads, is not seen.
+        if "volatile" in compact(site.body) or len({held[scan.array] for scan in scans}) != 1:
+            return
+        try:
+            segments = segments_of(site, "x", [scan.loop for scan in scans])
+        except NoSegments:
+            return
+        (elements,) = blocks
+        for rank, items in enumerate(_ITEMS):
+            threads = elements // items
+            if elements % (items * WARP) or threads < _LEAST_THREADS:
+                continue
+            edits = _edits(site, segments, scans, items, threads)
+            if edits is not None and _launched_alike(site, edits):
+                said = f"Give each of {threads} threads {items} elements of the block's prefix sum"
+                yield from proposal(self.name, said, edits, 0.6 - 0.05 * rank, items=items)
+
+
+def _edits(
+    site: Site, segments: Sequence[BarrierSegment], scans: Sequence[BlockScan], items: int, threads: int
+) -> Edits | None:
+    elements = str(items * threads)
+    first = site.fresh("first")
+    item = site.fresh("item", (first,))
+    helper = site.fresh("block_scan", (first, item))
+    loop = f"for (int {first} = 0; {first} < {elements}; {first} += {threads}) {{\nconst int {item} = {first} + threadIdx.x;"
+    edits = looped(site, segments, loop, {"threadIdx.x": item, "blockDim.x": elements})
+    edits += [scan.call(site, helper) for scan in scans]
+    outside = thread_changes(site.body, {"blockDim.x": elements})
+    edits += [
+        Edit(Span(begin, end), written)
+        for begin, end, written in outside
+        if not any(edit.span.contains(Span(begin, end)) for edit in edits)
+    ]
+    written = template("engine.rules", "block_scan_items").render(
+        name=helper,
+        T=scans[0].type,
+        elements=elements,
+        threads=str(threads),
+        items=str(items),
+        warps=str(threads // WARP),
+    )
+    above = Edit(Span(site.declaration_start, site.declaration_start), written)
+    return merge(site.in_file(above, *edits), site.launch_edits(block=[str(threads)]))
+
+
+def _launched_alike(site: Site, edits: Edits) -> bool:
+    """Whether the edits leave each launch its grid and its shared memory, which may be made of the block's size."""
+    before, after = site.configs_after({}), site.configs_after(edits)
+    if before is None or after is None:
+        return False
+    return [(c.grid, c.shared_bytes) for c in before] == [(c.grid, c.shared_bytes) for c in after]
+
+
+__all__ = ["ScanItems"]
