@@ -6,7 +6,7 @@ Stages within a warp need neither shared memory nor barriers (CUDA C++ Programmi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,23 @@ _STAGES = Pattern(
         for xor in ("$t ^ $stride", "$stride ^ $t")
     )
 )
+_COMPARED = ("($x > $y) == $up", "$up == ($x > $y)")
+# The smaller element goes to the lower thread where `up` holds, else the larger one.
+_ORDERED = Pattern(
+    *(
+        f"{{ $J $flag = $up; $T $x = $own; $T $y = $other; if ({c.replace('$up', '$flag')}) "
+        "{ $own = $y; $other = $x; } }"
+        for c in _COMPARED
+    ),
+    *(f"{{ $T $x = $own; $T $y = $other; if ({c}) {{ $own = $y; $other = $x; }} }}" for c in _COMPARED),
+    *(
+        "if (" + c.replace("$x", "$own").replace("$y", "$other") + ") { $T $z = $own; $own = $other; $other = $z; }"
+        for c in _COMPARED
+    ),
+)
+# Equal elements cannot be told apart, and there are no NaNs.
+_INTEGERS = SHUFFLED - {"float", "double"}
+_COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
 _LEAVES = ("return_statement", "break_statement", "continue_statement", "goto_statement")
 _DEPTH = 12
 
@@ -222,16 +239,21 @@ def _edits(match: _Stages, *, twice: bool) -> list[Edit]:
             for a in arrays
         )  # fmt: skip
 
+    up = _upwards(match)
+    if up is None:
+        chosen = lines(f"{{T}} {{first}} = {lower} ? {{own}} : {{other}};")
+        chosen += "\n" + lines(f"{{T}} {{second}} = {lower} ? {{other}} : {{own}};")
+        work, kept = _worked(match, first, second), lines(f"{{own}} = {lower} ? {{first}} : {{second}};")
+    else:
+        chosen, kept = "", ""
+        work = lines(f"{{own}} = {lower} == ({up}) ? min({{own}}, {{other}}) : max({{own}}, {{other}});")
     snippet = template("engine.rules", "warp_exchange").sections()
     step = snippet["step"].render(
         lower=lower, thread=t, stride=s, received=lines("{T} {other} = {own};"),
         shuffles=lines(f"{{other}} = __shfl_xor_sync(0xffffffffu, {{own}}, {s});"),
         stores=lines(f"{{stage}}[{t}] = {{own}};"), loads=lines(f"{{other}} = {{stage}}[{source}];"),
         swaps=lines("{stage} = {stage} == {a} ? {spare} : {a};") if twice else "__syncthreads();",
-        chosen=lines(f"{{T}} {{first}} = {lower} ? {{own}} : {{other}};")
-        + "\n"
-        + lines(f"{{T}} {{second}} = {lower} ? {{other}} : {{own}};"),
-        work=_worked(match, first, second), kept=lines(f"{{own}} = {lower} ? {{first}} : {{second}};"), **{"from": source},
+        chosen=chosen, work=work, kept=kept, **{"from": source},
     )  # fmt: skip
     nest, body = match.nest, match.loop.child_by_field_name("body")
     assert body is not None  # the pattern has one
@@ -250,6 +272,43 @@ def _edits(match: _Stages, *, twice: bool) -> list[Edit]:
     ]
 
 
+def _upwards(match: _Stages) -> str | None:
+    """The condition under which the lower thread keeps the smaller of two whole numbers; None for other work."""
+    site = match.site
+    found = _ORDERED.match(match.work, own=partial(_is_element, match, True), other=partial(_is_element, match, False))
+    own = {"min", "max"} & (
+        site.function_macros.keys() | {f.name for f in site.unit.functions} | site.unit.macros.keys()
+    )
+    if found is None or own or match.arrays[0].type not in _INTEGERS or len(match.arrays) > 1:
+        return None
+    up = strip(found["up"])
+    sign = up.child_by_field_name("operator")
+    if up.type != "binary_expression" or sign is None or text(sign) not in _COMPARISONS:
+        return None
+    locals_ = {text(found[hole]) for hole in ("x", "y", "z", "flag") if hole in found}
+    if text(found["T"]) != match.arrays[0].type or names(up) & (locals_ | {match.arrays[0].name}):
+        return None
+    return site.render(up.start_byte, up.end_byte, _of_lower(match, up))
+
+
+def _is_element(match: _Stages, own: bool, node: Node) -> bool:
+    index = _element(node, match.arrays[0].name)
+    return index is not None and (is_thread(match.site, index) if own else text(index) == match.partner)
+
+
+def _of_lower(match: _Stages, part: Node, but: Sequence[Node] = ()) -> list[tuple[int, int, str]]:
+    """Changes that give the thread's and its partner's number as the lower thread of the pair has them."""
+    changes = []
+    for node in walk(part):
+        if any(inside(node, access) for access in but):
+            continue
+        if node.type == "identifier" and text(node) == match.partner:
+            changes.append((node.start_byte, node.end_byte, f"({match.thread} | {match.stride})"))
+        elif node.type in ("identifier", "field_expression") and is_thread(match.site, node):
+            changes.append((node.start_byte, node.end_byte, f"({match.thread} & ~{match.stride})"))
+    return changes
+
+
 def _worked(match: _Stages, first: dict[str, str], second: dict[str, str]) -> str:
     """The work on the two elements in registers, done by both threads of a pair as the lower one does it."""
     site, work = match.site, match.work
@@ -259,13 +318,7 @@ def _worked(match: _Stages, first: dict[str, str], second: dict[str, str]) -> st
         for node, own in (_accesses(site, work, array, match.partner) or {}).items():
             accesses.append(node)
             changes.append((node.start_byte, node.end_byte, (first if own else second)[array]))
-    for node in walk(work):
-        if any(inside(node, access) for access in accesses):
-            continue
-        if node.type == "identifier" and text(node) == match.partner:
-            changes.append((node.start_byte, node.end_byte, f"({match.thread} | {match.stride})"))
-        elif node.type in ("identifier", "field_expression") and is_thread(site, node):
-            changes.append((node.start_byte, node.end_byte, f"({match.thread} & ~{match.stride})"))
+    changes += _of_lower(match, work, accesses)
     whole = work if work.type.endswith("statement") or work.parent is None else work.parent
     lines = site.render(whole.start_byte, whole.end_byte, changes).split("\n")
     margin = site.indent_at(whole.start_byte)

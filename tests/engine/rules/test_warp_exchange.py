@@ -82,7 +82,9 @@ def test_stages_within_a_warp_need_no_barrier() -> None:
     edited = one(site_of(), "warp_exchange", buffers=1)
     code = device(edited)
     assert "row_other = __shfl_xor_sync(0xffffffffu, row_own, stride);" in code
-    assert "bool ascending = ((t & ~stride) & size) == 0;" in code
+    assert (
+        "row_own = lower == (((t & ~stride) & size) == 0) ? min(row_own, row_other) : max(row_own, row_other);" in code
+    )
     assert "    row[t] = row_own;\n    __syncthreads();\n    keys[" in code
     compiles(edited)
     assert not propose(edited, "warp_exchange")
@@ -94,6 +96,51 @@ def test_the_order_stays_the_same(threads: int) -> None:
     proposals = propose(site, "warp_exchange")
     assert len(proposals) == 2
     assert_equal(site, [after(site, p) for p in proposals], CHECK, races=True)
+
+
+INLINE = """if (partner > t) {
+                if ((row[t] > row[partner]) == ((t & size) == 0)) {
+                    int c = row[t];
+                    row[t] = row[partner];
+                    row[partner] = c;
+                }
+            }"""
+SWAPPED = WORK.replace("(a > b) == ascending", "ascending == (b < a)")
+
+
+@pytest.mark.parametrize("work", [INLINE, SWAPPED])
+def test_whole_numbers_are_ordered_by_min_and_max(work: str) -> None:
+    site = site_of(SORT.replace(WORK, work))
+    proposals = propose(site, "warp_exchange")
+    edited = [after(site, p) for p in proposals]
+    assert all("? min(row_own, row_other) : max(row_own, row_other);" in device(each) for each in edited)
+    assert_equal(site, edited, CHECK)
+
+
+def test_floats_are_not_ordered_by_min_and_max() -> None:
+    source = SORT
+    for old in ("int* keys", "int row[", "int a =", "int b ="):
+        assert old in source
+        source = source.replace(old, old.replace("int", "float"))
+    (edited, *_) = [after(site_of(source), p) for p in propose(site_of(source), "warp_exchange")]
+    assert "min(" not in device(edited)  # a NaN stays where it is
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(a > b) == ascending", "(a >= b) == ascending"),  # another form
+        ("bool ascending = (t & size) == 0;", "int ascending = t & size;"),  # 0 or size, not 0 or 1
+        ("int a = row[t];", "unsigned int a = row[t];"),  # another order
+        ("row[t] = b;", "row[t] = a;"),
+    ],
+)
+def test_other_work_is_done_as_it_stands(old: str, new: str) -> None:
+    assert old in SORT
+    site = site_of(SORT.replace(old, new))
+    edited = [after(site, p) for p in propose(site, "warp_exchange")]
+    assert all("min(" not in device(each) for each in edited)
+    assert_equal(site, edited, CHECK)
 
 
 @pytest.mark.parametrize(("source", "arguments"), [(BY_INDEX, "x, order, rows"), (PAIRS, "keys, x, rows")])
