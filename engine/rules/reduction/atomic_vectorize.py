@@ -160,7 +160,10 @@ class _Reader:
     def _fixed(self, atom: str) -> bool:
         """Whether an atom is the same for all of a row: no index in it but the row's."""
         rest = self._bare(atom).replace(f"{self.index.name}/{self.part}", " ")
-        return re.search(rf"\b{self.index.name}\b", rest) is None
+        words = re.findall(r"[A-Za-z_]\w*", rest)
+        # A local whose definition the index does not contain: a conditional expression, a float.
+        unresolved = [d for word in words for d in self.scope.declared.get(word, ())]
+        return self.index.name not in words and not any(d.value is None or self._varies(d.value) for d in unresolved)
 
     def _whole_rows(self, value: Polynomial) -> bool:
         """Whether each term is a multiple of the row's length (or of four) and the same for all of a row."""

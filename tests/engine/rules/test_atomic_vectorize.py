@@ -101,6 +101,15 @@ def test_what_looks_alike_is_left_alone(old: str, new: str) -> None:
     assert not propose(site_of(SCATTER.replace(old, new)), "atomic_vectorize")
 
 
+@pytest.mark.parametrize("local", ["int other = at > 3 ? 1 : 0;", "float half = at * 0.5f; int other = (int)half;"])
+def test_a_row_that_differs_within_the_vector_is_left_alone(local: str) -> None:
+    """A local without an integer expression stood in the index by its name, and was taken for the row's."""
+    source = SCATTER.replace("float v =", f"{local} float v =").replace("(row & 7) * width", "other * width")
+    assert not propose(site_of(source), "atomic_vectorize")
+    same = source.replace("at > 3", "row > 3").replace("at * 0.5f", "(row & 7) * 0.5f")
+    assert propose(site_of(same), "atomic_vectorize")
+
+
 def test_older_devices_have_no_vector_atomics() -> None:
     site = site_of()
     assert propose(site, "atomic_vectorize")
