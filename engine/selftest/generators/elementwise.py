@@ -61,7 +61,7 @@ def _where(rng: random.Random, condition: str, kernel: Kernel) -> str:
         (
             f"        y[i] = ({condition}) ? {kernel.value} : {wrong};",
             f"        if ({condition}) {{\n            y[i] = {kernel.value};\n        }} else {{\n            y[i] = {wrong};\n        }}",
-            f"        y[i] = {wrong};\n        if ({condition}) y[i] = {kernel.value};",
+            f"        bool holds = {condition};\n        y[i] = {wrong};\n        if (holds) y[i] = {kernel.value};",
         )
     )
 

@@ -25,3 +25,10 @@ def test_names_are_unique() -> None:
     names = [case.name for case in generated(3)]
     assert len({one.name for one in ALL}) == len(ALL)
     assert len(set(names)) == len(names)
+
+
+def test_what_looks_at_the_output_looks_before_it_writes() -> None:
+    cases = [case for seed in range(12) for case in generated(seed, ["reads-output"])]
+    assert len(cases) > 30
+    for case in cases:
+        assert "(float)y[i]" in case.edits[0][1].partition(";")[0], case.edits
