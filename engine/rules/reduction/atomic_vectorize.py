@@ -79,7 +79,9 @@ class AtomicVectorize(MatchedRule[_Rows]):
     def rewrite(self, match: _Rows, values: Values) -> Change | None:
         count = int(values["width"])
         edits = _vectorized(match, count)
-        return Change(f"Add {count} neighbouring floats of a row by one atomic", edits) if edits is not None else None
+        if edits is None:
+            return None
+        return Change(f"Add {count} neighbouring floats of a row by one atomic (compute capability 9.0)", edits)
 
 
 @dataclass
