@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.arith import ArithmeticError_, Number, UnknownName, evaluate
-from engine.cuda.declarations import variables
+from engine.cuda.declarations import Declared, variables
 from engine.cuda.kernel import Access, Kernel, Unit
 from engine.cuda.parse import names_in, text, walk
 
@@ -28,6 +28,15 @@ _LINE = re.compile(
 )
 _ATOMIC = re.compile(r"(?:\w+::)?(?:gpu|fast|safe)?[aA]tomic")  # PyTorch's have names of their own
 _WORDS = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")  # names, and fields of theirs
+_UNSEEN = {  # what hands a pointer on where this analysis does not follow it
+    "cast_expression",
+    "template_argument_list",
+    "update_expression",
+    "initializer_list",
+    "return_statement",
+    "field_expression",
+    "parenthesized_expression",
+}
 _OTHER_AXES = re.compile(r"\b(?:threadIdx|blockIdx)\s*\.\s*[yz]\b")
 
 
@@ -37,6 +46,7 @@ class Use:
 
     read: bool = False
     written: bool = False
+    stored: bool = False  # the text shows a store: `written` counts every `&x[i]` as well
     atomic: bool = False
     escapes: bool = False  # handed to a function or cast, so this analysis does not see all
     indices: list[tuple[str, str]] = field(default_factory=list)
@@ -102,10 +112,12 @@ class Usage:
         self.pointers = {p.name for p in kernel.parameters if p.pointer}
         self.definitions: dict[str, str] = {}
         self.aliases: dict[str, tuple[str, str]] = {}  # local pointer -> (parameter, offset)
+        self._followed: set[int] = set()  # where names stand that an alias is made of
+        self._bound_to: set[int] = set()  # where names stand in what a reference that is not const refers to
         for node in walk(self.body):
             for variable in variables(node) if node.type == "declaration" else ():
                 if variable.value is not None:
-                    self._define(variable.name, variable.value)
+                    self._define(variable, variable.value)
         self.changed = set(_changed(self.body))  # names whose first value is not their only one
         self.bounds: dict[str, list[str]] = {}
         self.guards: set[str] = set()  # names, and fields of parameters, on the far side of a comparison
@@ -117,12 +129,15 @@ class Usage:
             self._access(access)
         self._bare()
 
-    def _define(self, name: str, value: Node) -> None:
+    def _define(self, variable: Declared, value: Node) -> None:
         reached = self._reached(value)
         if reached is not None:
-            self.aliases.setdefault(name, reached)
-        else:
-            self.definitions.setdefault(name, text(value))
+            self.aliases.setdefault(variable.name, reached)
+            self._followed |= {n.start_byte for n in walk(value) if n.type == "identifier"}
+            return
+        self.definitions.setdefault(variable.name, text(value))
+        if variable.shape == "reference" and not re.search(r"\bconst\b", variable.type):
+            self._bound_to |= {n.start_byte for n in walk(value) if n.type == "identifier"}
 
     def _reached(self, value: Node) -> tuple[str, str] | None:
         """(parameter, offset) of an expression that points into a buffer: `x`, `x + i`, `&x[i]`, a cast of these."""
@@ -184,6 +199,8 @@ class Usage:
         use.indices.append((offset, access.indices[0]))
         use.read |= access.kind != "write" and (hint is None or hint[1] == "ld")
         use.written |= access.kind != "read" and (hint is None or hint[1] == "st")
+        at = access.node.parent if access.node is not None else None
+        use.stored |= access.kind != "read" and at is not None and at.type != "pointer_expression"
         use.atomic |= _ATOMIC.match(called) is not None
 
     def _bare(self) -> None:
@@ -204,6 +221,7 @@ class Usage:
                 target = stored and outer is not None and outer.child_by_field_name("left") == parent
                 plain = outer is not None and outer.child_by_field_name("operator")
                 use.written |= bool(target)
+                use.stored |= bool(target)
                 use.read |= not target or (plain is not None and plain is not False and text(plain) != "=")
                 use.indices.append((offset, "0"))
             elif parent.type == "argument_list" and parent.parent is not None:
@@ -212,8 +230,16 @@ class Usage:
                     use.indices.append((offset, "0"))
                 else:
                     use.escapes = True
-            elif parent.type in ("cast_expression", "template_argument_list"):
+            elif node.start_byte in self._bound_to or (
+                node.start_byte not in self._followed and parent.type in _UNSEEN
+            ):
                 use.escapes = True
+            elif parent.type == "binary_expression" and parent.children[1].type in "+-":
+                use.escapes |= node.start_byte not in self._followed
+            elif parent.type in ("assignment_expression", "init_declarator", "conditional_expression"):
+                # A condition and what is assigned to do not hand the pointer on.
+                own = {"assignment_expression": "left", "init_declarator": "declarator"}.get(parent.type, "condition")
+                use.escapes |= node.start_byte not in self._followed and parent.child_by_field_name(own) != node
 
     def _hint(self, call: Node) -> set[int]:
         """Takes in a load or store with a cache hint; where the names in its pointer stand."""
@@ -226,6 +252,7 @@ class Usage:
         use = self.uses[reached[0]]
         use.read |= kind[1] == "ld"
         use.written |= kind[1] == "st"
+        use.stored |= kind[1] == "st"
         use.indices.append((reached[1], "0"))
         return {n.start_byte for n in walk(given[0]) if n.type == "identifier"}
 

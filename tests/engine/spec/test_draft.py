@@ -116,6 +116,13 @@ def _arguments(parameters: str, body: str) -> Draft:
         ("helper(y, i);", "inout"),
         ("reinterpret_cast<float4*>(y)[i] = make_float4(0, 0, 0, 0);", "inout"),
         ("float v = y[i]; if (v > 3) __trap();", "in"),
+        ("if (y != nullptr) { const float &v = y[i]; if (v > 3) __trap(); }", "in"),
+        ("const float *p = y + i; if (*p + p[1] > 3) __trap();", "in"),
+        ("float &v = y[i]; v = v * 2;", "inout"),
+        ("float *p; p = y + i; p[0] = y[i] * 2;", "inout"),
+        ("float v = y[i], *p = y + i; *p++ = v * 2;", "inout"),
+        ("float v = y[i]; *(y + i) = v * 2;", "inout"),
+        ("float v = y[i], *p = n > 3 ? y : y + 1; p[i] = v * 2;", "inout"),
     ],
 )
 def test_roles_follow_the_accesses(body: str, role: str) -> None:

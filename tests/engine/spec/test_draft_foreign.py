@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from engine.cpu import CpuMachine
 from engine.cpu.draft_probe import CpuProbe
 from engine.process.sandbox import sandbox
@@ -110,6 +112,31 @@ def test_no_inputs_that_give_numbers_are_asked_for(tmp_path: Path) -> None:
 def test_outputs_of_one_value_are_no_draft(tmp_path: Path) -> None:
     (gap,) = _tried(ELEMENTWISE.format(value="x[i] > 1e6f ? 1.f : 0.f"), tmp_path).missing
     assert "every output is one value in all checks" in gap
+
+
+IN_PLACE = """
+__device__ void change(float* x, int i) {{ if (x[i] > 1e6f) x[i] = 0; }}
+__global__ void k(float* x, int n) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {body} }} }}
+void run(float* x, int n) {{ k<<<(n + 255) / 256, 256>>>(x, n); }}
+"""
+
+
+def test_a_store_that_no_trial_reaches_is_still_a_store(tmp_path: Path) -> None:
+    made = _tried(IN_PLACE.format(body="if (x[i] > 1e6f) x[i] *= 2;"), tmp_path)
+    assert made.spec.argument("x").role == "inout"
+    assert not [gap for gap in made.missing if gap.startswith("an output")]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("change(x, i);", "in no trial does the kernel write to a buffer"),
+        ("if (x[i] > 1e6f) __trap();", "the kernel writes to no buffer"),
+    ],
+)
+def test_writes_in_functions_are_not_ruled_out_by_trials(body: str, told: str, tmp_path: Path) -> None:
+    (gap,) = _tried(IN_PLACE.format(body=body), tmp_path).missing
+    assert gap == f"an output: {told} that it is given, so nothing can be compared"
 
 
 def test_a_timing_case_is_sized_by_what_a_trial_accesses(tmp_path: Path) -> None:
