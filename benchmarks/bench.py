@@ -109,7 +109,7 @@ class Ledger:
     """One table's record while its rows are measured: what is still to do, and each row on disk as soon as it is booked.
 
     A prediction never takes the place of what was measured, nor is a record half of each. Raises UsageError: no such row, a record of
-    another version, other settings than the record's, measured against predicted; MachineError as `engine.run.machine.usable_gpu`.
+    another version, other settings than the record's, measured against predicted; MachineError as `engine.run.device_choice.usable_gpu`.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Ledger:
         resumed = _modes(self.record)
         if self._measured is None and "predicted" not in resumed:
             return
-        from engine.run.machine import usable_gpu
+        from engine.run.device_choice import usable_gpu
 
         predicts = usable_gpu(self.settings.device) is None
         if predicts and self._measured is not None:

@@ -65,7 +65,7 @@ def test_rows_are_counted_with_the_time_left(
             super().count(done, of, what)
             seen.append(self.line())
 
-    monkeypatch.setattr("engine.report.terminal.Live", Seen)
+    monkeypatch.setattr("engine.commands.bench.Live", Seen)
     assert _call(counted, tmp_path, monkeypatch) == 0
     assert [line.split(", about")[0] for line in seen] == [f"counted, {row}: {i} of 3" for i, row in enumerate("abc")]
     assert "s left" in seen[2]
@@ -270,8 +270,8 @@ class Moded(Counted):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.gpu = True
-        monkeypatch.setattr("engine.run.machine.visible_gpu", lambda: (0, "sm_90") if self.gpu else None)
-        monkeypatch.setattr("engine.run.machine._has_cupy", lambda: True)
+        monkeypatch.setattr("engine.run.device_choice.visible_gpu", lambda: (0, "sm_90") if self.gpu else None)
+        monkeypatch.setattr("engine.run.device_choice._has_cupy", lambda: True)
 
     def measure(self, place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
         predicted = settings.device == "cpu" or not self.gpu
@@ -312,7 +312,7 @@ def test_the_rate_of_an_h200_is_not_replaced_by_one_that_was_predicted(
 ) -> None:
     recorded = (ROOT / "benchmarks" / "results" / "rate.json").read_bytes()
     (tmp_path / "rate.json").write_bytes(recorded)
-    monkeypatch.setattr("engine.run.machine.visible_gpu", lambda: None)
+    monkeypatch.setattr("engine.run.device_choice.visible_gpu", lambda: None)
     monkeypatch.setattr("benchmarks.rate.measured", lambda budget, device: pytest.fail("it was begun"))
     assert cli.main(["bench", "rate", "--seconds", "20", "--out", str(tmp_path)]) == 2
     assert "would only predict" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from engine.process.sandbox import Access, Sandbox, available, sandbox
-from engine.run.machine import visible_gpu
+from engine.run.device_choice import visible_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not available()[0], reason=f"no sandbox here: {available()[1]}")]
 
