@@ -110,7 +110,7 @@ class Ledger:
 
     A prediction never takes the place of what was measured, nor is a record half of each. Raises UsageError: no such row, a record of
     another version, other settings than the record's, measured against predicted, a checkout with changes where a GPU measures;
-    MachineError as `engine.run.machine.usable_gpu`.
+    MachineError as `engine.run.device_choice.usable_gpu`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Ledger:
             self._check_mode()
 
     def _check_tree(self) -> None:
-        from engine.run.machine import usable_gpu
+        from engine.run.device_choice import usable_gpu
 
         if commit().endswith(CHANGED) and usable_gpu(self.settings.device) is not None:
             raise UsageError(
@@ -162,7 +162,7 @@ class Ledger:
         resumed = _modes(self.record)
         if self._measured is None and "predicted" not in resumed:
             return
-        from engine.run.machine import usable_gpu
+        from engine.run.device_choice import usable_gpu
 
         predicts = usable_gpu(self.settings.device) is None
         if predicts and self._measured is not None:

@@ -71,7 +71,7 @@ def test_rows_are_counted_with_the_time_left(
             super().count(done, of, what)
             seen.append(self.line())
 
-    monkeypatch.setattr("engine.report.terminal.Live", Seen)
+    monkeypatch.setattr("engine.commands.bench.Live", Seen)
     assert _call(counted, tmp_path, monkeypatch) == 0
     assert [line.split(", about")[0] for line in seen] == [f"counted, {row}: {i} of 3" for i, row in enumerate("abc")]
     assert "s left" in seen[2]
@@ -276,8 +276,8 @@ class Moded(Counted):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.gpu = True
-        monkeypatch.setattr("engine.run.machine.visible_gpu", lambda: (0, "sm_90") if self.gpu else None)
-        monkeypatch.setattr("engine.run.machine._has_cupy", lambda: True)
+        monkeypatch.setattr("engine.run.device_choice.visible_gpu", lambda: (0, "sm_90") if self.gpu else None)
+        monkeypatch.setattr("engine.run.device_choice._has_cupy", lambda: True)
 
     def measure(self, place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
         predicted = settings.device == "cpu" or not self.gpu
@@ -318,7 +318,7 @@ def test_the_rate_of_an_h200_is_not_replaced_by_one_that_was_predicted(
 ) -> None:
     recorded = (ROOT / "benchmarks" / "results" / "rate.json").read_bytes()
     (tmp_path / "rate.json").write_bytes(recorded)
-    monkeypatch.setattr("engine.run.machine.visible_gpu", lambda: None)
+    monkeypatch.setattr("engine.run.device_choice.visible_gpu", lambda: None)
     monkeypatch.setattr("benchmarks.rate.measured", lambda budget, device: pytest.fail("it was begun"))
     assert cli.main(["bench", "rate", "--seconds", "20", "--out", str(tmp_path)]) == 2
     assert "would only predict" in capsys.readouterr().err
@@ -396,11 +396,11 @@ def test_a_checkout_with_changes_is_not_measured(
 ) -> None:
     """A record of f59775c was measured on a tree that differed from the commit it names."""
     monkeypatch.setattr(bench, "commit", lambda: "f59775c" + bench.CHANGED)
-    monkeypatch.setattr("engine.run.machine.usable_gpu", lambda device: object())
+    monkeypatch.setattr("engine.run.device_choice.usable_gpu", lambda device: object())
     with pytest.raises(UsageError, match="uncommitted changes"):
         _run(counted, tmp_path)
     assert not counted.measured
-    monkeypatch.setattr("engine.run.machine.usable_gpu", lambda device: None)
+    monkeypatch.setattr("engine.run.device_choice.usable_gpu", lambda device: None)
     assert not _run(counted, tmp_path).missing  # predictions may be tried out on any tree
 
 

@@ -12,12 +12,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.campaign.campaign import CampaignRequest, InThisProcess, run_campaign
 from engine.commands.again import go_on
-from engine.commands.list import add_folder, add_limit, notes, print_survey, root_of, survey_of
-from engine.commands.optimize import check_machine, parse_budget
-from engine.commands.options import add_cluster, add_machine, machine_of, parse_proposers
+from engine.commands.list import notes, print_survey, root_of, survey_of
+from engine.commands.optimize import check_machine, machine_of, parse_budget
+from engine.commands.options import parse_proposers
 from engine.errors import UsageError
+from engine.report.campaign_end import print_campaign
+from engine.report.device_table import of_campaigns, plain, print_device_table
 from engine.report.safe_text import clean
+from engine.report.terminal import Live
 
 if TYPE_CHECKING:
     from engine.campaign.campaign import CampaignEnd
@@ -27,42 +31,6 @@ if TYPE_CHECKING:
     from engine.search.progress import Budget
 
 SCHEMA = "optiml.all/1"
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "all",
-        help="search every kernel of a repository, the most promising first",
-        description="Rank the kernels by share of the time and headroom, search them within one budget, and write one patch.",
-    )
-    add_folder(parser)
-    parser.add_argument(
-        "--budget", default="20m", metavar="N", help="time for all kernels, e.g. 20m or 2h (default: 20m)"
-    )
-    parser.add_argument(
-        "--budget-each", metavar="N", help="of each kernel instead of its part: 60s, or a bare number of candidates"
-    )
-    parser.add_argument(
-        "--least",
-        type=float,
-        metavar="PART",
-        help="skip kernels whose roofline would save less than this part of the time (default: 0.01 of a recorded run, else 0.1)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the searches' choices (default: 0)")
-    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, tuner (default: rules)")
-    parser.add_argument("--resume", action="store_true", help="go on with the campaign that was interrupted")
-    add_limit(parser)
-    add_machine(parser)
-    add_cluster(parser)
-    parser.add_argument(
-        "--shared",
-        action="store_true",
-        help="the repository lies at the same path on every worker (default: the files of a kernel are sent)",
-    )
-    parser.add_argument(
-        "--per-device", action="store_true", help="where workers have different devices, a campaign for each of them"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,9 +61,6 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
     text = arguments.format == "text"
     each = None if arguments.budget_each is None else parse_budget(arguments.budget_each)
     with ExitStack() as held:
-        from engine.campaign.campaign import CampaignRequest, InThisProcess, run_campaign
-        from engine.report.terminal import Live
-
         survey: Survey | None = None
 
         def surveyed(machine: Machine) -> Survey | None:
@@ -127,8 +92,6 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
 
                 executor = InThisProcess(root, machine, budget.interrupt, live.update)
                 ends = [run_campaign(request, executor, survey, turn)]
-    from engine.report.campaign_end import print_campaign
-    from engine.report.device_table import of_campaigns, plain, print_device_table
 
     best = of_campaigns(ends)
     for end in ends:

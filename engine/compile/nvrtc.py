@@ -23,6 +23,7 @@ from engine.errors import CompileError, MachineError
 from engine.model import Binary, Resources
 from engine.process import sandbox as _sandbox
 from engine.process.pool import Crew
+from engine.process.sandbox import Access, Limits
 from engine.process.worker_process import Worker, WorkerLost
 
 _TIMEOUT_S = 30.0  # of processor time; CUB's heaviest block headers take 3 s
@@ -219,7 +220,9 @@ class NvrtcCompiler:
         try:
             return Worker(
                 self._sandbox.command(
-                    argv, readable=include, memory_bytes=_MEMORY_BYTES, environment={SWITCH: str(self._major)}
+                    argv,
+                    Access(readable=include, environment={SWITCH: str(self._major)}),
+                    Limits(memory_bytes=_MEMORY_BYTES),
                 ),
                 limit=_ANSWER_LIMIT,
                 group=self._group,

@@ -11,16 +11,17 @@ import signal
 import sys
 from typing import Any, BinaryIO
 
+from engine.compile.program import Refused, allow_precompiled_headers, compile_text
 from engine.compile.resources import describe
+from engine.compile.toolkit import include_folders
 from engine.errors import CompileError
 from engine.process import wire
+from engine.process.cores import stand_back
 
 _REQUEST_LIMIT = 64 << 20
 
 
 def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> tuple[dict[str, Any], bytes]:
-    from engine.compile.program import Refused, compile_text
-
     text, name = str(request["text"]), str(request["name"])
     options = [f"-arch={request['arch']}", f"--std={request['std']}", "--ptxas-options=-v"]
     options += [f"--define-macro={define}" for define in request["defines"]]
@@ -42,10 +43,6 @@ def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> t
 
 
 def main() -> None:
-    from engine.compile.program import allow_precompiled_headers
-    from engine.compile.toolkit import include_folders
-    from engine.process.cores import stand_back
-
     if "stand-back" in sys.argv[1:]:
         stand_back()
     source: BinaryIO = os.fdopen(os.dup(0), "rb")

@@ -16,11 +16,12 @@ import pytest
 
 from engine import cli
 from engine.cli import main
+from engine.commands.command_line import make_parser
 from hooks import check, quick
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
-    parser = cli._parser()
+    parser = make_parser()
     (action,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     return dict(action.choices)
 

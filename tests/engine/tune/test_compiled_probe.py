@@ -15,7 +15,7 @@ from engine.model import Binary, LaunchConfig, Resources, Target
 from engine.run.machine import make_machine
 from engine.run.template_run import tune
 from engine.spec.find import find_spec
-from engine.tune.compiled_probe import probe, shapes_code
+from engine.tune.compiled_probe import Compilers, probe, shapes_code
 from engine.tune.feasible import feasible, fits
 from engine.tune.offers import rule_templates
 from engine.tune.tune_options import TuneOptions
@@ -59,7 +59,7 @@ def ask(text=HELD, registers=heavy, jobs=2, limit=None, made=None, spec=None, **
     asked = Asked(registers)
     builder = Builder(spec or made.spec, Path("/nowhere"), None, Target())
     found = feasible(made, Target())
-    return found, probe(made.original, made, found, builder, asked, jobs, limit), asked
+    return found, probe(made.original, made, found, builder, Compilers(asked, jobs), limit), asked
 
 
 def test_points_that_one_compile_shows_to_be_too_large_leave_the_set():
