@@ -134,8 +134,8 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 METHOD = (
-    "Each ratio is the original's time over the suggestion's, confirmed on fresh inputs in a second process; a run that suggests "
-    "nothing counts as 1. Gain: the model path's ratio over the rules', with the first of the profiles. Its interval combines the "
+    "Each ratio is the original's time over the suggestion's, confirmed on fresh inputs in a second process; a run without a "
+    "suggestion counts as 1. Gain: the model path's ratio over the rules', with the first of the profiles. Its interval combines the "
     "two intervals as independent errors of the logarithms. With several seeds: geometric means over them. A candidate is what was "
     "evaluated, in both runs alike: a duplicate counts, an answer that gives no edit does not. Answers are at hand from the start, "
     "so the model path has no waiting in it, and time is not compared. An answer is the same under each profile: what differs is "

@@ -33,36 +33,34 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "all",
-        help="search every kernel of a repository, the most promising first",
-        description="Rank the kernels by share of the time and headroom, search them within one budget, and write one patch.",
+        help="search every kernel of a repository, most promising first",
+        description="Rank the kernels by time share and headroom, search them within one budget, and write one patch.",
     )
     add_folder(parser)
     parser.add_argument(
         "--budget", default="20m", metavar="N", help="time for all kernels, e.g. 20m or 2h (default: 20m)"
     )
     parser.add_argument(
-        "--budget-each", metavar="N", help="of each kernel instead of its part: 60s, or a bare number of candidates"
+        "--budget-each", metavar="N", help="budget for each kernel instead of its share: 60s, or a number of candidates"
     )
     parser.add_argument(
         "--least",
         type=float,
         metavar="PART",
-        help="skip kernels whose roofline would save less than this part of the time (default: 0.01 of a recorded run, else 0.1)",
+        help="skip kernels whose roofline would save less than this fraction of the time (default: 0.01 of a recorded run, else 0.1)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the searches' choices (default: 0)")
-    parser.add_argument("--proposers", default="rules", metavar="LIST", help="of rules, tuner (default: rules)")
-    parser.add_argument("--resume", action="store_true", help="go on with the campaign that was interrupted")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the searches (default: 0)")
+    parser.add_argument("--proposers", default="rules", metavar="LIST", help="proposers: rules, tuner (default: rules)")
+    parser.add_argument("--resume", action="store_true", help="resume the interrupted campaign")
     add_limit(parser)
     add_machine(parser)
     add_cluster(parser)
     parser.add_argument(
         "--shared",
         action="store_true",
-        help="the repository lies at the same path on every worker (default: the files of a kernel are sent)",
+        help="the repository is at the same path on every worker (default: send each kernel's files)",
     )
-    parser.add_argument(
-        "--per-device", action="store_true", help="where workers have different devices, a campaign for each of them"
-    )
+    parser.add_argument("--per-device", action="store_true", help="run one campaign per kind of device")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,12 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     check_machine(arguments)
     budget = parse_budget(arguments.budget)
     if budget.seconds is None:
-        raise UsageError("a budget for all kernels is a time", "--budget", "write e.g. 20m or 2h")
+        raise UsageError("the budget for all kernels must be a time", "--budget", "write e.g. 20m or 2h")
     if arguments.least is not None and not 0 <= arguments.least < 1:
-        raise UsageError("is a part of the time, from 0 to 1", "--least", "leave it out for the default")
+        raise UsageError("expected a fraction of the time from 0 to 1", "--least", "omit it for the default")
     proposers = parse_proposers(arguments.proposers)
     if "llm" in proposers:
-        raise UsageError("a language model is asked for one kernel at a time", "--proposers", "use optiml optimize")
+        raise UsageError("a language model works on one kernel at a time", "--proposers", "use optiml optimize")
     check_cluster(arguments)
     root = root_of(arguments.folder)
     try:
@@ -152,6 +150,8 @@ def check_cluster(arguments: argparse.Namespace) -> None:
     for name in ("workers", "shared", "per_device"):
         if getattr(arguments, name, None) and arguments.cluster is None:
             option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is given without a cluster", do="add --cluster local, or a scheduler's address")
+            raise UsageError(f"{option} requires --cluster", do="add --cluster local, or a scheduler's address")
     if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
-        raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
+        raise UsageError(
+            "expected the number of workers that --cluster local starts, at least 1", "--workers", "omit it"
+        )

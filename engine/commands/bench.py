@@ -24,26 +24,24 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "bench",
-        help="measure some of the project's tables again (needs a checkout)",
-        description="Measure tables of the project's figures by name, and record them; without a name, list the tables.",
+        help="repeat the project's measurements (needs a checkout)",
+        description="Repeat tables of the project's measurements by name, and record them; without a name, list the tables.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="the tables (default: list them)")
     parser.add_argument("--only", default="", metavar="ROWS", help="only these rows, separated by commas")
-    parser.add_argument("--resume", action="store_true", help="go on with a record that has rows missing or failed")
-    parser.add_argument("--limit", metavar="N", help="begin no row that would not end within 540s, 9m …")
+    parser.add_argument("--resume", action="store_true", help="continue a record with missing or failed rows")
+    parser.add_argument("--limit", metavar="N", help="start no row that would not end within e.g. 540s or 9m")
     parser.add_argument("--seconds", type=float, metavar="N", help="seconds of each search (default: the table's)")
+    parser.add_argument("--candidates", type=int, metavar="N", help="candidates per run of an ablation (default: 100)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: the table's)")
     parser.add_argument(
-        "--candidates", type=int, metavar="N", help="candidates of each run of an ablation (default: 100)"
-    )
-    parser.add_argument("--seeds", type=int, metavar="N", help="how many seeds (default: the table's)")
-    parser.add_argument(
-        "--gpus", metavar="N", help="rows at once, one a GPU here: how many GPUs, or which, as in 0,1,2,3"
+        "--gpus", metavar="N", help="rows in parallel, one per GPU: the number of GPUs, or their list, e.g. 0,1,2,3"
     )
     add_cluster(parser)
     parser.add_argument(
         "--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize (default: auto)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the records are (default: benchmarks/results)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the records (default: benchmarks/results)")
     parser.add_argument("--checkout", type=Path, metavar="DIR", help="the project's checkout (default: this package's)")
     add_format(parser)
     parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what a worker starts for each row
@@ -70,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         if name not in tables:
             near = difflib.get_close_matches(name, tables, n=3, cutoff=0.4)
             raise UsageError(
-                f"there is no table '{name[:60]}'",
+                f"unknown table '{name[:60]}'",
                 do=f"did you mean {' or '.join(near)}?" if near else "'optiml bench' lists them",
             )
     for option in ("seconds", "candidates", "seeds"):
@@ -90,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         there = {row for _, rows in chosen for row in rows}
         missing = [row for row in only if row not in there]
         if missing:
-            raise UsageError(f"'{missing[0][:60]}' is no row of {', '.join(names)}", "--only")
+            raise UsageError(f"unknown row '{missing[0][:60]}' of {', '.join(names)}", "--only")
     command = ["optiml", *sys.argv[1:]]
     begin = time.monotonic()
     over = None
@@ -98,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows: Any = importlib.import_module("benchmarks.cluster_rows")
         over = rows.over(arguments, place)
     elif arguments.workers is not None:
-        raise UsageError("--workers is given without a cluster", do="add --cluster local")
+        raise UsageError("--workers requires --cluster", do="add --cluster local")
     ledgers = [
         bench.Ledger(table, place, settings, command, only=rows, resume=arguments.resume) for table, rows in chosen
     ]
@@ -132,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
         missed, failed = (sum(len(getattr(p, what)) for p in ended) for what in ("missing", "failed"))
         left = {row for p in ended for row in (*p.missing, *p.failed)}
         again = _again(sys.argv[1:], rest=left.isdisjoint(only))
-        print(f"optiml: {missed} rows missing, {failed} failed; go on: {again}", file=sys.stderr)
+        print(f"optiml: {missed} rows missing, {failed} failed; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     return 0
 
@@ -190,7 +188,7 @@ def find_checkout(named: Path | None) -> Path:
     root = (named or Path(__file__).parent.parent.parent).resolve()
     if not (root / "benchmarks" / "tables.py").is_file():
         raise UsageError(
-            "the benchmarks are not part of the installed package, and there is no checkout of the project here", str(root),
+            "the benchmarks are not part of the installed package, and this is not a checkout of the project", str(root),
             "clone it and name it with --checkout DIR",
         )  # fmt: skip
     return root
@@ -203,5 +201,5 @@ def _limit(text: str | None) -> float | None:
 
     seconds: float | None = parse_budget(text).seconds
     if seconds is None:
-        raise UsageError(f"'{text}' is no limit", "--limit", "write seconds or minutes, as in 540s or 9m")
+        raise UsageError(f"invalid limit '{text}'", "--limit", "expected e.g. 540s or 9m")
     return seconds

@@ -28,9 +28,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "capture",
-        help="run a program and record its kernels: time, launches, arguments",
+        help="run a program and record its kernels' times, launches and arguments",
         description=(
-            "Run a command of yours twice, without a sandbox: once for the time of each kernel, once for the arguments of the "
+            "Run a command twice, without a sandbox: once for the time of each kernel, once for the arguments of the "
             "kernels that take time. The recording stays in .optiml/capture of this repository."
         ),
         usage="%(prog)s [options] -- COMMAND …",
@@ -48,7 +48,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--cpu", action="store_true", help="run the kernels on the CPU: COMMAND builds with nvcc, or is a .cu file"
     )
     parser.add_argument("--times-only", action="store_true", help="one run, times only")
-    parser.add_argument("--limit", metavar="TIME", help="end each run after this time, as in 90s or 5m")
+    parser.add_argument("--limit", metavar="TIME", help="end each run after this time, e.g. 90s or 5m")
     parser.add_argument("--max-buffer", type=int, default=16, metavar="MIB", help="MiB of one buffer (default: 16)")
     parser.add_argument("--max-total", type=int, default=1024, metavar="MIB", help="MiB of all buffers (default: 1024)")
     parser.add_argument(
@@ -58,7 +58,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 when the program ended with 0, 1 when it did not (what was recorded is stored), 130 interrupted.
+    """Exit code 0 when the program ended with 0, 1 when it did not (the recorded data are stored), 130 interrupted.
 
     Raises UsageError, MachineError, RefusedError.
     """
@@ -129,10 +129,10 @@ def _report(done: CaptureEnd, folder: Path) -> int:
 
 def _code(done: CaptureEnd) -> int:
     if any(end.interrupted for end in done.ends):
-        raise KeyboardInterrupt("what was recorded is stored")
+        raise KeyboardInterrupt("the recorded data are stored")
     for number, end in enumerate(done.ends, 1):
         if end.exit_code != 0:
-            how = "was ended at its limit" if end.exit_code is None else f"ended with exit code {end.exit_code}"
-            print(f"optiml: run {number}: the program {how}; what it recorded is stored", file=sys.stderr)
+            how = "was ended at the time limit" if end.exit_code is None else f"ended with exit code {end.exit_code}"
+            print(f"optiml: run {number}: the program {how}; the recorded data are stored", file=sys.stderr)
             return 1
     return 0

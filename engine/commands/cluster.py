@@ -12,12 +12,15 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "cluster",
-        help="say what the workers of a cluster are",
-        description="Look at each worker of a cluster: its GPU, driver, clocks, versions, and who else uses it.",
+        help="describe the workers of a cluster",
+        description="Describe each worker of a cluster: GPU, driver, clocks, versions, and other users of the GPU.",
     )
-    parser.add_argument("what", choices=("doctor",), help="look at every worker")
+    parser.add_argument("what", choices=("doctor",), help="check every worker")
     parser.add_argument(
-        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="what workers are wanted for (default: auto)"
+        "--device",
+        choices=("auto", "gpu", "cpu"),
+        default="auto",
+        help="device that the workers must have (default: auto)",
     )
     add_cluster(parser)
     add_format(parser)

@@ -11,8 +11,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "completion",
-        help="print the completion script of a shell",
-        description="Print the script that completes commands, options and files in a shell.",
+        help="print a shell completion script",
+        description="Print the script that completes commands, options and file names in a shell.",
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
 

@@ -21,28 +21,33 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "generate",
-        help="make a kernel from a sentence, with a language model",
-        description="Make a kernel from a sentence with a language model, check it against a reference, and search on from it.",
+        help="generate a kernel from a description, with a language model",
+        description="Generate a kernel from a description with a language model, check it against a reference, and optimise it.",
     )
     parser.add_argument("sentence", metavar="SENTENCE", help='what it computes: "row-wise softmax of an fp32 matrix"')
     parser.add_argument(
         "--reference",
         metavar="FILE.py:FUNCTION",
-        help="what is right, in NumPy or CuPy (default: drafted by the model)",
+        help="reference function in NumPy or CuPy (default: drafted by the model)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the .cu file (default: in the work folder)")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="where all else goes (default: .optiml/generate-…/)")
+    parser.add_argument(
+        "--work", type=Path, metavar="DIR", help="folder for all other output (default: .optiml/generate-…/)"
+    )
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--generate-only", action="store_true", help="end with the fastest of the strategies")
-    mode.add_argument("--optimize", action="store_true", help="search on from the best of them (the default)")
+    mode.add_argument("--generate-only", action="store_true", help="stop at the fastest strategy's kernel")
+    mode.add_argument("--optimize", action="store_true", help="search from the best of them (the default)")
     parser.add_argument(
         "--budget",
         default="60s",
         metavar="N",
-        help="of that search: 60s, 10m or 1h; a bare number is candidates (default: 60s)",
+        help="budget of that search: 60s, 10m or 1h; a plain number is candidates (default: 60s)",
     )
     parser.add_argument(
-        "--strategies", default="", metavar="LIST", help="who writes kernels, separated by commas (default: all)"
+        "--strategies",
+        default="",
+        metavar="LIST",
+        help="strategies that write kernels, separated by commas (default: all)",
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="kernels that start the search (default: 3)")
     parser.add_argument(
@@ -50,18 +55,18 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         type=int,
         default=2,
         metavar="N",
-        help="how often a failed kernel goes back to the model (default: 2)",
+        help="how often a failed kernel is returned to the model (default: 2)",
     )
     parser.add_argument(
         "--proposers",
         default="rules",
         metavar="LIST",
-        help="who proposes edits in that search, of rules, tuner, llm (default: rules)",
+        help="proposers of that search: rules, tuner, llm (default: rules)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
     add_profile(parser)
     add_machine(parser)
-    add_llm(parser, concurrency=4, plan="makes the plans (default: the model itself)")
+    add_llm(parser, concurrency=4, plan="model that makes the plans (default: the model itself)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     budget = None if arguments.generate_only else parse_budget(arguments.budget)
     check_machine(arguments)
     if not 0 <= arguments.repairs <= 10 or not 1 <= arguments.seeds <= 16:
-        raise UsageError("--repairs is from 0 to 10, --seeds from 1 to 16")
+        raise UsageError("expected --repairs from 0 to 10 and --seeds from 1 to 16")
     proposers = parse_proposers(arguments.proposers)
     sentence = sentence_of(arguments.sentence)
     strategies = chosen(arguments.strategies)
@@ -122,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_generation(result, work)
     if interrupt.asked and result.written:
-        raise KeyboardInterrupt(f"go on with: {shlex.join(['optiml', 'optimize', result.written])}")
+        raise KeyboardInterrupt(f"continue with: {shlex.join(['optiml', 'optimize', result.written])}")
     if interrupt.asked:
         raise KeyboardInterrupt(_left(arguments, work))
     return 0 if result.written else 1
@@ -137,7 +142,7 @@ def _left(arguments: argparse.Namespace, work: Path) -> str:
         return "nothing was written"
     if arguments.llm:  # a batch goes on by itself, a replay has its answers
         return f"no kernel was written; {go_on(arguments)}"
-    return f"no kernel was written; the answers so far are used again by: {again(arguments, add=('--llm', f'replay:{answers}'))}"
+    return f"no kernel was written; to reuse the answers so far, run: {again(arguments, add=('--llm', f'replay:{answers}'))}"
 
 
 def _free(out: Path | None) -> Path | None:
@@ -145,9 +150,9 @@ def _free(out: Path | None) -> Path | None:
     if out is None:
         return None
     if out.suffix not in (".cu", ".cuh"):
-        raise UsageError(f"'{out.name}' is no CUDA file", "--out", "name a .cu file")
+        raise UsageError(f"'{out.name}' is not a CUDA file", "--out", "name a .cu file")
     if out.exists():
-        raise UsageError("is there already", str(out), "name another file, or remove it")
+        raise UsageError("already exists", str(out), "name another file, or remove it")
     if not out.resolve().parent.is_dir():
         raise UsageError("its folder does not exist", str(out), "make the folder, or name another")
     return out.resolve()

@@ -19,26 +19,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add this verb to the command line."""
     parser = subparsers.add_parser(
         "init",
-        help="draft the kernel spec of a file",
-        description="Draft the spec of one kernel, say what was assumed, and print it or write it.",
+        help="draft the kernel spec of a kernel",
+        description="Draft the spec of one kernel, list the assumptions, and print or write it.",
     )
     parser.add_argument("file", metavar="FILE[:KERNEL]", help="the .cu file, and which kernel of it")
     parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several")
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write the draft instead of printing it; a spec that is there is never overwritten",
+        help="write the draft instead of printing it; an existing spec is never overwritten",
     )
     parser.add_argument(
         "--format",
         choices=("comments", "toml", "json"),
         default="comments",
-        help="lines above the kernel, or an optiml.toml beside the file; json: the lines and what is said of them (default: comments)",
+        help="lines above the kernel, or an optiml.toml beside the file; json: the lines and their notes (default: comments)",
     )
     parser.add_argument(
         "--static",
         action="store_true",
-        help="read the text only; do not run the kernel on the CPU to find the arrays' sizes",
+        help="only analyse the source; do not run the kernel on the CPU to find array sizes",
     )
 
 
@@ -62,13 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     name = _kernel(target)
     there = described(root, target.file).get(name.partition("<")[0].strip())
     if there and arguments.write:
-        raise UsageError(f"'{name}' has a spec already", there, "edit that one, or delete it first")
+        raise UsageError(f"'{name}' already has a spec", there, "edit that one, or delete it first")
     validate = not (arguments.static or there)
     maker = SpecMaker(root, sandbox(False), recorded=recorded_spec, static=arguments.static)
     known = Known(name, project_options(root, target.file))
     form: Literal["comments", "toml"] = "toml" if arguments.format == "toml" else "comments"
     with Live(
-        Budget(), "reading the source, running the kernel to see its buffers", quiet=arguments.format == "json"
+        Budget(), "analysing the source, running the kernel to find its buffers", quiet=arguments.format == "json"
     ) as live:
         made, _, notes = maker.drafted(target.file, known, form=form)
         live.phase("validating the draft")
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         if "template arguments" in assumed:
             print(assumed, file=sys.stderr)  # another instance may be the one that matters
     if refused:
-        print(f"optimize refuses this draft: {refused}", file=sys.stderr)
+        print(f"optimize rejects this draft: {refused}", file=sys.stderr)
     elif there:
         print(f"not validated: {there} has a spec of '{name}' already, which 'optiml optimize' takes", file=sys.stderr)
     elif not made.missing:
@@ -112,7 +112,7 @@ def _kernel(target: Target) -> str:
     if len(names) == 1:
         return names[0]
     if not names:
-        raise UsageError("holds no kernel (no __global__ function)", target.shown, "name a file with a kernel")
+        raise UsageError("contains no kernel (no __global__ function)", target.shown, "name a file with a kernel")
     raise UsageError(f"has several kernels: {', '.join(names)}", target.shown, "name one as FILE:KERNEL")
 
 

@@ -27,7 +27,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "list",
-        help="list the kernels of a repository by what there is to win",
+        help="list the kernels of a repository by possible gain",
         description="List every kernel with the state of its spec, its share of a recorded run's time and its predicted headroom.",
     )
     add_folder(parser)
@@ -43,7 +43,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="a repository or a folder of one (default: here)",
+        help="a repository, or a folder in one (default: the current folder)",
     )
 
 
@@ -54,7 +54,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_LIMIT_S,
         metavar="S",
-        help=f"seconds after which no further kernel is run; the next call goes on (default: {_LIMIT_S:.0f})",
+        help=f"seconds after which no further kernel is run; the next call continues (default: {_LIMIT_S:.0f})",
     )
 
 
@@ -77,11 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def root_of(folder: Path) -> Path:
-    """The repository's root. Raises UsageError for what is no folder."""
+    """The repository's root. Raises UsageError for what is not a folder."""
     from engine.cuda.load import repository_root
 
     if not folder.is_dir():
-        raise UsageError("is no folder", str(folder), "name the repository")
+        raise UsageError("is not a folder", str(folder), "give the repository")
     return repository_root(folder.resolve() / "any")
 
 
@@ -96,7 +96,7 @@ def survey_of(arguments: argparse.Namespace, root: Path, machine: Machine) -> Su
         )
     if not survey.kernels:
         raise UsageError(
-            "holds no kernel (no __global__ function)", str(arguments.folder), "name a folder with .cu files"
+            "contains no kernel (no __global__ function)", str(arguments.folder), "give a folder with .cu files"
         )
     return survey
 
@@ -105,13 +105,15 @@ def notes(survey: Survey) -> list[str]:
     """What a reader of the table must know."""
     found = []
     if not survey.recorded:
-        found.append("no run was recorded, so the order is by headroom alone; 'optiml capture -- COMMAND' records one")
+        found.append("no run was recorded, so the order is by headroom only; 'optiml capture -- COMMAND' records one")
     found.append(
-        f"headroom is predicted for {survey.arch}, not measured: time over the roofline of compulsory bytes and arithmetic"
+        f"headroom is predicted for {survey.arch}, not measured: predicted time over the roofline of compulsory traffic and arithmetic"
     )
     if not survey.complete:
         left = sum(not kernel.tried for kernel in survey.kernels)
-        found.append(f"{left} kernels were read and not run in the time; the next call goes on with them")
+        found.append(
+            f"{left} kernels were analysed but not run within the time limit; the next call continues with them"
+        )
     return found
 
 
@@ -146,7 +148,7 @@ def print_survey(survey: Survey) -> None:
         console.print(Text(clean(f"{kernel.file}:{kernel.line} {kernel.kernel} ({kernel.state})")))
         console.print(Padding(Text(clean(kernel.missing)), (0, 0, 0, 4)))
     if waiting:
-        console.print(Text("Not run yet, and the text alone does not show how they are called:"))
+        console.print(Text("Not run yet, and the source does not show how they are called:"))
     for file in dict.fromkeys(kernel.file for kernel in waiting):
         names = ", ".join(kernel.kernel for kernel in waiting if kernel.file == file)
         console.print(Padding(Text(clean(f"{file}: {names}")), (0, 0, 0, 4)))

@@ -12,13 +12,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "mcp",
-        help="serve this repository to an editor's assistant, by the Model Context Protocol",
-        description="Serve the tools optimize, profile_diagnose, explain and apply on standard input and output, for the repository here.",
+        help="serve this repository to an editor's assistant over the Model Context Protocol",
+        description="Serve the tools optimize, profile_diagnose, explain and apply on standard input and output for this repository.",
     )
     parser.add_argument(
         "--unsafe-no-sandbox",
         action="store_true",
-        help="run the code without a sandbox where none can be had; only for code you trust",
+        help="run without a sandbox where none is available; only for trusted code",
     )
 
 

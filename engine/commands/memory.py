@@ -21,20 +21,20 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "memory",
-        help="list, export, import or forget what earlier runs taught",
-        description="List, move or delete the lessons that runs with --memory wrote.",
+        help="list, export, import or delete the lessons of earlier runs",
+        description="List, export, import or delete the lessons that runs with --memory wrote.",
     )
-    parser.add_argument("action", choices=("list", "export", "import", "forget"), help="what to do with them")
+    parser.add_argument("action", choices=("list", "export", "import", "forget"), help="the action")
     parser.add_argument(
-        "lines", nargs="?", type=Path, metavar="FILE", help="of JSON lines: to write (export), to read (import)"
-    )
-    parser.add_argument(
-        "--memory-file", type=Path, metavar="FILE", help="where lessons are (default: the user's cache)"
+        "lines", nargs="?", type=Path, metavar="FILE", help="JSON-lines file to write (export) or read (import)"
     )
     parser.add_argument(
-        "--repository", type=Path, metavar="DIR", help="whose lessons (default: the repository around this folder)"
+        "--memory-file", type=Path, metavar="FILE", help="database of lessons (default: in the user's cache)"
     )
-    parser.add_argument("--all", action="store_true", help="the lessons of every repository")
+    parser.add_argument(
+        "--repository", type=Path, metavar="DIR", help="repository of the lessons (default: the current one)"
+    )
+    parser.add_argument("--all", action="store_true", help="lessons of all repositories")
     add_format(parser)
 
 
@@ -42,16 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; 1 where the memory cannot be used, 2 for a file that is no export."""
     wants = arguments.action in ("export", "import")
     if wants and arguments.lines is None:
-        raise UsageError("needs a file", f"memory {arguments.action}", "name the file of JSON lines")
+        raise UsageError("needs a file", f"memory {arguments.action}", "give a JSON-lines file")
     if not wants and arguments.lines is not None:
-        raise UsageError("takes no file", f"memory {arguments.action} {arguments.lines}", "leave it away")
+        raise UsageError("takes no file", f"memory {arguments.action} {arguments.lines}", "omit it")
     from engine.cuda.load import repository_root
     from engine.llm.lesson_store import Memory
     from engine.llm.lessons import default_path
 
     path = arguments.memory_file or default_path()
     if not path.is_file() and arguments.action != "import":
-        raise UsageError("there is no memory", str(path), "runs with --memory write one")
+        raise UsageError("there are no lessons yet", str(path), "runs with --memory create it")
     repository = None if arguments.all else str(repository_root((arguments.repository or Path.cwd()) / "_"))
     memory = Memory(path)
     try:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action == "export":
             count, said = memory.export(arguments.lines, repository), f"lessons in {arguments.lines}"
         elif arguments.action == "import":
-            count, said = memory.load(arguments.lines, repository), "lessons taken over"
+            count, said = memory.load(arguments.lines, repository), "lessons imported"
         else:
             count, said = memory.forget(repository), "lessons forgotten"
         if arguments.format == "json":

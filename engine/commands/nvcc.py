@@ -11,7 +11,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "nvcc",
         help="compile a CUDA program for the CPU, with nvcc's options",
-        description="Stand in for nvcc: the host compiler compiles the program, its kernels run on the CPU machine.",
+        description="Replacement for nvcc: the host compiler compiles the program, and its kernels run on the CPU.",
         prefix_chars="\0",
         add_help=False,
     )

@@ -45,33 +45,31 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "optimize",
         help="search for a faster version of a kernel",
-        description="Search for a faster version of each kernel named, and write a patch where one was found. A kernel without "
+        description="Search for a faster version of each given kernel, and write a patch if one is found. A kernel without "
         "a spec gets one: from a recorded launch, else drafted from the source.",
     )
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE[:KERNEL]", help="CUDA files, one kernel of each or all, and folders of them"
-    )
-    parser.add_argument("--kernel", metavar="NAME", help="which kernel of the file; as FILE:NAME")
+    parser.add_argument("files", nargs="+", metavar="FILE[:KERNEL]", help="CUDA files, FILE:KERNEL, or folders")
+    parser.add_argument("--kernel", metavar="NAME", help="kernel of the file, same as FILE:NAME")
     parser.add_argument(
         "--write-spec",
         action="store_true",
-        help="write a drafted spec above its kernel (default: it counts for this run)",
+        help="write a drafted spec above its kernel (default: use it only for this run)",
     )
     parser.add_argument(
-        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is candidates (default: 60s)"
+        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a plain number is candidates (default: 60s)"
     )
     parser.add_argument(
         "--exhaust",
         action="store_true",
-        help="search for the whole --budget (default: end where the later half of the candidates gained less than 0.5 %%)",
+        help="search for the whole --budget (default: stop early when the later half of the candidates gained less than 0.5 %%)",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="where results go (default: .optiml/<file>-<kernel>/ at the root of the repository)",
+        help="output folder (default: .optiml/<file>-<kernel>/ at the root of the repository)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search's choices (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
     parser.add_argument(
         "--search",
         choices=("mcts", "greedy", "beam", "best-of", "random", "refine"),
@@ -80,19 +78,19 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "of the original alone, by chance, or from the newest that passed (default: mcts)",
     )
     add_profile(parser)
-    parser.add_argument("--no-proxies", action="store_true", help="reward time alone, not what counters say beside it")
+    parser.add_argument("--no-proxies", action="store_true", help="reward only time, not profiler counters")
     earlier = parser.add_mutually_exclusive_group()
     earlier.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the run in the output folder within this budget (default: with this budget on top, where program, "
-        "spec and seed are the same)",
+        help="resume the run in the output folder within this budget (default: with this budget on top, if program, "
+        "spec and seed are unchanged)",
     )
     earlier.add_argument(
-        "--fresh", action="store_true", help="begin anew; the run in the output folder is kept under another name"
+        "--fresh", action="store_true", help="start over; the run in the output folder is kept under another name"
     )
     parser.add_argument(
-        "--proposers", default="rules", metavar="LIST", help="who proposes edits, of rules, tuner, llm (default: rules)"
+        "--proposers", default="rules", metavar="LIST", help="proposers of edits: rules, tuner, llm (default: rules)"
     )
     parser.add_argument(
         "--memory",
@@ -101,30 +99,30 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="read and write lessons of earlier runs (default: --no-memory)",
     )
     parser.add_argument(
-        "--memory-file", type=Path, metavar="FILE", help="where lessons are (default: the user's cache)"
+        "--memory-file", type=Path, metavar="FILE", help="database of lessons (default: in the user's cache)"
     )
-    parser.add_argument("--memory-across", action="store_true", help="also tell lessons of other repositories")
+    parser.add_argument("--memory-across", action="store_true", help="also use lessons of other repositories")
     add_machine(parser)
     add_cluster(parser)
-    parser.add_argument(
-        "--per-device", action="store_true", help="where workers have different devices, a search for each of them"
+    parser.add_argument("--per-device", action="store_true", help="run one search per kind of device")
+    model = add_llm(
+        parser, concurrency=2, plan="model that makes plans for the other to write as code (default: no plans)"
     )
-    model = add_llm(parser, concurrency=2, plan="makes plans that the model writes as code (default: no plans)")
     model.add_argument(
         "--llm-judge",
         default="",
         metavar="NAME",
-        help="scores proposals before they are tried; 'same': the model itself (default: none)",
+        help="model that scores proposals before they are tried; 'same': the model itself (default: none)",
     )
     model.add_argument(
         "--prompt-profile",
         choices=("none", "raw", "diagnosis"),
         default="diagnosis",
-        help="what a model is told of the counters (default: diagnosis)",
+        help="how profiler results appear in prompts (default: diagnosis)",
     )
     model.add_argument(
         "--prompt-parts", default="", metavar="PART=N,...",
-        help="the most tokens of parts of a prompt: diagnosis, lineage, tried, memory, techniques, branch; 0 leaves one out",
+        help="maximum tokens of parts of a prompt: diagnosis, lineage, tried, memory, techniques, branch; 0 leaves one out",
     )  # fmt: skip
 
 
@@ -157,7 +155,7 @@ def machine_or_cluster(arguments: argparse.Namespace, held: ExitStack) -> Machin
     """This machine, or one whose devices are the workers of a cluster."""
     if arguments.cluster is None:
         if arguments.workers is not None:
-            raise UsageError("--workers is given without a cluster", do="add --cluster local")
+            raise UsageError("--workers requires --cluster", do="add --cluster local")
         return machine_of(arguments, ahead=True)
     # Dask takes a second to load.
     from engine.commands.on_cluster import machine_on_cluster
@@ -173,11 +171,11 @@ def _searched(
 
     if arguments.per_device:
         if arguments.cluster is None:
-            raise UsageError("--per-device is given without a cluster", do="add --cluster and a scheduler's address")
+            raise UsageError("--per-device requires --cluster", do="add --cluster and a scheduler's address")
         per_device: Any = importlib.import_module("engine.commands.optimize_per_device")
         return int(per_device.search(arguments, targets, budget, proposers, settings))
     with ExitStack() as held:
-        with Live(budget, "looking at this machine", quiet=arguments.format == "json"):
+        with Live(budget, "checking this machine", quiet=arguments.format == "json"):
             machine = machine_or_cluster(arguments, held)
             held.callback(machine.close)
             # The device's worker starts beside these imports.
@@ -185,9 +183,7 @@ def _searched(
 
             jobs = all_kernels(targets)
         if len(jobs) > 1 and arguments.out is not None:
-            raise UsageError(
-                f"--out is one folder, and there are {len(jobs)} kernels", do="leave --out away, or name one kernel"
-            )
+            raise UsageError(f"--out names one folder for {len(jobs)} kernels", do="omit --out, or give one kernel")
         run = KernelRun(arguments, machine, budget, proposers, settings)
         if len(jobs) > 1:
             return _each(arguments, run, jobs, budget.interrupt)
@@ -245,7 +241,7 @@ def check_machine(arguments: argparse.Namespace) -> None:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UsageError("--jobs must be at least 1")
     if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
-        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+        raise UsageError(f"invalid architecture '{arguments.arch}'", do="expected e.g. sm_90")
 
 
 def parse_budget(text: str) -> Budget:
@@ -254,9 +250,7 @@ def parse_budget(text: str) -> Budget:
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
-        raise UsageError(
-            f"'{text}' is no budget", do="write seconds, minutes or hours (60s, 10m, 1h) or candidates (200)"
-        )
+        raise UsageError(f"invalid budget '{text}'", do="expected e.g. 60s, 10m or 200")
     if match[2]:
         return Budget(seconds=float(match[1]) * _UNITS[match[2]], interrupt=Interrupt())
     return Budget(candidates=int(match[1]), interrupt=Interrupt())

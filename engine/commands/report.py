@@ -13,19 +13,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "report",
-        help="make one HTML file of a run",
-        description="Make one HTML file of a run of optimize or tune, to be opened anywhere. With two folders: compare two runs of "
+        help="write a run as one HTML page",
+        description="Write a run of optimize or tune as one self-contained HTML page. With two folders: compare two runs of "
         "optimize.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
-    parser.add_argument(
-        "other", type=Path, nargs="?", metavar="DIR", help="the output folder of a second run, to compare"
-    )
+    parser.add_argument("other", type=Path, nargs="?", metavar="DIR", help="output folder of a second run to compare")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="where the page goes (default: report.html or comparison.html in the last DIR)",
+        help="output file (default: report.html or comparison.html in the last DIR)",
     )
     add_format(parser)
 
@@ -38,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder, other = arguments.folder, arguments.other
     out: Path = arguments.out or (folder / "report.html" if other is None else other / "comparison.html")
     if out.exists() and not out.is_file():  # the page takes the place of what stands there: of a device too
-        kind = "a folder" if out.is_dir() else "no regular file"
-        raise UsageError(f"is {kind}", str(out), "name a file with --out")
+        kind = "a folder" if out.is_dir() else "not a regular file"
+        raise UsageError(f"is {kind}", str(out), "give a file with --out")
     text = run_page(folder) if other is None else comparison_page(folder, other)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

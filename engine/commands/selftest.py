@@ -25,8 +25,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add this verb to the command line."""
     parser = verbs.add_parser(
         "selftest",
-        help="check that cheating kernels are refused here and honest ones are not",
-        description="Run attacks on the verifier and honest edits through the stages that judge every candidate.",
+        help="check that incorrect kernels are refused on this machine and correct ones are not",
+        description="Run attacks on the verifier and honest edits through the stages that check every candidate.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these cases, with wildcards (default: all)")
     parser.add_argument(
@@ -35,7 +35,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize (default: auto)"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="parallel compilers (default: one per core)")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, each on fresh inputs (default: 1)")
     parser.add_argument(
         "--cases", type=Path, metavar="FOLDER", help="run the cases of this folder instead (see docs/selftest.md)"
@@ -43,11 +43,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--generated", action="store_true", help="run newly written cases of all generators instead (see --seed)"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the generators (default: another one each time)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the generators (default: a new one each time)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
-    parser.add_argument("--verbose", action="store_true", help="print every case, not only what went wrong")
+    parser.add_argument("--verbose", action="store_true", help="print every case, not only failures")
     parser.add_argument(
-        "--unsafe-no-sandbox", action="store_true", help="run the cases without a sandbox where none can be had"
+        "--unsafe-no-sandbox", action="store_true", help="run the cases without a sandbox where none is available"
     )
 
 
@@ -115,8 +115,8 @@ def _chosen(arguments: argparse.Namespace, seed: int) -> list[SelfCase]:
     ]
     if not cases:
         raise UsageError(
-            f"there is no case {' or '.join(map(repr, arguments.names)) or 'of this suite'}",
-            do="leave the names away to run all",
+            f"unknown case {' or '.join(map(repr, arguments.names)) or 'of this suite'}",
+            do="omit the names to run all",
         )
     return cases
 
@@ -126,7 +126,9 @@ def _print_scores(verdicts: list[Verdict], path: str) -> None:
         own = [v for v in verdicts if v.case.suite == suite]
         judged = [v for v in own if v.as_expected is not None]
         if own:
-            blind = f"; {len(own) - len(judged)} that {path} cannot see were left out" if len(judged) < len(own) else ""
+            blind = (
+                f"; {len(own) - len(judged)} that {path} cannot detect were left out" if len(judged) < len(own) else ""
+            )
             print(f"{what} on {path}: {sum(v.as_expected is True for v in judged)} of {len(judged)}{blind}")
 
 

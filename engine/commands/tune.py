@@ -26,15 +26,15 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "tune",
         help="find the best values of a kernel's constants",
-        description="Find the best values of a kernel's constants, or of the figures of a rule's edit.",
+        description="Find the best values of a kernel's constants, or of the parameters of a rule's edit.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
-    parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several with a spec")
+    parser.add_argument("--kernel", metavar="NAME", help="kernel of the file, if several have a spec")
     parser.add_argument(
-        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a bare number is points (default: 60s)"
+        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a plain number is points (default: 60s)"
     )
     parser.add_argument(
-        "--strategy", metavar="NAME", help=f"of {', '.join(_STRATEGIES)} (default: by the number of points)"
+        "--strategy", metavar="NAME", help=f"{', '.join(_STRATEGIES)} (default: by the number of points)"
     )
     parser.add_argument(
         "--param",
@@ -51,13 +51,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--constants",
         action="store_true",
-        help="also write what a rule's template came to with named constants, to be tuned again",
+        help="also write the result of a rule's template with named constants, so that it can be tuned again",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choices (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where results go (default: .optiml/<file>-<kernel>-tune/)"
+        "--out", type=Path, metavar="DIR", help="output folder (default: .optiml/<file>-<kernel>-tune/)"
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
+    parser.add_argument("--resume", action="store_true", help="resume the run in the output folder")
     add_machine(parser)
     add_cluster(parser)
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_machine(arguments)
     if arguments.strategy is not None and arguments.strategy not in _STRATEGIES:
         raise UsageError(
-            f"there is no strategy '{arguments.strategy[:40]}'", "--strategy", f"use one of {', '.join(_STRATEGIES)}"
+            f"unknown strategy '{arguments.strategy[:40]}'", "--strategy", f"use one of {', '.join(_STRATEGIES)}"
         )
     if not arguments.file.is_file():
         what = "is a folder" if arguments.file.is_dir() else "no such file"
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     for text in arguments.param:
         name, equals, values = text.partition("=")
         if not equals or name.strip() in parameters:
-            what = "names a parameter twice" if equals else "is not understood"
+            what = "names a parameter twice" if equals else "is not valid"
             raise UsageError(f"'{text[:60]}' {what}", "--param", "write --param BLOCK=64,128,256")
         parameters[name.strip()] = values
 
@@ -124,7 +124,7 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
     found: list[TuneResult] = []
     held = ExitStack()
     try:
-        with Live(budget, "looking at this machine", quiet=arguments.format == "json") as live:
+        with Live(budget, "checking this machine", quiet=arguments.format == "json") as live:
             machine = machine_or_cluster(arguments, held)
             held.callback(machine.close)
             live.phase("setting up the template and validating the spec")

@@ -199,16 +199,18 @@ class Machine:
         """What a result has to say of this machine: no sandbox or less of one, a cache that is not kept."""
         said = []
         if isinstance(self.box, NoSandbox):
-            said.append("no sandbox (--unsafe-no-sandbox): what was compiled and run could do what the user can")
+            said.append("no sandbox (--unsafe-no-sandbox): compiled code ran with the user's permissions")
         else:
             if not self.box.filtered:
-                said.append("the sandbox has no filter of system calls here: the kernel or the architecture takes none")
+                said.append(
+                    "the sandbox does not filter system calls: the Linux kernel or the architecture does not support it"
+                )
             if not self.box.memory_group:
                 said.append(
-                    "memory is limited for each sandboxed process and not for all together: no control group can be made here"
+                    "memory is limited per sandboxed process, not for all together: no control group can be created"
                 )
             if not self.box.nested:
-                said.append("the sandbox cannot forbid further user namespaces inside it here")
+                said.append("the sandbox cannot forbid nested user namespaces on this machine")
         if self.compiler.cache_problem:
             said.append(self.compiler.cache_problem)
         return tuple(said)
@@ -242,7 +244,7 @@ def visible_gpu() -> tuple[int, str] | None:
 
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if wanted.startswith("MIG-"):
-        raise MachineError("a part of a GPU (MIG) shares its memory bandwidth, so nothing can be timed", wanted)
+        raise MachineError("a MIG instance shares its GPU's memory bandwidth, so nothing can be timed", wanted)
     try:
         pynvml.nvmlInit()
         if wanted.startswith("GPU-"):
@@ -276,7 +278,7 @@ def usable_gpu(device: str) -> tuple[int, str] | None:
     """
     found = None if device == "cpu" else visible_gpu()
     if device == "gpu" and found is None:
-        raise MachineError("no NVIDIA GPU answers here", do="use --device cpu to screen and predict without one")
+        raise MachineError("no NVIDIA GPU found", do="use --device cpu to screen and predict without one")
     from engine.compile.toolkit import for_driver
 
     if found is None or _has_cupy():
@@ -304,8 +306,8 @@ def make_machine(
     index, found = usable_gpu(device) or (0, None)
     if found is not None and arch is not None and arch.rstrip("a") != found:
         raise MachineError(
-            f"the GPU here is {found}, so nothing can be measured for {arch}",
-            do="leave --arch away, or use --device cpu",
+            f"this machine's GPU is {found}, so nothing can be measured for {arch}",
+            do="omit --arch, or use --device cpu",
         )
     chosen = arch or found or _CPU_ARCH
     box = sandbox(unsafe)

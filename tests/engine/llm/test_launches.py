@@ -235,7 +235,7 @@ def test_a_whole_file_with_other_launches_carries_over_too(scan):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("ceil_div(rows, TILE), threads_wanted", "'threads_wanted' cannot be told from what the kernel is given"),
+        ("ceil_div(rows, TILE), threads_wanted", "'threads_wanted' cannot be computed from the kernel's arguments"),
         ("ceil_div(rows, TILE), threads_wanted * 2", "'threads_wanted' cannot be told"),
         ("ceil_div(rows, TILE), Traits<64>::none", "an expression cannot be told"),
         (
@@ -245,7 +245,7 @@ def test_a_whole_file_with_other_launches_carries_over_too(scan):
         ("ceil_div(rows, TILE), rows / 0", "in some case it has no whole value"),
         ("ceil_div(rows, TILE), 2048", "in some case it has no whole value, or one beyond a GPU's limits"),
         ("rows / (rows - 1), threads", "in some case it has no whole value"),
-        ("rows * 1.5f, threads", "'1.5f' is no whole number"),
+        ("rows * 1.5f, threads", "'1.5f' is not an integer"),
     ],
 )
 def test_what_the_spec_cannot_follow_is_refused_with_what_to_do(scale, arguments, why):

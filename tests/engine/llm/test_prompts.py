@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"
 SOFTMAX = ROOT / "examples" / "softmax.cu"
 COUNTERS = ("gpu__time_duration.sum", "dram__bytes.sum")
-SENTENCES = ("Memory-bound: 32 sectors per request where 4 suffice, line 33", "Occupancy is 12 %")
+SENTENCES = ("Memory-bound: 32 sectors per request (ideal: 4), line 33", "Occupancy is 12 %")
 
 
 def timed(ratio):

@@ -85,8 +85,8 @@ def test_a_speed_that_is_no_number_is_not_known(folder: Path) -> None:
     ("spoil", "says"),
     [
         (lambda f: shutil.rmtree(f), "no such folder"),
-        (lambda f: (f / "result.json").unlink(), "go on with it: the same command with --resume"),
-        (lambda f: [(f / name).unlink() for name in ("result.json", "journal.sqlite")], "there is no result"),
+        (lambda f: (f / "result.json").unlink(), "resume it: the same command with --resume"),
+        (lambda f: [(f / name).unlink() for name in ("result.json", "journal.sqlite")], "no result"),
         (lambda f: (f / "result.json").write_text("{"), "is no JSON"),
         (lambda f: (f / "result.json").write_text("[" * 100_000), "is no JSON"),
         (lambda f: (f / "result.json").write_text("[]"), "has the schema 'None'"),
@@ -94,12 +94,12 @@ def test_a_speed_that_is_no_number_is_not_known(folder: Path) -> None:
         (lambda f: change(f, lambda d: d.pop("kernel")), "has no field 'kernel'"),
         (lambda f: change(f, lambda d: d.update(elapsed_s="long")), "elapsed_s is no float"),
         (lambda f: change(f, lambda d: d["original"].update(outcome="fine")), "is no Outcome"),
-        (lambda f: (f / "journal.sqlite").unlink(), "there is no journal beside the result"),
-        (lambda f: (f / "journal.sqlite").write_bytes(b"x" * 4096), "is no journal of this version (file is not a database); name"),
+        (lambda f: (f / "journal.sqlite").unlink(), "no journal next to the result"),
+        (lambda f: (f / "journal.sqlite").write_bytes(b"x" * 4096), "is not a journal of this version (file is not a database); name"),
         (lambda f: sql(f, "DELETE FROM candidates"), "it has no candidates"),
-        (lambda f: sql(f, "ALTER TABLE candidates DROP COLUMN reason"), "is no journal of this version (no such column"),
-        (lambda f: sql(f, "UPDATE meta SET value = '!' WHERE key = 'files'"), "is no journal of this version"),
-        (lambda f: sql(f, "UPDATE profiles SET counters = '[{\"a\": 1}]'"), "is no journal of this version"),
+        (lambda f: sql(f, "ALTER TABLE candidates DROP COLUMN reason"), "is not a journal of this version (no such column"),
+        (lambda f: sql(f, "UPDATE meta SET value = '!' WHERE key = 'files'"), "is not a journal of this version"),
+        (lambda f: sql(f, "UPDATE profiles SET counters = '[{\"a\": 1}]'"), "is not a journal of this version"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said_in_one_sentence(

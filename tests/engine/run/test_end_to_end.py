@@ -40,7 +40,7 @@ def judge(root: Path, patched: str, box=None, **settings):
 
 
 def undecided(why: str) -> Guardrail:
-    return Guardrail(NAME, "failed", f"could not be judged: {why}")
+    return Guardrail(NAME, "failed", f"was not checked: {why}")
 
 
 @needs_sandbox
@@ -104,12 +104,12 @@ def test_a_command_that_is_not_there(root):
     limits = Guardrails(command=("./none",), time=5.0)
     verdict = end_to_end(root, {}, limits, NoSandbox(), root.parent / "scratch", gpu=False)
     assert verdict.verdict == "failed"
-    assert "could not be judged: the command cannot be run" in verdict.detail
+    assert "was not checked: the command cannot be run" in verdict.detail
 
 
 def test_without_a_command_nothing_is_run(root):
     verdict = end_to_end(root, {}, Guardrails(), NoSandbox(), root.parent / "scratch", gpu=False)
-    assert (verdict.verdict, verdict.detail) == ("not checked", "the settings name none")
+    assert (verdict.verdict, verdict.detail) == ("not checked", "not set in the settings")
 
 
 def test_no_link_leads_out_of_the_copy(root):

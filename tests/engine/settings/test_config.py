@@ -58,7 +58,7 @@ def test_both_languages_give_the_same() -> None:
         ("budgets:\n  total: 5m\n", 1, "did you mean 'budget'?"),
         ("budget:\n  kernel: 60s\n  totl: 5m\n", 3, "did you mean 'total'?"),
         ("paths: src\n", 1, "a string, not a list"),
-        ("targets: [sm_90,\n  sm90]\n", 2, "write it like sm_90"),
+        ("targets: [sm_90,\n  sm90]\n", 2, "expected e.g. sm_90"),
         ("paths:\n  - a.cu\n  - a.cu\n", 3, "given twice"),
         ("paths: ['../x.cu']\n", 1, "relative to the root"),
         ("paths: [/etc/passwd]\n", 1, "relative to the root"),
