@@ -210,8 +210,9 @@ def _below(rows: Mapping[str, Row], ratios: Mapping[str, float]) -> list[str]:
             own = {n: 1e3 * ours["stages"].get(n, 0.0) / ours["configurations"] for n in ("verify", "time")}
             said.append(
                 f"- Below the target, {key}: Kernel Tuner compiles in {spent['compile_time']:.0f} ms, one configuration after the other, "
-                f"and then needs {spent['verification_time']:.1f} ms to verify it on the timed shape and {spent['benchmark_time']:.1f} ms to time "
-                f"it. Ours compiles ahead; verifying on fresh inputs of several shapes takes {own['verify']:.1f} ms, and timing with cold "
+                f"and then needs {spent['verification_time']:.1f} ms to verify it on the timed shape and "
+                f"{spent['benchmark_time']:.1f} ms to time it. Ours compiles ahead; verifying on fresh inputs of several "
+                f"shapes takes {own['verify']:.1f} ms, and timing with cold "
                 f"caches, new inputs in every round and the best beside it {own['time']:.1f} ms."
             )
     return ["", *said] if said else []

@@ -212,7 +212,7 @@ def render(record: Mapping[str, Any]) -> str:
             )
         lines.append(f"| {key} | {' | '.join(cells)} | {row['operation'].replace('|', '/')} |")
     said = [
-        f"Against {peer}: geometric mean {p['geometric_mean']:.2f} over {p['kernels']} kernels (above 1: ours is faster), faster on "
+        f"Speedup over {peer}: geometric mean {p['geometric_mean']:.2f} over {p['kernels']} kernels (above 1: ours is faster), faster on "
         f"{len(p['faster'])}, slower on {len(p['slower'])}{': ' + ', '.join(p['slower']) if p['slower'] else ''}."
         for peer, p in total["peers"].items()
     ]

@@ -15,6 +15,15 @@ _TODAY = (
         r"memory at \1 % and arithmetic at \2 % of peak",
     ),
     (r"Let one (warp|block of \d+ threads) work on each row", r"One \1 per row"),
+    (
+        r"Load and store (\d+) neighbouring elements at once in the loops over",
+        r"Vector loads and stores of \1 elements in the loops over",
+    ),
+    (r"Load and store (\d+) elements at once", r"Vector loads and stores of \1 elements"),
+    (
+        r"elements of the row in each thread's registers between (\d+) loops",
+        r"elements of the row per thread in registers across \1 loops",
+    ),
     (r"Declare blocks of (\d+) threads, (\d+) to a multiprocessor", r"Add `__launch_bounds__(\1, \2)`"),
 )  # fmt: skip
 

@@ -48,7 +48,7 @@ def test_the_suite_says_which_kernels_stay_below_the_copy_bandwidth_and_why() ->
 def test_a_control_with_a_suggestion_is_counted() -> None:
     rows = {"c#0": _row("c", 1.0, 0.9, suggested=False), "c#1": _row("c", 1.03, 0.95)}
     text = searches.render({"name": "controls", "rows": rows, "summary": searches.summary(rows)})
-    assert "1 of 2 runs suggested something" in text
+    assert "1 of 2 runs made a suggestion" in text
     assert "| c (seed 0) | no suggestion |" in text
 
 
@@ -117,7 +117,7 @@ def test_a_record_read_again_is_held_against_the_same_arm() -> None:
         "name": "ablation-search", "settings": {"candidates": 100, "seeds": 2}, "rows": rows, "summary": ablation.summary(rows),
     }  # fmt: skip
     text = ablation.render(json.loads(json.dumps(record, sort_keys=True)))
-    assert "against mcts" in text
+    assert "relative to mcts" in text
     assert "- one: disturbed" in text
     marks = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| greedy")]
     assert marks == ["10", "25", "50", "100"]
