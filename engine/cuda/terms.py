@@ -130,7 +130,7 @@ class _Terms:
             inner = _operands(value) if value.type in ("argument_list", "initializer_list") else [value]
             if len(inner) == 1:
                 return _grouped(self.term(inner[0]))
-        raise self.fail(node, f"'{text(node)[:60]}' cannot be computed from the kernel's arguments")
+        raise self.fail(node, f"'{text(node)[:60]}' cannot be computed from the arguments of the kernel")
 
     def _call(self, node: Node) -> str:
         arguments, function = node.child_by_field_name("arguments"), node.child_by_field_name("function")

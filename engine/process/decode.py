@@ -153,7 +153,7 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
         try:
             return kind(data)
         except ValueError:
-            raise NotThis(f"is '{data[:80]}', which is not a {kind.__name__}", where) from None
+            raise NotThis(f"is '{data[:80]}', not a valid {kind.__name__}", where) from None
     raise NotThis(f"is not of type {getattr(kind, '__name__', kind)}", where)
 
 

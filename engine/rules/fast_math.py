@@ -40,9 +40,7 @@ class FastMath:
         bodies = _bodies(site)
         roots = [e for body in bodies for e in _roots(body)]
         yield from (
-            proposal(
-                self.name, "Use rsqrtf for reciprocal square roots", site.in_file(*roots), 0.2, form="rsqrt"
-            )
+            proposal(self.name, "Use rsqrtf for reciprocal square roots", site.in_file(*roots), 0.2, form="rsqrt")
             if roots
             else ()
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.errors import MachineError
 from engine.process.decode import NotThis
-from engine.search.journal import CANDIDATE_COLUMNS, CREATE, checksum
+from engine.search.journal import CANDIDATE_COLUMNS, CREATE, IN_USE, checksum
 
 _BLOB = CANDIDATE_COLUMNS.index("files")
 _PIECE = 8 << 20  # bytes of files that are sent at once, and candidates
@@ -96,7 +96,7 @@ class JournalCopy:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise MachineError("another run uses this journal", str(path), "wait for it") from None
+                raise MachineError(f"{IN_USE} on this journal", str(path), "wait for it") from None
             try:
                 self._db = held.enter_context(closing(sqlite3.connect(path, timeout=5, isolation_level=None)))
                 self._db.executescript(CREATE)

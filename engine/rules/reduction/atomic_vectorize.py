@@ -81,7 +81,9 @@ class AtomicVectorize(MatchedRule[_Rows]):
         edits = _vectorized(match, count)
         if edits is None:
             return None
-        return Change(f"One float{count} atomic for {count} neighbouring floats of a row (compute capability 9.0)", edits)
+        return Change(
+            f"One float{count} atomic for {count} neighbouring floats of a row (compute capability 9.0)", edits
+        )
 
 
 @dataclass

@@ -153,7 +153,7 @@ def test_a_kernel_that_loses_its_workers_is_given_up(
         (pack({"error": ["the GPU fell off the bus", "", "look"]}), "the GPU fell off the bus"),
         (b"no frame", "a worker's answer cannot be read"),
         (pack({}), "a worker's answer"),
-        (pack({"end": {"state": "won", "said": ""}}), "is none of running, done, failed"),
+        (pack({"end": {"state": "won", "said": ""}}), "is not one of running, done, failed"),
         (pack({"end": {"state": "done", "said": "", "speedup": "fast"}}), "a worker's answer"),
         (pack({"error": "x"}), "a worker's answer"),
         (pack({"end": {"state": "done", "said": "", "folder": "/etc"}}), "names a folder other than"),

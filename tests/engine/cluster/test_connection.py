@@ -179,7 +179,7 @@ def test_a_scheduler_that_goes_away_is_said() -> None:
     found = cluster(worker("0"))
     found.examine()
     found.client.error = OSError("gone")
-    with pytest.raises(MachineError, match="does not answer any more; restart it, then resume with --resume"):
+    with pytest.raises(MachineError, match="the scheduler no longer answers; restart it, then resume with --resume"):
         found.refresh()
 
 

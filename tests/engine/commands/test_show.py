@@ -133,7 +133,7 @@ def test_what_cannot_be_shown_is_said_in_one_sentence(tmp_path: Path, capsys: py
     data = json.loads(tuned().to_json()) | {"shapes": [{"case": 3}]}
     (tmp_path / "result.json").write_text(json.dumps(data))
     assert main(["show", str(tmp_path)]) == 2
-    assert "is not a result of this version (the result.shapes[0].case is no str)" in capsys.readouterr().err
+    assert "is not a result of this version (the result.shapes[0].case is not of type str)" in capsys.readouterr().err
     write(tuned(), tmp_path, {})
     assert main(["show", str(tmp_path), "--tree"]) == 2
     assert "no journal next to the result" in capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_an_answer_with_infinities_is_read_and_one_of_another_form_is_not() -> N
     assert said is not None
     assert said.failure == Failure("differs")
     frame = pack(Reply(wrong)).replace(b'"wrong_result"', b'"all_is_well_"')
-    with pytest.raises(NotThis, match="no Outcome"):
+    with pytest.raises(NotThis, match="not a valid Outcome"):
         read_reply(frame)
 
 

@@ -131,7 +131,7 @@ def test_findings_from_resources_and_launch():
     assert "only 12 blocks: 120 of 132 SMs idle" in finding(diagnosis, "small_grid").text
     assert "4 active lanes" in finding(diagnosis, "partial_warps").text
     assert "128 registers" in finding(diagnosis, "many_registers").text
-    assert "64 bytes stored and 64 loaded" in finding(diagnosis, "spills").text
+    assert "64 bytes stored and 64 bytes loaded" in finding(diagnosis, "spills").text
     assert "local_memory" in of(known=[evidence(stack=256)]).codes
     assert "many_registers" not in of(known=[evidence(registers=96)]).codes
 

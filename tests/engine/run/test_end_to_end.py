@@ -88,7 +88,7 @@ def test_a_command_that_never_ends(root):
     (root / "figures").write_text("0.0 0\n")
     (root / "bench.sh").write_text("#!/bin/sh\nsleep 30\n")
     verdict = judge(root, "0.0 0\n", time=0.8)
-    assert verdict == undecided("without the patch it does not end in 0.4 s")
+    assert verdict == undecided("without the patch it does not finish in 0.4 s")
 
 
 def test_preparation_runs_once_in_each_tree(root):

@@ -56,7 +56,7 @@ def test_each_form_of_an_edit(tmp_path: Path) -> None:
         ('expect = "refused"\noriginal = "none.cu"', "not a file inside the folder"),
         ('expect = "refused"\noriginal = "../k.cu"', "not a file inside the folder"),
         ('expect = "refused"\noriginal = "scale"', "has no edit"),
-        ('expect = "refused"\noriginal = "scale"\nedit = [{ find = 1, replace = "" }]', "of another form"),
+        ('expect = "refused"\noriginal = "scale"\nedit = [{ find = 1, replace = "" }]', "an edit with invalid keys"),
         ('expect = "refused"\noriginal = "scale"\nkernel = "k"\nfiles = ["../../x"]', "leads out"),
         ('expect = "refused"\noriginal = "scale"\nkernel = "k"\nonly = "tpu"', "is not a path"),
         ('expect = "refused"\nexpects = 1', "unknown key 'expects'"),

@@ -107,8 +107,8 @@ args.a = { value = "3" }
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("// optiml: tune BLOCK 64", "not understood"),
-        ("// optiml: tune BLOCK = ", "not understood"),
+        ("// optiml: tune BLOCK 64", "invalid declaration"),
+        ("// optiml: tune BLOCK = ", "invalid declaration"),
         ("// optiml: tune BLOCK = 64", "tuned twice"),
         ("// optiml: tune NOWHERE = 1, 2", "neither a macro nor a constant"),
         ("// optiml: tune run = 1, 2", "neither a macro nor a constant"),

@@ -140,7 +140,7 @@ def test_a_template_is_tried_although_another_edit_led_to_its_first_point(tmp_pa
     ("values", "says"),
     [
         ("4, 8", "all 1 points tried were duplicates (same SASS and launch)"),
-        ("4, 8, 2", "of 2 points that were tried 1 is a duplicate (same SASS and launch), the others failed, such as: no such thing"),
+        ("4, 8, 2", "of 2 points tried, 1 were duplicates (same SASS and launch), the others failed, such as: no such thing"),
         ("4, 2", "no point of the template could be evaluated: no such thing"),
     ],
 )  # fmt: skip

@@ -301,5 +301,5 @@ def test_constants_of_what_are_constants_already_are_refused(tmp_path, capsys):
     (tmp_path / ".git").mkdir()
     (tmp_path / "k.cu").write_text(SAXPY)
     assert cli.main(["tune", str(tmp_path / "k.cu"), "--constants", "--device", "cpu", "--budget", "3"]) == 2
-    assert "--constants: the parameters tuned here are already named constants; leave it out" in capsys.readouterr().err
+    assert "--constants: the parameters tuned here are already named constants; omit it" in capsys.readouterr().err
     assert not (tmp_path / ".optiml").exists()
