@@ -32,7 +32,7 @@ _MEMORY_BYTES = 6 << 30  # of address space per worker; precompiled headers rese
 _RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each header set keeps its precompiled state
 _ANSWER_LIMIT = 256 << 20
 _WARM = Translation(text="__global__ void warm() {}\n", path="warm.cu", expressions=("warm",))
-_GET_NVCC = "NVRTC does not take this code; with nvcc it may compile: pip install 'optiml-cuda[nvcc]'"
+_GET_NVCC = "NVRTC cannot compile this code; nvcc may: pip install 'optiml-cuda[nvcc]'"
 _MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
 
 
@@ -87,7 +87,7 @@ class NvrtcCompiler:
                 return self._binary(translation, kept[0], kept[1], begin, cached=True)
         nvcc, refused = self._nvcc is not None, needs_nvcc(translation.text)
         if refused and not nvcc:
-            raise NeedsNvcc("it includes a header that only nvcc takes", translation.path, _GET_NVCC)
+            raise NeedsNvcc("it includes a header that only nvcc supports", translation.path, _GET_NVCC)
         header, cubin = ({}, b"") if refused else self._run(translation, owner)
         log = str(header.get("log", ""))
         if "refused" in header:
@@ -103,7 +103,7 @@ class NvrtcCompiler:
         try:
             binary = self._binary(translation, header["described"], cubin, begin, cached=False)
         except _MALFORMED:
-            raise CompileError("the compiler's process answered what is no answer", translation.path) from None
+            raise CompileError("the compiler's process sent an invalid answer", translation.path) from None
         if key:
             self._cache.put(key, header["described"], cubin)
         return binary
@@ -181,7 +181,7 @@ class NvrtcCompiler:
                     took = f"{request['seconds']:.0f} s of processor time, or {_PATIENCE} times that by the clock"
                     raise CompileTimeout(f"the compiler did not finish within {took}", translation.path) from None
                 said = clean_log(lost.stderr)
-                raise CompileTimeout("the compiler died over this code", translation.path, log=said) from None
+                raise CompileTimeout("the compiler crashed on this code", translation.path, log=said) from None
             finally:
                 with self._lock:
                     del self._busy[worker]

@@ -34,7 +34,7 @@ def rules() -> tuple[Rule, ...]:
         if _installed(point.dist):
             rule = _registered(point)
             if rule.name in found:
-                raise UsageError(f"two rules are called '{rule.name}'", point.value, "rename or uninstall one")
+                raise UsageError(f"two rules are named '{rule.name}'", point.value, "rename or uninstall one")
             found[rule.name] = rule
     places = {name: place for place, name in enumerate(_ORDER)}
     return tuple(sorted(found.values(), key=lambda rule: (places.get(rule.name, len(places)), rule.name)))

@@ -66,13 +66,13 @@ class WarpExchange:
     """
 
     name = "warp_exchange"
-    summary = "Exchange elements of a warp by shuffles instead of in shared memory"
+    summary = "Use warp shuffles for compare-exchange instead of shared memory"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         stages = stages_of(site)
         if stages is None:
             return
-        said = "Compare and exchange within warps by shuffles"
+        said = "Use warp shuffles for compare-exchange within warps"
         yield from proposal(self.name, said, site.in_file(*_edits(stages, twice=False)), 0.6, buffers=1)
         if not any(array.dynamic for array in stages.arrays):
             edits = site.in_file(*_edits(stages, twice=True))

@@ -54,7 +54,7 @@ class MatmulTile:
     """Shared-memory tiles and register blocking for matrix-product-like loop nests."""
 
     name = "matmul_tile"
-    summary = "Multiply tiles in shared memory, several results per thread"
+    summary = "Tiled matrix product in shared memory, several results per thread"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         found = _multiplication(site)
@@ -121,7 +121,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
     edits = _rewrite(site, form, tiling, (a, b))
     grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches) if not form.alone else None
     launch = site.launch_edits(grid=grid, block=(str(tiling.threads),))
-    staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
+    staged = ", next tiles prefetched" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
     header = site.include("cuda_pipeline.h") if tiling.copies else []
     merged = merge(site.in_file(*header, *edits), launch)
@@ -129,7 +129,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
         merged = found.untiled.back(merged)
     yield from proposal(
         MatmulTile.name,
-        f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
+        f"Tiled matrix product in shared memory: {tiling.bm}x{tiling.bn}x{tiling.bk} tiles, "
         f"{tiling.tm}x{tiling.tn} results per thread{staged}",
         merged,
         prior,

@@ -23,7 +23,7 @@ class ScanItems:
     """Blocks of fewer threads, each with several of the elements that a prefix sum in shared memory runs over."""
 
     name = "scan_items"
-    summary = "Give each thread several elements of a block's prefix sum"
+    summary = "Several elements per thread in a block's prefix sum"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         scans = block_scans(site)
@@ -46,7 +46,7 @@ class ScanItems:
                 continue
             edits = _edits(site, segments, scans, items, threads)
             if edits is not None:
-                said = f"Give each of {threads} threads {items} elements of the block's prefix sum"
+                said = f"Block prefix sum with {threads} threads, {items} elements each"
                 yield from proposal(self.name, said, edits, 0.6 - 0.05 * rank, items=items)
 
 

@@ -280,7 +280,7 @@ def test_an_error_of_the_texts_own_says_where_it_can_be_answered(compiler: Nvrtc
     with pytest.raises(CompileError) as caught:
         compiler.compile(of("#ifndef BLOCK\n#error name a BLOCK\n#endif\n" + PLAIN))
     assert str(caught.value) == (
-        "src/a.cu:2: #error directive: name a BLOCK; define what it asks for with 'compile' in the kernel's spec"
+        "src/a.cu:2: #error directive: name a BLOCK; add the required defines or include folders with 'compile' in the kernel's spec"
     )
     assert compiler.compile(of("#ifndef BLOCK\n#error name a BLOCK\n#endif\n" + PLAIN, defines=("BLOCK=64",))).cubin
 
