@@ -171,10 +171,8 @@ class SampledSizes:
         if failure is None or failure.index is None:
             return failure
         index = int(entries[failure.index])
-        return replace(
-            failure, index=index, reason=f"'{name}' differs at index {index} at {case}: {failure.got:.9g} instead of "
-            f"{failure.expected:.9g}",
-        )  # fmt: skip
+        values = failure.reason.rpartition(": ")[2]
+        return replace(failure, index=index, reason=f"'{name}' differs at index {index} at {case}: {values}")
 
     def _reference(self, known: _Known, name: str, entries: NDArray[Any]) -> Arrays | None:
         """What the original computes in double precision, where the same blocks write the same entries then."""

@@ -54,6 +54,11 @@ class Workplace:
         return self.sites[0].spec
 
 
+# What says already how a function is linked, or is no plain function.
+_LINKED = frozenset({"static", "inline", "__inline__", "__forceinline__", "constexpr", "extern", "template", "__host__", "__global__",
+                     "struct", "class", "union", "namespace", "operator"})  # fmt: skip
+
+
 def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.5, **parameters: int | str) -> Proposal:
     """The suggestion as a proposal for the place's program.
 
@@ -219,12 +224,24 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
     if len(beside) > _MOST_ITEMS:
         raise EditError(f"brings over {_MOST_ITEMS} definitions beside the kernel", fault=Fault.FORBIDDEN)
     added = "".join(
-        given.text(span).strip("\n") + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
+        _internal(given.text(span).strip("\n")) + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
     )
     if added:
         at = site.declaration_start
         edits.append(Edit(Span(at, at), added))
     return {unit.path: tuple(sorted(edits, key=lambda e: e.span))} if edits else {}
+
+
+def _internal(text: str) -> str:
+    """A new device function with internal linkage.
+
+    nvcc gives others a symbol in the host object: two files with the same helper would not link, and host code would change.
+    """
+    head = text[: max(0, text.find("("))]
+    words = set(re.findall(r"\w+", head))
+    if "__device__" in words and text.endswith("}") and not words & _LINKED and not {"=", "{", "["} & set(head):
+        return f"static {text}"
+    return text
 
 
 def _beside(given: Unit) -> list[Span]:

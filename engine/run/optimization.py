@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -69,7 +70,10 @@ Coverage = Literal["none", "best", "all"]
 # Programs that are read at once beside those that are built: what the tree waits for, or a search within a template found, before it
 # ends; and candidates, of which the tree may ask next. Ours.
 _ASIDE, _READERS = 2, 4
-_CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
+# At most so many of the best are confirmed, in order, until one holds, and so many that begin with the same edit. Ours: a model's edit had
+# a fault that only the inputs of a confirmation show; three tries went to it and what was built upon it, none to what the rules had found.
+_CONFIRMED, _OF_A_BRANCH = 5, 2
+_DISTURBED = frozenset({Outcome.UNSTABLE, Outcome.SLOWER, Outcome.NO_DIFFERENCE})  # no fault of the edits
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
 LEAST = {"measured": 1.02, "predicted": 1.2}
 
@@ -410,7 +414,13 @@ def _confirmed(
     original = search.tree.root.program
     refused: list[Refusal] = []
     least = LEAST[evaluator.signals.mode]
-    for node in best_nodes(search.tree, search.incumbent, _CONFIRMED, least):
+    branches: Counter[int] = Counter()  # refused, by the first edit
+    for node in best_nodes(search.tree, search.incumbent, len(search.tree.nodes), least):
+        branch = node.path()[1].id
+        if len(refused) == _CONFIRMED:
+            break
+        if branches[branch] == _OF_A_BRANCH:
+            continue
         try:
             built: Built = search.built.get(node.id) or evaluator.build(node.program)
             built = _tidied(evaluator, built, original)
@@ -426,6 +436,7 @@ def _confirmed(
             if _holds(evaluation, least):
                 return (node, evaluation), built.program, refused
         refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
+        branches[branch] += evaluation.outcome not in _DISTURBED
     return None, original, refused
 
 
