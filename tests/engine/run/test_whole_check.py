@@ -17,6 +17,7 @@ from engine.run import whole_check
 from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED, WholeCheck
 from engine.spec.find import find_spec
 from engine.verify.whole_build import preprocessed, with_lines_of
+from tests.runtime import common
 
 pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="there is no nvcc")
 
@@ -87,7 +88,7 @@ class Place:
         self.builder = Builder(
             spec, folder, make_compiler("sm_90", cache=None, sandbox=sandbox(), jobs=1), Target(arch="sm_90")
         )
-        self.check = WholeCheck(spec, folder, "sm_90", sandbox())
+        self.check = WholeCheck(spec, folder, "sm_90", sandbox(), common("whole"))
 
     def edited(self, *edits: tuple[str, str]) -> Program:
         text = self.program.data.decode()
