@@ -28,11 +28,6 @@ def compile_in(folder: Path) -> None:
     _COMMON[:] = [folder]
 
 
-def common(name: str) -> Path | None:
-    """The cache of that name which the tests of this run share."""
-    return _COMMON[0] / name if _COMMON else None
-
-
 def with_runtime(cache: Path) -> Path:
     """`cache`, a folder for $OPTIML_CACHE, with the runtime in it as `engine.cpu.toolchain.prepare` leaves it.
 
