@@ -24,6 +24,7 @@ from engine.compile.cache import DiskCache
 from engine.compile.compiler import compile_error
 from engine.cpu.features import unsupported
 from engine.cpu.host_source import prepare as prepare_text
+from engine.cpu.job_files import write_jobs
 from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
 from engine.cpu.object_lines import Lines
 from engine.cpu.reports import MAX_RESULT_BYTES, Report, read_report
@@ -35,13 +36,13 @@ from engine.process.bounded_output import BoundedOutput
 from engine.process.process_wait import wait_process
 from engine.process.sandbox import Access, Limits
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.parameters import passed
 
 if TYPE_CHECKING:
     import numpy as np
 
     from engine.process.sandbox import NoSandbox, Sandbox
 
+_SHORT_REPORT = 16 << 10  # bytes: what most reports take, of MAX_RESULT_BYTES
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
 _BUSY = 4  # times its deadline of processor time a run may take: on a busy machine it waits
 _RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
@@ -286,17 +287,11 @@ class CpuMachine:
         starts = [0, *itertools.accumulate(sizes)]
         try:
             with BoundedOutput(starts[-1]) as results, BoundedOutput(len(jobs) * _STATUS_BYTES) as statuses:
-                files = [
-                    _write_job(
-                        folder,
-                        number,
-                        binary,
-                        job,
-                        mode,
-                        f"output {results.fileno()} {starts[number]} {MAX_RESULT_BYTES}",
-                    )
-                    for number, job in enumerate(jobs)
+                places = [
+                    f"output {results.fileno()} {start} {MAX_RESULT_BYTES}\nfibers {_RACE_FIBERS if mode == 'race' else 0}"
+                    for start in starts[:-1]
                 ]
+                files = write_jobs(folder, binary, jobs, places)
                 rounds = -(-len(jobs) // self.jobs)
                 figures = [statuses.fileno(), self.jobs, int(deadline_s * 1000), int(_BUSY * deadline_s * 1000)]
                 started = time.monotonic()
@@ -358,48 +353,13 @@ def _output_bytes(spec: KernelSpec, job: CpuJob) -> int:
     return SAMPLE_BYTES if job.sample else sum(job.buffers[name].nbytes for name in _outputs(spec))
 
 
-def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: str, output: str) -> Path:
-    import numpy as np
-
-    spec = binary.spec
-    names = _buffers(spec)
-    flags = {"in": 1, "out": 2, "inout": 0, "scalar": 0}
-    rows = [f"object {binary.object}", f"data {folder}/{number}.in", output]
-    rows += [f"order {job.order}", f"count {job.count + (job.count and job.every_block)}"]
-    rows.append(f"fibers {_RACE_FIBERS if mode == 'race' else 0}")
-    if len(job.launches) != len(spec.steps):
-        raise MachineError(f"{len(job.launches)} launches for {len(spec.steps)} steps", spec.file)
-    for name in names:
-        array = job.buffers[name]
-        size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes
-        rows.append(f"buffer {size} {max(array.dtype.itemsize, 1)} {flags[spec.argument(name).role]}")
-        if job.sample:
-            rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
-    for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
-        if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
-            raise MachineError(
-                f"a launch beyond every GPU's limits: {launch}",
-                spec.file,
-                "check the launch's grid, block and shared memory",
-            )
-        words = []
-        for each in passed(spec, part, job.scalars):
-            words.append("+".join([f"s{each.data.hex()}", *(f"{at}:{names.index(name)}" for at, name in each.places)]))
-        figures = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
-        rows.append(" ".join(["launch", *map(str, figures), *words]))
-        if job.sample:
-            rows.append(" ".join(["blocks", *map(str, job.sample.blocks)]))
-    try:
-        with (folder / f"{number}.in").open("wb") as data:
-            for name in names:
-                data.write(np.ascontiguousarray(job.buffers[name]).data)
-        path = folder / f"{number}.job"
-        path.write_text("\n".join(rows) + "\n")
-        for made in (path, folder / f"{number}.in"):
-            made.chmod(0o644)
-    except OSError as error:
-        raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
-    return path
+def _report_text(results: BoundedOutput, start: int) -> str:
+    """A job's report, which a zero ends: nearly always a few lines of the room that it has."""
+    for room in (_SHORT_REPORT, MAX_RESULT_BYTES):
+        text, end, _ = results.at(start, room).partition(b"\0")
+        if end:
+            break
+    return text.decode("utf-8", "replace")
 
 
 def _read_run(
@@ -411,9 +371,9 @@ def _read_run(
     names = _buffers(binary.spec)
     elements = [max(job.buffers[name].dtype.itemsize, 1) for name in names]
     report = Report()
-    text = bytes(results.at(start, MAX_RESULT_BYTES)).partition(b"\0")[0]
+    text = _report_text(results, start)
     if text:
-        report = read_report(text.decode("utf-8", "replace"), lines, names, elements, job.launches)
+        report = read_report(text, lines, names, elements, job.launches)
     how, said = end
     if how == "timeout":
         report.findings.append(Finding("timeout", f"did not end in {deadline_s:g} s"))

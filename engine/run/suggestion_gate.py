@@ -44,7 +44,7 @@ class Gate:
     ) -> None:
         self._machine, self._spec, self._root, self._spec_path = machine, spec, root, spec_path
         self._limits, self._defences = conditions.limits, conditions.defences
-        self._whole = WholeCheck(spec, root, machine.arch, machine.box)
+        self._whole = WholeCheck(spec, root, machine.arch, machine.box, machine.cache / "whole")
         self._targets = [t for t in dict.fromkeys(conditions.targets) if t.rstrip("a") != machine.arch.rstrip("a")]
 
     def judge(self, evaluation: Evaluation, original: Program, built: Built) -> Evaluation:
