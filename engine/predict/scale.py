@@ -111,7 +111,17 @@ class _Scale:
         def total(name: str) -> float:
             return self(lambda kernel: float(sum(getattr(s, name) for s in kernel.sites if _key(s) == key)))
 
-        return _possible(replace(key, **{name: total(name) for name in _COUNTS}))
+        return _possible(
+            replace(
+                key,
+                requests=total("requests"),
+                lanes=total("lanes"),
+                passes=total("passes"),
+                same_address=total("same_address"),
+                cache_lines=total("cache_lines"),
+                block_bytes=total("block_bytes"),
+            )
+        )
 
 
 def _mean_log(large: Sizes, small: Sizes, names: Sequence[str]) -> float:
@@ -146,8 +156,5 @@ def _possible(site: SiteCounts) -> SiteCounts:
     return replace(site, requests=requests, passes=passes, cache_lines=lines, same_address=same)
 
 
-_COUNTS = ("requests", "lanes", "passes", "same_address", "cache_lines", "block_bytes")
-
-
 def _key(site: SiteCounts) -> SiteCounts:
-    return replace(site, **dict.fromkeys(_COUNTS, 0.0))
+    return replace(site, requests=0.0, lanes=0.0, passes=0.0, same_address=0.0, cache_lines=0.0, block_bytes=0.0)
