@@ -106,7 +106,7 @@ def line(row: dict[str, Any]) -> str:
     """One kernel of the table."""
     name = Path(row["file"]).stem
     if row["spread"] is None:
-        return f"| {name} | | | not predicted: {row['refused'][0]} |"
+        return f"| {name} | | | {row['refused'][0]} |"
     first = [times[0] for times in row["times_us"]]
     refused = f"{len(row['refused'])} times not predicted" if row["refused"] else ""
     return f"| {name} | {min(first):.1f} to {max(first):.1f} | {row['spread']:.2f} | {refused} |"

@@ -232,7 +232,8 @@ class Inspector:
         if not (runtime_folder(toolchain, self._cache / "cpu", std) / "done").is_file():
             prepare_later(std)
             return "accesses were not analysed: their runtime is being built, once, for the next check"
-        from engine.predict.probe_sizes import Limits, probe_sizes, relations
+        from engine.evaluate.size_relations import relations
+        from engine.predict.probe_sizes import Limits, probe_sizes
         from engine.predict.scale import Counted, Full, extrapolate
 
         def fits(sizes: Mapping[str, int | float]) -> bool:

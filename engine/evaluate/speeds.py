@@ -13,11 +13,12 @@ from engine.compile.built import Built
 from engine.cpu import CpuJob, CpuMachine, CpuRun
 from engine.errors import RefusedError
 from engine.evaluate.build import Builder
+from engine.evaluate.size_relations import relations
 from engine.model import CaseTiming, LaunchConfig, Measurement
 from engine.predict.counts import AccessCounts
 from engine.predict.footprint import Footprint, footprint
 from engine.predict.predictor import Predictor
-from engine.predict.probe_sizes import Limits, ProbeSizes, Sizes, probe_sizes, relations
+from engine.predict.probe_sizes import Limits, ProbeSizes, Sizes, probe_sizes
 from engine.predict.scale import Counted, Full, extrapolate
 from engine.spec.data import buffer_elements, bytes_needed, poisoned, scalars
 from engine.spec.dtypes import parse_dtype

@@ -7,10 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine import arith
-from engine.errors import OptimlError
-from engine.spec.kernel_spec import KernelSpec
-
 Sizes = Mapping[str, int | float]
 
 # Elements of work of the base run, by the number of sizes that multiply: a few milliseconds on a CPU.
@@ -58,38 +54,6 @@ class Relations:
     def group(self, name: str) -> frozenset[str]:
         """The sizes that shrink with one, that one included."""
         return next((group for group in self.together if name in group), frozenset({name}))
-
-
-def relations(spec: KernelSpec) -> Relations:
-    """The relations of a spec's sizes: an index buffer ties its own sizes to those of the range that its values point into."""
-    names = {name for case in spec.time for name in case.sizes}
-
-    def used(text: str) -> frozenset[str]:
-        try:
-            return frozenset(arith.expression(text).names) & names if text else frozenset()
-        except OptimlError:
-            return frozenset()
-
-    buffers = [argument for argument in spec.arguments if argument.role != "scalar"]
-    sizes = {argument.name: used(argument.size) for argument in buffers}
-    together = []
-    for argument in buffers:
-        range_of = used(argument.fill.high)
-        if argument.fill.kind == "csr_offsets":
-            together.append(sizes[argument.name] | sizes.get(argument.fill.of, frozenset()))
-        elif range_of and argument.fill.kind in ("integers", "sorted", "csr_columns"):
-            together.append(sizes[argument.name] | range_of)
-    return Relations(_joined(together), _joined(list(sizes.values())))
-
-
-def _joined(groups: Sequence[frozenset[str]]) -> tuple[frozenset[str], ...]:
-    """Groups that share a name as one."""
-    found: list[frozenset[str]] = []
-    for group in groups:
-        meeting = [other for other in found if other & group]
-        found = [other for other in found if not other & group]
-        found.append(group.union(*meeting))
-    return tuple(group for group in found if group)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _DEPENDENT_CLOCKS = 4.0  # a warp's next arithmetic instruction waits so long fo
 _L2_LATENCY_S, _L1_LATENCY_S = 0.15e-6, 0.023e-6  # 262 and 41 clocks on an H100 (Luo et al. 2024)
 _SHARED_LATENCY_S = 0.017e-6  # 29 clocks, the same source
 _BARRIER_S = 0.02e-6  # a barrier of a block costs its last warp about this
-_L2_SLICES = 96  # places where atomics on different cache lines go on side by side
+L2_SLICES = 96  # places where atomics on different cache lines go on side by side
 _L2_SHARE = 0.5  # of L2 holds different data at full use: the halves of an A100's or H100's keep copies of each other's
 _TAIL = 0.5  # share of the last wave's idle time that is felt: blocks do not end all at once
 
@@ -310,7 +310,7 @@ def _atomics_s(counted: KernelCounts, fitted: Fitted) -> float:
     # A request takes one turn for each sector, and the lanes of one address one each.
     turns = sum(site.passes + max(site.same_address - site.requests, 0.0) for site in sites)
     lines = max(1.0, counted.unique_store_bytes / 128)
-    return max(turns / lines * fitted.atomic_s, sum(site.lanes for site in sites) / _L2_SLICES * fitted.atomic_lane_s)
+    return max(turns / lines * fitted.atomic_s, sum(site.lanes for site in sites) / L2_SLICES * fitted.atomic_lane_s)
 
 
 def _traffic(

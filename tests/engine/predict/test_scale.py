@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import RefusedError
+from engine.evaluate.size_relations import relations
 from engine.model import LaunchConfig
 from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
-from engine.predict.probe_sizes import Limits, Relations, Sizes, probe_sizes, relations
+from engine.predict.probe_sizes import Limits, Relations, Sizes, probe_sizes
 from engine.predict.scale import Counted, Full, extrapolate
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
