@@ -357,7 +357,9 @@ def _set_strides(parts: list[Part], way: _Way) -> tuple[str, ...]:
     whole = {
         p.argument.name.rpartition(".")[2]: p
         for p in parts
-        if p.argument.role == "scalar" and parse_dtype(p.argument.type).kind == "int" and (p.size or p.argument.value == "1")
+        if p.argument.role == "scalar"
+        and parse_dtype(p.argument.type).kind == "int"
+        and (p.size or p.argument.value == "1")
     }
     found = strides([*whole], [*(p.size for p in whole.values() if p.size), *way.hosts])
     for name, value in found.items():

@@ -147,7 +147,10 @@ def varied(spec: KernelSpec) -> tuple[Case, ...]:
     lengths = [n for n, v in first.items() if not _SMALL.search(n) and len({c.sizes[n] for c in spec.check}) > 1]
     found = []
     for side in (_TILE, 2 * _TILE, _TILE // 2):
-        while side > 1 and _largest(list(spec.arguments), Case("", {**first, **dict.fromkeys(lengths, side)})) > MAX_CHECKED:
+        while (
+            side > 1
+            and _largest(list(spec.arguments), Case("", {**first, **dict.fromkeys(lengths, side)})) > MAX_CHECKED
+        ):
             side //= 2
         even = {**first, **dict.fromkeys(lengths, side)}
         found += [even, *({**even, n: max(1, side // 2)} for n in lengths)]

@@ -1,7 +1,5 @@
 // Stands in for what kernels without tensor cores take from CUTLASS: number types, arrays of them, loads of fixed width.
 #pragma once
-#include <cstdint>
-#include <type_traits>
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 #define CUTLASS_HOST_DEVICE __forceinline__ __host__ __device__
