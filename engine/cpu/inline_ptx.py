@@ -121,7 +121,9 @@ def _statement(written: str) -> str:
     code = "".join(_STRING.findall(sections[0])).encode().decode("unicode_escape", "replace")
     if re.sub(r"\s", "", _STRING.sub("", sections[0])):
         raise Unsupported("inline PTX that a macro completes", features=("inline PTX of this form",))
-    before, after, names = [], [], []
+    before: list[str] = []
+    after: list[str] = []
+    names: list[str] = []
     for output, section in [(True, s) for s in sections[1:2]] + [(False, s) for s in sections[2:3]]:
         for constraint, expression in _operands(section):
             number, letter = len(names), constraint[-1:]

@@ -58,8 +58,8 @@ class _Way:
 
     `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
     `grids` are expressions for extents of the launch's
-    grid. `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths. `rows`: how
-    long a row of a buffer may be. `shapes`: to check instead of those that follow from the sizes.
+    grid. `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing
+    case's lengths. `rows`: how long a row of a buffer may be. `shapes`: to check instead of those that follow from the sizes.
     """
 
     probe: Probe | None = None
