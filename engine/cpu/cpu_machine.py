@@ -51,6 +51,7 @@ _MAX_TEXT = 8 << 20
 _MAX_OBJECT = 256 << 20
 _FILE_BYTES = 4 << 30  # that a process may write: what ends behind it is killed
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
+_PTX = re.compile(r"attribute error: (inline PTX [\w.]+)")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
 _STATUS_BYTES = 512  # of a line in which the supervisor reports how a job ended
 _ENDS = re.compile(r"^(\d{1,6}) (ok|timeout|exit \d+|signal \d+)(?: (.*))?$", re.M)
@@ -182,6 +183,9 @@ class CpuMachine:
         log = done.log.replace(source, path)[:_MAX_LOG]
         if done.status is None:
             raise CompileError(f"the C++ compiler did not end in {timeout_s:g} s", path, log=log)
+        if refused := tuple(dict.fromkeys(_PTX.findall(log))):
+            raise Unsupported(f"this code cannot run on the CPU: it uses {', '.join(refused)}", path,
+                              "it is compiled for the GPU only", features=refused)  # fmt: skip
         told = compile_error(log, path)
         raise CompileError(
             f"the C++ compiler reports an error in the kernel: {told.what}", told.where, told.do, log=log

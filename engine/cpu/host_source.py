@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cpu.jobs import Unsupported
 
 _SKIPPED = re.compile(
@@ -242,8 +243,9 @@ def prepare(text: str, path: str, expressions: list[str]) -> str:
 
     Compiler messages and debug information speak of `path` and its lines.
     """
+    text = without_ptx(text, without_comments(text))
     body = mark_exits(place_shared(without_errors(text)))
     name = re.sub(r"[^\w./+ -]", "_", path) or "kernel.cu"
-    lines = [f'# 1 "{name}"', body, '# 1 "optiml_entries"']
+    lines = [refusals(text), f'# 1 "{name}"', body, '# 1 "optiml_entries"']
     lines += [f"OPTIML_ENTRY({step}, {expression})" for step, expression in enumerate(expressions)]
     return "\n".join(lines) + "\n"

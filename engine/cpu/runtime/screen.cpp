@@ -312,7 +312,7 @@ void __tsan_write_range(void *p, size_t n) { check(PC, p, n, 1, false, false); }
 void __tsan_init(void) {}
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_update(void **p, void *) { check(PC, p, sizeof(void *), 1, false, false); }
 void __tsan_vptr_read(void **) {}
 void *__tsan_memcpy(void *d, const void *s, size_t n) {
     check(PC, s, n, 0, false, false);
