@@ -16,13 +16,15 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.compile.cache import DiskCache
 from engine.compile.compiler import compile_error
+from engine.cpu.condition_marks import mark_conditions
 from engine.cpu.features import unsupported
+from engine.cpu.host_source import ENTRIES, file_name
 from engine.cpu.host_source import prepare as prepare_text
 from engine.cpu.job_files import write_jobs
 from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 _SHORT_REPORT = 16 << 10  # bytes: what most reports take, of MAX_RESULT_BYTES
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
 _BUSY = 4  # times its deadline of processor time a run may take: on a busy machine it waits
+_MARK_TIMEOUT_S = 60.0
 _RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
 _RACE_FIBERS_PER_CORE = 1280  # of all jobs together: a second at most
 _MAX_TEXT = 8 << 20
@@ -128,9 +131,31 @@ class CpuMachine:
         for expression in expressions:
             if not _EXPRESSION.match(expression):
                 raise CompileError(f"'{expression[:80]}' is not a kernel name", path, "check the spec's kernel", log="")
+        return self._built(prepare_text(text, path, list(expressions)), path, spec, strict, timeout_s)
+
+    def marked(self, text: str, binary: CpuBinary, expressions: Sequence[str], *, strict: bool = False) -> CpuBinary:
+        """The binary that `build` made of a text once more, with marks that report the outcomes of its conditions.
+
+        Raises CompileError.
+        """
+        spec, path = binary.spec, binary.path
+        prepared = self.prepared(spec.compile.std)
+        header = str(prepared.header if self.toolchain.kind == "gcc" else INCLUDE / "optiml_cuda.h")
+        argv = [*self._front(spec), "-E", "-include", header, "-x", "c++", "-"]
+        done = self._start(
+            argv, readable=[prepared.folder, INCLUDE, RUNTIME, *self.toolchain.folders], timeout_s=_MARK_TIMEOUT_S,
+            environment=zig_environment(Path("/tmp")) if self.toolchain.kind == "zig" else {},
+            given=prepare_text(text, path, list(expressions)).encode(),
+        )  # fmt: skip
+        if done.status != 0:
+            raise CompileError("the preprocessor refuses the kernel", path, log=done.log[:_MAX_LOG])
+        marks = mark_conditions(done.output.decode("utf-8", "replace"), file_name(path), ENTRIES)
+        built = self._built(marks.text, path, spec, strict, _MARK_TIMEOUT_S)
+        return replace(built, conditions=marks.conditions, unread=marks.unread)
+
+    def _built(self, translated: str, path: str, spec: KernelSpec, strict: bool, timeout_s: float) -> CpuBinary:
         started = time.monotonic()
         prepared = self.prepared(spec.compile.std)
-        translated = prepare_text(text, path, list(expressions))
         # The prepared folder's name stands for the compiler, its flags and the header.
         flags = self.toolchain.strict_flags if strict else ()
         parts = [1, prepared.folder.name, self._std(spec), list(spec.compile.defines), translated, *flags]
@@ -148,6 +173,14 @@ class CpuMachine:
             self._objects.put(key, {}, compiled)
         return CpuBinary(target, spec, path, time.monotonic() - started)
 
+    def _front(self, spec: KernelSpec) -> list[str]:
+        """The compiler with what decides how it reads a kernel's text, but for the header."""
+        argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, "-I", str(INCLUDE)]
+        for define in spec.compile.defines:
+            if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
+                argv.append(f"-D{define}")
+        return argv
+
     def _compile(self, text: str, path: str, spec: KernelSpec, flags: Sequence[str], timeout_s: float) -> bytes:
         """The shared object of a text. The compiler reads it from its input and writes below /tmp, which goes with the sandbox."""
         prepared = self.prepared(spec.compile.std)
@@ -157,11 +190,7 @@ class CpuMachine:
             else nullcontext("/tmp/build") as work
         ):
             source, target = f"{work}/kernel.cpp", f"{work}/kernel.so"
-            argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, *flags]
-            argv += ["-I", str(INCLUDE)]
-            for define in spec.compile.defines:
-                if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
-                    argv.append(f"-D{define}")
+            argv = [*self._front(spec), *flags]
             if self.toolchain.kind == "gcc":
                 argv += ["-include", str(prepared.header)]
             else:
@@ -399,4 +428,5 @@ def _read_run(
     return CpuRun(
         outputs, tuple(report.findings), report.counts, elapsed,
         {names[i]: n for i, n in report.touched.items()}, {names[i]: n for i, n in report.written.items()}, report.limited, writes,
+        report.seen,
     )  # fmt: skip

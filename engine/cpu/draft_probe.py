@@ -38,7 +38,12 @@ _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial o
 _LEAST_FINITE = 0.5  # of an output's elements; ours: where most are no numbers little is compared
 _COUNTED = 1 << 10  # elements of a case whose accesses are counted
 _MAX_HALVED = 26  # how often a size may be halved for that
-_ENDS = {"out_of_bounds", "crash", "timeout"}  # findings that end a run: what it had touched by then says nothing
+_ENDS = {
+    "out_of_bounds",
+    "crash",
+    "misaligned",
+    "timeout",
+}  # findings that end a run: what it had touched by then says nothing
 
 
 @dataclass(frozen=True)

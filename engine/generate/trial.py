@@ -39,7 +39,7 @@ _ORDERS = 3
 _RACED = 2  # shapes for ThreadSanitizer, where a thread costs a millisecond; what is suggested is raced on all of them
 _KINDS = {
     "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE, "timeout": Outcome.TIMED_OUT,
-    "crash": Outcome.CRASHED, "assert": Outcome.CRASHED,
+    "crash": Outcome.CRASHED, "misaligned": Outcome.CRASHED, "assert": Outcome.CRASHED,
 }  # fmt: skip
 _FAULTS = {"device": Outcome.MEMORY_ERROR, "timeout": Outcome.TIMED_OUT}
 

@@ -98,9 +98,11 @@ void read_job(const char *path) {
             buffers.push_back(a);
         } else if (word == "tile") {  // of the buffer before it
             size_t bytes = 0;
-            fields >> bytes >> buffers.back().touched;
+            fields >> bytes >> buffers.back().apart;
             buffers.back().tile_bytes = bytes;
             job.sampled = true;
+        } else if (word == "apart") {  // of the buffer before it
+            fields >> buffers.back().apart;
         } else if (word == "blocks") {  // of the launch before it
             for (long long block; fields >> block;) job.launches.back().sample.push_back(block);
         } else if (word == "launch") {
@@ -168,12 +170,12 @@ void load_buffers() {
     for (size_t i = 0; i < buffers.size(); ++i) {
         Array &a = buffers[i];
         if (job.sampled) {
-            a.base = hook_sampled_buffer(a.bytes, i, std::exchange(a.touched, 0));
+            a.base = hook_sampled_buffer(a.bytes, i, a.apart);
             a.pages.resize(a.bytes / PAGE + 1);
             a.tile = map_tile(in, a);
             continue;
         }
-        a.base = hook_buffer(a.bytes, i);
+        a.base = hook_buffer(a.bytes + a.apart, i) + a.apart;
         if (fseek(in, static_cast<long>(a.at), SEEK_SET) != 0) refuse("cannot read the data file");
         if (a.bytes && fread(a.base, 1, a.bytes, in) != a.bytes) refuse("the data file is too short");
         if (a.flags & BUFFER_UNWRITTEN) a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));

@@ -23,6 +23,8 @@ struct Range {
     const char *begin, *end;
 };
 std::vector<Range> modules;
+constexpr unsigned MOST_CONDITIONS = 4096;
+uint8_t outcomes[MOST_CONDITIONS];  // of each condition: 1 it was false, 2 it was true, 4 its value was not known to the compiler
 
 char *reserve(size_t bytes) {
     void *p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -223,7 +225,11 @@ bool hook_more_blocks() {
     return true;
 }
 void hook_module(const char *begin, const char *end) { modules.push_back({begin, end}); }
-void hook_report(FILE *out) { count_report(out); }
+void hook_report(FILE *out) {
+    for (unsigned id = 0; id < MOST_CONDITIONS; ++id)
+        if (outcomes[id]) fprintf(out, "seen %u %d\n", id, outcomes[id]);
+    count_report(out);
+}
 
 void hook_atomic_begin(const void *pc, const void *address, void *old, size_t bytes) {
     check(pc, address, bytes, 1, true, true);
@@ -296,6 +302,10 @@ int hook_locate(const void *, long long *) { return -1; }
     }
 
 extern "C" {
+// Called by kernels whose conditions are marked (condition_marks.py).
+void optiml_seen(unsigned id, int outcome, int constant) {
+    if (id < MOST_CONDITIONS) outcomes[id] |= static_cast<uint8_t>((outcome ? 2 : 1) | (constant ? 0 : 4));
+}
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)

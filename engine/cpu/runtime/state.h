@@ -31,6 +31,7 @@ struct Array {
     const char *name = "";  // of a shared array; buffers go by their number
     uint8_t *written = nullptr;  // one byte per byte; null: all of it counts as written
     size_t touched = 0;     // highest byte offset touched, plus one
+    size_t apart = 0;       // bytes by which it lies behind an aligned address
     uint8_t *sectors[2] = {nullptr, nullptr};  // counting: one byte per 32-byte sector, [load, store]
     // Of a sampled launch alone: what stands in it at first, again and again, and what has been touched.
     const char *tile = nullptr;
