@@ -107,11 +107,11 @@ class RestReader:
         if found is None:
             return None
         if not isinstance(found, dict) or found.get("type") != "file" or found.get("encoding") != "base64":
-            raise ApiError("is no regular file of a usual size", path, "put the settings themselves there")
+            raise ApiError("is not a regular file, or too large", path, "put the settings themselves there")
         try:
             return base64.b64decode(str(found.get("content", "")))
         except binascii.Error:
-            raise ApiError("GitHub's answer is not understood", path) from None
+            raise ApiError("GitHub's answer cannot be parsed", path) from None
 
     def changed(self, number: int) -> list[str]:
         found: list[str] = []
@@ -131,7 +131,7 @@ class RestReader:
             name = str(self._get("")["default_branch"])
             return name, str(self._get(f"/git/ref/{quote(f'heads/{name}')}")["object"]["sha"])
         except (KeyError, TypeError):
-            raise ApiError("GitHub's description of the repository is not understood", "default_branch") from None
+            raise ApiError("GitHub's description of the repository cannot be parsed", "default_branch") from None
 
     def _get(self, path: str, *, repository: str = "", **otherwise: Any) -> Any:
         headers = {
@@ -168,7 +168,7 @@ class RestReader:
                 self._sleep(wait)
             else:
                 break
-        raise ApiError(f"GitHub does not answer as it should ({problem})", path.partition("?")[0], "run the job again")
+        raise ApiError(f"unexpected answer from GitHub ({problem})", path.partition("?")[0], "run the job again")
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -199,4 +199,4 @@ def pull_of(data: Any) -> Pull:
             head_ref=str(head.get("ref") or ""),
         )
     except (KeyError, TypeError, ValueError):
-        raise ApiError("GitHub's description of the pull request is not understood", "pull_request") from None
+        raise ApiError("GitHub's description of the pull request cannot be parsed", "pull_request") from None

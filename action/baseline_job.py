@@ -36,7 +36,7 @@ def record(
     try:
         baseline = read_baseline(folder)
     except BundleError as error:
-        say(f"the baseline is begun anew: {error}")
+        say(f"the baseline is started over: {error}")
         baseline = Baseline()
     added = 0
     if chosen:
@@ -46,7 +46,7 @@ def record(
             try:
                 for changed in chosen:
                     if time.monotonic() - begin > config.budget.total:
-                        say(f"{changed.path}: {changed.kernel}: the time is spent")
+                        say(f"{changed.path}: {changed.kernel}: out of time")
                         continue
                     try:
                         spec, spec_path = find_spec(tree, tree / changed.path, changed.kernel)

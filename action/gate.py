@@ -42,7 +42,7 @@ def decide(event_name: str, event: Mapping[str, Any], reader: Reader) -> Decisio
             return _every(reader, parse(f"/optiml all {line}"))
         number = str(given.get("pull-number", ""))
         if not re.fullmatch(r"[1-9]\d{0,8}", number, re.ASCII):
-            raise UsageError("is no number of a pull request", "workflow input 'pull-number'")
+            raise UsageError("is not the number of a pull request", "workflow input 'pull-number'")
         return _on(reader.pull(int(number)), reader)
     if event_name == "schedule":
         return _every(reader, All())
@@ -87,10 +87,10 @@ def _push(event: Mapping[str, Any], reader: Reader) -> Decision:
     repository = event.get("repository")
     branch = repository.get("default_branch") if isinstance(repository, dict) else None
     if not branch or event.get("ref") != f"refs/heads/{branch}":
-        return Decision("no push to the default branch")
+        return Decision("not a push to the default branch")
     before, after = str(event.get("before", "")), str(event.get("after", ""))
     if event.get("deleted") or not _SHA.fullmatch(before) or not _SHA.fullmatch(after) or not before.strip("0"):
-        return Decision("the push has no commit before it")
+        return Decision("the push has no previous commit")
     config = settings_at(reader, after)
     changed = reader.compared(before, after)
     if not _relevant(changed, config):
@@ -105,7 +105,7 @@ def _queue(event: Mapping[str, Any], reader: Reader) -> Decision:
         return Decision(f"nothing to do when a merge group is {str(event.get('action'))[:40]}")
     base, head = str(group.get("base_sha", "")), str(group.get("head_sha", ""))
     if not _SHA.fullmatch(base) or not _SHA.fullmatch(head):
-        raise ApiError("GitHub's description of the merge group is not understood", "merge_group")
+        raise ApiError("GitHub's description of the merge group cannot be parsed", "merge_group")
     request = Request(0, base, head, False, command="queue")
     return Decision(f"merge group at {head[:12]}", request, settings_at(reader, base))
 
@@ -114,7 +114,7 @@ def _every(reader: Reader, command: Command | None, issue: int = 0, **asked: Any
     """A search of every kernel of the default branch, of the commit that it has now. Raises UsageError."""
     if not isinstance(command, All):
         reason = command.reason if isinstance(command, Help) else ""
-        raise UsageError(reason or "the budget is none", "workflow inputs 'budget' and 'max-prs'", "e.g. 2h and 5")
+        raise UsageError(reason or "the budget is invalid", "workflow inputs 'budget' and 'max-prs'", "e.g. 2h and 5")
     branch, head = reader.default_branch()
     config = settings_at(reader, head)
     budget_s, most = command.budget_s or config.all.budget, command.max_prs or config.all.max_prs
@@ -125,17 +125,17 @@ def _every(reader: Reader, command: Command | None, issue: int = 0, **asked: Any
 def _comment(event: Mapping[str, Any], reader: Reader) -> Decision:
     comment, issue = event.get("comment"), event.get("issue")
     if not isinstance(comment, dict) or not isinstance(issue, dict) or not isinstance(comment.get("user"), dict):
-        raise ApiError("GitHub's description of the comment is not understood", "issue_comment")
+        raise ApiError("GitHub's description of the comment cannot be parsed", "issue_comment")
     if event.get("action") != "created":
         return Decision("no new comment")
     if comment["user"].get("type") == "Bot":
-        return Decision("bots are not listened to")
+        return Decision("comments by bots are ignored")
     command = parse(str(comment.get("body") or ""))
     if command is None:
-        return Decision("the comment is no command")
+        return Decision("the comment is not a command")
     number, by, by_id = comment.get("id"), str(comment["user"].get("login", "")), comment["user"].get("id")
     if not isinstance(number, int) or not isinstance(by_id, int):
-        raise ApiError("GitHub's description of the comment is not understood", "issue_comment")
+        raise ApiError("GitHub's description of the comment cannot be parsed", "issue_comment")
     if "pull_request" not in issue:
         return _of_issue(int(issue["number"]), command, reader, comment=number, by=by, by_id=by_id)
     pull = reader.pull(int(issue["number"]))
@@ -173,7 +173,7 @@ def _of_issue(issue: int, command: Command, reader: Reader, **asked: Any) -> Dec
     """A comment of an issue: the search of every kernel, for those who may have suggestions committed."""
     wrong = command.reason if isinstance(command, Help) else ""
     if not isinstance(command, All) and not wrong:
-        return Decision("no command for an issue")
+        return Decision("not a command for an issue")
     decision = _every(reader, All() if wrong else command, issue, **asked)
     needed = decision.config.permissions.apply
     if not _has_role(reader, str(asked["by"]), needed):

@@ -16,7 +16,7 @@ from engine.settings.folders import cache_folder
 
 _NO_COMMIT = "0" * 40  # an entry is about a kernel, whatever commit holds it
 COMPARED_ONLY = "compared only, as requested"
-ANSWERED = "nothing changed since an earlier review of this kernel, so this is what it found"
+ANSWERED = "nothing changed since an earlier review of this kernel, so its result is shown"
 
 
 def folder() -> Path:

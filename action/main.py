@@ -20,7 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from engine.commands.options import Parser
 
     parser = Parser(prog="optiml-action", description="One mode of the Action; its inputs are in the environment.")
-    parser.add_argument("--dry-run", action="store_true", help="print everything that would be sent, and send nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print everything that would be sent, without sending it"
+    )
     dry = parser.parse_args(arguments).dry_run
     from action.runner import read_context
     from engine.errors import OptimlError

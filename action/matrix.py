@@ -45,7 +45,9 @@ def search_jobs(request: Request, runners: str, jobs: str) -> tuple[SearchJob, .
     if request.kernel or request.command == "baseline":
         count = 1
     if len(kinds) * count > _MOST_JOBS:
-        raise UsageError(f"makes {len(kinds) * count} jobs", "input 'jobs'", f"at most {_MOST_JOBS} share a search")
+        raise UsageError(
+            f"makes {len(kinds) * count} jobs", "input 'jobs'", f"at most {_MOST_JOBS} jobs can share a search"
+        )
     return tuple(
         SearchJob(_part(device, number, count), device, labels)
         for device, labels in kinds.items()
@@ -64,7 +66,7 @@ def share_of(part: str, request: Request) -> Share:
         return Share()
     found = _PART.fullmatch(part)
     if part not in request.parts.split(",") or not found:
-        raise UsageError(f"'{part[:40]}' is no job of this request", "input 'part'", "pass on the matrix of the gate")
+        raise UsageError(f"'{part[:40]}' is not a job of this request", "input 'part'", "pass the matrix of the gate")
     return Share(found["device"], int(found["number"] or 1), int(found["count"] or 1))
 
 
@@ -92,7 +94,7 @@ def _is_kind(device: str, labels: Any, kinds: int) -> bool:
 
 def _no_runners() -> UsageError:
     return UsageError(
-        "is no list of labels, nor an object with one for each kind of device", "input 'runners'",
+        "is neither a list of labels nor an object with one list per kind of device", "input 'runners'",
         """write '["self-hosted", "gpu"]', or '{"h200": ["self-hosted", "h200"], "l4": ["self-hosted", "l4"]}'""",
     )  # fmt: skip
 

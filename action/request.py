@@ -81,25 +81,27 @@ class Request:
 def read_request(text: str) -> Request:
     """The request in a line of JSON. Raises UsageError for anything that is none."""
     if len(text) > _MAX:
-        raise UsageError(f"has {len(text)} characters", "request", "pass on what the gate gave")
+        raise UsageError(f"has {len(text)} characters", "request", "pass the gate's output 'request' unchanged")
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError):
-        raise UsageError("is no JSON", "request", "pass on the gate's output 'request'") from None
+        raise UsageError("is not JSON", "request", "pass the gate's output 'request'") from None
     fields = {field.name: field for field in dataclasses.fields(Request)}
     if not isinstance(data, dict) or not set(data) <= set(fields):
-        raise UsageError("has other fields than a request", "request", "use one version of the action in all jobs")
+        raise UsageError(
+            "does not have the fields of a request", "request", "use the same version of the action in all jobs"
+        )
     kinds: dict[str, type | tuple[type, ...]] = {"int": int, "str": str, "bool": bool, "float": (int, float)}
     for name, value in data.items():
         kind = str(fields[name].type)
         if not isinstance(value, kinds[kind]) or (isinstance(value, bool) and kind != "bool"):
-            raise UsageError(f"has a wrong '{name}'", "request")
+            raise UsageError(f"has an invalid '{name}'", "request")
     try:
         request = Request(**data)
     except TypeError:
         raise UsageError("lacks a field", "request") from None
     if not _right(request):
-        raise UsageError("is out of range", "request", "pass on what the gate gave")
+        raise UsageError("is out of range", "request", "pass the gate's output 'request' unchanged")
     return request
 
 

@@ -76,24 +76,24 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
 
     mode = value("OPTIML_MODE")
     if mode not in MODES:
-        raise UsageError(f"the mode is '{mode[:40]}'", "input 'mode'", f"write one of {', '.join(MODES)}")
+        raise UsageError(f"invalid mode '{mode[:40]}'", "input 'mode'", f"write one of {', '.join(MODES)}")
     device = value("OPTIML_DEVICE") or "auto"
     if device not in ("auto", "gpu", "cpu"):
-        raise UsageError(f"the device is '{device[:40]}'", "input 'device'", "write auto, gpu or cpu")
+        raise UsageError(f"invalid device '{device[:40]}'", "input 'device'", "write auto, gpu or cpu")
     dry_run = value("OPTIML_DRY_RUN") or "false"
     if dry_run not in ("true", "false"):
         raise UsageError(f"is '{dry_run[:40]}'", "input 'dry-run'", "write true or false")
     repository = value("GITHUB_REPOSITORY")
     if not _REPOSITORY.fullmatch(repository):
-        raise UsageError("is no repository", "GITHUB_REPOSITORY", "run this in a workflow of GitHub")
+        raise UsageError("is not a repository", "GITHUB_REPOSITORY", "run this in a GitHub workflow")
     api = value("GITHUB_API_URL") or "https://api.github.com"
     if not re.fullmatch(r"https?://[^\s/@?#]+(?:/[\w./-]*)?", api, re.ASCII):
-        raise UsageError("is no address", "GITHUB_API_URL")
+        raise UsageError("is not an address", "GITHUB_API_URL")
     server, run = value("GITHUB_SERVER_URL") or "https://github.com", value("GITHUB_RUN_ID")
     root = Path(value("GITHUB_WORKSPACE") or ".").resolve()
     workspace = (root / value("OPTIML_CLONE")).resolve()
     if not workspace.is_relative_to(root):
-        raise UsageError("lies outside of the workspace", "input 'clone'", "name a folder below it")
+        raise UsageError("is outside the workspace", "input 'clone'", "name a folder below it")
     # Not in the workspace: a pull request could have a folder of that name, with links to what the runner should keep to itself.
     scratch = Path(value("RUNNER_TEMP") or tempfile.gettempdir()).resolve()
     folders = {}
@@ -104,9 +104,7 @@ def read_context(environment: Mapping[str, str] = os.environ) -> Context:
     ):
         folder = (scratch / (given or f"optiml-{name}")).resolve()
         if not folder.is_relative_to(scratch) or folder == scratch:
-            raise UsageError(
-                "lies outside of the runner's temporary folder", f"input '{name}'", "name a folder below it"
-            )
+            raise UsageError("is outside the runner's temporary folder", f"input '{name}'", "name a folder below it")
         folders[name] = folder
     return Context(
         mode=mode,
@@ -140,9 +138,9 @@ def _event(path: str) -> Mapping[str, Any]:
     try:
         data = json.loads(Path(path).read_bytes()) if path else {}
     except (OSError, ValueError, RecursionError):
-        raise UsageError("cannot be read", "GITHUB_EVENT_PATH", "run this in a workflow of GitHub") from None
+        raise UsageError("cannot be read", "GITHUB_EVENT_PATH", "run this in a GitHub workflow") from None
     if not isinstance(data, dict):
-        raise UsageError("is no object", "GITHUB_EVENT_PATH")
+        raise UsageError("is not an object", "GITHUB_EVENT_PATH")
     return data
 
 

@@ -138,7 +138,7 @@ def settings_at(repository: Repository, commit: str) -> Config:
         if config is not None:
             found.append(config)
     if len(found) > 1:
-        raise ConfigError("there are settings in pyproject.toml too", NAMES[0], "keep one of the two places")
+        raise ConfigError("pyproject.toml contains settings too", NAMES[0], "keep one of the two places")
     return found[0] if found else Config()
 
 
@@ -165,7 +165,7 @@ def wanted(
         if not config.wants(kernel.path):
             skipped.append(Skipped(kernel.path, "the settings exclude it", kernel.kernel))
         elif len(chosen) == config.budget.kernels:
-            reason = f"more than {config.budget.kernels} kernels changed; ask for this one by its name"
+            reason = f"more than {config.budget.kernels} kernels changed; request this one by name"
             skipped.append(Skipped(kernel.path, reason, kernel.kernel))
         else:
             chosen.append(kernel)

@@ -18,7 +18,9 @@ def write_tree(repository: Repository, commit: str, folder: Path) -> Path:
     (folder / ".git").mkdir(parents=True)
     paths = [path for path in repository.tree(commit) if path.endswith(_ENDS) and _plain(path)]
     if len(paths) > _MAX_FILES:
-        raise MachineError(f"the repository has over {_MAX_FILES} source files", do="narrow 'paths' in the settings")
+        raise MachineError(
+            f"the repository has more than {_MAX_FILES} source files", do="narrow 'paths' in the settings"
+        )
     repository.preload(commit, paths)
     total = 0
     for path in paths:
@@ -27,7 +29,7 @@ def write_tree(repository: Repository, commit: str, folder: Path) -> Path:
             continue
         total += len(data)
         if total > _MAX_BYTES:
-            raise MachineError(f"the repository has over {_MAX_BYTES} bytes of sources")
+            raise MachineError(f"the repository has more than {_MAX_BYTES} bytes of sources")
         target = folder / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -279,7 +279,7 @@ def render(record: Mapping[str, Any]) -> str:
     first = next(iter(arms), "")
     settings = record["settings"]
     lines = [
-        f"| arm | after | geometric mean | against {first} | 95 % interval | better, equal, worse |",
+        f"| arm | after | geometric mean | relative to {first} | 95 % interval | better, equal, worse |",
         "|---|---:|---:|---:|---|---|",
     ]
     for arm, figures in arms.items():
@@ -295,8 +295,8 @@ def render(record: Mapping[str, Any]) -> str:
     modes = sorted({row["mode"] for row in record["rows"].values() if row.get("mode")})
     said = (
         f"{record['summary']['kernels']} kernels, {settings['seeds']} seeds, {settings['candidates']} candidates a run, speeds "
-        f"{' and '.join(modes)}. All runs of a kernel share one store of measurements: a program is measured once, against the original, "
-        "whichever run asks first. Better or worse: by more than 1 %."
+        f"{' and '.join(modes)}. All runs of a kernel share one store of measurements: each program is measured once, against the "
+        "original. Better or worse: by more than 1 %."
     )
     notes = [f"- {key}: {row['note']}" for key, row in record["rows"].items() if row.get("note")]
     return "\n".join([*lines, "", said, *([""] if notes else []), *notes])

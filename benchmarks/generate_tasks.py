@@ -188,7 +188,7 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def table(record: Mapping[str, Any]) -> str:
     """The record as a Markdown table: one line for each strategy of each task, then what was written."""
     lines = [
-        "| task | setting | strategy | what became of it | repairs | speed | time (µs) |",
+        "| task | setting | strategy | outcome | repairs | speed | time (µs) |",
         "|---|---|---|---|---:|---:|---|",
     ]
     for run in record["runs"]:
@@ -209,7 +209,7 @@ def table(record: Mapping[str, Any]) -> str:
     s = record["summary"]
     for setting in ("generate only", "generate and optimise"):
         if s[setting] is not None:
-            lines.append(f"\n{setting}: {s[setting]:.2f}× over the simplest right kernel, geometric mean over tasks.")
+            lines.append(f"\n{setting}: {s[setting]:.2f}× over the simplest correct kernel, geometric mean over tasks.")
     return "\n".join(lines)
 
 

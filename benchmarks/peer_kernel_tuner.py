@@ -31,7 +31,7 @@ _EQUAL = 1.01  # times this near are equal: what an interleaved comparison of tw
 def table() -> Table:
     """The five spaces."""
     return Table(
-        "peers-kernel-tuner", "optiml tune beside Kernel Tuner on the same spaces", Settings(seconds=SECONDS, seeds=SEEDS),
+        "peers-kernel-tuner", "optiml tune compared with Kernel Tuner on the same spaces", Settings(seconds=SECONDS, seeds=SEEDS),
         lambda place, settings: list(KERNELS), measure, summary, render, lambda settings, row: (settings.seconds or SECONDS) + _OURS_S,
     )  # fmt: skip
 
@@ -192,9 +192,9 @@ def render(record: Mapping[str, Any]) -> str:
     good = ", ".join(f"{k} {n} of {total['runs_each'][k]}" for k, n in total["as_good_with_a_tenth"].items())
     seconds = record["settings"]["seconds"]
     said = (
-        f"Configurations a second, verified: geometric mean {total['rate_geometric_mean']:.1f} times Kernel Tuner's, at least "
-        f"{total['rate_least']:.1f} times (wanted: {WANTED_RATE:g}). Its best time or better, to 1 %, with a tenth of its "
-        f"evaluations, runs: {good}. Kernel Tuner: NVCUDA back-end, every point in random order for at most {seconds:g} s a space, "
+        f"Verified configurations per second: geometric mean {total['rate_geometric_mean']:.1f} times Kernel Tuner's, at least "
+        f"{total['rate_least']:.1f} times (target: {WANTED_RATE:g}). Runs that reach its best time within 1 % with a tenth of its "
+        f"evaluations: {good}. Kernel Tuner: NVCUDA back-end, every point in random order for at most {seconds:g} s a space, "
         "seven iterations, its own verification. The times in µs are of both best configurations, side by side with cold caches."
     )
     return "\n".join([*lines, "", said, *_below(record["rows"], total["rate_ratios"])])
@@ -209,9 +209,10 @@ def _below(rows: Mapping[str, Row], ratios: Mapping[str, float]) -> list[str]:
             spent = {n: 1e3 * s / theirs["configurations"] for n, s in theirs["stages"].items()}
             own = {n: 1e3 * ours["stages"].get(n, 0.0) / ours["configurations"] for n in ("verify", "time")}
             said.append(
-                f"- Below it, {key}: Kernel Tuner compiles in {spent['compile_time']:.0f} ms, one configuration after the other, and then "
-                f"needs {spent['verification_time']:.1f} ms to verify it on the timed shape and {spent['benchmark_time']:.1f} ms to time "
-                f"it. Ours compiles ahead; verifying on fresh inputs of several shapes takes {own['verify']:.1f} ms, and timing with cold "
+                f"- Below the target, {key}: Kernel Tuner compiles in {spent['compile_time']:.0f} ms, one configuration after the other, "
+                f"and then needs {spent['verification_time']:.1f} ms to verify it on the timed shape and "
+                f"{spent['benchmark_time']:.1f} ms to time it. Ours compiles ahead; verifying on fresh inputs of several "
+                f"shapes takes {own['verify']:.1f} ms, and timing with cold "
                 f"caches, new inputs in every round and the best beside it {own['time']:.1f} ms."
             )
     return ["", *said] if said else []

@@ -32,7 +32,7 @@ _PRODUCTS = frozenset(("batched_gemm", "causal_scores", "conv2d", "gemm_bias_rel
 def pytorch_table() -> Table:
     """PyTorch eager and compiled."""
     return Table(
-        "peers-pytorch", "the suite's suggestions beside PyTorch, eager and compiled", Settings(),
+        "peers-pytorch", "the suite's suggestions compared with PyTorch, eager and compiled", Settings(),
         lambda place, settings: sorted(torch_operations()), _measure_torch, summary, render,
         lambda settings, row: _PRODUCT_ROW_S if row in _PRODUCTS else _TORCH_ROW_S,
         _needs,
@@ -42,7 +42,7 @@ def pytorch_table() -> Table:
 def cublas_cub_table() -> Table:
     """cuBLAS, cuSPARSE and CUB, one call each, and a copy."""
     return Table(
-        "peers-cublas-cub", "the suite's suggestions beside one call of cuBLAS or CUB; the copy bandwidth", Settings(),
+        "peers-cublas-cub", "the suite's suggestions compared with one call of cuBLAS or CUB; the copy bandwidth", Settings(),
         lambda place, settings: [COPY, *sorted(library_calls())], _measure_calls, summary, render, lambda settings, row: _CALL_ROW_S,
         _needs,
     )  # fmt: skip
@@ -187,7 +187,7 @@ def render(record: Mapping[str, Any]) -> str:
     peers = list(total["peers"])
     lines = [
         "| kernel | ours µs | before µs | "
-        + "".join(f"{peer} µs | against {peer} | " for peer in peers)
+        + "".join(f"{peer} µs | speedup over {peer} | " for peer in peers)
         + "the peer's operation |",
         "|---|---:|---:|" + "---:|---:|" * len(peers) + "---|",
     ]
@@ -212,7 +212,7 @@ def render(record: Mapping[str, Any]) -> str:
             )
         lines.append(f"| {key} | {' | '.join(cells)} | {row['operation'].replace('|', '/')} |")
     said = [
-        f"Against {peer}: geometric mean {p['geometric_mean']:.2f} over {p['kernels']} kernels (above 1: ours is faster), faster on "
+        f"Speedup over {peer}: geometric mean {p['geometric_mean']:.2f} over {p['kernels']} kernels (above 1: ours is faster), faster on "
         f"{len(p['faster'])}, slower on {len(p['slower'])}{': ' + ', '.join(p['slower']) if p['slower'] else ''}."
         for peer, p in total["peers"].items()
     ]
@@ -222,6 +222,6 @@ def render(record: Mapping[str, Any]) -> str:
         )
     if "gemm_of_cublas" in total:
         said.append(
-            f"The product of 2048³ reaches {100 * total['gemm_of_cublas']:.0f} % of cuBLAS in fp32 (wanted: {100 * WANTED_GEMM:.0f} %)."
+            f"The product of 2048³ reaches {100 * total['gemm_of_cublas']:.0f} % of cuBLAS in fp32 (target: {100 * WANTED_GEMM:.0f} %)."
         )
     return "\n".join([*lines, "", "\n\n".join(said)])

@@ -17,7 +17,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import bench, examples, recorded_answers, tuner_landscapes  # noqa: E402 - the path above makes it importable when run as a script
+from benchmarks import bench, examples, model_arms, tuner_landscapes  # noqa: E402 - the path above makes it importable when run as a script
+from benchmarks.recorded_words import in_todays_words  # noqa: E402
 from benchmarks.tables import TABLES  # noqa: E402
 
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
@@ -27,8 +28,8 @@ def page(results: Path = RESULTS) -> str:
     """The page's text. Raises UsageError for a table's record of another version."""
     parts = [
         "# Results",
-        "Written by `python benchmarks/results_page.py` from the records in `benchmarks/results`. Each table is measured again by the "
-        "command above it; how, and what is wanted of it, stands in [benchmarks/README.md](../benchmarks/README.md).",
+        "Written by `python benchmarks/results_page.py` from the records in `benchmarks/results`. The command "
+        "above each table repeats it; methods and targets are in [benchmarks/README.md](../benchmarks/README.md).",
     ]
     for name, table in TABLES.items():
         record = bench.load(results / f"{name}.json", name)
@@ -44,7 +45,7 @@ def page(results: Path = RESULTS) -> str:
             ]
         elif name == "examples":
             parts += _earlier_examples(results)
-    return "\n\n".join([*parts, *_model_path(results), *_tuner_landscapes(results)]) + "\n"
+    return in_todays_words("\n\n".join([*parts, *_model_arms(results), *_tuner_landscapes(results)])) + "\n"
 
 
 def _missing(table: bench.Table, record: Mapping[str, Any]) -> str:
@@ -55,19 +56,18 @@ def _missing(table: bench.Table, record: Mapping[str, Any]) -> str:
     return f"**Begun, not finished**: {len(rows) - len(lacking)} of {len(rows)} rows. Missing or failed: {', '.join(lacking)}."
 
 
-def _model_path(results: Path) -> list[str]:
-    """What recorded answers of a model add to the rules."""
-    path = results / "model_path.json"
+def _model_arms(results: Path) -> list[str]:
+    """What recorded answers of a model add to rules and tuner."""
+    path = results / "model_arms-h200.json"
     if not path.is_file():
         return []
     record = json.loads(path.read_text(encoding="utf-8"))
     return [
-        "## model_path: rules and a model against rules alone, with recorded answers",
-        f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}. Every figure: "
-        f"[{path.name}](../benchmarks/results/{path.name}); who wrote the answers, and how: "
+        "## model_arms: searches with and without a model's recorded answers",
+        f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}, {record['candidates']} "
+        f"candidates a search. Every value: [{path.name}](../benchmarks/results/{path.name}); who wrote the answers, and how: "
         "[provenance.json](../benchmarks/answers/provenance.json).",
-        recorded_answers.table(record),
-        record["method"],
+        model_arms.table(record["rows"], list(record["summary"]["arms"])),
         *([record["note"]] if record.get("note") else []),
     ]
 
@@ -77,14 +77,14 @@ def _tuner_landscapes(results: Path) -> list[str]:
     parts = []
     for name, title in (
         ("tuner_landscapes", "the tuner's strategies on simulated kernels"),
-        ("tuner_landscapes-recorded", "the same on spaces that Kernel Tuner's authors timed"),
+        ("tuner_landscapes-recorded", "the same on spaces timed by Kernel Tuner's authors"),
     ):
         path = results / f"{name}.json"
         if path.is_file():
             record = json.loads(path.read_text(encoding="utf-8"))
             said = (
                 f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}, no GPU, "
-                f"{record['seeds']} seeds. Every figure: [{path.name}](../benchmarks/results/{path.name})."
+                f"{record['seeds']} seeds. All values: [{path.name}](../benchmarks/results/{path.name})."
             )
             parts += [f"## {name}: {title}", said, tuner_landscapes.render(record["rows"])]
     return parts
@@ -101,7 +101,7 @@ def _where(record: Mapping[str, Any], name: str) -> str:
     at = ", ".join(f"`{commit}`" for commit in commits if commit) or "(not known)"
     command = shlex.join(_plain(record["commands"][-1]))
     return (
-        f"`{command}` at commit {at}, {when}, {device}. Every figure: [{name}.json](../benchmarks/results/{name}.json)."
+        f"`{command}` at commit {at}, {when}, {device}. All values: [{name}.json](../benchmarks/results/{name}.json)."
     )
 
 
@@ -129,20 +129,18 @@ def _earlier_examples(results: Path) -> list[str]:
         parts += [
             f"## The ten examples: {path.stem.removeprefix('examples-')}",
             f"`{shlex.join(record['command'])}` at commit `{str(record['commit'])[:10]}`, {record['date'][:10]}, {device}. "
-            f"Every figure: [{path.name}](../benchmarks/results/{path.name}).",
+            f"All values: [{path.name}](../benchmarks/results/{path.name}).",
             examples.table(record),
         ]
         shares = _bandwidth(record)
         if shares:
-            said = (
-                "What each does with the copy bandwidth measured in the same run (device to device, read plus written):"
-            )
+            said = "Each kernel relative to the copy bandwidth measured in the same run (device to device, read plus written):"
             parts += [said, shares]
     return parts
 
 
 def _bandwidth(record: Mapping[str, Any]) -> str:
-    lines = ["| kernel | what the profiler says of the suggestion |", "|---|---|"]
+    lines = ["| kernel | profiler diagnosis of the suggestion |", "|---|---|"]
     for run in record["runs"]:
         result = run["result"]
         said = result["trajectory"][-1]["diagnosis"] if result and result["trajectory"] else []

@@ -46,12 +46,12 @@ _AT_WORK = (
 
 def examples_table() -> Table:
     """The ten examples, searched 30 s each."""
-    return _searches("examples", "the ten example kernels, each searched", 30.0, "examples")
+    return _searches("examples", "the ten example kernels, one search each", 30.0, "examples")
 
 
 def suite_table() -> Table:
     """The suite's kernels, searched 60 s each."""
-    return _searches("suite", "the suite's kernels, each searched", 60.0, SUITE, PROPOSERS)
+    return _searches("suite", "the suite's kernels, one search each", 60.0, SUITE, PROPOSERS)
 
 
 def controls_table() -> Table:
@@ -66,7 +66,7 @@ def controls_table() -> Table:
         return search(place, f"{SUITE}/{name}.cu", settings.seconds or 20.0, int(seed), settings.device, PROPOSERS)
 
     return Table(
-        "controls", "kernels at the roofline: nothing must be suggested", Settings(seconds=20.0, seeds=CONTROL_SEEDS),
+        "controls", "kernels at the roofline: no suggestion expected", Settings(seconds=20.0, seeds=CONTROL_SEEDS),
         rows, measure, summary, render, lambda settings, row: (settings.seconds or 20.0) + _SETUP_S,
     )  # fmt: skip
 
@@ -226,7 +226,7 @@ def render(record: Mapping[str, Any]) -> str:
     head = "| kernel | speedup | 95 % interval | before µs | after µs | candidates |"
     rule = "|---|---:|---|---:|---:|---:|"
     if floors:
-        head, rule = head + " roofline floor µs | share of it |", rule + "---:|---:|"
+        head, rule = head + " roofline floor µs | share of floor |", rule + "---:|---:|"
     lines = [head, rule]
     for key, row in rows.items():
         name = key.partition("#")[0] + (f" (seed {row.get('seed')})" if "#" in key else "")
@@ -237,7 +237,7 @@ def render(record: Mapping[str, Any]) -> str:
             )
             continue
         worst = max(row["cases"], key=lambda c: c["best_us"])
-        unchanged = "nothing to suggest" if row["candidates"] else "no candidate tried"
+        unchanged = "no suggestion" if row["candidates"] else "no candidate tried"
         ratio = f"{row['ratio']:.2f}" if row["suggested"] else unchanged
         ratio += " (predicted)" if row["predicted"] else ""
         interval = f"{row['low']:.2f} to {row['high']:.2f}" if row["suggested"] and not row["predicted"] else ""
@@ -253,27 +253,31 @@ def _sentences(name: str, rows: Mapping[str, Row], total: Mapping[str, Any]) -> 
     without_edits = total.get("without_edits", 0)
     if without_edits:
         said.append(
-            f"In {without_edits} of {total['kernels']} runs no rule had an edit to try: they tell nothing of the kernel."
+            f"In {without_edits} of {total['kernels']} runs no rule had an edit to try: they give no information on the kernel."
         )
     if untried := total.get("untried", 0) - without_edits:
-        said.append(f"{untried} of {total['kernels']} runs had no time to try a candidate, and tell nothing.")
+        said.append(f"{untried} of {total['kernels']} runs had no time to try a candidate, and give no information.")
     if name == "controls":
-        said.append(f"{total['suggested']} of {total['kernels']} runs suggested something; wanted: none.")
+        said.append(f"{total['suggested']} of {total['kernels']} runs made a suggestion; target: none.")
     else:
-        wanted = f" (wanted: at least {WANTED_MEAN:g})" if name == "suite" else ""
+        wanted = f" (target: at least {WANTED_MEAN:g})" if name == "suite" else ""
         said.append(
-            f"Geometric mean {total['geometric_mean']:.2f} over {total['kernels']} kernels{wanted}, one without a suggestion as 1."
+            f"Geometric mean {total['geometric_mean']:.2f} over {total['kernels']} kernels{wanted}; a kernel without a suggestion "
+            "counts as 1."
         )
     if name == "suite":
         said.append(
             f"{total['memory_bound_at_share']} of {total['memory_bound']} memory-bound kernels reach {100 * WANTED_SHARE:.0f} % of "
             f"the {'measured ' * (total['modes'] == ['measured'])}copy bandwidth with their compulsory bytes."
         )
-        said += [f"- Below it, {kernel}: {why or 'no diagnosis'}" for kernel, why in total["below_share"].items()]
+        said += [
+            f"- Below {100 * WANTED_SHARE:.0f} %, {kernel}: {why or 'no diagnosis'}"
+            for kernel, why in total["below_share"].items()
+        ]
     said.append(
-        f"Overhead, all that is neither waiting for compilers, running nor profiling: {100 * total['overhead']:.1f} % of the time, "
-        f"at most {100 * total['overhead_most']:.1f} % of a run (wanted: under {100 * WANTED_OVERHEAD:.0f} %; "
-        f"{sum(row['overhead'] >= WANTED_OVERHEAD for row in rows.values())} of {len(rows)} runs are not). "
-        f"Memory of the command's own process: at most {total['peak_bytes'] / 1e6:.0f} MB (wanted: under {WANTED_BYTES / 1e6:.0f} MB)."
+        f"Overhead (time neither waiting for compilers, running nor profiling): {100 * total['overhead']:.1f} % of the time, "
+        f"at most {100 * total['overhead_most']:.1f} % of a run (target: under {100 * WANTED_OVERHEAD:.0f} %; "
+        f"{sum(row['overhead'] >= WANTED_OVERHEAD for row in rows.values())} of {len(rows)} runs above). "
+        f"Memory of the command's own process: at most {total['peak_bytes'] / 1e6:.0f} MB (target: under {WANTED_BYTES / 1e6:.0f} MB)."
     )
     return [line for sentence in said for line in ((sentence,) if sentence.startswith("- ") else ("", sentence))][1:]

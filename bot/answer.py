@@ -100,7 +100,7 @@ def _status(forge: Forge, target: Target) -> Said:
 
 
 def _cancel(forge: Forge, code: Code, target: Target) -> Said:
-    nothing = Said("Nothing is running for this pull request.", False)
+    nothing = Said("No run is active for this pull request.", False)
     if not target.run:
         return nothing
     # A number in a comment is not enough: only a run of this same workflow is ended.

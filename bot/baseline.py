@@ -96,12 +96,12 @@ def read_baseline(folder: Path) -> Baseline:
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-            raise BundleError(f"is no regular file of at most {_MAX_BYTES} bytes", FILE)
+            raise BundleError(f"is not a regular file of at most {_MAX_BYTES} bytes", FILE)
         found = decode(Baseline, load_json(file.read(_MAX_BYTES + 1)), "baseline")
     if found.schema != SCHEMA:
-        raise BundleError(f"has another schema than {SCHEMA}", FILE)
+        raise BundleError(f"has a schema other than {SCHEMA}", FILE)
     if any(not e.cases or any(not (c.us > 0 and c.weight > 0) for c in e.cases) for e in found.entries):
-        raise BundleError("has a time that is none", FILE)
+        raise BundleError("has an invalid time", FILE)
     return found
 
 

@@ -150,7 +150,7 @@ def _bytes(path: Path, most: int) -> bytes:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_size > most:
         os.close(handle)
-        raise BundleError(f"is no regular file of at most {most} bytes", str(path))
+        raise BundleError(f"is not a regular file of at most {most} bytes", str(path))
     with os.fdopen(handle, "rb") as file:
         return file.read(most + 1)
 
@@ -158,7 +158,7 @@ def _bytes(path: Path, most: int) -> bytes:
 def parse_bundle(data: bytes, *, head: str) -> Bundle:
     """The bundle in a file's bytes, as `read_bundle`. Raises BundleError."""
     if len(data) > _MAX_BYTES:
-        raise BundleError(f"is over {_MAX_BYTES} bytes", "bundle")
+        raise BundleError(f"exceeds {_MAX_BYTES} bytes", "bundle")
     bundle = decode(Bundle, load_json(data), "bundle")
     check_bundle(bundle, head)
     return bundle
@@ -168,14 +168,16 @@ def check_bundle(bundle: Bundle, head: str) -> None:
     """Raises BundleError for what no run of this commit leaves."""
     if bundle.schema != SCHEMA:
         raise BundleError(
-            f"has the schema '{bundle.schema[:80]}', not {SCHEMA}", "bundle", "use one version in all jobs"
+            f"has the schema '{bundle.schema[:80]}', not {SCHEMA}", "bundle", "use the same version in all jobs"
         )
     if bundle.head != head:
-        raise BundleError("is of another commit than the event", "bundle.head", "run the search again for this commit")
+        raise BundleError(
+            "is for a different commit than the event", "bundle.head", "run the search again for this commit"
+        )
     if not _SHA.fullmatch(bundle.base) or not _SHA.fullmatch(bundle.head):
-        raise BundleError("names no full commit SHA", "bundle")
+        raise BundleError("has no full commit SHA", "bundle")
     if len(bundle.kernels) > _MAX_KERNELS:
-        raise BundleError(f"has over {_MAX_KERNELS} kernels", "bundle.kernels")
+        raise BundleError(f"has more than {_MAX_KERNELS} kernels", "bundle.kernels")
     for index, looked in enumerate(bundle.kernels):
         where = f"bundle.kernels[{index}]"
         for path in (looked.changed.path, looked.changed.base_path or "x"):
@@ -183,22 +185,22 @@ def check_bundle(bundle: Bundle, head: str) -> None:
                 raise BundleError("has a path that leads out of the repository", where)
         result = looked.result
         if result is not None and result.schema != RESULT_SCHEMA:
-            raise BundleError(f"has a result of another schema than {RESULT_SCHEMA}", where)
+            raise BundleError(f"has a result with a schema other than {RESULT_SCHEMA}", where)
         if looked.draft and result is not None:
-            raise BundleError("has a drafted spec beside a result", where)
+            raise BundleError("has both a drafted spec and a result", where)
         if looked.patch and (result is None or result.best is None):
             raise BundleError("has a patch without a result that suggests one", where)
         if result is not None and result.best is not None:
             measurement = result.best.evaluation.measurement
             if measurement is None or measurement.predicted != (result.mode == "predicted"):
-                raise BundleError("says both measured and predicted of one suggestion", where)
+                raise BundleError("marks one suggestion as both measured and predicted", where)
         past = looked.history
         if past is not None and not (_SHA.fullmatch(past.commit) and 1 <= past.slower < 1e6):
-            raise BundleError("has a history that cannot be", where)
+            raise BundleError("has an impossible history", where)
         compared = looked.comparison.measurement if looked.comparison else None
         for one in (compared, _of(result), *(other.measurement for other in looked.elsewhere)):
             if one is not None and not (0 < one.low <= one.ratio <= one.high):
-                raise BundleError("has an interval that does not hold its ratio", where)
+                raise BundleError("has an interval that does not contain its ratio", where)
 
 
 def _of(result: OptimizationResult | None) -> Measurement | None:

@@ -60,7 +60,7 @@ def find_changes(repository: Repository, base: str, head: str, *, include: Seque
     launched = finder.launches(changed)
     files = _affected(repository, head, changed, launched)
     for path in files[_MAX_FILES:]:
-        skipped.append(Skipped(path, f"over {_MAX_FILES} CUDA files are affected; this one is beyond them"))
+        skipped.append(Skipped(path, f"more than {_MAX_FILES} CUDA files are affected; this one exceeds the limit"))
     kernels: list[ChangedKernel] = []
     for path in files[:_MAX_FILES]:
         try:
@@ -73,7 +73,7 @@ def find_changes(repository: Repository, base: str, head: str, *, include: Seque
 def _unreadable(entry: Entry, repository: Repository, head: str) -> str | None:
     """Why a changed path is not looked at; "" where that needs no word (it is no CUDA, or it is gone)."""
     if entry.submodule:
-        return "a submodule: its commits are not read"
+        return "a submodule: not analysed"
     if not entry.path.endswith(_TEXT) or entry.status == "D":
         return ""
     says = entry.path.endswith(CUDA)
@@ -81,7 +81,7 @@ def _unreadable(entry: Entry, repository: Repository, head: str) -> str | None:
         return "a symbolic link is not followed" if says else ""
     data = repository.read(head, entry.path)
     if data is None:
-        return "is no regular file of at most 2 MiB" if says else ""
+        return "is not a regular file of at most 2 MiB" if says else ""
     if b"\0" in data:
         return "is binary" if says else ""
     return None

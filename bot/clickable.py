@@ -61,7 +61,7 @@ def _placed(patch: str, changed: tuple[FileDiff, ...], files: tuple[FileDiff, ..
     if mine.status != "modified" or not mine.hunks:
         return Placed(None, "it adds, deletes or renames a file")
     if theirs is None or not theirs.hunks:
-        return Placed(None, "the lines are outside of this pull request's diff")
+        return Placed(None, "the lines are outside this pull request's diff")
     if "\r" in patch:
         return Placed(None, "the file has carriage returns")
     if HIDDEN.search(patch):  # in lines around it too: a suggestion repeats them

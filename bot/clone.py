@@ -147,14 +147,14 @@ class Repository:
             raise GitError(
                 f"git {arguments[0]} failed: {said[0][:300]}",
                 str(self._folder),
-                "is the commit fetched, with its history?",
+                "fetch the commit with its history",
             )
         if len(done.stdout) > _MAX_OUTPUT:
-            raise GitError(f"git {arguments[0]} gave over {_MAX_OUTPUT} bytes", str(self._folder))
+            raise GitError(f"git {arguments[0]} printed more than {_MAX_OUTPUT} bytes", str(self._folder))
         return done.stdout
 
 
 def _sha(commit: str) -> str:
     if not _SHA.fullmatch(commit):
-        raise GitError("is no full commit SHA", commit[:80], "give 40 (or 64) lower-case hexadecimal digits")
+        raise GitError("is not a full commit SHA", commit[:80], "give 40 (or 64) lower-case hexadecimal digits")
     return commit

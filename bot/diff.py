@@ -60,7 +60,7 @@ class FileDiff:
 def read_diff(text: bytes | str) -> tuple[FileDiff, ...]:
     """The files of a unified diff, as git writes it. Raises DiffError."""
     if len(text) > _MAX_BYTES:
-        raise DiffError(f"a diff of {len(text)} bytes is over the limit of {_MAX_BYTES}")
+        raise DiffError(f"a diff of {len(text)} bytes exceeds the limit of {_MAX_BYTES}")
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
     try:
@@ -77,7 +77,7 @@ def read_patch(path: str, patch: str, *, old_path: str = "", status: Status = "m
     header = "--- a/file\n+++ b/file\n"
     found = read_diff(header + patch + ("" if patch.endswith("\n") else "\n"))
     if len(found) != 1:
-        raise DiffError("the patch is no list of hunks", path)
+        raise DiffError("the patch is not a list of hunks", path)
     one = found[0]
     return FileDiff(path, old_path or path, status, one.hunks, one.binary, one.no_newline)
 

@@ -168,14 +168,14 @@ def _unpacked(data: bytes, name: str) -> bytes:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if archive.getinfo(name).file_size > _MAX_FILE:
-                raise RejectedError(f"is over {_MAX_FILE} bytes", name)
+                raise RejectedError(f"exceeds {_MAX_FILE} bytes", name)
             with archive.open(name) as file:
                 # What the archive says of sizes is its maker's word.
                 found = file.read(_MAX_FILE + 1)
     except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise RejectedError(f"the artifact cannot be unpacked ({type(error).__name__})", name) from None
     if len(found) > _MAX_FILE:
-        raise RejectedError(f"is over {_MAX_FILE} bytes", name)
+        raise RejectedError(f"exceeds {_MAX_FILE} bytes", name)
     return found
 
 
@@ -193,7 +193,7 @@ def _entries(data: Any) -> dict[str, tuple[str, str]]:
 @understood
 def _content(data: Any) -> bytes:
     if data["encoding"] != "base64" or int(data["size"]) > _MAX_BLOB:
-        raise RejectedError(f"a file is over {_MAX_BLOB} bytes")
+        raise RejectedError(f"a file exceeds {_MAX_BLOB} bytes")
     try:
         return base64.b64decode(data["content"])
     except binascii.Error:

@@ -91,7 +91,7 @@ class Client:
         if verb != "DELETE" and (
             not isinstance(answer, kind) or (isinstance(answer, dict) and list(answer) == ["data"])
         ):
-            raise UnavailableError("GitHub's answer is not understood", path.partition("?")[0], "run the job again")
+            raise UnavailableError("GitHub's answer cannot be parsed", path.partition("?")[0], "run the job again")
         return answer
 
     def _fresh(self, path: str) -> Any:
@@ -122,7 +122,7 @@ class Client:
                     )
                 there = urljoin(self._api_url, asked.headers.get("Location", ""))
                 if asked.status_code != 302 or urlsplit(there).scheme not in ("https", urlsplit(self._api_url).scheme):
-                    raise UnavailableError("GitHub's answer is not understood", path, "run the job again")
+                    raise UnavailableError("GitHub's answer cannot be parsed", path, "run the job again")
                 with requests.get(there, timeout=self._timeout_s, allow_redirects=False, stream=True) as answer:
                     if answer.status_code != 200:
                         raise UnavailableError(f"the store answers with status {answer.status_code}", path)
@@ -130,7 +130,7 @@ class Client:
                     for part in answer.iter_content(1 << 16):
                         data += part
                         if len(data) > most_bytes:
-                            raise RejectedError(f"is over {most_bytes} bytes", path)
+                            raise RejectedError(f"exceeds {most_bytes} bytes", path)
             return bytes(data)
 
         return self.retried(once)
@@ -188,7 +188,7 @@ class _Translated:
         if error is None or isinstance(error, ForgeError):
             return
         if isinstance(error, _MISREAD) and not isinstance(error, GithubException):
-            raise UnavailableError("GitHub's answer is not understood", self._where) from None
+            raise UnavailableError("GitHub's answer cannot be parsed", self._where) from None
         if isinstance(error, requests.exceptions.RequestException | OSError):
             raise UnavailableError(
                 f"no answer from GitHub ({type(error).__name__})", self._where, "run the job again"
@@ -213,13 +213,13 @@ def _translate(error: GithubException, where: str) -> ForgeError:
         return limit
     if status in (401, 403):
         return DeniedError(
-            f"the token may not do this: {text}",
+            f"the token does not have the permission: {text}",
             where,
-            "give the job the permissions that docs/github.md names",
+            "give the job the permissions listed in docs/github.md",
             status,
         )
     if status == 404:
-        return MissingError(f"there is no such thing, or the token may not see it: {text}", where, status=status)
+        return MissingError(f"not found, or the token cannot access it: {text}", where, status=status)
     if status in (400, 405, 409, 410, 422) or 300 <= status < 400:
         return RejectedError(f"GitHub refuses the request: {text}", where, status=status)
     return UnavailableError(f"GitHub answers with status {status}", where, "run the job again", status)
@@ -241,7 +241,7 @@ def understood(read: Callable[[Any], T]) -> Callable[[Any], T]:
         try:
             return read(data)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise UnavailableError("GitHub's answer is not understood", do="run the job again") from None
+            raise UnavailableError("GitHub's answer cannot be parsed", do="run the job again") from None
 
     return checked
 

@@ -85,7 +85,7 @@ class _Pulls:
         marker = lasting_marker(path, kernel, looked.patch)
         open_ = next((p for p in self._own if p.body.startswith(lasting_key(path, kernel))), None)
         if open_ is not None and open_.body.startswith(marker):
-            return f"{open_.url} has this version already"
+            return f"{open_.url} already has this version"
         one = Stored(finding.number, looked)
         taken, files, refused = changed_files(self._code, where, self._head, (one,))
         if not taken:
@@ -98,11 +98,11 @@ class _Pulls:
             if self._open >= self._campaign.most:
                 return f"not opened: {self._open} are open, and `max-prs` is {self._campaign.most}"
         if not self._on_branch(branch, files, one):
-            return f"left as it is: the branch {code(branch)} has commits of other people"
+            return f"not changed: the branch {code(branch)} has commits by others"
         body = pull_body(finding, marker, self._origin())
         if open_ is not None:
             self._code.edit_pull(where, open_.number, pull_title(one), body)
-            return f"brought {open_.url} up to date"
+            return f"updated {open_.url}"
         url = self._code.open_pull(where, branch, self._campaign.branch, pull_title(one), body)
         self._open += 1
         return f"opened {url}"
@@ -123,7 +123,7 @@ class _Pulls:
         return True
 
     def _origin(self) -> str:
-        asked = f", as asked for in #{self._campaign.issue}" if self._campaign.issue else ""
+        asked = f", as requested in #{self._campaign.issue}" if self._campaign.issue else ""
         return (
             f"A search of every kernel found this version on top of {self._campaign.head[:12]}{asked}: one commit, which changes only the "
             "kernel's own files. A later search that finds a faster version replaces the commit, unless somebody else has added one. "

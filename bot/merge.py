@@ -22,16 +22,16 @@ class Part:
 
 
 def merge(parts: Sequence[Part]) -> Bundle:
-    """The bundle that a review is made of. Raises BundleError where no job left one, or they are of different commits.
+    """The bundle that a review is made of. Raises BundleError where no job left one, or they are for different commits.
 
     A kernel that was searched on several kinds of device comes with the first suggestion, in the order of the parts: a review has one
     for each line. What it brings, or another does, on the other kinds stands beside it. A kernel that got slower anywhere got slower.
     """
     there = [part.bundle for part in parts if part.bundle is not None]
     if not there:
-        raise BundleError(next((part.reason for part in parts if part.reason), "there is none"), "bundle")
+        raise BundleError(next((part.reason for part in parts if part.reason), "no bundle"), "bundle")
     if len({(bundle.head, bundle.base) for bundle in there}) > 1:
-        raise BundleError("are of different commits", "the bundles of the jobs", "run all of them again")
+        raise BundleError("are for different commits", "the bundles of the jobs", "run all of them again")
     found: dict[tuple[str, str], list[tuple[Part, Looked]]] = {}
     for part in parts:
         for looked in part.bundle.kernels if part.bundle is not None else ():

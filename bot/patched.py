@@ -33,7 +33,7 @@ def screen(files: tuple[FileDiff, ...]) -> str:
         return "the patch must change 1 to 20 files, each once"
     for file in files:
         if file.status != "modified" or file.binary or file.mode or not file.hunks or file.path != file.old_path:
-            return "the patch does more than change lines of a file"
+            return "the patch does more than change lines of files"
         if not file.path.endswith(_SUFFIXES) or not all(_PART.fullmatch(part) for part in file.path.split("/")):
             return "the patch changes files that are not sources"
         added = [line for hunk in file.hunks for change in hunk.changes for line in change.lines]

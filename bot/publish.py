@@ -27,7 +27,7 @@ _KEY = "optiml:1"
 _PROBES = 12  # requests spent on finding the comments that GitHub does not take
 _SUMMARY = 60_000  # characters of a check run's text
 
-Ending = Literal["posted", "already posted", "nothing to say", "superseded", "failed", "cancelled"]
+Ending = Literal["posted", "already posted", "nothing to report", "superseded", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _publish(bundle: Bundle, forge: Forge, target: Target, settings: Settings) -
         _check(forge, target, settings, "neutral", output)
         return Published("superseded", None, f"OptiML: the pull request {why}; nothing was posted.\n")
     review = make_review(bundle, forge.files(target.number), settings)
-    ending: Ending = "nothing to say"
+    ending: Ending = "nothing to report"
     placed: frozenset[int] = frozenset()
     wanted = inline_comments(review)
     if review.worth_posting and settings.review:

@@ -96,7 +96,7 @@ def _rows(review: Review, inline: Collection[int]) -> list[Row]:
     for number, looked in enumerate(review.regressions, 1):
         restore = review.restores[number - 1] if number <= len(review.restores) else None
         suggestion = restore.suggestion if restore and -number in inline else None
-        how = "the patch below restores it" if looked.restore else "find out why"
+        how = "the patch below restores it" if looked.restore else "investigate"
         how = f"the suggestion on line {suggestion.line} restores it" if suggestion else how
         m = looked.comparison.measurement if looked.comparison else None
         if m is not None:
@@ -188,7 +188,7 @@ def answer_body(comment: int, text: str) -> str:
     body = f"{answer_marker(comment)}\n{text.strip()}\n"
     if length(body) <= LIMIT:
         return body
-    return f"{answer_marker(comment)}\nThis is too long for a comment; it is in the artifact of the run.\n"
+    return f"{answer_marker(comment)}\nThis is too long for a comment; see the artifact of the run.\n"
 
 
 def pull_body(finding: Finding, marker: str, origin: str) -> str:
@@ -295,7 +295,7 @@ _REFUSALS = frozenset({"wrong_result", "memory_error", "race", "timed_out", "cra
 _CHECKS_MEASURED = (
     "verified: outputs match the original's on fresh inputs and on every check case, twice, the second time in a new process",
     "no out-of-bounds write, no input modified",
-    "timed alternately with the original, caches flushed; the interval lies above 1",
+    "timed alternately with the original, caches flushed; the interval is above 1",
 )
 _CHECKS_PREDICTED = (
     "screened on the CPU: outputs match the original's on every check case, in several thread orders",
@@ -305,7 +305,9 @@ _CHECKS_PREDICTED = (
 
 def _pointer(review: Review) -> Safe:
     url = review.settings.artifact_url
-    return Safe(f"the [artifact of the run]({url}) has everything" if url else "the artifact of the run has everything")
+    return Safe(
+        f"the [artifact of the run]({url}) has all details" if url else "the artifact of the run has all details"
+    )
 
 
 def gain(m: Measurement) -> Safe:

@@ -126,7 +126,7 @@ class Review:
         if nothing:
             looked = len(self.unimproved) + len(self.compared)
             unknown = "no changed kernel was analysed" if self.not_looked or not self.complete else "no kernel changed"
-            parts.insert(0, "nothing to suggest" if looked else unknown)
+            parts.insert(0, "no suggestion" if looked else unknown)
         if self.drafts:
             count = len(self.drafts)
             parts.insert(0, f"{_count(count, 'kernel')} {'has' if count == 1 else 'have'} no spec (draft ready)")

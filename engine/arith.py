@@ -200,7 +200,7 @@ class _Parser:
 
     def take(self, expected: str = "") -> tuple[str, str]:
         if self.at >= len(self.tokens):
-            raise self.fail("something is missing at the end")
+            raise self.fail("unexpected end of expression")
         token = self.tokens[self.at]
         if expected and token[1] != expected:
             raise self.fail(f"'{expected}' expected before '{token[1]}'")
@@ -292,7 +292,7 @@ class _Parser:
             try:
                 literal = _number(digits)
             except ValueError:
-                raise self.fail(f"'{text}' is no octal number") from None
+                raise self.fail(f"'{text}' is not an octal number") from None
             try:
                 _bounded(literal)
             except NoValue:
@@ -391,7 +391,7 @@ class Expression:
 def expression(text: str) -> Expression:
     """A C-like arithmetic expression, read. Raises ArithmeticError_ for text that is none."""
     if len(text) > _MAX_LENGTH:
-        raise ArithmeticError_(f"an expression of {len(text)} characters is over the limit of {_MAX_LENGTH}")
+        raise ArithmeticError_(f"an expression of {len(text)} characters exceeds the limit of {_MAX_LENGTH}")
     tokens: list[tuple[str, str]] = []
     at = 0
     stripped = text.rstrip()

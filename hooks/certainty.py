@@ -31,7 +31,7 @@ def uncertain(target: Target, error: OptimlError, sliced: DeviceSlice | None, in
     `sliced` is what was compiled, None where it could not be made; `instances` are the names it was compiled by.
     """
     if not isinstance(error, CompileError) or sliced is None:
-        return "" if target.spec else "it could not be compiled alone"
+        return "" if target.spec else "it could not be compiled by itself"
     strange = [name for name in sliced.system if not is_standard(name)]
     if strange:
         return f"<{strange[0][:100]}> is not in the repository"
@@ -39,9 +39,9 @@ def uncertain(target: Target, error: OptimlError, sliced: DeviceSlice | None, in
         return "no file that includes this header was found"
     if target.spec is None:
         if error.what == f'identifier "{target.kernel.rpartition("::")[2]}" is undefined':
-            return "it stands behind a condition that does not hold here"
+            return "it is behind a preprocessor condition that is false here"
         for instance in instances:
             for word in _WORD.findall(instance.partition("<")[2]):
                 if word not in _BUILT_IN and not re.search(_DECLARES.format(word), sliced.text):
-                    return f"'{word}' of its launch is not known at file scope"
+                    return f"'{word}' of its launch is not defined at file scope"
     return ""

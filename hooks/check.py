@@ -32,13 +32,13 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     begin = time.monotonic()
     parser = Parser(
-        prog="optiml-check", description="Compile the CUDA kernels that a commit changes and say what is seen."
+        prog="optiml-check", description="Compile the CUDA kernels that a commit changes and report findings."
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="the .cu and .cuh files (default: those that differ from HEAD)"
     )
-    parser.add_argument("--all", action="store_true", help="every kernel of the files (default: of the repository)")
-    parser.add_argument("--base", metavar="REV", help="what changed is told from this commit (default: HEAD)")
+    parser.add_argument("--all", action="store_true", help="all kernels of the files (default: of the repository)")
+    parser.add_argument("--base", metavar="REV", help="commit to compare with (default: HEAD)")
     parser.add_argument("--format", choices=FORMATS, default="text", help="how findings are written (default: text)")
     given = parser.parse_args(arguments)
 

@@ -64,7 +64,7 @@ def not_analysed(error: OptimlError) -> str:
 def nothing_named(commit: str) -> str:
     """The note of a call without files that found none."""
     if commit:
-        return f"no CUDA file differs from commit {commit[:12]}; name files, or give --all for the whole repository"
+        return f"no CUDA file differs from commit {commit[:12]}; give files, or --all for the whole repository"
     return "the repository has no .cu or .cuh file that the settings include"
 
 
@@ -81,7 +81,7 @@ def base_commit(root: Path, given: str | None) -> str:
         return commit_of(root, "HEAD")
     commit = commit_of(root, wanted)
     if not commit and given:
-        raise UsageError(f"there is no commit '{given[:100]}'", do="give a branch, tag or commit")
+        raise UsageError(f"no commit '{given[:100]}'", do="give a branch, tag or commit")
     return commit
 
 
@@ -122,9 +122,9 @@ def chosen(root: Path, files: Iterable[str], config: Config) -> list[str]:
         if not os.path.lexists(path):
             raise UsageError("no such file", name, "check the path")
         if not path.is_relative_to(root):
-            raise UsageError(f"is not in the repository {root}", name, "call this in the file's own repository")
+            raise UsageError(f"is not in the repository {root}", name, "run this in the file's own repository")
         if path.is_dir() and not path.is_symlink():
-            raise UsageError("is a folder", name, "name its files")
+            raise UsageError("is a folder", name, "give its files")
         if not path.is_file() or path.is_symlink():
             continue
         relative = path.relative_to(root).as_posix()

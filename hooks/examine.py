@@ -120,7 +120,7 @@ class Inspector:
         except Late:
             future.cancel()
             report.complete = False
-            report.note(f"{target.path}: out of time; give 'check.budget' more")
+            report.note(f"{target.path}: out of time; increase 'check.budget'")
             return
         try:
             then(future.result())
@@ -183,13 +183,13 @@ class Inspector:
     def _resources(self, report: Report, target: Target, arch: str, found: tuple[Binary, ...]) -> None:
         if not found:
             report.note(
-                f"{target.path}:{target.line}: {target.kernel}: not compiled: a template; a spec says with which arguments"
+                f"{target.path}:{target.line}: {target.kernel}: not compiled: a template; add a spec with its arguments"
             )
         for binary in found:
             worst = max(binary.resources, key=lambda r: r.spill_store_bytes + r.spill_load_bytes)
             stored, loaded = worst.spill_store_bytes, worst.spill_load_bytes
             if stored or loaded:
-                text = f"{stored + loaded} bytes of registers spilled on {arch} ({stored} stored, {loaded} loaded a thread)"
+                text = f"{stored + loaded} bytes of registers spilled on {arch} ({stored} stored, {loaded} loaded per thread)"
                 report.findings.append(_finding(target, "spills", text))
             if target.spec is not None:
                 self._occupancy(report, target, arch, binary)
@@ -197,7 +197,7 @@ class Inspector:
     def _occupancy(self, report: Report, target: Target, arch: str, binary: Binary) -> None:
         assert target.spec is not None
         if arch.rstrip("af") not in known_targets():
-            report.note(f"occupancy is not predicted for {arch}: known are {', '.join(known_targets())}")
+            report.note(f"no occupancy prediction for {arch}; known architectures: {', '.join(known_targets())}")
             return
         builder = Builder(target.spec, self._root, self._compilers[arch], target_for(arch), target.spec_path)
         figures = figures_for(arch)
@@ -231,7 +231,7 @@ class Inspector:
         std = spec.compile.std if spec.compile.std in ("c++20", "c++23") else "c++17"
         if not (runtime_folder(toolchain, self._cache / "cpu", std) / "done").is_file():
             prepare_later(std)
-            return "accesses were not analysed: their runtime is being built, once, for the next check"
+            return "accesses were not analysed: their runtime is being built for the next check"
         from engine.predict.scale import extrapolate, probe_sizes
 
         def fits(sizes: Mapping[str, int | float]) -> bool:
@@ -304,7 +304,7 @@ def access_finding(site: SiteCounts) -> tuple[Kinds, float, str] | None:
     if found is None:
         return None
     name = f" of '{site.array}'" if site.array else ""
-    each = f"{found.passes:.1f} {{}} a request where {found.ideal:.1f} suffice (predicted)"
+    each = f"{found.passes:.1f} {{}} per request (ideal: {found.ideal:.1f}, predicted)"
     if found.kind == "coalescing":
         return found.kind, found.factor, f"uncoalesced {site.kind}{name}: {each.format('sectors')}"
     return found.kind, found.factor, f"bank conflicts, {site.kind}{name}: {each.format('passes')}"

@@ -22,7 +22,7 @@ _RULES = {
     "spec": "The kernel spec cannot be read or does not fit the kernel",
     "compile": "The kernel does not compile for its target",
     "spills": "Registers are spilled to local memory",
-    "occupancy": "Few warps fit on an SM",
+    "occupancy": "Low occupancy",
     "coalescing": "Uncoalesced access to global memory",
     "bank-conflicts": "Bank conflicts in shared memory",
 }

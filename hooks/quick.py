@@ -63,9 +63,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="the .cu and .cuh files (default: those that differ from HEAD)"
     )
-    parser.add_argument("--fix", action="store_true", help="apply what was found to the working tree")
-    parser.add_argument("--all", action="store_true", help="every kernel of the files (default: of the repository)")
-    parser.add_argument("--base", metavar="REV", help="what changed is told from this commit (default: HEAD)")
+    parser.add_argument("--fix", action="store_true", help="apply the suggestions to the working tree")
+    parser.add_argument("--all", action="store_true", help="all kernels of the files (default: of the repository)")
+    parser.add_argument("--base", metavar="REV", help="commit to compare with (default: HEAD)")
     parser.add_argument(
         "--budget", metavar="N", help="seconds for all files together, e.g. 20s (default: the settings')"
     )
@@ -80,7 +80,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
         seconds = parse_budget(given.budget).seconds
         if seconds is None:
-            raise UsageError(f"'{given.budget}' is no time", "--budget", "write it like 20s")
+            raise UsageError(f"invalid budget '{given.budget}'", "--budget", "expected e.g. 20s")
         budget = seconds
     commit = "" if given.all else base_commit(root, given.base)
     paths = chosen(root, named(root, given.files, commit), config)
@@ -92,7 +92,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     common = [commit, budget, config.thresholds.speedup, config.targets, gpu]
     found = _search(root, paths, common, config, commit, begin + budget)
     if answered := [path for path in paths if found[path].answered]:
-        print(show(f"note: nothing changed since the last search, so this is what it found: {', '.join(answered)}"))
+        print(show(f"note: nothing changed since the last search, so its results are shown: {', '.join(answered)}"))
     applied = False
     for path, result in found.items():
         taken = [suggestion for suggestion in result.suggestions if _offer(root, path, suggestion, given.fix)]
@@ -271,7 +271,7 @@ def _offer(root: Path, path: str, suggestion: Suggestion, fix: bool) -> bool:
         print(show(line))
     if not fix:
         kept = _keep(root, path, suggestion)
-        print(show(f"To take it: git apply {kept} (or run optiml-quick with --fix)"))
+        print(show(f"Apply it with: git apply {kept} (or run optiml-quick with --fix)"))
         return False
     try:
         git(root, "apply", "--whitespace=nowarn", "-", data=suggestion.patch)

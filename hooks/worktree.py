@@ -26,7 +26,7 @@ def git(root: Path, *arguments: str, data: bytes = b"") -> bytes:
             cwd=root, input=data, capture_output=True, timeout=_TIMEOUT_S, check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        raise MachineError("git is missing", do="install git") from None
+        raise MachineError("git is not installed", do="install git") from None
     except subprocess.TimeoutExpired:
         raise MachineError(f"git {arguments[0]} did not end in {_TIMEOUT_S} s") from None
     if done.returncode != 0:
@@ -42,7 +42,7 @@ def toplevel(folder: Path) -> Path:
     except UsageError as error:
         if "not a git repository" not in error.what:
             raise
-        do = "call this in the repository of the files, or make one with 'git init'"
+        do = "run this in the repository of the files, or create one with 'git init'"
         raise UsageError("is not in a git repository", str(folder), do) from None
     return Path(said.decode("utf-8", "surrogateescape"))
 

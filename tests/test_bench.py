@@ -42,6 +42,12 @@ class Counted:
         return {"value": 1, "device": {"name": "none"}}
 
 
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are run on trees with changes as well."""
+    monkeypatch.setattr(bench, "commit", lambda: "f59775c")
+
+
 @pytest.fixture
 def counted() -> Counted:
     return Counted()
@@ -383,3 +389,22 @@ def test_a_whole_record_under_the_name_of_a_part_gets_its_name(counted: Counted,
     assert whole.is_file()
     assert not part.exists()
     assert counted.measured == ["a", "b", "c"]
+
+
+def test_a_checkout_with_changes_is_not_measured(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of f59775c was measured on a tree that differed from the commit it names."""
+    monkeypatch.setattr(bench, "commit", lambda: "f59775c" + bench.CHANGED)
+    monkeypatch.setattr("engine.run.device_choice.usable_gpu", lambda device: object())
+    with pytest.raises(UsageError, match="uncommitted changes"):
+        _run(counted, tmp_path)
+    assert not counted.measured
+    monkeypatch.setattr("engine.run.device_choice.usable_gpu", lambda device: None)
+    assert not _run(counted, tmp_path).missing  # predictions may be tried out on any tree
+
+
+def test_make_measure_names_every_table_but_the_ablations() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = next(line for line in text.splitlines() if line.startswith("MEASURED := ")).split()[2:]
+    assert named == [name for name in TABLES if not name.startswith("ablation")]

@@ -48,12 +48,12 @@ def test_the_suite_says_which_kernels_stay_below_the_copy_bandwidth_and_why() ->
 def test_a_control_with_a_suggestion_is_counted() -> None:
     rows = {"c#0": _row("c", 1.0, 0.9, suggested=False), "c#1": _row("c", 1.03, 0.95)}
     text = searches.render({"name": "controls", "rows": rows, "summary": searches.summary(rows)})
-    assert "1 of 2 runs suggested something" in text
-    assert "| c (seed 0) | nothing to suggest |" in text
+    assert "1 of 2 runs made a suggestion" in text
+    assert "| c (seed 0) | no suggestion |" in text
 
 
 def test_a_run_that_tried_nothing_or_was_predicted_is_not_passed_off_as_one_that_found_nothing() -> None:
-    """Four seconds without a GPU gave `nothing to suggest` for every kernel and control, after no candidate, as if measured."""
+    """Four seconds without a GPU gave `no suggestion` for every kernel and control, after no candidate, as if measured."""
     row = _row("c", 1.0, 0.5, suggested=False) | {"mode": "predicted", "predicted": True}
     without = {"candidates": 0, "stopped": "nothing is left to try"}
     rows = {"c#0": row | {"candidates": 0}, "c#1": row | {"seed": 1}, "c#2": row | {"seed": 2} | without}
@@ -61,7 +61,7 @@ def test_a_run_that_tried_nothing_or_was_predicted_is_not_passed_off_as_one_that
     text = searches.render({"name": "controls", "rows": rows, "summary": total})
     assert "| c (seed 0) | no candidate tried (predicted) |" in text
     assert "In 1 of 3 runs no rule had an edit to try" in text
-    assert "| c (seed 1) | nothing to suggest (predicted) |" in text
+    assert "| c (seed 1) | no suggestion (predicted) |" in text
     assert "1 of 3 runs had no time to try a candidate" in text
     assert "measured" not in searches.render({"name": "suite", "rows": rows, "summary": total})
 
@@ -117,7 +117,7 @@ def test_a_record_read_again_is_held_against_the_same_arm() -> None:
         "name": "ablation-search", "settings": {"candidates": 100, "seeds": 2}, "rows": rows, "summary": ablation.summary(rows),
     }  # fmt: skip
     text = ablation.render(json.loads(json.dumps(record, sort_keys=True)))
-    assert "against mcts" in text
+    assert "relative to mcts" in text
     assert "- one: disturbed" in text
     marks = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| greedy")]
     assert marks == ["10", "25", "50", "100"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import readme_example
+from benchmarks.recorded_words import in_todays_words
 from engine import model
 from engine.commands.command_line import make_parser
 from engine.run import result
@@ -147,7 +148,10 @@ def test_the_example_in_the_readme_is_what_its_record_says() -> None:
     record = json.loads(readme_example.RECORD.read_text())
     readme = (ROOT / "README.md").read_text()
     text = readme_example.example(record)
-    assert record["rows"][readme_example.ROW]["verdict"] in text
+    verdict = record["rows"][readme_example.ROW]["verdict"]
+    said = in_todays_words(verdict)
+    assert said in text
+    assert re.findall(r"[\d.]+", said) == re.findall(r"[\d.]+", verdict)
     assert readme == readme_example.replaced(readme, text), "run 'python benchmarks/readme_example.py'"
 
 

@@ -182,7 +182,9 @@ class BuildWorkers(Analysis):
                 )
         except WorkerLost as lost:
             slow = lost.kind == "timeout"
-            raise OptimlError("takes too long to analyse" if slow else "took the process that reads it down") from None
+            raise OptimlError(
+                "the analysis took too long" if slow else "crashed the process that analyses it"
+            ) from None
         if "refused" in answer:
             raise OptimlError(str(answer["refused"]))
         return answer, blobs
@@ -213,11 +215,9 @@ class BuildWorkers(Analysis):
         try:
             answer, _ = worker.call(header, blobs, timeout_s=_TIMEOUT_S)
         except WorkerLost as lost:
-            raise OptimlError(
-                f"a process that reads candidates cannot start: {lost.stderr[-300:] or lost.what}"
-            ) from None
+            raise OptimlError(f"a builder process cannot start: {lost.stderr[-300:] or lost.what}") from None
         if "refused" in answer:
-            raise OptimlError(f"a process that reads candidates cannot start: {answer['refused']}")
+            raise OptimlError(f"a builder process cannot start: {answer['refused']}")
 
 
 def _points(plain: bytes, width: int) -> tuple[tuple[int, ...], ...]:

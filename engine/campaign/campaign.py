@@ -129,7 +129,11 @@ def _next(queue: Queue, least: float, running: _Running, takes_s: Mapping[int, f
     there = queue.all()
     for kernel in there:
         if kernel.state == "waiting" and kernel.weight is not None and kernel.weight < least:
-            queue.end(kernel.rank, "skipped", f"the roofline would save {kernel.weight:.1%}, less than {least:.1%}")
+            queue.end(
+                kernel.rank,
+                "skipped",
+                f"at the roofline, the kernel would save {kernel.weight:.1%}, less than {least:.1%}",
+            )
     left = [k for k in queue.all() if k.state in ("running", "waiting") and k.rank not in running.began]
     return min(left, key=lambda k: (k.state != "running", -takes_s.get(k.rank, 0.0), -_weight(k), k.rank), default=None)
 

@@ -178,9 +178,7 @@ class ClusterExecutor:
             return None
         if future.status != "finished":
             if future.status == "error":
-                raise MachineError(
-                    f"a search failed: {_brief(future.exception())}", self._where(turn), "look at its log"
-                )
+                raise MachineError(f"a search failed: {_brief(future.exception())}", self._where(turn), "see its log")
             self._lose(turn)
             return None
         try:
@@ -198,18 +196,18 @@ class ClusterExecutor:
             end = decode(KernelEnd, header.get("end"))
             if self._shared:
                 if end.folder and Path(end.folder).resolve().parent != self._root / ".optiml":
-                    raise NotThis("names another folder than the kernel's", "folder")
+                    raise NotThis("names a folder other than the kernel's", "folder")
                 return end
             assert turn.out is not None
             names = decode(tuple[str, ...], header.get("files"))
             if not set(names) <= set(RESULTS) or len(names) > len(blobs):
-                raise NotThis("names other files than results", "files")
+                raise NotThis("names files other than results", "files")
             self._grow(turn, header, blobs[len(names) :])
             contents: dict[str, bytes | None] = dict.fromkeys(RESULTS)
             write_files(turn.out, contents | dict(zip(names, blobs, strict=False)))
             return dataclasses.replace(end, folder=str(turn.out))
         except NotThis as error:
-            raise MachineError(f"a worker's answer {error}", self._where(turn), "look at that machine") from None
+            raise MachineError(f"a worker's answer {error}", self._where(turn), "check that machine") from None
 
     def _look(self) -> None:
         """See which workers are there, and what their searches came to. Raises MachineError."""
@@ -219,7 +217,7 @@ class ClusterExecutor:
         elif self._alone_since is None:
             self._alone_since = time.monotonic()
         elif time.monotonic() - self._alone_since > _ALONE_S:
-            raise MachineError("no worker is left", self._cluster.address, "start some and go on with --resume")
+            raise MachineError("no workers left", self._cluster.address, "start workers, then resume with --resume")
         running = [turn for turn in self._turns.values() if turn.worker and not isinstance(turn.future, KernelEnd)]
         for turn in running:
             if turn.worker is not None and turn.worker.address not in there and not turn.future.done():
@@ -246,7 +244,7 @@ class ClusterExecutor:
                 if turn.copy is not None and header.get("rows"):
                     self._grow(turn, header, blobs)
             except NotThis as error:
-                raise MachineError(f"a worker's report {error}", self._where(turn), "look at that machine") from None
+                raise MachineError(f"a worker's report {error}", self._where(turn), "check that machine") from None
             self._tell("progress", turn, candidates=seen.candidates, best=seen.best, said=seen.phase)
 
     def _grow(self, turn: _Turn, header: Mapping[str, Any], blobs: Sequence[bytes]) -> None:
@@ -267,7 +265,7 @@ class ClusterExecutor:
     def _lose(self, turn: _Turn) -> None:
         """Take a kernel from a worker that is gone."""
         turn.lost += 1
-        self._tell("lost", turn, said="its worker is gone")
+        self._tell("lost", turn, said="its worker was lost")
         self._release(turn)
         turn.worker, turn.future = None, None
         if turn.lost >= _ATTEMPTS:
@@ -304,8 +302,8 @@ def check_sent(root: Path) -> None:
     """Raises UsageError where the files of a kernel are not enough to search it."""
     if load_config(root)[0].guardrails.command:
         raise UsageError(
-            "guardrails.command runs in the whole repository, and only the files of kernels are sent", "--cluster",
-            "put the repository on a shared folder and add --shared",
+            "guardrails.command needs the whole repository, and only the kernels' files are sent", "--cluster",
+            "put the repository in a shared folder and add --shared",
         )  # fmt: skip
 
 

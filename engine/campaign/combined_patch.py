@@ -20,7 +20,7 @@ def combine(root: Path, patches: Sequence[tuple[str, Path, Sequence[str]]]) -> t
     """The patch of all, and sentences on those left out. Each has a name, its file, and the paths that it changes."""
     git = shutil.which("git")
     if git is None:
-        return b"", ("there is no git here, so the patches were not combined: each is in its kernel's folder",)
+        return b"", ("git is not installed, so the patches were not combined: each is in its kernel's folder",)
     before: dict[str, bytes] = {}
     left_out: list[str] = []
     with scratch_folder() as scratch:
@@ -40,7 +40,7 @@ def combine(root: Path, patches: Sequence[tuple[str, Path, Sequence[str]]]) -> t
             except (OSError, SourceError, subprocess.TimeoutExpired):
                 applied = 1
             if applied:
-                left_out.append(f"the patch of {name} does not apply beside the others: take it from {patch}")
+                left_out.append(f"the patch of {name} does not apply together with the others: it is in {patch}")
         after = {path: (scratch / path).read_bytes() for path in before}
     first = next(iter(before), "")
     return make_patch(Program(before, first), Program(after, first)), tuple(left_out)

@@ -95,7 +95,7 @@ class Queue:
             self._db.execute(statement, values)
         except sqlite3.Error as error:
             why = f"the queue cannot be written: {error}"
-            raise MachineError(why, str(self._path), "free some space and go on with --resume") from None
+            raise MachineError(why, str(self._path), "free some space, then resume with --resume") from None
 
 
 @contextmanager
@@ -109,9 +109,9 @@ def open_queue(path: Path, kernels: Sequence[SurveyedKernel] | None, budget_s: f
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise MachineError("another campaign works on this queue", str(path), "wait for it") from None
+            raise MachineError("another campaign uses this queue", str(path), "wait for it") from None
         if kernels is None and not path.exists():
-            raise UsageError("there is no campaign to resume", str(path), "start without --resume")
+            raise UsageError("no campaign to resume", str(path), "start without --resume")
         if kernels is not None and path.exists():
             path.rename(
                 path.with_name(f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1000:03}.sqlite")
@@ -122,7 +122,7 @@ def open_queue(path: Path, kernels: Sequence[SurveyedKernel] | None, budget_s: f
                 _fill(db, kernels, budget_s)
             (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() or ("",)
             if schema != SCHEMA:
-                raise UsageError("this campaign is of another version", str(path), "start without --resume")
+                raise UsageError("this campaign is from another version", str(path), "start without --resume")
             yield Queue(db, path)
         except sqlite3.DatabaseError as error:
             raise MachineError(f"the queue is damaged: {error}", str(path), "start without --resume") from None

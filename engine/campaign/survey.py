@@ -30,7 +30,7 @@ from engine.spec.tables import SPEC_NAME
 # declared: in the repository; recorded, drafted: ready without one; open: something is to be answered; refused: no search can be
 # made of it; unknown: the text does not show enough, and it was not run yet.
 State = Literal["declared", "recorded", "drafted", "open", "refused", "unknown"]
-NOT_RUN = "read, not run yet: no headroom"
+NOT_RUN = "analysed but not run yet: no headroom"
 READY: frozenset[State] = frozenset({"declared", "recorded", "drafted"})
 _VERSION = 1  # of what is kept in the cache
 _WAIT_S = 0.5
@@ -117,7 +117,9 @@ class Surveyor:
                 if data is None or b"__global__" not in data:
                     continue
                 for kernel in parse(data, path).kernels:
-                    yield SurveyedKernel(path, kernel.qualified, kernel.line, "unknown", missing="not read in the time")
+                    yield SurveyedKernel(
+                        path, kernel.qualified, kernel.line, "unknown", missing="not analysed within the time limit"
+                    )
             except OptimlError as error:
                 yield SurveyedKernel(path, "", 1, "refused", missing=str(error), tried=True)
 
@@ -180,7 +182,7 @@ class Surveyor:
         except OpenSpecError as error:
             why = "; ".join(sentence for _, sentence in error.lines)
             if static:  # a run may show what the text does not
-                return replace(kernel, state="unknown", missing=f"not run yet, and the text does not show {why}")
+                return replace(kernel, state="unknown", missing=f"not run yet, and the source does not show {why}")
             return replace(kernel, state="open", missing=why)
         except RefusedError as error:
             return replace(kernel, state="refused", missing=error.what)

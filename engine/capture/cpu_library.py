@@ -33,11 +33,11 @@ def cpu_runtime(cache: Path) -> CpuRuntime:
     """The runtime, from `cache` where it is there already. Raises MachineError, CompileError."""
     toolchain = find_toolchain()
     if toolchain is None or toolchain.kind == "zig":
-        raise MachineError("no C++ compiler is here that programs can be linked with", do="install g++ or clang++")
+        raise MachineError("no C++ compiler that can link programs was found", do="install g++ or clang++")
     real = next((f for f in package_folders("include") if (f / "cuda_runtime_api.h").is_file()), None)
     real = real or Path("/usr/local/cuda/include")
     if not (real / "cuda_runtime_api.h").is_file():
-        raise MachineError("cuda_runtime_api.h is not here", do="pip install nvidia-cuda-runtime==13.0.*")
+        raise MachineError("cuda_runtime_api.h was not found", do="pip install nvidia-cuda-runtime==13.0.*")
     names = [
         f'-DOPTIML_{name}="{real / header}"'
         for name, header in (("RUNTIME_API", "cuda_runtime_api.h"), ("LIBRARY_TYPES", "library_types.h"))
@@ -68,7 +68,7 @@ def _build(cache: Path, folder: Path, toolchain: Toolchain, flags: tuple[str, ..
         cache.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="program-", dir=cache))
     except OSError as error:
-        do = "name another with OPTIML_CACHE"
+        do = "set OPTIML_CACHE to another folder"
         raise MachineError(f"the cache folder cannot be written: {error.strerror}", str(cache), do) from None
 
     def compile_one(source: Path) -> None:
@@ -91,7 +91,7 @@ def _build(cache: Path, folder: Path, toolchain: Toolchain, flags: tuple[str, ..
             scratch.rename(folder)
         except OSError:  # another process was faster
             if not folder.is_dir():
-                raise MachineError("cannot be written", str(folder), "name another with OPTIML_CACHE") from None
+                raise MachineError("cannot be written", str(folder), "set OPTIML_CACHE to another folder") from None
     except subprocess.SubprocessError as error:
         raise MachineError("the C++ compiler could not be run", toolchain.argv[0], str(error)[:300]) from None
     finally:

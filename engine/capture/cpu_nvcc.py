@@ -171,8 +171,8 @@ class _Driver:
         options = self._options
         for library in options.link:
             if library.removeprefix("-l") in _HOST_LIBRARIES and library.startswith("-l"):
-                do = "the CPU stand-in has kernels of the program alone"
-                raise CompileError(f"the library '{library.removeprefix('-l')}' has no version for the CPU", "nvcc", do)
+                do = "on the CPU, only the program's own kernels can run"
+                raise CompileError(f"the library '{library.removeprefix('-l')}' has no CPU version", "nvcc", do)
         with tempfile.TemporaryDirectory(prefix="optiml-nvcc-") as scratch:
             objects = []
             for number, source in enumerate(options.sources):
@@ -234,14 +234,16 @@ class _Driver:
         missing = sorted(set(_MISSING_SYMBOL.findall(said)))
         if missing:
             raise CompileError(
-                f"the CPU stand-in does not have {', '.join(missing[:8])}", where, "this program needs a GPU"
+                f"the CPU runtime does not implement {', '.join(missing[:8])}", where, "this program needs a GPU"
             )
         if header := _MISSING_HEADER.search(said):
             raise CompileError(
-                f"the header '{header[1]}' is not there", where, "the CPU stand-in has the runtime's headers only"
+                f"the header '{header[1]}' was not found",
+                where,
+                "the CPU runtime provides only the CUDA runtime's headers",
             )
         first = next((line for line in said.splitlines() if "error" in line), said.strip()[:300])
-        raise CompileError(f"the host compiler refuses it: {first[:300]}", where, log=said[-3000:])
+        raise CompileError(f"the host compiler reports an error: {first[:300]}", where, log=said[-3000:])
 
 
 def _without_includes(words: Sequence[str]) -> list[str]:

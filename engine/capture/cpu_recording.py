@@ -26,7 +26,7 @@ from engine.capture.recording import (
 from engine.errors import RefusedError
 from engine.settings.folders import results_folder
 
-_NOTE = "recorded on the CPU: times are of the CPU machine, and shares of them say little about a GPU"
+_NOTE = "recorded on the CPU: the times and their shares are CPU times and differ from those of a GPU"
 
 
 def record_on_cpu(request: CaptureRequest, say: Callable[[str], None] = lambda phase: None) -> CaptureEnd:
@@ -35,7 +35,7 @@ def record_on_cpu(request: CaptureRequest, say: Callable[[str], None] = lambda p
     A command that is a .cu file is compiled and run. `say` is called with each phase before it begins. Raises MachineError without
     a compiler, UsageError where the command cannot be started, RefusedError where it launched no kernel.
     """
-    say("building the runtime of the CPU machine")
+    say("building the CPU runtime")
     cpu_runtime(request.cache)  # built once, and refused here where it cannot be
     with (
         results_folder(request.folder),
@@ -65,7 +65,9 @@ def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) 
         made = run_program([str(tools / "nvcc"), command[0], "-o", built], environment, request.limit_s)
         if made.exit_code != 0:
             raise RefusedError(
-                "does not compile for the CPU", command[0], "the line above says why; a GPU runs all of CUDA"
+                "does not compile for the CPU",
+                command[0],
+                "see the line above; recording on a GPU supports all of CUDA",
             )
         command = (built, *command[1:])
     limited = "" if request.limit_s is None else f", ended after {request.limit_s:.0f} s"
@@ -77,7 +79,7 @@ def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) 
     if not times.rows:
         how = "was ended" if end.exit_code is None else f"ended with exit code {end.exit_code}"
         do = "build it with 'optiml nvcc', or name its .cu file"
-        raise RefusedError(f"{how} and launched no kernel of the CPU machine", request.command[0], do)
+        raise RefusedError(f"{how} and launched no kernel on the CPU runtime", request.command[0], do)
     notes = [_NOTE, *problems, *more]
     kernels = measured_kernels(request, times)
     stored = BlobStore(request.folder / BLOBS, found, request.buffer_bytes)

@@ -143,7 +143,7 @@ def _launches(text: str, kernels: dict[str, int | None], path: str) -> str:
         if found is None or begin < 0:
             line = text.count("\n", 0, match.start()) + 1
             raise SourceError(
-                f"a launch is not understood: {plain[match.start() : match.start() + 60]!r}", f"{path}, block {line}"
+                f"unsupported launch: {plain[match.start() : match.start() + 60]!r}", f"{path}, block {line}"
             )
         callee, config = text[begin : match.start()].strip(), text[match.end() : found.start()]
         text = text[:begin] + _call(callee, config, kernels) + text[found.end() :]

@@ -60,7 +60,7 @@ def injection_library(cache: Path, cupti: Cupti) -> Path:
     """The compiled library, from `cache` where it is there already. Raises MachineError, CompileError."""
     toolchain = find_toolchain()
     if toolchain is None:
-        raise MachineError("no C++ compiler is here", do="install g++ or clang++")
+        raise MachineError("no C++ compiler was found", do="install g++ or clang++")
     key = hashlib.sha256(_SOURCE.read_bytes() + (_SOURCE.parent / "record_lines.h").read_bytes())
     for part in (*toolchain.argv, toolchain.version, *_FLAGS, str(cupti.version)):
         key.update(part.encode() + b"\0")
@@ -69,13 +69,13 @@ def injection_library(cache: Path, cupti: Cupti) -> Path:
         return target
     cuda = cuda_include(cupti)
     if cuda is None:
-        raise MachineError("cuda.h is not here", do="pip install nvidia-cuda-runtime==13.0.*, or set CUDA_HOME")
+        raise MachineError("cuda.h was not found", do="pip install nvidia-cuda-runtime==13.0.*, or set CUDA_HOME")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="capture-", dir=cache))
     except OSError as error:
         raise MachineError(
-            f"the cache folder cannot be written: {error.strerror}", str(cache), "name another with OPTIML_CACHE"
+            f"the cache folder cannot be written: {error.strerror}", str(cache), "set OPTIML_CACHE to another folder"
         ) from None
     try:
         compile_library(_SOURCE, scratch / target.name, (cupti.include, cuda))
@@ -83,7 +83,9 @@ def injection_library(cache: Path, cupti: Cupti) -> Path:
             scratch.rename(target.parent)
         except OSError:  # another process was faster
             if not target.is_file():
-                raise MachineError("cannot be written", str(target.parent), "name another with OPTIML_CACHE") from None
+                raise MachineError(
+                    "cannot be written", str(target.parent), "set OPTIML_CACHE to another folder"
+                ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
@@ -93,7 +95,7 @@ def compile_library(source: Path, target: Path, include: tuple[Path, ...]) -> No
     """Compile a shared library with the host's C++ compiler. Raises MachineError, CompileError."""
     toolchain = find_toolchain()
     if toolchain is None:
-        raise MachineError("no C++ compiler is here", do="install g++ or clang++")
+        raise MachineError("no C++ compiler was found", do="install g++ or clang++")
     argv = [*toolchain.argv, *_FLAGS, *(f"-I{folder}" for folder in include), str(source), "-o", str(target)]
     try:
         done = subprocess.run(
@@ -106,7 +108,7 @@ def compile_library(source: Path, target: Path, include: tuple[Path, ...]) -> No
         first = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "no message")
         raise CompileError(
             f"the capture library does not compile: {first[:300]}", argv[0],
-            "check that g++ and the CUPTI headers are complete, or report this", log=done.stderr[-4000:],
+            "check that g++ and the CUPTI headers are complete; otherwise report this", log=done.stderr[-4000:],
         )  # fmt: skip
 
 
@@ -135,5 +137,5 @@ def require_cupti() -> Cupti:
     """As `find_cupti`. Raises MachineError where there is none."""
     found = find_cupti()
     if found is None:
-        raise MachineError("CUPTI 13 is not here (cupti.h and libcupti.so.13)", do=_MISSING)
+        raise MachineError("CUPTI 13 was not found (cupti.h and libcupti.so.13)", do=_MISSING)
     return found

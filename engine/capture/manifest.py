@@ -189,7 +189,7 @@ def _check(manifest: Manifest) -> None:
                 except ValueError:
                     whole = False
                 if not whole or any(not b.offset <= b.allocation or b.recorded > MAX_BLOB for b in argument.buffers):
-                    raise NotThis("has an argument that is none")
+                    raise NotThis("has an invalid argument")
 
 
 def store_blob(folder: Path, source: Path, most: int) -> str:
@@ -219,7 +219,7 @@ def store_blob(folder: Path, source: Path, most: int) -> str:
 
 def read_blob(folder: Path, name: str, most: int = MAX_BLOB) -> bytes:
     """The first `most` bytes of recorded contents. Raises UsageError where they are missing or not what was recorded."""
-    wrong = UsageError("recorded contents are damaged", f"{folder}/{name[:64]}", "run 'optiml capture' again")
+    wrong = UsageError("recorded data are damaged", f"{folder}/{name[:64]}", "run 'optiml capture' again")
     if not _NAME.fullmatch(name):
         raise wrong
     digest, found, total = hashlib.sha256(), bytearray(), 0

@@ -177,7 +177,7 @@ def open_regular(path: Path, most: int) -> int:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_size > most:
         os.close(handle)
-        raise NotThis(f"is no regular file of at most {most} bytes")
+        raise NotThis(f"is not a regular file of at most {most} bytes")
     return handle
 
 
@@ -223,9 +223,9 @@ def _check_time(row: RawTime) -> None:
 def _pointer(p: RawPointer) -> RawPointer:
     before, after, memory = _name(p.before), _name(p.after), _name(p.memory)
     if any(name and not _BLOB.fullmatch(name) for name in (before, after)):
-        raise NotThis("names a file outside of the recording")
+        raise NotThis("names a file outside the recording")
     if memory not in ("device", "managed", "host") or min(p.at, p.address, p.allocation, p.offset, p.recorded) < 0:
-        raise NotThis("has a pointer that is none")
+        raise NotThis("has an invalid pointer")
     return RawPointer(p.at, memory, p.address, p.allocation, p.offset, p.recorded, p.inner, before, after)
 
 

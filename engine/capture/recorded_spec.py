@@ -265,7 +265,7 @@ class _Restored:
             trials = [(own, each.room(a.name)) for own, each in zip(sizes, self.launches, strict=True)]
             if any(each.buffer(a.name) is None for each in self.launches):
                 self.missing.append(
-                    Gap(f"the size of '{a.name}': it was no address of GPU memory in a recorded launch")
+                    Gap(f"the size of '{a.name}': it was not an address in GPU memory in a recorded launch")
                 )
                 continue
             dtype = parse_dtype(a.type)

@@ -105,8 +105,8 @@ def check_environment(environment: Mapping[str, str]) -> None:
     held = environment.get("CUDA_INJECTION64_PATH")
     if held:
         raise UsageError(
-            f"another tool records this program already (CUDA_INJECTION64_PATH is {held})",
-            do="run 'optiml capture' outside of nsys, ncu and compute-sanitizer, or unset the variable",
+            f"another tool already records this program (CUDA_INJECTION64_PATH is {held})",
+            do="run 'optiml capture' outside nsys, ncu and compute-sanitizer, or unset the variable",
         )
 
 
@@ -119,13 +119,13 @@ def _record(
     runs = 2 if request.arguments else 1
     say(f"run 1 of {runs}: times{_limited(request)}")
     ends = [run_program(request.command, {**environment, "OPTIML_CAPTURE_DIR": str(first)}, request.limit_s)]
-    say("reading the times of the launches")
+    say("reading launch times")
     times, problems = read_times(first)
     notes = [*(f"the first run: {p}" for p in problems), *_explained(read_notes(first))]
     if not times.rows:
         raise _nothing(request, ends[0], times, notes)
     if not times.ended:
-        notes.append("the program did not end by itself: launches of its last two seconds may be missing")
+        notes.append("the program was ended: launches in its last two seconds may be missing")
     if times.dropped:
         notes.append(f"{times.dropped} launches have no record: CUPTI's buffers were full")
     kernels = measured_kernels(request, times)
@@ -302,7 +302,7 @@ def _missed(plan: Sequence[RawTime], kernels: Sequence[RecordedKernel]) -> Itera
                 "(PyTorch: without torch.cuda.graph and mode='reduce-overhead'; vLLM: enforce_eager)"
             )
         else:
-            yield f"{name}: {len(rows)} of its launches did not come again in the second run"
+            yield f"{name}: {len(rows)} of its launches did not occur in the second run"
 
 
 def _explained(notes: Sequence[tuple[str, str]]) -> list[str]:
@@ -312,7 +312,7 @@ def _explained(notes: Sequence[tuple[str, str]]) -> list[str]:
 def _explanation(code: str, detail: str) -> str:
     if code == _SUBSCRIBED:
         who = f" ({detail})" if detail else ", the program itself or a profiler in it"
-        return f"another subscriber holds CUPTI{who}: switch it off and record again"
+        return f"another subscriber uses CUPTI{who}: disable it and record again"
     if code in _PRIVILEGES:
         return (
             "the driver allows profiling to administrators only: load nvidia with NVreg_RestrictProfilingToAdminUsers=0"
@@ -320,7 +320,7 @@ def _explanation(code: str, detail: str) -> str:
     if code == "cupti":
         return f"CUPTI could not be opened: {detail[:300]}"
     if code == "driver":
-        return "the driver's library (libcuda.so.1) has not the functions that are needed"
+        return "the driver's library (libcuda.so.1) lacks required functions"
     if code == "layout":
         return "the driver does not report argument layouts: use one of CUDA 12.4 or later"
     return f"CUPTI reports error {code[:20]}" if code.isdigit() else code[:300]
@@ -334,4 +334,4 @@ def _nothing(request: CaptureRequest, end: ProgramEnd, times: Times, notes: Sequ
     if not times.processes:
         what = f"{how} and never initialised CUDA" if end.exit_code == 0 else f"{how} before it initialised CUDA"
         return RefusedError(what, command, "without a GPU: 'optiml capture --cpu'")
-    return RefusedError(f"{how} and launched no kernel that was recorded", command, "see that it runs on this GPU")
+    return RefusedError(f"{how} and launched no kernel that was recorded", command, "check that it runs on this GPU")

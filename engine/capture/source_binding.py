@@ -88,7 +88,7 @@ def bind(
         words = set(re.split(r"[^\w.-]+", " ".join(command)))
         fitting = [p for p in fitting if words & {PurePosixPath(p.file).name, PurePosixPath(p.file).stem}] or fitting
     if not fitting:
-        return Binding(None, problem=f"'{plain}' at {places[0].shown} has other parameters")
+        return Binding(None, problem=f"'{plain}' at {places[0].shown} has different parameters")
     if len(fitting) > 1:
         return Binding(None, problem=f"several kernels of this name: {', '.join(p.shown for p in fitting[:4])}")
     return Binding(fitting[0], ", ".join(parts.template_args))

@@ -69,7 +69,9 @@ def parse_address(text: str) -> str:
     match = _ADDRESS.fullmatch(address)
     if address == "local" or (match is not None and 0 < int(match[3]) < 65536):
         return address.rstrip("/")
-    raise UsageError(f"'{text[:80]}' names no cluster", "--cluster", "write local, tcp://HOST:PORT or tls://HOST:PORT")
+    raise UsageError(
+        f"invalid cluster '{text[:80]}'", "--cluster", "expected local, tcp://HOST:PORT or tls://HOST:PORT"
+    )
 
 
 class Cluster:
@@ -164,7 +166,7 @@ class Cluster:
             name = str(there[address].get("name", address))
             if isinstance(said, ImportError):
                 raise MachineError(
-                    "has no optiml-cuda, or another version of it", f"worker {name}", f"install it there: {_INSTALL}"
+                    "lacks optiml-cuda, or has another version of it", f"worker {name}", f"install it there: {_INSTALL}"
                 )
             if isinstance(said, OSError):
                 continue  # it ended since it was listed
@@ -205,9 +207,7 @@ class Cluster:
 
     def lost(self) -> MachineError:
         """What to raise where the scheduler no longer answers."""
-        return MachineError(
-            "the scheduler does not answer any more", self.address, "start it again and go on with --resume"
-        )
+        return MachineError("the scheduler no longer answers", self.address, "restart it, then resume with --resume")
 
 
 @contextmanager
@@ -261,7 +261,9 @@ def _problem(
         return MachineError("has a part of a GPU (MIG), which shares its memory bandwidth", where, "leave it out")
     if gpu.foreign:
         pids = ", ".join(map(str, gpu.foreign[:5]))
-        return MachineError(f"another process uses its GPU (process {pids})", where, "end that, or leave it out")
+        return MachineError(
+            f"another process uses its GPU (process {pids})", where, "end that process, or leave the worker out"
+        )
     first = seen.setdefault((worker.identity.boot, gpu.uuid), worker.name)
     if first != worker.name:
         do = "start each with its own CUDA_VISIBLE_DEVICES, as dask cuda worker does"
@@ -311,8 +313,10 @@ def check_shared(cluster: Cluster, folder: Path) -> None:
         mark.unlink(missing_ok=True)
     for worker in cluster.workers:
         if answers.get(worker.address) != nonce:
-            do = "mount it there at the same path, or leave --shared out: then files are sent"
-            raise MachineError("is no shared folder", f"{folder} on worker {worker.name} ({worker.identity.host})", do)
+            do = "mount it there at the same path, or omit --shared to send the files"
+            raise MachineError(
+                "is not a shared folder", f"{folder} on worker {worker.name} ({worker.identity.host})", do
+            )
 
 
 def read_nonce(path: str) -> str:
@@ -334,15 +338,15 @@ def _security(distributed: Any) -> Any:
     try:
         security = distributed.Security(require_encryption=True)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"Dask's TLS settings are wrong: {error}", "distributed.comm.tls", "correct them") from None
+        raise UsageError(f"invalid TLS settings of Dask: {error}", "distributed.comm.tls", "correct them") from None
     for name in _TLS:
         value = getattr(security, name)
         key = "distributed.comm.tls." + name.removeprefix("tls_").replace("_", "." if "client" in name else "-")
         if not value:
-            do = f"name the PEM file in Dask's configuration, or in DASK_{key.upper().replace('.', '__').replace('-', '_')}"
+            do = f"set the PEM file in Dask's configuration, or in DASK_{key.upper().replace('.', '__').replace('-', '_')}"
             raise UsageError(f"tls:// needs {key}", "--cluster", do)
         if "\n" not in value and not os.access(value, os.R_OK):
-            raise UsageError("cannot be read", f"{value} ({key})", "name a PEM file that you may read")
+            raise UsageError("cannot be read", f"{value} ({key})", "give a readable PEM file")
     return security
 
 
@@ -353,10 +357,10 @@ def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
     if gpus is None:
         gpus = () if request.device == "cpu" else visible_gpus()
     if request.device == "gpu" and not gpus:
-        raise MachineError("no NVIDIA GPU answers here", "--cluster local", "use --device cpu to screen and predict")
+        raise MachineError("no NVIDIA GPU found", "--cluster local", "use --device cpu to screen and predict")
     if gpus and request.count is not None:
         if request.count > len(gpus):
-            raise UsageError(f"{request.count} workers are wanted, and {len(gpus)} GPUs are visible", "--workers")
+            raise UsageError(f"{request.count} workers requested, but {len(gpus)} GPUs are visible", "--workers")
         gpus = gpus[: request.count]
     count = len(gpus) or request.count or max(1, len(os.sched_getaffinity(0)) // _CORES)
     try:
@@ -402,7 +406,7 @@ def _started(where: str) -> Iterator[None]:
         if where.startswith("-"):
             raise MachineError(f"the workers cannot be started: {_brief(error)}", where) from None
         do = "start it with 'dask scheduler', or check host and port"
-        raise MachineError(f"no scheduler answers there: {_brief(error)}", where, do) from None
+        raise MachineError(f"no scheduler answers: {_brief(error)}", where, do) from None
 
 
 def _await_workers(client: Any, count: int, address: str) -> None:
@@ -411,10 +415,8 @@ def _await_workers(client: Any, count: int, address: str) -> None:
         client.wait_for_workers(count, timeout=max(0.0, until - time.monotonic()))
     except (TimeoutError, OSError):
         if address == "local":
-            raise MachineError(
-                "the workers did not start in time", "--cluster local", "look with optiml doctor"
-            ) from None
-        do = "start some with: dask worker SCHEDULER --nthreads 1 --resources GPU=1"
+            raise MachineError("the workers did not start in time", "--cluster local", "run 'optiml doctor'") from None
+        do = "start workers with: dask worker SCHEDULER --nthreads 1 --resources GPU=1"
         raise MachineError("the scheduler has no workers", address, do) from None
 
 
@@ -437,7 +439,7 @@ def _same_versions(identity: Identity, name: str) -> None:
             )
     if missing := sorted(set(here) - {package for package, _ in identity.versions}):
         raise MachineError(
-            f"does not say its version of {missing[0]}", f"worker {name}", "install the same version on both"
+            f"does not report its version of {missing[0]}", f"worker {name}", "install the same version on both"
         )
 
 

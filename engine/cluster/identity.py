@@ -84,7 +84,7 @@ def read_identity(text: object, where: str) -> Identity:
     """The identity that a worker sent. Raises MachineError for anything else."""
     try:
         if not isinstance(text, str) or len(text) > _MOST_TEXT:
-            raise NotThis("is no text of a bounded size")
+            raise NotThis("is not text within the size limit")
         return decode(Identity, load(text))
     except NotThis as error:
         raise MachineError(

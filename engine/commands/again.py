@@ -15,4 +15,4 @@ def again(arguments: argparse.Namespace, *, add: Sequence[str] = (), drop: Seque
 
 def go_on(arguments: argparse.Namespace, *, add: Sequence[str] = (), drop: Sequence[str] = ()) -> str:
     """What an interrupted command says: the command that goes on."""
-    return f"go on with: {again(arguments, add=add, drop=drop)}"
+    return f"continue with: {again(arguments, add=add, drop=drop)}"

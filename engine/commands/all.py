@@ -38,12 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     check_machine(arguments)
     budget = parse_budget(arguments.budget)
     if budget.seconds is None:
-        raise UsageError("a budget for all kernels is a time", "--budget", "write e.g. 20m or 2h")
+        raise UsageError("the budget for all kernels must be a time", "--budget", "write e.g. 20m or 2h")
     if arguments.least is not None and not 0 <= arguments.least < 1:
-        raise UsageError("is a part of the time, from 0 to 1", "--least", "leave it out for the default")
+        raise UsageError("expected a fraction of the time from 0 to 1", "--least", "omit it for the default")
     proposers = parse_proposers(arguments.proposers)
     if "llm" in proposers:
-        raise UsageError("a language model is asked for one kernel at a time", "--proposers", "use optiml optimize")
+        raise UsageError("a language model works on one kernel at a time", "--proposers", "use optiml optimize")
     check_cluster(arguments)
     root = root_of(arguments.folder)
     try:
@@ -115,6 +115,8 @@ def check_cluster(arguments: argparse.Namespace) -> None:
     for name in ("workers", "shared", "per_device"):
         if getattr(arguments, name, None) and arguments.cluster is None:
             option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is given without a cluster", do="add --cluster local, or a scheduler's address")
+            raise UsageError(f"{option} requires --cluster", do="add --cluster local, or a scheduler's address")
     if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
-        raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
+        raise UsageError(
+            "expected the number of workers that --cluster local starts, at least 1", "--workers", "omit it"
+        )

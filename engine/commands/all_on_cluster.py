@@ -39,7 +39,7 @@ def search(
             check_sent(request.root)
         models = mixed(cluster.workers)
         if not arguments.per_device:
-            check_alike(cluster.workers, "leave some out, or add --per-device for a campaign on each kind")
+            check_alike(cluster.workers, "exclude some, or add --per-device for one campaign per kind")
         # GPUs are the workers'; here kernels are read, and ranked by predictions.
         gpu = cluster.workers[0].identity.gpu if cluster.measures else None
         arch = gpu.arch if gpu is not None else arguments.arch
@@ -69,7 +69,7 @@ def search(
 def _warn(cluster: Cluster) -> None:
     if cluster.address.startswith("tcp://"):
         print(
-            "optiml: tcp:// is neither encrypted nor authenticated: whoever reaches the scheduler can run code on the workers; "
-            "use tls:// outside a network of your own",
+            "optiml: tcp:// is neither encrypted nor authenticated: anyone who can reach the scheduler can run code on the workers; "
+            "use tls:// outside your own network",
             file=sys.stderr,
         )

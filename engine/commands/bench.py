@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         if name not in tables:
             near = difflib.get_close_matches(name, tables, n=3, cutoff=0.4)
             raise UsageError(
-                f"there is no table '{name[:60]}'",
+                f"unknown table '{name[:60]}'",
                 do=f"did you mean {' or '.join(near)}?" if near else "'optiml bench' lists them",
             )
     for option in ("seconds", "candidates", "seeds"):
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         there = {row for _, rows in chosen for row in rows}
         missing = [row for row in only if row not in there]
         if missing:
-            raise UsageError(f"'{missing[0][:60]}' is no row of {', '.join(names)}", "--only")
+            raise UsageError(f"unknown row '{missing[0][:60]}' of {', '.join(names)}", "--only")
     command = ["optiml", *sys.argv[1:]]
     begin = time.monotonic()
     over = None
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows: Any = importlib.import_module("benchmarks.cluster_rows")
         over = rows.over(arguments, place)
     elif arguments.workers is not None:
-        raise UsageError("--workers is given without a cluster", do="add --cluster local")
+        raise UsageError("--workers requires --cluster", do="add --cluster local")
     ledgers = [
         bench.Ledger(table, place, settings, command, only=rows, resume=arguments.resume) for table, rows in chosen
     ]
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         missed, failed = (sum(len(getattr(p, what)) for p in ended) for what in ("missing", "failed"))
         left = {row for p in ended for row in (*p.missing, *p.failed)}
         again = _again(sys.argv[1:], rest=left.isdisjoint(only))
-        print(f"optiml: {missed} rows missing, {failed} failed; go on: {again}", file=sys.stderr)
+        print(f"optiml: {missed} rows missing, {failed} failed; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     return 0
 
@@ -161,7 +161,7 @@ def find_checkout(named: Path | None) -> Path:
     root = (named or Path(__file__).parent.parent.parent).resolve()
     if not (root / "benchmarks" / "tables.py").is_file():
         raise UsageError(
-            "the benchmarks are not part of the installed package, and there is no checkout of the project here", str(root),
+            "the benchmarks are not part of the installed package, and this is not a checkout of the project", str(root),
             "clone it and name it with --checkout DIR",
         )  # fmt: skip
     return root
@@ -173,5 +173,5 @@ def _limit(text: str | None) -> float | None:
 
     seconds: float | None = parse_budget(text).seconds
     if seconds is None:
-        raise UsageError(f"'{text}' is no limit", "--limit", "write seconds or minutes, as in 540s or 9m")
+        raise UsageError(f"invalid limit '{text}'", "--limit", "expected e.g. 540s or 9m")
     return seconds

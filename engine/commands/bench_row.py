@@ -59,7 +59,7 @@ def run_row(frame: bytes) -> bytes:
                 return pack({"row": row})
         text = said.read_bytes().decode("utf-8", "replace").strip()[-_SAID:]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    error = f"the row's process ended with {how} and no row: {text or 'it said nothing'}"
+    error = f"the row's process ended with {how} and no row: {text or 'no output'}"
     wall_s = round(time.monotonic() - begin, 2)
     return pack({"row": {"error": error, "date": date, "commit": "", "wall_s": wall_s}})
 

@@ -32,7 +32,7 @@ SCHEMA = "optiml.capture/1"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 when the program ended with 0, 1 when it did not (what was recorded is stored), 130 interrupted.
+    """Exit code 0 when the program ended with 0, 1 when it did not (the recorded data are stored), 130 interrupted.
 
     Raises UsageError, MachineError, RefusedError.
     """
@@ -94,10 +94,10 @@ def _report(done: CaptureEnd, folder: Path) -> int:
 
 def _code(done: CaptureEnd) -> int:
     if any(end.interrupted for end in done.ends):
-        raise KeyboardInterrupt("what was recorded is stored")
+        raise KeyboardInterrupt("the recorded data are stored")
     for number, end in enumerate(done.ends, 1):
         if end.exit_code != 0:
-            how = "was ended at its limit" if end.exit_code is None else f"ended with exit code {end.exit_code}"
-            print(f"optiml: run {number}: the program {how}; what it recorded is stored", file=sys.stderr)
+            how = "was ended at the time limit" if end.exit_code is None else f"ended with exit code {end.exit_code}"
+            print(f"optiml: run {number}: the program {how}; the recorded data are stored", file=sys.stderr)
             return 1
     return 0

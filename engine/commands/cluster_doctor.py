@@ -30,7 +30,7 @@ def show(cluster: Cluster, *, as_json: bool) -> int:
     models = len(mixed(cluster.workers))
     notes = []
     if models > 1:
-        notes.append(f"{models} kinds of devices: times cannot be compared between them (--per-device)")
+        notes.append(f"{models} kinds of devices: their times cannot be compared (--per-device)")
     if not cluster.measures:
         notes.append("no worker offers a GPU: kernels are screened and speeds predicted")
     if as_json:

@@ -92,12 +92,12 @@ def examine() -> tuple[Part, ...]:
 
 
 def _gpu() -> tuple[Part, ...]:
-    costs = "kernels are screened on the CPU and speed is predicted, nothing is measured"
+    costs = "kernels are screened on the CPU and speed is predicted, not measured"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         nothing = Part("GPU", False, f"none ({error})", costs, "Run on a machine with an NVIDIA GPU and its driver")
-        return (nothing, Part("driver", False, "none", "no GPU can be used", "Install NVIDIA's driver, 580 or newer"))
+        return (nothing, Part("driver", False, "none", "no GPU is usable", "Install NVIDIA's driver, 580 or newer"))
     try:
         names = []
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -117,7 +117,7 @@ def _gpu() -> tuple[Part, ...]:
             "driver",
             cuda // 1000 >= chosen,
             driver,
-            f"the machine code made here needs a driver for CUDA {chosen}",
+            f"the generated machine code needs a driver for CUDA {chosen}",
             "Install driver 580 or newer" + (f", or: {command}" if cuda // 1000 == 12 else ""),
         ),
     )
@@ -160,7 +160,7 @@ def _bubblewrap() -> Part:
     path = sandbox.find_bwrap()
     if works:
         return Part("bubblewrap", True, f"works ({path})")
-    costs = "strangers' code cannot be compiled or run safely, so it is not"
+    costs = "untrusted code cannot run safely, so nothing is compiled or run"
     get = sandbox.how_to_get()
     return Part("bubblewrap", False, why, costs, get[:1].upper() + get[1:])
 
@@ -180,24 +180,24 @@ def _compiler() -> tuple[Part, ...]:
             said.append(_output([path, "-print-file-name=libclang_rt.tsan-x86_64.a"]).strip())
         tsan = next((line for line in said if line.startswith("/")), "")
         races = Part(
-            "ThreadSanitizer", bool(tsan), tsan or "missing", "data races are not looked for without a GPU",
+            "ThreadSanitizer", bool(tsan), tsan or "missing", "data races are not detected without a GPU",
             "Install libtsan of your compiler's version (Debian, Ubuntu: libtsan2; Fedora: libtsan)",
         )  # fmt: skip
         return compiler, races
-    races = Part("ThreadSanitizer", False, "missing", "data races are not looked for without a GPU", "Install g++")
+    races = Part("ThreadSanitizer", False, "missing", "data races are not detected without a GPU", "Install g++")
     version = f"ziglang {there.version}" if there is not None else "missing"
     return Part("C++ compiler", there is not None, version, costs, get), races
 
 
 def _ncu() -> Part:
-    costs = "no counters of the profiler as evidence; the search goes by time alone"
+    costs = "no profiler counters; the search uses only times"
     get = "Install Nsight Compute (package nsight-compute of NVIDIA's repository)"
     return _tool("ncu", cubin.find_tool("ncu"), r"Version (\d+[.\d]*)", costs, get)
 
 
 def _counters() -> Part:
     costs = "ncu may not read counters"
-    get = "Load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+    get = "Load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"
     try:
         text = Path("/proc/driver/nvidia/params").read_text()
     except OSError:
@@ -207,12 +207,14 @@ def _counters() -> Part:
         return Part("counters", True, "open to every user")
     if os.geteuid() == 0:
         # The sandbox takes root's rights away, and ncu runs inside of it.
-        return Part("counters", False, "for administrators only, and the sandbox is none", costs, get)
+        return Part(
+            "counters", False, "for administrators only, and sandboxed processes are not administrators", costs, get
+        )
     return Part("counters", False, "for administrators only (ERR_NVGPUCTRPERM)", costs, get)
 
 
 def _sanitizer() -> Part:
-    costs = "memory errors on the GPU are found by guard zones alone"
+    costs = "memory errors on the GPU are detected only by guard zones"
     return _tool(
         "compute-sanitizer",
         cubin.find_tool("compute-sanitizer"),
@@ -225,8 +227,8 @@ def _sanitizer() -> Part:
 def _endpoint() -> Part:
     base, key = os.environ.get("OPENAI_BASE_URL", ""), os.environ.get("OPENAI_API_KEY", "")
     costs, get = (
-        "edits come from rules and the tuner alone",
-        "Set OPENAI_API_KEY, and OPENAI_BASE_URL for a server of yours",
+        "edits come only from rules and the tuner",
+        "Set OPENAI_API_KEY, and OPENAI_BASE_URL for your own server",
     )
     if not base and not key:
         return Part("model endpoint", False, "not set", costs, get)
@@ -234,7 +236,7 @@ def _endpoint() -> Part:
         parts = urlsplit(base or "https://api.openai.com/v1")
         host = f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
     except ValueError:
-        return Part("model endpoint", False, "OPENAI_BASE_URL is no address", costs, get)
+        return Part("model endpoint", False, "OPENAI_BASE_URL is not a valid address", costs, get)
     # The host alone: an address may carry a name and a password.
     said = f"{host}, {'a key is set' if key else 'no key is set'}"
     if importlib.util.find_spec("openai") is None:

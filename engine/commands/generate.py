@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     budget = None if arguments.generate_only else parse_budget(arguments.budget)
     check_machine(arguments)
     if not 0 <= arguments.repairs <= 10 or not 1 <= arguments.seeds <= 16:
-        raise UsageError("--repairs is from 0 to 10, --seeds from 1 to 16")
+        raise UsageError("expected --repairs from 0 to 10 and --seeds from 1 to 16")
     proposers = parse_proposers(arguments.proposers)
     sentence = sentence_of(arguments.sentence)
     strategies = chosen(arguments.strategies)
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_generation(result, work)
     if interrupt.asked and result.written:
-        raise KeyboardInterrupt(f"go on with: {shlex.join(['optiml', 'optimize', result.written])}")
+        raise KeyboardInterrupt(f"continue with: {shlex.join(['optiml', 'optimize', result.written])}")
     if interrupt.asked:
         raise KeyboardInterrupt(_left(arguments, work))
     return 0 if result.written else 1
@@ -88,7 +88,7 @@ def _left(arguments: argparse.Namespace, work: Path) -> str:
         return "nothing was written"
     if arguments.llm:  # a batch goes on by itself, a replay has its answers
         return f"no kernel was written; {go_on(arguments)}"
-    return f"no kernel was written; the answers so far are used again by: {again(arguments, add=('--llm', f'replay:{answers}'))}"
+    return f"no kernel was written; to reuse the answers so far, run: {again(arguments, add=('--llm', f'replay:{answers}'))}"
 
 
 def _free(out: Path | None) -> Path | None:
@@ -96,9 +96,9 @@ def _free(out: Path | None) -> Path | None:
     if out is None:
         return None
     if out.suffix not in (".cu", ".cuh"):
-        raise UsageError(f"'{out.name}' is no CUDA file", "--out", "name a .cu file")
+        raise UsageError(f"'{out.name}' is not a CUDA file", "--out", "name a .cu file")
     if out.exists():
-        raise UsageError("is there already", str(out), "name another file, or remove it")
+        raise UsageError("already exists", str(out), "name another file, or remove it")
     if not out.resolve().parent.is_dir():
         raise UsageError("its folder does not exist", str(out), "make the folder, or name another")
     return out.resolve()

@@ -35,13 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     name = _kernel(target)
     there = described(root, target.file).get(name.partition("<")[0].strip())
     if there and arguments.write:
-        raise UsageError(f"'{name}' has a spec already", there, "edit that one, or delete it first")
+        raise UsageError(f"'{name}' already has a spec", there, "edit that one, or delete it first")
     validate = not (arguments.static or there)
     maker = SpecMaker(root, sandbox(False), recorded=recorded_spec, static=arguments.static)
     known = Known(name, project_options(root, target.file))
     form: Literal["comments", "toml"] = "toml" if arguments.format == "toml" else "comments"
     with Live(
-        Budget(), "reading the source, running the kernel to see its buffers", quiet=arguments.format == "json"
+        Budget(), "analysing the source, running the kernel to find its buffers", quiet=arguments.format == "json"
     ) as live:
         made, _, notes = maker.drafted(target.file, known, form=form)
         live.phase("validating the draft")
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         if "template arguments" in assumed:
             print(assumed, file=sys.stderr)  # another instance may be the one that matters
     if refused:
-        print(f"optimize refuses this draft: {refused}", file=sys.stderr)
+        print(f"optimize rejects this draft: {refused}", file=sys.stderr)
     elif there:
         print(f"not validated: {there} has a spec of '{name}' already, which 'optiml optimize' takes", file=sys.stderr)
     elif not made.missing:
@@ -83,7 +83,7 @@ def _kernel(target: Target) -> str:
     if len(names) == 1:
         return names[0]
     if not names:
-        raise UsageError("holds no kernel (no __global__ function)", target.shown, "name a file with a kernel")
+        raise UsageError("contains no kernel (no __global__ function)", target.shown, "name a file with a kernel")
     raise UsageError(f"has several kernels: {', '.join(names)}", target.shown, "name one as FILE:KERNEL")
 
 

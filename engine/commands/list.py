@@ -48,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def root_of(folder: Path) -> Path:
-    """The repository's root. Raises UsageError for what is no folder."""
+    """The repository's root. Raises UsageError for what is not a folder."""
     if not folder.is_dir():
-        raise UsageError("is no folder", str(folder), "name the repository")
+        raise UsageError("is not a folder", str(folder), "give the repository")
     return repository_root(folder.resolve() / "any")
 
 
@@ -62,7 +62,7 @@ def survey_of(arguments: argparse.Namespace, root: Path, machine: Machine) -> Su
         )
     if not survey.kernels:
         raise UsageError(
-            "holds no kernel (no __global__ function)", str(arguments.folder), "name a folder with .cu files"
+            "contains no kernel (no __global__ function)", str(arguments.folder), "give a folder with .cu files"
         )
     return survey
 
@@ -71,13 +71,15 @@ def notes(survey: Survey) -> list[str]:
     """What a reader of the table must know."""
     found = []
     if not survey.recorded:
-        found.append("no run was recorded, so the order is by headroom alone; 'optiml capture -- COMMAND' records one")
+        found.append("no run was recorded, so the order is by headroom only; 'optiml capture -- COMMAND' records one")
     found.append(
-        f"headroom is predicted for {survey.arch}, not measured: time over the roofline of compulsory bytes and arithmetic"
+        f"headroom is predicted for {survey.arch}, not measured: predicted time over the roofline of compulsory traffic and arithmetic"
     )
     if not survey.complete:
         left = sum(not kernel.tried for kernel in survey.kernels)
-        found.append(f"{left} kernels were read and not run in the time; the next call goes on with them")
+        found.append(
+            f"{left} kernels were analysed but not run within the time limit; the next call continues with them"
+        )
     return found
 
 
@@ -105,7 +107,7 @@ def print_survey(survey: Survey) -> None:
         console.print(Text(clean(f"{kernel.file}:{kernel.line} {kernel.kernel} ({kernel.state})")))
         console.print(Padding(Text(clean(kernel.missing)), (0, 0, 0, 4)))
     if waiting:
-        console.print(Text("Not run yet, and the text alone does not show how they are called:"))
+        console.print(Text("Not run yet, and the source does not show how they are called:"))
     for file in dict.fromkeys(kernel.file for kernel in waiting):
         names = ", ".join(kernel.kernel for kernel in waiting if kernel.file == file)
         console.print(Padding(Text(clean(f"{file}: {names}")), (0, 0, 0, 4)))

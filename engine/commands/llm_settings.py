@@ -15,11 +15,11 @@ def llm_settings(arguments: argparse.Namespace) -> LlmSettings:
     them. Raises UsageError."""
     batch, replay = parse_door(arguments.llm)
     if arguments.llm_answer_tokens < 1:
-        raise UsageError("must be at least 1", "--llm-answer-tokens", "leave it away for 6000")
+        raise UsageError("must be at least 1", "--llm-answer-tokens", "omit it for 6000")
     if not 0 < arguments.llm_timeout < 86_400:
-        raise UsageError("must be above 0 s and below a day", "--llm-timeout", "leave it away for 180")
+        raise UsageError("must be above 0 s and below one day", "--llm-timeout", "omit it for 180")
     if not 1 <= arguments.llm_concurrency <= 64:
-        raise UsageError("is from 1 to 64", "--llm-concurrency", "leave it away")
+        raise UsageError("must be from 1 to 64", "--llm-concurrency", "omit it")
     return LlmSettings(
         model=arguments.llm_model,
         plan_model=arguments.llm_plan_model,

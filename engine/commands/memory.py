@@ -24,13 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; 1 where the memory cannot be used, 2 for a file that is no export."""
     wants = arguments.action in ("export", "import")
     if wants and arguments.lines is None:
-        raise UsageError("needs a file", f"memory {arguments.action}", "name the file of JSON lines")
+        raise UsageError("needs a file", f"memory {arguments.action}", "give a JSON-lines file")
     if not wants and arguments.lines is not None:
-        raise UsageError("takes no file", f"memory {arguments.action} {arguments.lines}", "leave it away")
+        raise UsageError("takes no file", f"memory {arguments.action} {arguments.lines}", "omit it")
 
     path = arguments.memory_file or default_path()
     if not path.is_file() and arguments.action != "import":
-        raise UsageError("there is no memory", str(path), "runs with --memory write one")
+        raise UsageError("there are no lessons yet", str(path), "runs with --memory create it")
     repository = None if arguments.all else str(repository_root((arguments.repository or Path.cwd()) / "_"))
     memory = Memory(path)
     try:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action == "export":
             count, said = memory.export(arguments.lines, repository), f"lessons in {arguments.lines}"
         elif arguments.action == "import":
-            count, said = memory.load(arguments.lines, repository), "lessons taken over"
+            count, said = memory.load(arguments.lines, repository), "lessons imported"
         else:
             count, said = memory.forget(repository), "lessons forgotten"
         if arguments.format == "json":

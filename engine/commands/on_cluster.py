@@ -38,7 +38,7 @@ def machine_on_cluster(arguments: argparse.Namespace) -> Iterator[Machine]:
     """
     check_workers(arguments)
     with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
-        check_alike(cluster.workers, "leave some out, or add --per-device for a search on each kind")
+        check_alike(cluster.workers, "exclude some, or add --per-device for one search per kind")
         with links(cluster, answer, DeviceLost) as found:
             yield _machine(arguments, cluster, found)
 
@@ -46,7 +46,9 @@ def machine_on_cluster(arguments: argparse.Namespace) -> Iterator[Machine]:
 def check_workers(arguments: argparse.Namespace) -> None:
     """Raises UsageError where --workers says nothing that can be."""
     if arguments.workers is not None and not (arguments.cluster == "local" and arguments.workers > 0):
-        raise UsageError("is how many workers --cluster local starts, at least 1", "--workers", "leave it out")
+        raise UsageError(
+            "expected the number of workers that --cluster local starts, at least 1", "--workers", "omit it"
+        )
 
 
 def _machine(arguments: argparse.Namespace, cluster: Cluster, found: Links) -> Machine:

@@ -145,7 +145,7 @@ def terminal_ask(live: Live) -> Ask | None:
         return None
 
     def ask(what: str, line: str) -> str:
-        question = f"{clean(what)}\n  {clean(line)}\nEnter takes this line; or type the value or the line: "
+        question = f"{clean(what)}\n  {clean(line)}\nPress Enter to accept this line, or type the value or the line: "
         with live.paused():
             print(question, end="", file=sys.stderr, flush=True)
             answer = sys.stdin.readline()
@@ -161,4 +161,4 @@ def _notes(ready: ReadySpec) -> tuple[str, ...]:
         return ()
     where = "a recorded launch" if ready.source == "recorded" else "the source"
     count = f"{len(ready.assumed)} assumption{'' if len(ready.assumed) == 1 else 's'}"
-    return (f"the spec was drafted from {where}, with {count}: read what was assumed before the patch",)
+    return (f"the spec was drafted from {where}, with {count}: check the assumptions before you use the patch",)

@@ -79,7 +79,7 @@ def machine_or_cluster(arguments: argparse.Namespace, held: ExitStack) -> Machin
     """This machine, or one whose devices are the workers of a cluster."""
     if arguments.cluster is None:
         if arguments.workers is not None:
-            raise UsageError("--workers is given without a cluster", do="add --cluster local")
+            raise UsageError("--workers requires --cluster", do="add --cluster local")
         return machine_of(arguments)
     # Dask takes a second to load.
     from engine.commands.on_cluster import machine_on_cluster
@@ -95,11 +95,11 @@ def _searched(
 
     if arguments.per_device:
         if arguments.cluster is None:
-            raise UsageError("--per-device is given without a cluster", do="add --cluster and a scheduler's address")
+            raise UsageError("--per-device requires --cluster", do="add --cluster and a scheduler's address")
         per_device: Any = importlib.import_module("engine.commands.optimize_per_device")
         return int(per_device.search(arguments, targets, budget, proposers, settings))
     with ExitStack() as held:
-        with Live(budget, "looking at this machine", quiet=arguments.format == "json"):
+        with Live(budget, "checking this machine", quiet=arguments.format == "json"):
             machine = machine_or_cluster(arguments, held)
             held.callback(machine.close)
             # The device's worker starts beside these imports.
@@ -107,9 +107,7 @@ def _searched(
 
             jobs = all_kernels(targets)
         if len(jobs) > 1 and arguments.out is not None:
-            raise UsageError(
-                f"--out is one folder, and there are {len(jobs)} kernels", do="leave --out away, or name one kernel"
-            )
+            raise UsageError(f"--out names one folder for {len(jobs)} kernels", do="omit --out, or give one kernel")
         run = KernelRun(arguments, machine, budget, proposers, settings)
         if len(jobs) > 1:
             return _each(arguments, run, jobs, budget.interrupt)
@@ -167,16 +165,14 @@ def check_machine(arguments: argparse.Namespace) -> None:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UsageError("--jobs must be at least 1")
     if arguments.arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arguments.arch):
-        raise UsageError(f"'{arguments.arch}' is no architecture", do="write it like sm_90")
+        raise UsageError(f"invalid architecture '{arguments.arch}'", do="expected e.g. sm_90")
 
 
 def parse_budget(text: str) -> Budget:
     """A Budget from "60s", "1.5m", "1h" or "200" (candidates), with an interrupt of its own. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
-        raise UsageError(
-            f"'{text}' is no budget", do="write seconds, minutes or hours (60s, 10m, 1h) or candidates (200)"
-        )
+        raise UsageError(f"invalid budget '{text}'", do="expected e.g. 60s, 10m or 200")
     if match[2]:
         return Budget(seconds=float(match[1]) * _UNITS[match[2]], interrupt=Interrupt())
     return Budget(candidates=int(match[1]), interrupt=Interrupt())

@@ -26,7 +26,7 @@ def search(
     (job, *others) = all_kernels(targets)
     if others:
         raise UsageError(
-            "--per-device searches one kernel", do="name it, or use: optiml all --cluster ADDR --per-device"
+            "--per-device searches one kernel", do="give one kernel, or use: optiml all --cluster ADDR --per-device"
         )
     best: list[DeviceBest] = []
     results = []

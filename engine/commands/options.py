@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         if match := _CHOICE.fullmatch(said):
             near = self._near(match[2], re.findall(r"[\w-]+", match[3]))
             said = f"{match[1]}{_meant(near)}" if near else said
-        self.exit(2, f"{self.prog.split()[0]}: {said}; '{self.prog} --help' lists what there is\n")
+        self.exit(2, f"{self.prog.split()[0]}: {said}; '{self.prog} --help' lists the options\n")
 
     @staticmethod
     def _near(word: str, known: Iterable[str]) -> list[str]:
@@ -63,39 +63,41 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=("auto", "gpu", "cpu"),
         default="auto",
-        help="gpu: verify and measure; cpu: screen and predict; auto: what is here (default: auto)",
+        help="gpu: verify and measure; cpu: screen and predict; auto: GPU if present (default: auto)",
     )
     parser.add_argument(
-        "--arch", metavar="SM", help="target without a GPU, e.g. sm_90 (default: the GPU here, else sm_90)"
+        "--arch",
+        metavar="SM",
+        help="target architecture without a GPU, e.g. sm_90 (default: this machine's GPU, else sm_90)",
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at once (default: one per core)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="parallel compilers (default: one per core)")
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: the result and nothing else (default: text)"
+        "--format", choices=("text", "json"), default="text", help="json: only the result (default: text)"
     )
     parser.add_argument(
         "--unsafe-no-sandbox",
         action="store_true",
-        help="run the code without a sandbox where none can be had; only for code you trust",
+        help="run without a sandbox where none is available; only for trusted code",
     )
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Which workers compute."""
-    group = parser.add_argument_group("cluster", "several devices, through Dask (extra 'cluster')")
+    group = parser.add_argument_group("cluster", "use several devices through Dask (extra 'cluster')")
     group.add_argument(
         "--cluster",
         metavar="ADDR",
-        help="local: a worker a GPU of this machine; or tcp://HOST:PORT, tls://HOST:PORT of a Dask scheduler",
+        help="local: one worker per GPU of this machine; or tcp://HOST:PORT, tls://HOST:PORT of a Dask scheduler",
     )
     group.add_argument(
-        "--workers", type=int, metavar="N", help="how many of --cluster local (default: one a GPU, else by cores)"
+        "--workers", type=int, metavar="N", help="workers of --cluster local (default: one per GPU, else by cores)"
     )
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
     """In which form a verb answers."""
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: one object and nothing else (default: text)"
+        "--format", choices=("text", "json"), default="text", help="json: only one object (default: text)"
     )
 
 
@@ -114,7 +116,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="a repository or a folder of one (default: here)",
+        help="a repository, or a folder in one (default: the current folder)",
     )
 
 
@@ -125,7 +127,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_LIMIT_S,
         metavar="S",
-        help=f"seconds after which no further kernel is run; the next call goes on (default: {_LIMIT_S:.0f})",
+        help=f"seconds after which no further kernel is run; the next call continues (default: {_LIMIT_S:.0f})",
     )
 
 
@@ -146,32 +148,36 @@ def add_llm(parser: argparse.ArgumentParser, *, concurrency: int, plan: str) -> 
     `concurrency` requests at once unless said otherwise; `plan` tells of the planning model.
     """
     group = parser.add_argument_group(
-        "language model", "its address and key are read from OPENAI_BASE_URL and OPENAI_API_KEY alone"
+        "language model", "its address and key are read only from OPENAI_BASE_URL and OPENAI_API_KEY"
     )
     add = group.add_argument
     add("--llm", default="", metavar="DOOR", help="batch:DIR or replay:FILE (default: the server)")
-    add("--llm-model", default="", metavar="NAME", help="the model (default: the first that the server lists)")
+    add("--llm-model", default="", metavar="NAME", help="model name (default: the first that the server lists)")
     add("--llm-plan-model", default="", metavar="NAME", help=plan)
-    add("--llm-budget", metavar="N", help="2.00usd or 50000tok: a hard stop (default: none)")
+    add("--llm-budget", metavar="N", help="hard limit, e.g. 2.00usd or 50000tok (default: none)")
     add(
         "--llm-price",
         metavar="R/W",
-        help="dollars per million tokens read/written, e.g. 2.50/10.00; a limit in dollars needs it",
+        help="dollars per million tokens read/written, e.g. 2.50/10.00; required for a limit in dollars",
     )
+    add("--llm-answer-tokens", type=int, default=6000, metavar="N", help="maximum tokens of one answer (default: 6000)")
     add(
-        "--llm-answer-tokens", type=int, default=6000, metavar="N", help="the most tokens of one answer (default: 6000)"
+        "--llm-timeout",
+        type=float,
+        default=180.0,
+        metavar="S",
+        help="time limit of one answer in seconds (default: 180)",
     )
-    add("--llm-timeout", type=float, default=180.0, metavar="S", help="seconds for one answer (default: 180)")
-    add("--llm-free-form", action="store_true", help="do not hold the model to the form of an answer")
+    add("--llm-free-form", action="store_true", help="do not request structured output from the model")
     add(
         "--llm-concurrency", type=int, default=concurrency, metavar="N",
-        help=f"requests at once (default: {concurrency})",
+        help=f"parallel requests (default: {concurrency})",
     )  # fmt: skip
     add(
         "--llm-log",
         choices=("full", "answers"),
         default="full",
-        help="what exchanges.jsonl keeps; answers: prompts as hashes alone (default: full)",
+        help="content of exchanges.jsonl; answers: prompts only as hashes (default: full)",
     )
     return group
 
@@ -182,7 +188,9 @@ def parse_proposers(text: str) -> tuple[str, ...]:
     unknown = sorted(set(names) - set(_PROPOSERS))
     if unknown:
         raise UsageError(
-            f"there is no proposer '{unknown[0][:40]}'", "--proposers", "use rules, tuner, llm, or several: rules,tuner"
+            f"unknown proposer '{unknown[0][:40]}'",
+            "--proposers",
+            "expected rules, tuner, llm, or several: rules,tuner",
         )
     return names
 
@@ -193,6 +201,6 @@ def check_model_is_asked(arguments: argparse.Namespace, proposers: tuple[str, ..
         if "llm" not in proposers and getattr(arguments, option, None):
             flag = "--" + option.replace("_", "-")
             raise UsageError(
-                f"{flag} is given, but no model is asked: llm is not among --proposers",
+                f"{flag} has no effect: llm is not among --proposers",
                 do=f"add --proposers {','.join((*proposers, 'llm'))}",
             )

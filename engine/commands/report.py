@@ -17,8 +17,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder, other = arguments.folder, arguments.other
     out: Path = arguments.out or (folder / "report.html" if other is None else other / "comparison.html")
     if out.exists() and not out.is_file():  # the page takes the place of what stands there: of a device too
-        kind = "a folder" if out.is_dir() else "no regular file"
-        raise UsageError(f"is {kind}", str(out), "name a file with --out")
+        kind = "a folder" if out.is_dir() else "not a regular file"
+        raise UsageError(f"is {kind}", str(out), "give a file with --out")
     text = run_page(folder) if other is None else comparison_page(folder, other)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -82,8 +82,8 @@ def _chosen(arguments: argparse.Namespace, seed: int) -> list[SelfCase]:
     ]
     if not cases:
         raise UsageError(
-            f"there is no case {' or '.join(map(repr, arguments.names)) or 'of this suite'}",
-            do="leave the names away to run all",
+            f"unknown case {' or '.join(map(repr, arguments.names)) or 'of this suite'}",
+            do="omit the names to run all",
         )
     return cases
 
@@ -93,7 +93,9 @@ def _print_scores(verdicts: list[Verdict], path: str) -> None:
         own = [v for v in verdicts if v.case.suite == suite]
         judged = [v for v in own if v.as_expected is not None]
         if own:
-            blind = f"; {len(own) - len(judged)} that {path} cannot see were left out" if len(judged) < len(own) else ""
+            blind = (
+                f"; {len(own) - len(judged)} that {path} cannot detect were left out" if len(judged) < len(own) else ""
+            )
             print(f"{what} on {path}: {sum(v.as_expected is True for v in judged)} of {len(judged)}{blind}")
 
 

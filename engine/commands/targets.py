@@ -31,9 +31,9 @@ def parse_targets(names: Sequence[str], kernel: str | None) -> list[Target]:
         if not path.exists():
             raise UsageError("no such file", str(path), "check the path")
         if kernel is not None and (named is not None or len(names) > 1 or path.is_dir()):
-            raise UsageError("--kernel goes with one file", name, "write FILE:KERNEL")
+            raise UsageError("--kernel requires exactly one file", name, "write FILE:KERNEL")
         if not path.is_dir() and not path.is_file():
-            raise UsageError("is no regular file", str(path), "name a .cu file or a folder")
+            raise UsageError("is not a regular file", str(path), "give a .cu file or a folder")
         found.append(Target(path.resolve(), named or kernel, str(path)))
     return found
 
@@ -58,7 +58,9 @@ def _of(target: Target, kernels: Callable[[Path], Sequence[str]], wanted: Callab
         )
         found = [Target(file, name, str(file)) for file in files if wanted(file) for name in _readable(file, kernels)]
         if not found:
-            raise UsageError("holds no kernel (no __global__ function)", target.shown, "name a folder with .cu files")
+            raise UsageError(
+                "contains no kernel (no __global__ function)", target.shown, "give a folder with .cu files"
+            )
         return found
     names = kernels(target.file)
     if len(names) > 1:

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_machine(arguments)
     if arguments.strategy is not None and arguments.strategy not in STRATEGIES:
         raise UsageError(
-            f"there is no strategy '{arguments.strategy[:40]}'", "--strategy", f"use one of {', '.join(STRATEGIES)}"
+            f"unknown strategy '{arguments.strategy[:40]}'", "--strategy", f"use one of {', '.join(STRATEGIES)}"
         )
     if not arguments.file.is_file():
         what = "is a folder" if arguments.file.is_dir() else "no such file"
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     for text in arguments.param:
         name, equals, values = text.partition("=")
         if not equals or name.strip() in parameters:
-            what = "names a parameter twice" if equals else "is not understood"
+            what = "names a parameter twice" if equals else "is not valid"
             raise UsageError(f"'{text[:60]}' {what}", "--param", "write --param BLOCK=64,128,256")
         parameters[name.strip()] = values
 
@@ -78,7 +78,7 @@ def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, 
     found: list[TuneResult] = []
     held = ExitStack()
     try:
-        with Live(budget, "looking at this machine", quiet=arguments.format == "json") as live:
+        with Live(budget, "checking this machine", quiet=arguments.format == "json") as live:
             machine = machine_or_cluster(arguments, held)
             held.callback(machine.close)
             live.phase("setting up the template and validating the spec")

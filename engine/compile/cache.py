@@ -73,7 +73,7 @@ class DiskCache:
                     os.unlink(name)
                 raise
         except OSError as error:
-            self.problem = f"compiled code is not kept: {error.strerror or error}"
+            self.problem = f"compiled code is not cached: {error.strerror or error}"
             return
         self._writes += 1
         if self._writes % _PRUNE_EVERY == 0:

@@ -56,10 +56,14 @@ class Translation:
             )
         for define in self.defines:
             if not _DEFINE.match(define):
-                raise CompileError(f"'{define[:80]}' defines no macro", self.path, "write NAME or NAME=VALUE")
+                raise CompileError(
+                    f"invalid macro definition '{define[:80]}'", self.path, "expected NAME or NAME=VALUE"
+                )
         for expression in self.expressions:
             if not expression.strip() or "\n" in expression or "\0" in expression or len(expression) > 4096:
-                raise CompileError(f"'{expression[:80]}' names no kernel", self.path, "write NAME or NAME<ARGUMENTS>")
+                raise CompileError(
+                    f"'{expression[:80]}' is not a kernel name", self.path, "expected NAME or NAME<ARGUMENTS>"
+                )
 
 
 class CompileTimeout(CompileError):
@@ -85,7 +89,7 @@ class Compiler(Protocol):
 def check_arch(arch: str) -> str:
     """The architecture as given. Raises UsageError where it is none."""
     if not _ARCH.match(arch):
-        raise UsageError(f"'{arch[:40]}' is no GPU architecture", "--arch", "write it like sm_90")
+        raise UsageError(f"invalid architecture '{arch[:40]}'", "--arch", "expected e.g. sm_90")
     return arch
 
 
@@ -126,8 +130,12 @@ def compile_error(log: str, path: str) -> CompileError:
     else:
         ptxas = _PTXAS_ERROR.search(cleaned)
         what = ptxas["what"] if ptxas else (cleaned.splitlines()[0] if cleaned else "the compiler gave no reason")
-    do = "define what it asks for with 'compile' in the kernel's spec" if what.startswith("#error") else ""
-    return CompileError(what[:500].strip() or "the compiler refused the code", where, do, log=cleaned)
+    do = (
+        "add the required defines or include folders with 'compile' in the kernel's spec"
+        if what.startswith("#error")
+        else ""
+    )
+    return CompileError(what[:500].strip() or "the code does not compile", where, do, log=cleaned)
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^'\n]+)'")

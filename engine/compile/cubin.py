@@ -52,7 +52,7 @@ def _reads(method: Callable[P, T]) -> Callable[P, T]:
         except CubinError:
             raise
         except (Exception, MemoryError) as error:
-            raise CubinError(f"the compiler's output is no cubin ({type(error).__name__})") from None
+            raise CubinError(f"the compiler's output is not a cubin ({type(error).__name__})") from None
 
     return guarded
 
@@ -145,7 +145,7 @@ class Cubin:
         self._hashed = 0
         for entry in entries:
             if f".text.{entry}" not in self._by_name:
-                raise CubinError(f"the compiler's output holds no entry '{entry[:200]}'")
+                raise CubinError(f"the compiler's output contains no entry '{entry[:200]}'")
             self._feed_function(digest, f".text.{entry}", 0)
             self._feed_section(digest, f".nv.constant0.{entry}")
             self._feed_section(digest, f".nv.constant2.{entry}")
@@ -204,7 +204,7 @@ class Cubin:
     def _spend(self, count: int) -> None:
         self._hashed += count + _FEED_COST
         if self._hashed > _MAX_HASHED:
-            raise CubinError("the compiler's output refers to itself without end")
+            raise CubinError("the compiler's output has circular references")
 
     @_reads
     def pointed_at(self, prefix: str) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def compile_nvcc(
     nvcc = find_nvcc()
     if nvcc is None:
         raise MachineError(
-            "this code needs nvcc, which is not here", translation.path, "pip install 'optiml-cuda[nvcc]'"
+            "this code needs nvcc, which is not installed", translation.path, "pip install 'optiml-cuda[nvcc]'"
         )
     argv = [str(nvcc), "-cubin", f"-arch={arch}", f"-std={translation.std}", "-Xptxas", "-v"]
     argv += ["-lineinfo"] if translation.line_info else []
@@ -108,5 +108,5 @@ def compile_nvcc(
         cubin = out.head(_CUBIN_BYTES)
     entries = Cubin(cubin).pointed_at(_MARK)
     if len(entries) != len(translation.expressions):
-        raise CompileError("nvcc's output does not say which entry is which kernel", translation.path, log=log)
+        raise CompileError("nvcc's output does not identify the kernels' entries", translation.path, log=log)
     return cubin, entries, log

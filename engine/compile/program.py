@@ -42,7 +42,7 @@ def compile_text(text: str, name: str, expressions: Sequence[str], options: Sequ
         source, called = text.encode(), name.encode()
         wanted, plain = [e.encode() for e in expressions], [o.encode() for o in options]
     except UnicodeEncodeError as error:
-        raise Refused(f"it holds what UTF-8 cannot say: {error.reason}") from None
+        raise Refused(f"it is not valid UTF-8: {error.reason}") from None
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
     _call("CreateProgram", ctypes.byref(program), source, called, 0, None, None)
     try:
@@ -51,7 +51,7 @@ def compile_text(text: str, name: str, expressions: Sequence[str], options: Sequ
         status = nvrtc.nvrtcCompileProgram(program, len(plain), (ctypes.c_char_p * len(plain))(*plain))
         said = _bytes("ProgramLog", program).rstrip(b"\0").decode("utf-8", "replace")
         if status != 0:
-            raise Refused(f"NVRTC compiles nothing of it ({_name(status)})", log=said)
+            raise Refused(f"NVRTC compiles none of it ({_name(status)})", log=said)
         code = _bytes("CUBIN", program)
         names = []
         for expression in wanted:
@@ -83,7 +83,7 @@ def _nvrtc() -> ctypes.CDLL:
             ctypes.CDLL(str(builtins))  # NVRTC looks for it by name, and not beside itself
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise MachineError(f"NVRTC cannot be loaded: {error}", str(path), "install its package again") from None
+        raise MachineError(f"NVRTC cannot be loaded: {error}", str(path), "reinstall its package") from None
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     return library
 

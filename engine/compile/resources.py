@@ -19,11 +19,13 @@ def describe(cubin: bytes, names: Sequence[str], log: str, path: str) -> dict[st
         parsed = Cubin(cubin)
         entries = tuple(names) or parsed.entries
         if not entries:
-            raise CompileError("there is no kernel to compile in it", path)
+            raise CompileError("it contains no kernel to compile", path)
         used = parse_resources(log)
         missing = [entry for entry in entries if entry not in used]
         if missing:
-            raise CompileError(f"the compiler did not say what '{missing[0][:200]}' uses", path, log=clean_log(log))
+            raise CompileError(
+                f"the compiler did not report the resources of '{missing[0][:200]}'", path, log=clean_log(log)
+            )
         return {
             "entries": entries,
             "resources": [tuple(vars(used[entry]).values()) for entry in entries],

@@ -39,7 +39,7 @@ def toolkit() -> Toolkit:
     """
     wanted = os.environ.get(SWITCH, "")
     if wanted and wanted not in map(str, _FOLDERS):
-        raise UsageError(f"'{wanted[:20]}' is no CUDA version", SWITCH, "write 12 or 13")
+        raise UsageError(f"invalid CUDA version '{wanted[:20]}'", SWITCH, "write 12 or 13")
     driver = 0 if wanted else driver_cuda() // 1000
     majors = (int(wanted),) if wanted else (12, 13) if driver == 12 else (13, 12)
     for major in majors:

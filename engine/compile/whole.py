@@ -63,7 +63,7 @@ def build_whole(
     """
     nvcc = find_nvcc()
     if nvcc is None:
-        raise MachineError("there is no nvcc here", unit, "pip install 'optiml-cuda[nvcc]'")
+        raise MachineError("nvcc is not installed", unit, "pip install 'optiml-cuda[nvcc]'")
     tree = {**files, unit: files[unit] + _uses(instances)} if instances else files
     argv = [str(nvcc), "-c", f"-arch={options.arch}", f"-std={options.std}"]
     argv += ["-Xcompiler", "-ffunction-sections,-fmerge-constants"]

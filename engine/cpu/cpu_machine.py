@@ -99,7 +99,7 @@ class CpuMachine:
     def degraded(self) -> tuple[str, ...]:
         """What this machine cannot find out, in sentences. Empty when nothing is missing."""
         missing = self.prepared().race_missing
-        return (f"races are not looked for: {missing}",) if missing else ()
+        return (f"races are not detected: {missing}",) if missing else ()
 
     def build(
         self,
@@ -120,12 +120,12 @@ class CpuMachine:
         features = unsupported(text)
         if features:
             raise Unsupported(f"this code cannot run on the CPU: it uses {', '.join(features)}", path,
-                              "it is compiled for the GPU only", features=features)  # fmt: skip
+                              "it is only compiled for the GPU", features=features)  # fmt: skip
         if len(text) > _MAX_TEXT:
             raise Unsupported(f"the source has {len(text)} characters", path, features=("a file of this size",))
         for expression in expressions:
             if not _EXPRESSION.match(expression):
-                raise CompileError(f"'{expression[:80]}' names no kernel", path, "check the spec's kernel", log="")
+                raise CompileError(f"'{expression[:80]}' is not a kernel name", path, "check the spec's kernel", log="")
         started = time.monotonic()
         prepared = self.prepared(spec.compile.std)
         translated = prepare_text(text, path, list(expressions))
@@ -182,7 +182,9 @@ class CpuMachine:
         if done.status is None:
             raise CompileError(f"the C++ compiler did not end in {timeout_s:g} s", path, log=log)
         told = compile_error(log, path)
-        raise CompileError(f"the C++ compiler refuses the kernel: {told.what}", told.where, told.do, log=log)
+        raise CompileError(
+            f"the C++ compiler reports an error in the kernel: {told.what}", told.where, told.do, log=log
+        )
 
     def discard(self, binary: CpuBinary) -> None:
         """Removes what `build` left for a binary that is not needed any more."""
@@ -206,7 +208,7 @@ class CpuMachine:
         """
         jobs = _watched(jobs, self.jobs)
         if self.prepared(binary.spec.compile.std).race is None:
-            raise MachineError("races cannot be looked for", "", self.degraded[0])
+            raise MachineError("races cannot be detected", "", self.degraded[0])
         found: dict[tuple[object, ...], Finding] = {}
         for run in self._jobs(binary, jobs, "race", deadline_s):
             for finding in run.findings:
@@ -366,7 +368,7 @@ def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: 
     rows += [f"order {job.order}", f"count {job.count + (job.count and job.every_block)}"]
     rows.append(f"fibers {_RACE_FIBERS if mode == 'race' else 0}")
     if len(job.launches) != len(spec.steps):
-        raise MachineError(f"{len(job.launches)} launches were given for {len(spec.steps)} steps", spec.file)
+        raise MachineError(f"{len(job.launches)} launches for {len(spec.steps)} steps", spec.file)
     for name in names:
         array = job.buffers[name]
         size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes
@@ -375,7 +377,11 @@ def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: 
             rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
     for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
-            raise MachineError(f"a launch that no GPU takes: {launch}", spec.file, "check the launch's figures")
+            raise MachineError(
+                f"a launch beyond every GPU's limits: {launch}",
+                spec.file,
+                "check the launch's grid, block and shared memory",
+            )
         words = []
         for each in passed(spec, part, job.scalars):
             words.append("+".join([f"s{each.data.hex()}", *(f"{at}:{names.index(name)}" for at, name in each.places)]))

@@ -60,7 +60,7 @@ def _declaration(plain: str, start: int) -> list[_Token]:
             return found
         if depth < 0 or len(found) > 4000:
             break
-    raise Unsupported("a '__shared__' declaration that is not understood", do="write one declaration a statement",
+    raise Unsupported("an unsupported '__shared__' declaration", do="write one declaration per statement",
                       features=("a shared declaration of this form",))  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def place_shared(text: str) -> str:
     done = 0
     for match in re.finditer(r"\b__shared__\b", plain):
         if any(start <= match.start() < end for start, end in directives):
-            raise Unsupported("'__shared__' inside a macro cannot be placed on the CPU", do="write the declaration out",
+            raise Unsupported("'__shared__' inside a macro is not supported on the CPU", do="write the declaration without the macro",
                               features=("'__shared__' inside a macro",))  # fmt: skip
         if match.start() < done:
             continue

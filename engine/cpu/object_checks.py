@@ -78,13 +78,13 @@ def objection(original: ObjectFacts, candidate: ObjectFacts) -> str | None:
     if candidate.initialisers > original.initialisers:
         return "runs code when it is loaded"
     if new := candidate.plain_definitions - original.plain_definitions:
-        return f"defines {_names(new)}, which is no name of C++ device code"
+        return f"defines {_names(new)}, which device code cannot define"
     if new := candidate.exports - original.exports:
         return f"exports {_names(new)}"
     if new := candidate.resolvers - original.resolvers:
         return f"chooses {_names(new)} when it is loaded"
     if new := candidate.weak_imports - original.weak_imports - _LINKER:
-        return f"asks whether {_names(new)} is there"
+        return f"tests whether {_names(new)} is defined"
     if other := [name for name in candidate.imports - original.imports if not _allowed(name)]:
         return f"calls {_names(other)}"
     return None

@@ -122,7 +122,7 @@ class Code:
             start = section["sh_addr"]
             if start <= address and address + size <= start + section["sh_size"]:
                 return bytes(section.data()[address - start : address - start + size])
-        raise ValueError("has a function outside of its code")
+        raise ValueError("has a function outside its code")
 
     def _plt(self, elf: Any) -> Mapping[int, str]:
         """Addresses of the stubs through which imports are called."""

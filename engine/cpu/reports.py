@@ -17,7 +17,7 @@ _SHARED_BASE = 1000
 _KINDS: dict[str, FindingKind] = {kind: kind for kind in get_args(FindingKind)}
 _TRAPPED = "signal_4"  # what the compiler puts where behaviour is undefined (Toolchain.strict_flags)
 _SIGNALS = {7: "a bus error", 8: "an integer division by zero or overflow",
-            11: "an access to memory that is not there, or a stack overflow"}  # fmt: skip
+            11: "an access to unmapped memory, or a stack overflow"}  # fmt: skip
 
 
 @dataclass
@@ -37,50 +37,50 @@ def _where(line: int) -> str:
 
 
 def _element(array: str, index: int) -> str:
-    return f"{array}[{index}]" if array else "memory outside every array"
+    return f"{array}[{index}]" if array else "memory outside all arrays"
 
 
 def _message(kind: str, extra: str, write: int, array: str, index: int, size: int, total: int, line: int) -> str:
     verb = "writes" if write else "reads"
     match kind, extra:
         case "out_of_bounds" | "shared_out_of_bounds", "nowhere":
-            return f"{verb} memory outside every array{_where(line)}"
+            return f"{verb} memory outside all arrays{_where(line)}"
         case "out_of_bounds" | "shared_out_of_bounds", _:
             shared = "shared array " if kind.startswith("shared") else ""
             return f"{verb} {shared}{_element(array, index)}, which has {total} elements{_where(line)}"
         case "uninitialised", _:
-            return f"reads {_element(array, index)} before anything has written it{_where(line)}"
+            return f"reads {_element(array, index)} before it is written{_where(line)}"
         case "input_written", _:
             return f"writes {_element(array, index)}, an input{_where(line)}"
         case "barrier_divergence", "two_barriers":
-            return f"threads of one block wait at different barriers: line {line} and line {index}"
+            return f"threads of a block wait at different barriers: line {line} and line {index}"
         case "barrier_divergence", "skipped":
-            return f"the barrier at line {line} stands where some threads of the block do not pass"
+            return f"the barrier at line {line} is not reached by all threads of the block"
         case "barrier_divergence", "warp_op":
-            return f"lanes of one warp meet in different warp operations: line {line} and line {index}"
+            return f"lanes of a warp execute different warp operations: line {line} and line {index}"
         case "barrier_divergence", "mask":
-            return f"lane {index} calls the warp operation at line {line} with a mask that does not name it"
+            return f"lane {index} calls the warp operation at line {line} with a mask that does not contain it"
         case "deadlock", "warp":
             other = f", which wait at line {index}" if index and index != line else ""
-            return f"lanes wait at line {line} for lanes of their warp that never come{other}"
+            return f"lanes wait at line {line} for lanes of their warp that never arrive{other}"
         case "deadlock", _:
             other = f" while others wait at line {index}" if index and index != line else ""
-            return f"threads wait at the barrier at line {line}{other}, and none can go on"
+            return f"threads wait at the barrier at line {line}{other}: deadlock"
         case "assert", _:
             return f"an assertion fails{_where(line)}"
         case "crash", "misaligned":
             return f"{verb} {size} bytes at {_element(array, index)}, an address that is not a multiple of {size}{_where(line)}"
         case "crash", "argument_count":
-            return f"the kernel takes {index} arguments, the spec gives {size}"
+            return f"the kernel takes {index} arguments, the spec has {size}"
         case "crash", "argument_size":
-            return f"argument {index + 1} of the kernel has {size} bytes, the spec's another size"
+            return f"argument {index + 1} of the kernel has {size} bytes, the spec's argument a different size"
         case "crash", "shared_size":
-            return f"a shared array is over the limit of a block{_where(line)}"
+            return f"a shared array exceeds the limit of a block{_where(line)}"
         case "undefined", _:
             return f"shifts by the width of a type or more, or indexes past the end of an array{_where(line)}"
         case "crash", _:
             number = int(extra.removeprefix("signal_")) if re.fullmatch(r"signal_\d{1,3}", extra) else 0
-            return f"stops with {_SIGNALS.get(number, 'a signal')}"
+            return f"terminates with {_SIGNALS.get(number, 'a signal')}"
     return kind.replace("_", " ")
 
 

@@ -133,9 +133,9 @@ def _run(argv: Sequence[str], environment: dict[str, str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise MachineError("the C++ compiler could not be run", argv[0], str(error)[:300]) from None
     if done.returncode != 0:
-        said = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "it says nothing")
+        said = next((line.strip() for line in done.stderr.splitlines() if "error" in line), "no message")
         raise CompileError(
-            f"the CPU runtime does not compile: {said[:300]}", argv[0], "see that this compiler and its linker are whole, or report this",
+            f"the CPU runtime does not compile: {said[:300]}", argv[0], "check the installation of this compiler, or report this",
             log=done.stderr[-4000:],
         )  # fmt: skip
 
@@ -168,7 +168,9 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
             scratch = Path(tempfile.mkdtemp(prefix="cpu-", dir=cache))
         except OSError as error:
             raise MachineError(
-                f"the cache folder cannot be written: {error.strerror}", str(cache), "name another with OPTIML_CACHE"
+                f"the cache folder cannot be written: {error.strerror}",
+                str(cache),
+                "set OPTIML_CACHE to another folder",
             ) from None
         try:
             _build(toolchain, scratch, std)
@@ -185,7 +187,7 @@ def prepare(toolchain: Toolchain, cache: Path, std: str) -> Prepared:
                     raise MachineError(
                         f"the cache folder cannot be written: {error.strerror}",
                         str(cache),
-                        "name another with OPTIML_CACHE",
+                        "set OPTIML_CACHE to another folder",
                     ) from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -234,7 +236,7 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
         _run(argv, environment)
     if toolchain.kind == "zig":
         (folder / "race.missing").write_text(
-            "ziglang's ThreadSanitizer gives no reports of fibres; install g++ or clang++"
+            "ziglang's ThreadSanitizer does not support fibers; install g++ or clang++"
         )
         return
     # The runtime itself is not instrumented: only what is linked in is ThreadSanitizer.

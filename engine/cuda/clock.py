@@ -49,7 +49,7 @@ def tick(steps: int = 1) -> None:
     if clock.left <= 0:
         clock.left = _EVERY
         if time.thread_time() > clock.end:
-            raise OutOfTime("the kernel takes too long to analyse")
+            raise OutOfTime("the analysis of the kernel takes too long")
 
 
 __all__ = ["CALL_S", "RULE_S", "OutOfTime", "limited", "tick"]

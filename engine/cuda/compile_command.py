@@ -68,7 +68,7 @@ class Project:
             self.config, _ = load_config(self.root)
         except OptimlError as error:
             self.config = Config()
-            self.notes.append(f"the settings are not used: {error}")
+            self.notes.append(f"the settings are ignored: {error}")
 
     def command(self, path: str) -> CompileCommand:
         """The command of a file, by its path relative to the root."""
@@ -101,7 +101,7 @@ class Project:
             data = _read(self.root, path, _MAX_BYTES)
             if data is None:
                 self.notes.append(
-                    f"{path} is no regular file of the repository below {_MAX_BYTES >> 20} MiB, and is not read"
+                    f"{path} is not a regular file of the repository below {_MAX_BYTES >> 20} MiB; ignored"
                 )
                 continue
             calls = list(_ninja(self.root, path, data) if path.endswith(NINJA) else self._database(path, data))
@@ -127,7 +127,7 @@ class Project:
             entries = None
         if not isinstance(entries, list):
             self.notes.append(
-                f"{path} is no compile_commands.json, and is not used; make it anew with CMAKE_EXPORT_COMPILE_COMMANDS"
+                f"{path} is not a valid compile_commands.json; ignored; generate it again with CMAKE_EXPORT_COMPILE_COMMANDS"
             )
             return
         elsewhere = ""
@@ -145,13 +145,11 @@ class Project:
             if not (isinstance(arguments, list) and all(isinstance(a, str) for a in arguments)):
                 arguments = words_of(command) if isinstance(command, str) else None
             if arguments is None:
-                self.notes.append(f"{path}: the command of {where[:100]} has an open quote, and is not used")
+                self.notes.append(f"{path}: the command of {where[:100]} has an unclosed quote; ignored")
                 continue
             yield _Call(where, directory, tuple(arguments))
         if elsewhere:
-            self.notes.append(
-                f"{path} has commands of files outside of the repository ('{elsewhere[:100]}'), which are not used"
-            )
+            self.notes.append(f"{path} has commands for files outside the repository ('{elsewhere[:100]}'); ignored")
 
     def _includer(self, header: str) -> str:
         """The file through which a header is compiled: a .cu file first, one with a command first, then the nearest; "" for none."""

@@ -66,7 +66,7 @@ def read_options(arguments: Sequence[str], directory: str, root: Path, read: Cal
     """
     arguments, other = _without_compiler(arguments)
     if other:
-        return Options(notes=(f"the options of '{other[:60]}' are not read: it is no compiler that takes CUDA",))
+        return Options(notes=(f"the options of '{other[:60]}' are ignored: it is not a CUDA compiler",))
     base = Path(os.path.realpath(root))
     include: dict[str, None] = {}
     defines: dict[str, str] = {}
@@ -81,7 +81,7 @@ def read_options(arguments: Sequence[str], directory: str, root: Path, read: Cal
             elif _FOLDER.fullmatch(folder):
                 include[folder] = None
             else:
-                notes[f"the include folder '{folder[:60]}' has characters that are not taken"] = None
+                notes[f"the include folder '{folder[:60]}' has unsupported characters"] = None
         elif option in _DEFINE:
             if MACRO.fullmatch(value):
                 defines[value.partition("=")[0]] = value
@@ -90,9 +90,9 @@ def read_options(arguments: Sequence[str], directory: str, root: Path, read: Cal
         elif option in _STANDARD:
             std = _STANDARDS.get(re.sub(r"^(?:gnu|c)\+\+", "", value), std)
     if outside:
-        notes[f"{outside} include folders outside of the repository are left out"] = None
+        notes[f"{outside} include folders outside the repository are ignored"] = None
     if unread:
-        notes[f"{unread} macros whose values are no number or name are left out"] = None
+        notes[f"{unread} macros whose values are neither numbers nor names are ignored"] = None
     return Options(tuple(include), tuple(defines.values()), std, tuple(notes))
 
 
@@ -127,7 +127,7 @@ def _expanded(
     named = False  # the last argument asks for a response file
     for index, argument in enumerate(arguments):
         if index >= _MAX_ARGUMENTS:
-            notes[f"a command of over {_MAX_ARGUMENTS} arguments is read up to there"] = None
+            notes[f"a command with over {_MAX_ARGUMENTS} arguments is cut there"] = None
             return
         flag, equals, value = argument.partition("=")
         if named or argument.startswith("@") or (equals and flag in _RESPONSE):

@@ -22,7 +22,7 @@ def apply(data: bytes, edits: Iterable[Edit]) -> bytes:
     at = 0
     for edit in sorted(edits, key=lambda e: (e.span.start, e.span.end)):
         if not at <= edit.span.start <= edit.span.end <= len(data):
-            raise SourceError(f"edits overlap at byte {edit.span.start}, or lie outside the file")
+            raise SourceError(f"edits overlap at byte {edit.span.start}, or are outside the file")
         replacement = edit.text.encode("utf-8")
         if windows:
             replacement = replacement.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
@@ -41,7 +41,7 @@ def edit_program(program: Program, edits: Mapping[str, Iterable[Edit]]) -> Progr
     changed: dict[str, bytes] = {}
     for path, wanted in edits.items():
         if path not in program.files:
-            raise SourceError("an edit names a file that is not part of the program", path)
+            raise SourceError("an edit is for a file that is not part of the program", path)
         data = program.files[path]
         listed = list(wanted)
         if path.endswith(SOURCES):
@@ -50,7 +50,7 @@ def edit_program(program: Program, edits: Mapping[str, Iterable[Edit]]) -> Progr
                 for error in errors:
                     if touches(edit.span, error):
                         raise SourceError(
-                            "no edit is made beside syntax that is not understood",
+                            "no edit is made next to syntax that cannot be parsed",
                             f"{path}:{parse(data, path).line_of(error.start)}",
                         )
         changed[path] = apply(data, listed)

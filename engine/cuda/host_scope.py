@@ -82,7 +82,7 @@ class HostScope:
         """Counts one step of an evaluation. Raises SourceError where they are too many."""
         self._steps[0] += 1
         if self._steps[0] > _MAX_STEPS:
-            raise self.fail(node, "it takes too many steps")
+            raise self.fail(node, "it needs too many steps")
 
     def unknown(self, node: Node, name: str, what: str = "") -> UnknownName:
         """The error for a name, or an expression by the name that stands for it, that the text gives no value."""
@@ -145,7 +145,7 @@ class HostScope:
         self._depth += 1
         try:
             if self._depth > _MAX_DEPTH:
-                raise self.fail(node, "its definitions go in a circle")
+                raise self.fail(node, "its definitions are circular")
             try:
                 written = self._expanded(node)
             except RecursionError:
@@ -309,7 +309,7 @@ class HostScope:
         for pattern, name in _BY_NAME:
             if pattern.fullmatch(short.rpartition("::")[2].replace("_", "").lower()) and len(operands) == 2:
                 return f"{name}({', '.join(_literal(self.number(o)) for o in operands)})"
-        raise self.unknown(node, given_name(node), f"the function '{called[:60]}' is not understood")
+        raise self.unknown(node, given_name(node), f"unsupported function '{called[:60]}'")
 
     def _power(self, node: Node, base: arith.Number, exponent: arith.Number) -> str:
         try:
@@ -337,7 +337,7 @@ class HostScope:
         known, refused = {**self.known, **values}, self._but(values)
         inner = HostScope(self.program, self.unit, known, self.used, refused, self.types, self._depth + 1, self._steps)
         if inner._depth > _MAX_DEPTH:
-            raise self.fail(node, "its definitions go in a circle")
+            raise self.fail(node, "its definitions are circular")
         return f"({inner._expanded(parsed)})"
 
     def _but(self, names: Collection[str]) -> dict[str, str]:
@@ -402,11 +402,11 @@ class HostScope:
                     found = self._in_statement(name, statement, at, fields)
                     if found is not None:
                         if found.value is None and not found.declaration:
-                            raise self.unknown(at, name, f"'{name}' is changed in a way that is not understood")
+                            raise self.unknown(at, name, f"'{name}' is changed in an unsupported way")
                         return found, list(reversed(fields))
             looped = parent is not None and parent.type in _LOOPS and any(_assigns(n, name) for n in walk(parent))
             if looped and parent is not None and not self._declared_inside(name, parent, at):
-                raise self.unknown(at, name, f"it stands in a loop that changes '{name}'")
+                raise self.unknown(at, name, f"it is in a loop that changes '{name}'")
             current = parent
             if current is not None and current.type == "function_definition":
                 break

@@ -169,7 +169,7 @@ def _in_host_terms(text: str, kernel: Kernel, site: LaunchSite) -> str:
         expression = passed[name].strip()
         if _EFFECT.search(_PLAIN_CALL.sub("(", expression)):
             raise SourceError(
-                f"the launch passes '{expression[:60]}', which is not repeated", f"{site.path}:{site.line}"
+                f"the launch passes '{expression[:60]}', which cannot be duplicated", f"{site.path}:{site.line}"
             )
         return expression if re.fullmatch(r"\w+(?:(?:\.|->|::)\w+)*", expression) else f"({expression})"
 

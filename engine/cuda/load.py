@@ -49,18 +49,18 @@ def load_program(
     main = _main_file(path, root)
     data = read_below(root, main)
     if data is None:
-        raise UsageError("cannot be read", main, "give a regular file that you may read")
+        raise UsageError("cannot be read", main, "give a readable regular file")
     parsed = parse(data, main)
     files = {main: data}
     add_headers(files, main, root, include)
     add_unit(files, unit, root, include)
     if not parsed.kernels:
-        raise UsageError("there is no kernel in it", main, _where_else(files, main))
+        raise UsageError("contains no kernel", main, _where_else(files, main))
     names = [_plain(kernel) for kernel in kernels] or [kernel.name for kernel in parsed.kernels]
     for name in names:
         if not any(re.search(rb"\b%s\b" % re.escape(name.encode()), text) for text in files.values()):
             there = ", ".join(kernel.name for kernel in parsed.kernels)
-            raise UsageError(f"there is no kernel '{name[:200]}' in it", main, f"there are: {there}")
+            raise UsageError(f"has no kernel '{name[:200]}'", main, f"it has: {there}")
     for found, text in _launching(root, names, main, files):
         files.setdefault(found, text)
     if spec_file is not None and spec_file not in files:
@@ -148,7 +148,7 @@ def read_below(root: Path, path: str, most: int = _MAX_BYTES) -> bytes | None:
         if not stat.S_ISREG(status.st_mode):
             return None
         if status.st_size > most:
-            raise SourceError(f"is over the limit of {most} bytes", path)
+            raise SourceError(f"exceeds the limit of {most} bytes", path)
         return file.read()
 
 
@@ -170,7 +170,7 @@ def _main_file(path: Path, root: Path) -> str:
     if path.is_dir():
         raise UsageError("is a folder", str(path), "give one .cu file")
     if not path.exists():
-        raise UsageError("there is no such file", str(path), "check the path")
+        raise UsageError("no such file", str(path), "check the path")
     return path.resolve().relative_to(root.resolve()).as_posix()
 
 
@@ -178,7 +178,7 @@ def _where_else(files: Mapping[str, bytes], main: str) -> str:
     """What to do about a file without kernels: they may stand in a header of it, or behind syntax nobody knows."""
     for header in sorted(files.keys() - {main}):
         if b"__global__" in files[header] and parse(files[header], header).kernels:
-            return f"its kernels stand in {header}: give that file"
+            return f"its kernels are in {header}: give that file"
     unit = parse(files[main], main)
     if b"__global__" in files[main] and unit.errors:
         return f"line {unit.line_of(unit.errors[0].start)} is not understood"

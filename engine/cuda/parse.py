@@ -116,7 +116,7 @@ def names_in(node: Node) -> set[str]:
 
 @lru_cache(maxsize=512)
 def parse(data: bytes, path: str = "") -> Unit:
-    """Parse one file. Raises SourceError with `path:line` for what is no UTF-8 text, or nested too deeply.
+    """Parse one file. Raises SourceError with `path:line` for what is not UTF-8 text, or nested too deeply.
 
     What the grammar does not know is in `errors`; everything else is there all the same. Cached by content.
     """
@@ -184,15 +184,17 @@ def note_errors(data: bytes, path: str, errors: tuple[Span, ...]) -> None:
 
 def _check_text(data: bytes, path: str) -> None:
     if len(data) > _MAX_BYTES:
-        raise SourceError(f"a file of {len(data)} bytes is over the limit of {_MAX_BYTES}", path)
+        raise SourceError(f"a file of {len(data)} bytes exceeds the limit of {_MAX_BYTES}", path)
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise SourceError("is no UTF-8 text", f"{path}:{line}", "convert the file to UTF-8") from None
+        raise SourceError("is not UTF-8 text", f"{path}:{line}", "convert the file to UTF-8") from None
     zero = data.find(b"\0")
     if zero >= 0:
-        raise SourceError("holds a NUL byte", f"{path}:{data.count(bytes([10]), 0, zero) + 1}", "is this a text file?")
+        raise SourceError(
+            "contains a NUL byte", f"{path}:{data.count(bytes([10]), 0, zero) + 1}", "is this a text file?"
+        )
 
 
 def _check_depth(root: Node, path: str) -> None:

@@ -199,7 +199,7 @@ class _Scanner:
                     self.odd.append((f"the digraph '{piece}'", self._origin(at)))
                     piece = _DIGRAPHS[piece]
                 elif kind == "name" and not piece.isascii():
-                    self.odd.append(("a name with letters outside of ASCII", self._origin(at)))
+                    self.odd.append(("a name with non-ASCII letters", self._origin(at)))
                 elif piece == "\\" and re.match(r"\\[uUN]", text[at : at + 2]):
                     self.odd.append(("a universal character name", self._origin(at)))
                 if piece == "#" and fresh:
@@ -234,4 +234,4 @@ class _Scanner:
             if blanks:
                 self.odd.append(("a backslash with blanks before the end of its line", origin))
             elif index < 0 or place > directives[index][1]:
-                self.odd.append(("a line splice outside of a directive", origin))
+                self.odd.append(("a line splice outside a directive", origin))

@@ -161,7 +161,7 @@ class _Slicer:
         self.inclusions += 1
         self.characters += len(text)
         if len(stack) > _MAX_NESTED or self.inclusions > _MAX_INCLUSIONS or self.characters > _MAX_CHARACTERS:
-            raise SourceError("includes too much", self.program.kernel_file, "guard the headers against repetition")
+            raise SourceError("includes too much", self.program.kernel_file, "add include guards to the headers")
         items = items_of(text)
         guarded = _guarded(items)
         once = any(i.word == "pragma" and i.rest == "once" for i in items)
@@ -253,7 +253,7 @@ class _Slicer:
         for kernel in kernels:
             name = kernel.split("<", 1)[0].strip().rpartition("::")[2]
             if not any("__global__" in self._expanded(entry.names) for entry in providers.get(name, ())):
-                raise SourceError(f"there is no kernel '{name[:200]}' in it", main.path, "give the name of a kernel")
+                raise SourceError(f"has no kernel '{name[:200]}'", main.path, "give the name of one of its kernels")
             self.needed.update([name, *_NAME.findall(kernel)])
         waiting = list(self.needed)
         for entry in always:
@@ -355,7 +355,7 @@ class _Slicer:
                     line = entry.item.line
                     raise SourceError(
                         f"'{entry.defines[0] if entry.defines else entry.item.head[0].text}' needs "
-                        f"{token.text}::{tokens[index + 2].text}, which no header gives that a device compiler takes",
+                        f"{token.text}::{tokens[index + 2].text}, which no header for device code provides",
                         f"{entry.path}:{line}",
                         "use CUDA's own types in device code",
                     )
@@ -433,7 +433,7 @@ def _decode(data: bytes, path: str) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise SourceError("is no UTF-8 text", f"{path}:{line}", "convert the file to UTF-8") from None
+        raise SourceError("is not UTF-8 text", f"{path}:{line}", "convert the file to UTF-8") from None
     return text.replace("\r\n", "\n").replace("\r", " ").replace("\0", " ")
 
 

@@ -82,7 +82,7 @@ class _Terms:
         self.depth += 1
         try:
             if self.depth > _MOST_DEPTH:
-                raise self.fail(node, "its definitions go too deep")
+                raise self.fail(node, "its definitions are nested too deeply")
             found = self._term(node)
             if len(found) > _MOST_TEXT:
                 raise self.fail(node, "the expression is too long")
@@ -101,7 +101,7 @@ class _Terms:
         except SourceError:
             return self._open(node)
         if not isinstance(value, int):
-            raise self.fail(node, f"'{text(node)[:60]}' is no whole number")
+            raise self.fail(node, f"'{text(node)[:60]}' is not an integer")
         return str(value) if value >= 0 else f"({value})"
 
     def _open(self, node: Node) -> str:
@@ -130,7 +130,7 @@ class _Terms:
             inner = _operands(value) if value.type in ("argument_list", "initializer_list") else [value]
             if len(inner) == 1:
                 return _grouped(self.term(inner[0]))
-        raise self.fail(node, f"'{text(node)[:60]}' cannot be told from what the kernel is given")
+        raise self.fail(node, f"'{text(node)[:60]}' cannot be computed from the arguments of the kernel")
 
     def _call(self, node: Node) -> str:
         arguments, function = node.child_by_field_name("arguments"), node.child_by_field_name("function")
@@ -150,7 +150,7 @@ class _Terms:
                 return _grouped(_Terms(self.scope, meanings, frozenset(), self.depth).term(parsed))
         if short in ("min", "max") and len(operands) == 2:
             return f"{short}({self.term(operands[0])}, {self.term(operands[1])})"
-        raise self.fail(node, f"the function '{name[:60]}' is not understood")
+        raise self.fail(node, f"unsupported function '{name[:60]}'")
 
     def _local(self, node: Node) -> Definition | None:
         definition, later = self.scope.local(text(node), node)

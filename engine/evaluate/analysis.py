@@ -79,9 +79,9 @@ class Analysis:
         for launch in (launch for case in launches for launch in case):
             if not 1 <= launch.threads <= self.target.max_threads_per_block or min(launch.block) < 1:
                 raise OptimlError(
-                    f"a block of {launch.threads} threads does not fit the limit of {self.target.max_threads_per_block}"
+                    f"a block of {launch.threads} threads exceeds the limit of {self.target.max_threads_per_block}"
                 )
             if any(not 1 <= g <= most for g, most in zip(launch.grid, MAX_GRID, strict=True)) or launch.block[2] > 64:
                 raise OptimlError(f"a grid of {launch.grid} with blocks of {launch.block} cannot be launched")
             if not 0 <= launch.shared_bytes <= self.target.shared_most:
-                raise OptimlError(f"{launch.shared_bytes} bytes of dynamic shared memory do not fit")
+                raise OptimlError(f"{launch.shared_bytes} bytes of dynamic shared memory exceed the limit")

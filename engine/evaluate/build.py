@@ -79,10 +79,10 @@ class Builder(Analysis):
             raise not_built(Outcome.SCREENED_OUT, "keeps data in device memory that outlives a launch", built.stage_s)
         if first is not None and self.defences.clocks and built.binary.clock_reads > first.clock_reads:
             raise not_built(
-                Outcome.SCREENED_OUT, "looks at the clock or waits, as its machine code shows", built.stage_s
+                Outcome.SCREENED_OUT, "reads a clock or sleeps, according to its machine code", built.stage_s
             )
         if first is not None and self.defences.atomic_scope and built.binary.block_atomics > first.block_atomics:
-            reason = "uses atomics on memory of all blocks that hold within a block alone, as its machine code shows"
+            reason = "uses block-scope atomics on memory shared between blocks, according to its machine code"
             raise not_built(Outcome.SCREENED_OUT, reason, built.stage_s)
         return built
 
@@ -139,7 +139,7 @@ def _beyond_bound(binary: Binary, launches: Sequence[Sequence[LaunchConfig]]) ->
     for step, bound in enumerate(binary.most_threads):
         most = max((case[step].threads for case in launches), default=0)
         if bound is not None and most > bound:
-            return f"a block of {most} threads is beyond the kernel's __launch_bounds__ of {bound}"
+            return f"a block of {most} threads exceeds the kernel's __launch_bounds__ of {bound}"
     return ""
 
 

@@ -47,12 +47,14 @@ def controls(
             for what, content in _wrong_contents(spec.arguments, item, name).items():
                 seen = wanted.get((what, name), False)
                 wanted[what, name] = seen or differs(item, {**item.original, name: content})
-    return [f"{what} in '{name}' would pass for a right result" for (what, name), seen in wanted.items() if not seen]
+    return [
+        f"{what} in '{name}' would be accepted as a correct result" for (what, name), seen in wanted.items() if not seen
+    ]
 
 
 def _wrong_contents(arguments: Sequence[Argument], item: KnownRun, name: str) -> dict[str, NDArray[Any]]:
     right = item.original[name]
-    found = {"all zeros": np.zeros_like(right), "whatever stood there before": item.buffers[name]}
+    found = {"all zeros": np.zeros_like(right), "the previous contents": item.buffers[name]}
     inputs = (item.buffers[a.name] for a in arguments if a.role == "in" and a.name in item.buffers)
     for other in inputs:
         if other.dtype == right.dtype and other.size >= right.size:

@@ -91,7 +91,7 @@ class CpuScreen:
             return self._validated(built)
         except _Undefined as error:  # of the original's it is not asked what it means, nor of an edit's then
             self._strict = False
-            self._missing = [f"undefined behaviour is not looked for: the original {error.what}"]
+            self._missing = [f"undefined behaviour is not detected: the original {error.what}"]
             return self._validated(built)
 
     def _validated(self, built: Built) -> Built:
@@ -101,7 +101,7 @@ class CpuScreen:
         except Unsupported as error:
             uses = [f"{r.registers} registers, {r.spill_store_bytes} bytes spilled" for r in built.binary.resources]
             raise RefusedError(
-                f"the CPU path cannot run {', '.join(error.features)}; the compiler's findings alone: {'; '.join(uses)}",
+                f"the CPU path cannot run {', '.join(error.features)}; only the compiler's findings: {'; '.join(uses)}",
                 where, "run it on a machine with a GPU",
             ) from None  # fmt: skip
         built = replace(built, extra=binary)
@@ -114,7 +114,7 @@ class CpuScreen:
         self._refuse_races()
         problems = self._validate(binary)
         if problems:
-            raise RefusedError("; ".join(problems), where, "mend the spec")
+            raise RefusedError("; ".join(problems), where, "correct the spec")
         self._admit(built)
         if self._builder.defences.sampled_sizes:
             self._sampled = self._samples(built)
@@ -240,7 +240,7 @@ class CpuScreen:
         self._noise[item.case, item.family + name] = Noise(max(now.error, old.error), max(now.rms, old.rms))
 
     def _record_order_noise(self, item: KnownRun, outputs: Mapping[str, Any]) -> None:
-        """Count the rounding of a run in another order of threads, where the spec declares that the order matters.
+        """Count the rounding of another order of threads, where the spec declares that the order matters.
 
         A float sum may be nearly exact in one order by luck. More than reductions come to is no rounding and is not counted.
         """
@@ -263,9 +263,9 @@ class CpuScreen:
                 if finding.kind == "undefined":
                     raise _Undefined(finding.message)
                 raise RefusedError(
-                    f"case {self._case(item.case).name}: the kernel fails on its own: {finding.message}",
+                    f"case {self._case(item.case).name}: the original kernel fails: {finding.message}",
                     self._spec.origin or self._spec.file,
-                    "give smaller check shapes, or mend the kernel" if finding.kind == "timeout" else "mend the spec",
+                    "use smaller check shapes, or fix the kernel" if finding.kind == "timeout" else "correct the spec",
                 )
 
     def _refuse_races(self) -> None:
@@ -379,7 +379,7 @@ class CpuScreen:
         for item, run in zip(known, runs, strict=True):
             failure = self._compare(item, run.outputs)
             if failure:
-                return [f"case {failure.case}: run in another order of threads, {failure.reason}"]
+                return [f"case {failure.case}: with another order of threads, {failure.reason}"]
         return []
 
     def _independent(self, binary: CpuBinary, known: Sequence[KnownRun]) -> list[str]:

@@ -41,5 +41,5 @@ def sentence(fault: DeviceFault) -> str:
         "device": f"the kernel faulted: {fault.what}",
         "out_of_memory": "not enough device memory",
         "timeout": "did not finish in time",
-        "died": "took the worker process down",
+        "died": "crashed the worker process",
     }[fault.kind]

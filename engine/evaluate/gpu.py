@@ -137,7 +137,7 @@ class GpuEvaluator:
             if needed * 5 > device["free_bytes"]:
                 raise RefusedError(
                     f"case {case.name} needs {needed / 1e9:.1f} GB of buffers and about five times that to check; the GPU has "
-                    f"{device['free_bytes'] / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "choose smaller sizes",
+                    f"{device['free_bytes'] / 1e9:.1f} GB free", self._spec.origin or self._spec.file, "use smaller sizes",
                 )  # fmt: skip
         self._original = built
         begin = time.perf_counter()
@@ -151,18 +151,18 @@ class GpuEvaluator:
             self._reports = sanitized.result()
             waited = time.perf_counter() - validated
         except DeviceFault as fault:
-            how = "never ends" if fault.kind == "timeout" else f"fails on its own ({fault.what})"
+            how = "never ends" if fault.kind == "timeout" else f"fails in its original form ({fault.what})"
             raise RefusedError(
                 f"the kernel '{self._spec.kernel}' {how}", self._spec.origin or self._spec.file,
-                "check the spec's sizes and the launch, or mend the kernel",
+                "check the spec's sizes and the launch, or fix the kernel",
             ) from None  # fmt: skip
         if answer["problems"]:
-            raise RefusedError("; ".join(answer["problems"]), self._spec.origin or self._spec.file, "mend the spec")
+            raise RefusedError("; ".join(answer["problems"]), self._spec.origin or self._spec.file, "correct the spec")
         self._refuse_reports()
         self.bandwidth = self._runner.bandwidth()
         if not answer["widened"]:
             self._missing.append(
-                "no float64 reference: the kernel cannot be widened, so the tolerance is a multiple of its type's epsilon"
+                "no float64 reference: the kernel cannot be converted to float64, so the tolerance is a multiple of its type's epsilon"
             )
         self._admit_nan(built)
         verifying = time.perf_counter()
@@ -172,9 +172,9 @@ class GpuEvaluator:
         measurement, failure, _ = self._time(self._timing(["original", "original"], "look"))
         if failure:
             raise RefusedError(
-                f"the kernel '{self._spec.kernel}' gives other results while it is timed: {failure['reason']}",
+                f"the kernel '{self._spec.kernel}' gives different results while it is timed: {failure['reason']}",
                 self._spec.origin or self._spec.file,
-                "look for what it keeps from launch to launch, and for outputs that it does not write whole",
+                "check for state that it keeps between launches, and for outputs that it does not write completely",
             )
         cache = int(self._runner.device.get("l2_bytes", 0))
         moved = [moved_bytes(self._spec, case) for case in self._spec.time]
@@ -405,7 +405,7 @@ class GpuEvaluator:
             except DeviceFault as fault:
                 what = sentence(fault)
             if what:  # no fault of the candidate at hand, nor of any to come
-                why = f"the best of the earlier run no longer holds here: {what}"
+                why = f"the best of the earlier run is not confirmed here: {what}"
                 raise MachineError(why, do="check the GPU with nvidia-smi, or start without --resume")
             self._held = self._near[incumbent.identity] = measurement
         self._runner.keep("incumbent", incumbent)
@@ -437,7 +437,7 @@ class GpuEvaluator:
             reason = disturbance(before or after, after)
             behind = max(r["host_over_events"] for r in results) > HOST_OVER_EVENTS
             if reason is None and behind and self._builder.defences.host_time:
-                reason = "the host was too busy to keep the GPU fed"
+                reason = "the host was too busy to keep the GPU occupied"
             if timing.programs[0] == "incumbent":
                 assert self._held is not None
                 measurement, against = beside_incumbent(self._spec, results, self._held)

@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from engine.model import Refusal
     from engine.predict.targets import Figures
 
-_SLOWER, _SPILLS = "no timing case slower than", "register spills and local memory"
+_SLOWER, _SPILLS = "no case more than", "register spills and local memory"
 SPEED = (_SLOWER, _SPILLS)  # how the names of those begin that say nothing of correctness
 LIMITS = Guardrails()  # the thresholds where the settings name no others
 
 
 def timing(measurement: Measurement, limits: Guardrails = LIMITS) -> Guardrail:
     """No timing case slower than the threshold: the end-to-end gate of KernelOPT (arXiv 2609.30059), case by case."""
-    name = f"{_SLOWER} {limits.case:g}×"
+    name = f"{_SLOWER} {100 * (limits.case - 1):g} % slower"
     for case in measurement.cases:
         if case.high < 1 / limits.case:
-            return Guardrail(name, "failed", f"case {case.case} became {1 / case.ratio:.2f} times slower")
+            return Guardrail(name, "failed", f"case {case.case} takes {1 / case.ratio:.2f}× the original's time")
     worst = min((case.ratio for case in measurement.cases), default=measurement.ratio)
-    return Guardrail(name, "passed", f"the least speedup is {worst:.2f}×")
+    shown = approximate(worst) if measurement.predicted else f"{worst:.2f}"
+    return Guardrail(name, "passed", f"smallest speedup {shown}×")
 
 
 def spills(
@@ -40,14 +41,14 @@ def spills(
     if after <= before:
         return Guardrail(name, "passed", f"{after} bytes, {before} before")
     if measurement.predicted:
-        return Guardrail(name, "failed", f"{after} bytes, {before} before, and no measured time pays for it")
+        return Guardrail(name, "failed", f"{after} bytes, {before} before, and no measured speedup justifies it")
     if measurement.low < limits.spills:
         return Guardrail(
             name,
             "failed",
-            f"{after} bytes, {before} before, and a speedup of {measurement.low:.2f}× does not pay for it",
+            f"{after} bytes, {before} before, and a speedup of {measurement.low:.2f}× does not justify it",
         )
-    return Guardrail(name, "passed", f"{after} bytes, {before} before, paid for by measured time")
+    return Guardrail(name, "passed", f"{after} bytes, {before} before, justified by the measured speedup")
 
 
 def numeric(*, screened: bool = False) -> Guardrail:
@@ -57,19 +58,17 @@ def numeric(*, screened: bool = False) -> Guardrail:
         if screened
         else "on check and timing shapes, fresh inputs, in a second process"
     )
-    return Guardrail("numeric error within the gate", "passed", where)
+    return Guardrail("numeric error within the tolerance", "passed", where)
 
 
 def repeatable(argument: str | None, case: str, *, wanted: bool) -> Guardrail:
     """Output the same from run to run where the original's is."""
     name = "repeatable output"
     if not wanted:
-        return Guardrail(name, "passed", "it is declared that output need not repeat")
+        return Guardrail(name, "passed", "the spec declares deterministic = false")
     if argument is not None:
-        return Guardrail(
-            name, "failed", f"'{argument}' differs from run to run in case {case}, the original's does not"
-        )
-    return Guardrail(name, "passed", "equal to the last bit from run to run")
+        return Guardrail(name, "failed", f"'{argument}' differs between runs in case {case}; the original's does not")
+    return Guardrail(name, "passed", "bitwise equal from run to run")
 
 
 def sanitizers(
@@ -80,7 +79,9 @@ def sanitizers(
     found = []
     for s in candidate:
         if s.errors is None and s.lost and s.tool in judged:
-            found.append(Guardrail(s.tool, "failed", f"no verdict, but one on the original: {s.first}"))
+            found.append(
+                Guardrail(s.tool, "failed", f"no verdict on the candidate, but one on the original: {s.first}")
+            )
         elif s.errors is None:
             found.append(Guardrail(s.tool, "not checked", s.first))
         else:
@@ -88,7 +89,7 @@ def sanitizers(
     run = {s.tool for s in candidate}
     for tool in TOOLS:
         if tool not in run:
-            why = "compute-sanitizer was not found" if tool in limits.sanitizers else "the settings leave it out"
+            why = "compute-sanitizer was not found" if tool in limits.sanitizers else "disabled in the settings"
             found.append(Guardrail(tool, "not checked", why))
     return tuple(found)
 
@@ -107,9 +108,7 @@ def fits(resources: Sequence[Resources], launches: Sequence[Sequence[LaunchConfi
                     f"shared memory and {used.registers} registers each fits: limited by {found.limit}",
                 )  # fmt: skip
             fewest = min(fewest, found.blocks)
-    return Guardrail(
-        name, "passed", f"at least {fewest} block{'s' if fewest > 1 else ''} on each multiprocessor in use"
-    )
+    return Guardrail(name, "passed", f"at least {fewest} block{'s' if fewest > 1 else ''} per SM")
 
 
 def scope(reason: str | None) -> Guardrail:
@@ -122,7 +121,7 @@ def compiles(arch: str, problem: str | None, original_problem: str | None = None
     """Compiles for another declared target, where the original does."""
     name = f"compiles for {arch}"
     if original_problem is not None:
-        return Guardrail(name, "not checked", f"the original does not either: {original_problem}")
+        return Guardrail(name, "not checked", f"neither does the original: {original_problem}")
     return Guardrail(name, "passed") if problem is None else Guardrail(name, "failed", problem)
 
 
@@ -139,7 +138,7 @@ def stopped(kernel: str, refused: Sequence[Refusal], tried: str) -> str:
             how = "predicted" if held.predicted else f"95 % interval {held.low:.2f} to {held.high:.2f}"
             ratio = approximate(held.ratio) if held.predicted else f"{held.ratio:.2f}"
             return (
-                f"Nothing is suggested for {kernel}: a version {ratio}× as fast ({how}) does not pass the guardrail "
+                f"No suggestion for {kernel}: a version {ratio}× as fast ({how}) fails the guardrail "
                 f"'{failed.name}': {failed.detail} ({tried})."
             )
     return ""

@@ -128,7 +128,7 @@ class RemoteEvaluator:
         for device, reply in replies[1:]:
             if reply.cases != first.cases or reply.mode != first.mode:
                 raise MachineError(
-                    "validates the spec with other cases than the first device", f"device {device.link.name}",
+                    "validates the spec with cases that differ from the first device's", f"device {device.link.name}",
                     "leave it out",
                 )  # fmt: skip
         self._note(built, first)
@@ -163,7 +163,7 @@ class RemoteEvaluator:
             return  # the search has ended
         if reply.cases != self._opened.cases or reply.mode != self._opened.mode:
             self._joined.append(
-                f"device {link.name} joined and could not be used: it validates the spec with other cases"
+                f"device {link.name} joined and could not be used: it validates the spec with different cases"
             )
             return
         with self._lock:
@@ -183,7 +183,7 @@ class RemoteEvaluator:
                 if waiting not in self._parked:
                     return
                 self._parked.remove(waiting)
-            _settle(answer, MachineError("every device was lost", "--cluster", "go on with --resume"))
+            _settle(answer, MachineError("every device was lost", "--cluster", "resume with --resume"))
 
         timer = threading.Timer(self._alone_s, give_up)
         timer.daemon = True
@@ -225,7 +225,7 @@ class RemoteEvaluator:
                 self._park(job, answer, tries)
                 return
             if not self._devices:
-                _settle(answer, MachineError("every device was lost", "--cluster", "go on with --resume"))
+                _settle(answer, MachineError("every device was lost", "--cluster", "resume with --resume"))
                 return
             device = min(self._devices, key=lambda each: each.waiting)
             device.waiting += 1
@@ -302,7 +302,7 @@ class RemoteEvaluator:
         head, blobs = head_of(built, self._original)
         frame = pack(Request("confirm", self._session, candidate=head), blobs)
         if not self._devices:
-            raise MachineError("every device was lost", "--cluster", "go on with --resume")
+            raise MachineError("every device was lost", "--cluster", "resume with --resume")
         asked = [(device, device.link.call(frame)) for device in self._devices[:2]]
         replies = [(device, self._reply(answer, device)) for device, answer in asked]
         evaluation = replies[0][1].evaluation
@@ -325,7 +325,7 @@ class RemoteEvaluator:
         try:
             reply = _read(answer.result(), device)
         except DeviceLost:
-            raise MachineError("was lost", where, "go on with --resume") from None
+            raise MachineError("was lost", where, "resume with --resume") from None
         except (WireError, NotThis) as error:
             raise MachineError(f"sent an answer that cannot be read: {error}", where) from None
         if reply.problem is not None:

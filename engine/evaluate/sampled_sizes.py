@@ -116,8 +116,8 @@ class SampledSizes:
             unsure = unsure or ("" if found else known.case.name)
         if not seen:
             return None, Guardrail(NAME, "not checked", "no block could be compared with one of the original")
-        missed = f"; {len(runs) - seen} could not be compared, the first {unsure}" if unsure else ""
-        return None, Guardrail(NAME, "passed", f"some blocks at {seen} sizes that no case names{missed}")
+        missed = f"; {len(runs) - seen} could not be compared, first: {unsure}" if unsure else ""
+        return None, Guardrail(NAME, "passed", f"some blocks at {seen} sizes not in any case{missed}")
 
     def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:
         """Whether a candidate whose blocks did not end does not end as a whole either, where the original does."""
@@ -233,7 +233,7 @@ class SampledSizes:
             except OptimlError:
                 continue
             if job is None:
-                self._why = "inputs that are no independent numbers are not made for large sizes"
+                self._why = "dependent inputs are not generated for large sizes"
                 return
             wanted.append((case, large, launch, job))
         runs = self.machinery.run(self.original.extra, [job for *_, job in wanted]) if wanted else []

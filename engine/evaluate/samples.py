@@ -130,7 +130,7 @@ def judge(evaluation: Evaluation, measurement: Measurement, floors: Sequence[flo
                 evaluation, outcome=Outcome.GUARDRAIL,
                 failure=Failure(
                     f"takes {case.candidate_us:.1f} µs where a copy of the same bytes takes {floor / _FLOOR_MARGIN:.1f} µs: "
-                    "it cannot have done the work", case=case.case,
+                    "it cannot have done all the work", case=case.case,
                 ),
             )  # fmt: skip
     if not measurement.stable:

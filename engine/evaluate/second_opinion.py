@@ -16,7 +16,7 @@ from engine.evaluate.cpu_screen import CpuScreen
 from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.spec.kernel_spec import KernelSpec
 
-NAME = "checked on the CPU as well"
+NAME = "also checked on the CPU"
 _UNDECIDED = frozenset({Outcome.TIMED_OUT})  # the GPU ran it to its end: the CPU is slow
 
 Opinion = tuple[Evaluation | None, tuple[Guardrail, ...]]
@@ -61,7 +61,7 @@ class SecondOpinion:
         assert wrong.failure is not None
         if wrong.outcome in _UNDECIDED:
             return _unchecked(wrong.failure.reason)
-        return replace(wrong, failure=replace(wrong.failure, reason=f"run on the CPU: {wrong.failure.reason}")), ()
+        return replace(wrong, failure=replace(wrong.failure, reason=f"on the CPU: {wrong.failure.reason}")), ()
 
 
 def _unchecked(why: str) -> Opinion:

@@ -85,7 +85,7 @@ class Speeds:
         why = next((f.message for run in runs if run.counts is None for f in run.findings), "")
         if why:
             raise RefusedError(
-                f"what the kernel accesses cannot be counted on the CPU: a run {why}", do="measure it on a GPU"
+                f"the kernel's accesses cannot be counted on the CPU: a run {why}", do="measure it on a GPU"
             )
         times, moved_by = [], []
         for index, case in enumerate(self._spec.time):

@@ -12,7 +12,7 @@ from engine.model import Guardrail, Program
 REFUSED = Guardrail(
     "more than compiler hints",
     "failed",
-    "the edit only steers the compiler, which a prediction cannot judge: measure it on a GPU",
+    "the edit contains only compiler hints, whose effect cannot be predicted: measure it on a GPU",
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _HINTS = re.compile(

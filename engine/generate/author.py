@@ -87,7 +87,9 @@ class Author:
                 problem = error.what
             messages = (*messages, _said(answer), self._prompts.repair(problem))
         raise RefusedError(
-            f"the model made no task of the sentence: {problem}", "", "say what is computed, of which types and sizes"
+            f"the model did not derive a task from the description: {problem}",
+            "",
+            "describe the computation, its types and sizes",
         )
 
     def references(self, task: Task) -> list[Reference]:
@@ -119,8 +121,8 @@ class Author:
             raise Deferred
         if len(found) < _LEAST_DRAFTS:
             raise RefusedError(
-                f"{len(found)} of {DRAFTS} drafts of a reference can be used, and {_LEAST_DRAFTS} must agree: {problem}",
-                "", "give a reference of your own with --reference",
+                f"{len(found)} of {DRAFTS} drafts of a reference are usable, and {_LEAST_DRAFTS} must agree: {problem}",
+                "", "give your own reference with --reference",
             )  # fmt: skip
         return found
 
@@ -172,7 +174,7 @@ class Author:
                 label = f"{about}/repair/{repair + 1}/{hashlib.sha256(answer.encode()).hexdigest()[:12]}"
         except Deferred:
             return Draft(
-                strategy, Fault.DEFERRED.value, "its question waits in the batch", plan, idea, requests=requests
+                strategy, Fault.DEFERRED.value, "its request is waiting in the batch", plan, idea, requests=requests
             )
         except ChatError as error:
             if last is None or last.tried is None:
@@ -200,9 +202,9 @@ def place_kernel(answer: str, place: Workplace) -> tuple[Suggestion, Program]:
     """The kernel of an answer in the place's file, by the gate that every model's edit passes. Raises EditError."""
     suggestion = next((s for s in read_answer(answer) if s.kernel), None)
     if suggestion is None:
-        raise EditError("the answer holds no whole kernel")
+        raise EditError("the answer contains no complete kernel")
     if not any(launch.extents.grid and launch.extents.block for launch in suggestion.launches):
-        raise EditError("the answer does not say how the kernel is launched", do='give "grid" and "block"')
+        raise EditError("the answer does not give the kernel's launch", do='give "grid" and "block"')
     proposal = propose_kernel(suggestion, place)
     return suggestion, edit_program(place.program, proposal.edits)
 

@@ -86,7 +86,7 @@ class Contest:
             return evaluator, Candidate(draft, draft.written.program, None, built, evaluation)
         assert refusal is not None
         raise RefusedError(
-            f"no right kernel can be judged by: {refusal.what}", refusal.where, "say the task in other words"
+            f"no correct kernel can be the baseline: {refusal.what}", refusal.where, "describe the task in other words"
         )
 
     def candidate(self, evaluator: Evaluator, yardstick: Candidate, draft: Draft) -> Candidate | None:
@@ -103,10 +103,10 @@ class Contest:
             built = evaluator.build(program)
             evaluation, _ = evaluator.evaluate(built, None)
         except EditError as error:
-            self._notes.append(f"{name}: right, but not compared: {error.what}")
+            self._notes.append(f"{name}: correct, but not compared: {error.what}")
             return None
         except NotBuilt as error:
-            self._notes.append(f"{name}: right, but not compared: {error.what}")
+            self._notes.append(f"{name}: correct, but not compared: {error.what}")
             return None
         return Candidate(draft, program, proposal, built, evaluation)
 

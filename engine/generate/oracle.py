@@ -69,17 +69,17 @@ def read_reference(text: str) -> Reference:
     """The Reference of `--reference FILE.py:FUNCTION`. Raises UsageError."""
     path, colon, function = text.rpartition(":")
     if not colon or not path or not function.isidentifier():
-        raise UsageError(f"'{text[:200]}' is no reference", "--reference", "write it like ref.py:softmax")
+        raise UsageError(f"invalid reference '{text[:200]}'", "--reference", "expected e.g. ref.py:softmax")
     file = Path(path)
     if file.is_dir():
-        raise UsageError("is a folder", path, "name the Python file of the reference")
+        raise UsageError("is a folder", path, "give the Python file of the reference")
     try:
         with file.open("rb") as stream:
             source = stream.read(_MOST_SOURCE + 1)
     except OSError as error:
         raise UsageError(f"the reference cannot be read ({error.strerror})", path, "check the path") from None
     if len(source) > _MOST_SOURCE:
-        raise UsageError(f"the reference is over {_MOST_SOURCE >> 10} KiB", path, "keep it in a file of its own")
+        raise UsageError(f"the reference exceeds {_MOST_SOURCE >> 10} KiB", path, "move it to a separate file")
     return Reference(source, function, file.name)
 
 
@@ -115,11 +115,11 @@ class Oracle:
         )
         names = [header.get(k) for k in ("required", "optional")]
         if not all(isinstance(n, list) and all(isinstance(x, str) for x in n) and len(n) < 100 for n in names):
-            raise self._error("answered what is no answer")
+            raise self._error("sent an invalid answer")
         self.required, self.optional = tuple(header["required"]), tuple(header["optional"])
         return self._worker
 
-    def _error(self, what: str, do: str = "mend the reference") -> ReferenceError_:
+    def _error(self, what: str, do: str = "fix the reference") -> ReferenceError_:
         return ReferenceError_(f"the reference '{self.reference.function}' {what}", self.reference.name, do)
 
     def _request(
@@ -134,7 +134,7 @@ class Oracle:
                 raise self._error(f"did not answer in {timeout_s:.0f} s") from None
             raise self._error("ended its process (out of memory, or it called exit)") from None
         except (WireError, ValueError):
-            raise self._error("answered what is no answer") from None
+            raise self._error("sent an invalid answer") from None
         if "refused" in answer:
             # The text is the reference's own: shown to a person as one line of plain words.
             raise self._error(plain(str(answer["refused"]), 400))
@@ -161,7 +161,7 @@ class Oracle:
         answer, out = self._request(header, blobs, timeout_s=_CALL_S)
         listed = answer.get("outputs")
         if not isinstance(listed, list) or len(listed) != len(task.outputs) or len(out) != len(listed):
-            raise self._error("answered what is no answer")
+            raise self._error("sent an invalid answer")
         return {
             argument.name: self._output(argument, task.shape(argument, case), one, blob, case)
             for argument, one, blob in zip(task.outputs, listed, out, strict=True)
@@ -173,13 +173,13 @@ class Oracle:
         found = told.get("shape") if isinstance(told, dict) else None
         kind = told.get("dtype") if isinstance(told, dict) else None
         if kind not in ("<f8", "<i8", "<u8") or not isinstance(found, list):
-            raise self._error("answered what is no answer")
+            raise self._error("sent an invalid answer")
         if found != list(shape) and not (math.prod(shape) == 1 and found == []):
             raise self._error(
                 f"returns '{argument.name}' with the shape {_shape(found)} where {_shape(shape)} is expected (case {case.name})"
             )
         if len(blob) != 8 * math.prod(shape):
-            raise self._error("answered what is no answer")
+            raise self._error("sent an invalid answer")
         array = np.frombuffer(blob, kind)
         dtype = parse_dtype(argument.type)
         if dtype.kind == "float":
@@ -253,7 +253,7 @@ def prepare(spec: KernelSpec, task: Task, oracles: Sequence[Oracle], checks: Seq
                     f"the drafted references '{oracles[0].reference.name}' and '{oracle.reference.name}' disagree: "
                     f"'{failure.argument}'[{failure.index}] is {_number(failure.expected)} in one and {_number(failure.got)} in the "
                     f"other (case {case.name}, inputs '{check.family}')",
-                    "", "say what is meant more exactly, or give a reference of your own with --reference",
+                    "", "describe the task more precisely, or give your own reference with --reference",
                 )  # fmt: skip
         found.append(least)
     return found
@@ -267,9 +267,9 @@ def repeats(spec: KernelSpec, task: Task, oracle: Oracle, known: Known) -> None:
     failure = compare(spec, task, strict, _stored(task, again))
     if failure is not None:
         raise ReferenceError_(
-            f"the reference '{oracle.reference.function}' disagrees with itself: '{failure.argument}'[{failure.index}] was "
+            f"the reference '{oracle.reference.function}' is not deterministic: '{failure.argument}'[{failure.index}] was "
             f"{_number(failure.expected)}, then {_number(failure.got)}, on the same inputs (case {known.case.name})",
-            oracle.reference.name, "make it a function of its inputs alone",
+            oracle.reference.name, "make it depend only on its inputs",
         )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class _Reference:
         try:
             parameters = inspect.signature(self.function).parameters.values()
         except (ValueError, TypeError):
-            raise _Refused(f"'{name}' does not say what it takes") from None
+            raise _Refused(f"'{name}' has no readable signature") from None
         if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
             raise _Refused(f"'{name}' must take its arguments by name, without * and /")
         self.required = [p.name for p in parameters if p.default is p.empty]
@@ -100,7 +100,7 @@ class _Reference:
                 raise _Refused(f"returns no array for '{name}': {type(error).__name__}") from None
             wide = {"f": "<f8", "i": "<i8", "u": "<u8", "b": "<u8"}.get(array.dtype.kind)
             if wide is None:
-                raise _Refused(f"returns '{name}' of the type {array.dtype}, which holds no numbers")
+                raise _Refused(f"returns '{name}' of the type {array.dtype}, which is not numeric")
             told.append({"dtype": wide, "shape": list(array.shape)})
             blobs.append(np.ascontiguousarray(array.astype(wide)).tobytes())
         return told, blobs
@@ -130,7 +130,7 @@ def main() -> int:
         except _Refused as refused:
             answer, out = {"refused": str(refused)}, []
         except MemoryError:
-            answer, out = {"refused": "takes more memory than a reference may"}, []
+            answer, out = {"refused": "exceeds the memory limit of a reference"}, []
         wire.send(sink, answer, out)
 
 

@@ -56,5 +56,5 @@ def chosen(names: str) -> tuple[Strategy, ...]:
     wanted = [name.strip() for name in names.split(",")] if names.strip() else list(known)
     for name in wanted:
         if name not in known:
-            raise UsageError(f"there is no strategy '{name[:40]}'", "--strategies", f"use some of {', '.join(known)}")
+            raise UsageError(f"unknown strategy '{name[:40]}'", "--strategies", f"expected some of {', '.join(known)}")
     return tuple(known[name] for name in dict.fromkeys(wanted))

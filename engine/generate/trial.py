@@ -218,7 +218,7 @@ class Trial:
         except OptimlError as error:
             return Tried(Outcome.SCREENED_OUT, Failure(error.what))
         if built.binary.clock_reads:
-            return Tried(Outcome.SCREENED_OUT, Failure("looks at the clock or waits, as its machine code shows"))
+            return Tried(Outcome.SCREENED_OUT, Failure("reads a clock or sleeps, according to its machine code"))
         widens = widen(built.text, built.expressions) is not None
         with self._lock:
             try:

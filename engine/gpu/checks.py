@@ -350,9 +350,9 @@ class Checker:
             problems.append(
                 {
                     "input": f"no output depends on the input '{argument}' in any check case",
-                    "zeros": f"all zeros in '{argument}' would pass for a right result",
-                    "copy": f"a copy of an input in '{argument}' would pass for a right result",
-                    "stale": f"whatever stood in '{argument}' before would pass for a right result",
+                    "zeros": f"all zeros in '{argument}' would be accepted as a correct result",
+                    "copy": f"a copy of an input in '{argument}' would be accepted as a correct result",
+                    "stale": f"the previous contents of '{argument}' would be accepted as a correct result",
                 }[what]
             )
         return problems
@@ -368,9 +368,9 @@ class Checker:
         (watch,), words = self._watched([run], widen=[True])
         touched, changed = self._strayed(run, watch, words)
         if touched:
-            return f"the kernel itself writes outside an array, {touched}; is its size right?"
+            return f"the original kernel writes outside an array, {touched}; check the array's size"
         if changed:
-            return f"the kernel itself changes the input '{changed}'; declare it as inout"
+            return f"the original kernel changes the input '{changed}'; declare it as inout"
         self.run_reference(index, 1)
         self.stream.synchronize()
         for name in buffers.written:
@@ -435,7 +435,7 @@ class Checker:
             different = int((a != b).any(axis=1).argmax())
             return (
                 f"the kernel gives different values in '{name}' from run to run, first at index {different}; "
-                "if that is its nature, declare deterministic = false"
+                "if that is intended, declare deterministic = false"
             )
         return None
 

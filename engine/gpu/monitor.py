@@ -115,7 +115,7 @@ class Monitor:
 def disturbance(before: Snapshot, after: Snapshot) -> str | None:
     """Why the time between two readings cannot be trusted, or None."""
     if after.throttles or before.throttles:
-        return f"the GPU's clocks were held down: {', '.join(sorted({*before.throttles, *after.throttles}))}"
+        return f"the GPU's clocks were throttled: {', '.join(sorted({*before.throttles, *after.throttles}))}"
     if after.others or before.others:
         return f"another process used the GPU (process {', '.join(map(str, sorted({*before.others, *after.others})))})"
     return None

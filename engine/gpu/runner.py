@@ -126,7 +126,7 @@ class GpuRunner:
             if ahead:
                 return self.start()
             raise MachineError(
-                f"the GPU worker cannot start: {fault.what}", do="run 'optiml doctor' to see what this machine lacks"
+                f"the GPU worker cannot start: {fault.what}", do="run 'optiml doctor' to see what is missing"
             ) from None
         return self.device
 
@@ -260,7 +260,7 @@ class GpuRunner:
         found = {}
         for name, blob in zip(answer["names"], out, strict=True):
             if name not in buffers or len(blob) != buffers[name].nbytes:
-                raise MachineError("the GPU worker answered with outputs of another size", do="please report this")
+                raise MachineError("the GPU worker returned outputs of a wrong size", do="please report this")
             found[name] = np.frombuffer(blob, buffers[name].dtype)
         return str(answer["strayed"]), found
 

@@ -122,13 +122,13 @@ def verdict(tool: Tool, log: ToolLog, problem: str, text: str) -> Sanitized:
     if theirs:
         return Sanitized(tool, max(log.errors or 0, len(theirs)), theirs[0].text)
     if ours:
-        raise MachineError(f"{tool} has a report in OptiML's own code: {ours[0].text}", do="please report this")
+        raise MachineError(f"{tool} reports an error in OptiML's own code: {ours[0].text}", do="please report this")
     if log.errors:
         return Sanitized(tool, log.errors, "errors without a readable report")
     if log.blind:
         return Sanitized(tool, None, log.blind)
     if problem:
-        return Sanitized(tool, None, f"the kernel did not run to its end under the tool: {problem}", lost=True)
+        return Sanitized(tool, None, f"the kernel did not finish under the tool: {problem}", lost=True)
     if log.errors is None:
         return Sanitized(tool, None, "the tool wrote no summary")
     return Sanitized(tool, 0)

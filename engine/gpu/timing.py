@@ -311,5 +311,5 @@ class Timer:
                 first.draw(seed, "declared", widen=False)
             failure = failure or self.checker.compare([(used[number].main, index, "declared")])
         if failure:
-            failure["reason"] = f"right before timing, but while timed {failure['reason']}"
+            failure["reason"] = f"correct before timing, but while timed {failure['reason']}"
         return failure

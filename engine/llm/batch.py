@@ -31,7 +31,7 @@ class BatchClient:
 
     def __init__(self, folder: Path, model: str) -> None:
         if not model:
-            raise UsageError("a batch needs the model's name", "--llm-model", "name the model that the batch is for")
+            raise UsageError("a batch needs the model's name", "--llm-model", "give the model that the batch is for")
         self._folder, self._model = folder, model
         self._lock = threading.Lock()
         self._answers = _responses(folder / RESPONSES)
@@ -74,7 +74,7 @@ class BatchClient:
             if name not in self._open:
                 self._add(name, request)
         raise ChatError(
-            "the prompt waits in the batch", str(self._folder / REQUESTS), fault=Fault.DEFERRED, usage=Usage(0, 0)
+            "the prompt is waiting in the batch", str(self._folder / REQUESTS), fault=Fault.DEFERRED, usage=Usage(0, 0)
         )
 
     def _add(self, name: str, request: ChatRequest) -> None:
@@ -124,12 +124,12 @@ def _responses(path: Path) -> dict[str, Mapping[str, Any]]:
         return {}
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"is over {_MOST_BYTES} bytes", str(path), "split it")
+            raise UsageError(f"exceeds {_MOST_BYTES} bytes", str(path), "split it")
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror})", str(path)) from None
     except UnicodeDecodeError:
-        raise UsageError("is no text", str(path), "put the batch's output file there") from None
+        raise UsageError("is not text", str(path), "put the batch's output file there") from None
     found: dict[str, Mapping[str, Any]] = {}
     for number, text in enumerate(lines, 1):
         if not text.strip():
@@ -140,7 +140,7 @@ def _responses(path: Path) -> dict[str, Mapping[str, Any]]:
             line = None
         if not isinstance(line, dict) or not isinstance(line.get("custom_id"), str):
             raise UsageError(
-                "is no line of a batch's output", f"{path}:{number}", "put the batch's output file there as it is"
+                "is not a line of a batch's output", f"{path}:{number}", "put the batch's output file there unchanged"
             )
         found[line["custom_id"]] = line
     return found

@@ -53,7 +53,7 @@ def parse_limit(text: str) -> Limit:
     """A Limit from "2.00usd" or "50000tok". Raises UsageError."""
     match = _LIMIT.fullmatch(text.strip())
     if match is None or (match[2].lower() == "tok" and "." in match[1]):
-        raise UsageError(f"'{text[:40]}' is no budget for a model", "--llm-budget", "write it like 2.00usd or 50000tok")
+        raise UsageError(f"invalid model budget '{text[:40]}'", "--llm-budget", "expected e.g. 2.00usd or 50000tok")
     return Limit(usd=float(match[1])) if match[2].lower() == "usd" else Limit(tokens=int(match[1]))
 
 
@@ -62,7 +62,7 @@ def parse_price(text: str) -> Price:
     match = _PRICE.fullmatch(text.strip())
     if match is None:
         raise UsageError(
-            f"'{text[:40]}' is no price", "--llm-price", "write it like 2.50/10.00 (read/written, per million)"
+            f"invalid price '{text[:40]}'", "--llm-price", "expected e.g. 2.50/10.00 (read/written, per million)"
         )
     return Price(float(match[1]), float(match[2]))
 

@@ -99,12 +99,12 @@ class Replayer:
         self._by: dict[tuple[Literal["digest", "label"], str], list[Mapping[str, Any]]] = {}
         try:
             if path.stat().st_size > _MOST_BYTES:
-                raise UsageError(f"is over {_MOST_BYTES} bytes", str(path), "name a recording")
+                raise UsageError(f"exceeds {_MOST_BYTES} bytes", str(path), "name a recording")
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise UsageError(f"cannot be read ({error.strerror})", str(path), "name a recording") from None
         except UnicodeDecodeError:
-            raise UsageError("is no text", str(path), "name a recording") from None
+            raise UsageError("is not text", str(path), "name a recording") from None
         for number, text in enumerate(lines, 1):
             line = _line(text, f"{path}:{number}")
             if "edit" in line:
@@ -117,7 +117,7 @@ class Replayer:
         with self._lock:
             found = self._by.get(("digest", request.digest)) or self._by.get(("label", request.label))
             if not found:
-                raise ChatError("the recording holds no such exchange", request.label, fault=Fault.NOT_RECORDED)
+                raise ChatError("the recording does not contain this exchange", request.label, fault=Fault.NOT_RECORDED)
             line = found.pop(0) if len(found) > 1 else found[0]
         error = line.get("error")
         if error is not None:
@@ -151,7 +151,7 @@ def _line(text: str, where: str) -> Mapping[str, Any]:
             if set(answer) != fields or not isinstance(answer["text"], str) or not isinstance(answer["model"], str):
                 raise ValueError
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise UsageError("is no exchange of a recording", where, "record it anew") from None
+        raise UsageError("is not an exchange of a recording", where, "record it again") from None
     assert isinstance(line, dict)
     return line
 

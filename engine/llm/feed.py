@@ -190,7 +190,7 @@ class LlmFeed:
         self._deferred += deferred and self._deferring
         self._fruitless = 0 if ending != FAILED else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
-            self._stop(f"the model was given up after {_FRUITLESS} answers in a row without an edit that is new")
+            self._stop(f"the model was stopped after {_FRUITLESS} consecutive answers without a new edit")
         # A batch takes questions for other approaches at once; a recording may have one and lack another.
         further = [] if unrecorded and question.round > len(APPROACHES) else self._next_round(node, question)
         # In a resumed run an edit may have failed before the conversation that led to it was read again.
@@ -328,7 +328,7 @@ class LlmFeed:
         else:
             self._in_a_row = 0
         if self._in_a_row >= _HOPELESS:
-            self._stop(f"the model was given up after {_HOPELESS} failures in a row: {proposed.what}")
+            self._stop(f"the model was stopped after {_HOPELESS} consecutive failures: {proposed.what}")
         if any(fault in _FINAL for fault in proposed.faults):
             self._stop(proposed.what)
         self._arrived.append((job, proposed))

@@ -244,12 +244,12 @@ class Memory:
         """
         try:
             if path.stat().st_size > _MOST_IMPORT:
-                raise UsageError(f"is over {_MOST_IMPORT} bytes", str(path), "split it")
+                raise UsageError(f"exceeds {_MOST_IMPORT} bytes", str(path), "split it")
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise UsageError(f"cannot be read ({error.strerror})", str(path), "name an export") from None
+            raise UsageError(f"cannot be read ({error.strerror})", str(path), "give an exported file") from None
         except UnicodeDecodeError:
-            raise UsageError("is no text", str(path), "name an export") from None
+            raise UsageError("is not text", str(path), "give an exported file") from None
         lessons = []
         for number, text in enumerate(lines, 1):
             try:
@@ -259,7 +259,7 @@ class Memory:
             good = isinstance(value, dict) and value.pop("format", None) == _SCHEMA
             lesson = _lesson(value, parsed=True) if good else None
             if lesson is None:
-                raise UsageError("is no line of an export", f"{path}:{number}", "export it anew")
+                raise UsageError("is not a line of an export", f"{path}:{number}", "export it again")
             lessons.append(lesson if repository is None else replace(lesson, repository=repository))
         self._insert(lessons)
         return len(lessons)

@@ -120,7 +120,7 @@ class OpenAIClient:
         for model in listed if isinstance(listed, list) else ():
             if isinstance(model, dict) and isinstance(model.get("id"), str) and model["id"]:
                 return str(model["id"])
-        raise ChatError("the server lists no model", do="name one with --llm-model", fault=Fault.REJECTED)
+        raise ChatError("the server lists no models", do="give one with --llm-model", fault=Fault.REJECTED)
 
     def _read(self, ask: Callable[[], Any]) -> bytes:
         """The body of an answer, within its limits of bytes and time. Raises _Refusal and ChatError."""
@@ -218,7 +218,7 @@ class _Refusal(Exception):
             return ChatError("no connection to the model's server", do="check OPENAI_BASE_URL", usage=free)
         if self.status == 429:
             return ChatError(
-                f"the server refuses more requests ({tries} tries)", fault=Fault.RATE_LIMITED, status=429, usage=free
+                f"the server accepts no more requests ({tries} tries)", fault=Fault.RATE_LIMITED, status=429, usage=free
             )
         if self.status in _TRY_AGAIN or self.status >= 500:
             what = f"the server failed with status {self.status} ({tries} tries)"
@@ -243,7 +243,7 @@ def _make(options: ClientOptions) -> OpenAI:
     key = options.api_key or os.environ.get("OPENAI_API_KEY", "")
     if not base_url and not key:
         raise UsageError(
-            "no server for the model is named", "",
+            "no model server is configured", "",
             "set OPENAI_BASE_URL (any OpenAI-compatible server) and, where it wants one, OPENAI_API_KEY",
         )  # fmt: skip
     # Compressed bytes would make the limit on bytes one on what was sent, not on what it becomes.
@@ -305,9 +305,9 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        raise ChatError("the server's answer is no JSON", fault=Fault.INVALID_BODY) from None
+        raise ChatError("the server's answer is not JSON", fault=Fault.INVALID_BODY) from None
     if not isinstance(value, dict):
-        raise ChatError("the server's answer is no JSON object", fault=Fault.INVALID_BODY)
+        raise ChatError("the server's answer is not a JSON object", fault=Fault.INVALID_BODY)
     return value
 
 
@@ -321,7 +321,7 @@ def read_completion(
     """The answer in a chat completion object, every field of it doubted. Raises ChatError."""
     choices = completion.get("choices")
     if not isinstance(choices, list):
-        raise ChatError("the server's answer is no chat completion", fault=Fault.INVALID_BODY)
+        raise ChatError("the server's answer is not a chat completion", fault=Fault.INVALID_BODY)
     choice = choices[0] if choices and isinstance(choices[0], dict) else {}
     message = choice.get("message")
     message = message if isinstance(message, dict) else {}
@@ -331,9 +331,9 @@ def read_completion(
     if (isinstance(refusal, str) and refusal) or finish == "content_filter":
         raise ChatError("the model refused", fault=Fault.REFUSED, usage=usage, text=text or _text(refusal))
     if finish == "length":
-        raise ChatError("the answer was cut at its limit of tokens", fault=Fault.CUT_SHORT, usage=usage, text=text)
+        raise ChatError("the answer was cut at its token limit", fault=Fault.CUT_SHORT, usage=usage, text=text)
     if not text.strip():
-        raise ChatError("the model answered nothing", fault=Fault.EMPTY, usage=usage)
+        raise ChatError("the model returned an empty answer", fault=Fault.EMPTY, usage=usage)
     named = completion.get("model")
     return ChatAnswer(text, named[:200] if isinstance(named, str) and named else model, usage, elapsed_s, tries)
 

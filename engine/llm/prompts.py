@@ -110,8 +110,8 @@ def parse_parts(text: str) -> Mapping[str, int]:
     for item in filter(None, text.split(",")):
         name, _, tokens = item.partition("=")
         if name.strip() not in PARTS or not tokens.strip().isdecimal() or len(tokens) > 8:
-            do = f"write PART=TOKENS with one of {', '.join(PARTS)}"
-            raise UsageError(f"'{item[:40]}' is no part of a prompt with its tokens", "--prompt-parts", do)
+            do = f"expected PART=TOKENS with one of {', '.join(PARTS)}"
+            raise UsageError(f"'{item[:40]}' is not a prompt part with a token count", "--prompt-parts", do)
         parts[name.strip()] = int(tokens)
     return parts
 
@@ -137,7 +137,7 @@ def _fitted(system: Message, template: str, context: Context, telling: Telling, 
 
 def _too_long(context: Context, telling: Telling) -> PromptError:
     return PromptError(
-        f"the kernel does not fit into a prompt of {telling.most_tokens} tokens", context.program.kernel_file
+        f"the kernel does not fit in a prompt of {telling.most_tokens} tokens", context.program.kernel_file
     )
 
 

@@ -78,7 +78,7 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
     if not text:
         return None, None
     if kind not in ("batch", "replay") or not path:
-        raise UsageError(f"'{text[:60]}' is no way to a model", "--llm", "write batch:DIR or replay:FILE")
+        raise UsageError(f"invalid --llm '{text[:60]}'", "--llm", "expected batch:DIR or replay:FILE")
     return (Path(path), None) if kind == "batch" else (None, Path(path))
 
 
@@ -255,12 +255,12 @@ class LlmSession:
         """Sentences for the result, where something did not go as asked."""
         said = [self._feed.report.stopped]
         if self.deferred:
-            said.append(f"{self.deferred} prompts wait in the batch for their answers; go on with --resume")
+            said.append(f"{self.deferred} prompts are waiting in the batch for answers; resume with --resume")
         unasked = self.batch.unasked if self.batch is not None else ()
         if unasked:
             more = f" and {len(unasked) - 3} more" if len(unasked) > 3 else ""
             said.append(
-                f"answers to questions that this run did not ask: {', '.join(plain(n) for n in unasked[:3])}{more}"
+                f"answers to requests that this run did not make: {', '.join(plain(n) for n in unasked[:3])}{more}"
             )
         return tuple(text for text in said if text)
 

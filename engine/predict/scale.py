@@ -99,7 +99,7 @@ def extrapolate(
     Raises RefusedError when there is no probe, or probes differ in their number of steps.
     """
     if not probes or any(len(counts.kernels) != len(launches) for _, counts in probes):
-        raise RefusedError("the runs to count accesses in are missing or do not match the launches")
+        raise RefusedError("the runs that count accesses are missing or do not match the launches")
     base_sizes, base = probes[0]
     growth: list[tuple[int, float, float]] = []  # (probe, log of its growth, log of the growth asked for)
     for index, (other, _) in enumerate(probes[1:], 1):

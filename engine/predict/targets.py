@@ -75,9 +75,7 @@ def figures_for(arch: str) -> Figures:
     """The figures of an architecture ("sm_90", "sm_90a"). Raises UsageError where there are none."""
     found = _TABLE.get(re.sub(r"[af]\Z", "", arch))
     if found is None:
-        raise UsageError(
-            f"nothing is known of '{arch[:40]}' to predict with", "--arch", f"use one of {', '.join(_TABLE)}"
-        )
+        raise UsageError(f"no performance model for '{arch[:40]}'", "--arch", f"use one of {', '.join(_TABLE)}")
     return found
 
 
@@ -88,7 +86,7 @@ def target_for(arch: str) -> Target:
     """
     match = re.fullmatch(r"sm_(\d{2,3})[af]?", arch)
     if match is None:
-        raise UsageError(f"'{arch[:40]}' is no GPU architecture", "--arch", "write it like sm_90")
+        raise UsageError(f"invalid architecture '{arch[:40]}'", "--arch", "expected e.g. sm_90")
     wanted = int(match[1])
     # 10.x and newer datacenter parts have the limits of 9.0; 7.x has those of 8.6 but for fewer registers of L1.
     older = [name for name in _TABLE if int(name[3:]) <= wanted] or ["sm_86"]

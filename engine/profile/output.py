@@ -188,8 +188,8 @@ def complaint(text: str, asked: Sequence[str]) -> Complaint | None:
     if "ERR_NVGPUCTRPERM" in text:
         return Complaint(
             "permission",
-            "the driver refuses the performance counters to ordinary users (ERR_NVGPUCTRPERM): an administrator can allow "
-            "them with the option NVreg_RestrictProfilingToAdminUsers=0 of the kernel module nvidia",
+            "the driver does not allow ordinary users to read performance counters (ERR_NVGPUCTRPERM): an administrator can "
+            "allow it with the option NVreg_RestrictProfilingToAdminUsers=0 of the kernel module nvidia",
         )
     unknown = {name.replace("\\", "").rstrip(".") for name in _NO_METRIC.findall(text)}
     if unknown:
@@ -198,7 +198,7 @@ def complaint(text: str, asked: Sequence[str]) -> Complaint | None:
             return Complaint("missing", f"the profiler does not know {', '.join(sorted(dropped))}", dropped)
     if "driver resource was unavailable" in text:
         return Complaint(
-            "busy", "another tool holds the performance counters (a monitor such as DCGM, or a second profiler)"
+            "busy", "another tool uses the performance counters (a monitor such as DCGM, or a second profiler)"
         )
     if match := _ERROR.search(text):
         return Complaint("lost", f"the profiler failed: {match['what'].strip()[:200]}")

@@ -27,7 +27,7 @@ def print_campaign(end: CampaignEnd, said: Sequence[str], root: Path) -> None:
     for note in said:
         console.print(Text(f"Note: {clean(note)}"))
     if end.patch is None:
-        console.print("Nothing to suggest.")
+        console.print("No suggestions.")
         return
-    console.print(Text("Each suggestion was checked alone, not beside the others."))
+    console.print(Text("Each suggestion was checked separately, not together with the others."))
     console.print(Text(how_to_take(end.patch, root)), soft_wrap=True)

@@ -85,5 +85,5 @@ def _line(event: ClusterEvent) -> str:
     if event.event == "begin":
         return f"{what}: on worker {event.worker}" + ("" if event.left_s is None else f", {event.left_s:.0f} s")
     if event.event == "lost":
-        return f"{what}: worker {event.worker} is gone, another goes on"
+        return f"{what}: worker {event.worker} was lost, another continues"
     return f"{what}: {event.said}"

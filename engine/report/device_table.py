@@ -54,7 +54,7 @@ def print_device_table(rows: Sequence[DeviceBest]) -> None:
         table.add_row(Text(clean(f"{file}:{kernel}")), *map(Text, cells))
     console = Console(highlight=False)
     console.print(table)
-    console.print("A patch is checked on its device alone; apply the one that the build is for:")
+    console.print("Each patch was checked only on its device; apply the one for your build:")
     for device, patch in dict.fromkeys((row.device, row.patch) for row in rows if row.patch):
         console.print(Text(clean(f"  {device}: {patch}")), soft_wrap=True)
 

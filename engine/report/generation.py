@@ -61,7 +61,7 @@ class Screen:
         lines = clean(reference.source.decode("utf-8", "replace")).splitlines()
         with self._lock:
             self._console.print(
-                f"The reference, drafted by the model; {asked} independent drafts agree, and nobody has confirmed it:",
+                f"The reference, drafted by the model; {asked} independent drafts agree, and no person has confirmed it:",
                 markup=False, style="bold",
             )  # fmt: skip
             for line in lines[:_MOST_LINES]:
@@ -89,17 +89,17 @@ def print_generation(result: GenerationResult, work: Path) -> None:
     console.print(
         f"{result.elapsed_s:.0f} s, {result.model['requests']} requests, {tokens} tokens{money}.", markup=False
     )
-    console.print(f"Everything else: {work}\n", markup=False, soft_wrap=True)
+    console.print(f"Output folder: {work}\n", markup=False, soft_wrap=True)
     console.print(result.verdict, style="bold", markup=False)
     if result.written:
         console.print(f"Kernel: {result.written}", markup=False, soft_wrap=True)
-        console.print(f"Go on with: optiml optimize {result.written}", markup=False, soft_wrap=True)
+        console.print(f"Continue with: optiml optimize {result.written}", markup=False, soft_wrap=True)
 
 
 def _table(result: GenerationResult) -> Table:
     predicted = result.mode != "measured"
     table = Table(box=None, pad_edge=False)
-    for heading in ("strategy", "what became of it", "speed (predicted)" if predicted else "speed", "time", "idea"):
+    for heading in ("strategy", "outcome", "speed (predicted)" if predicted else "speed", "time", "idea"):
         table.add_column(heading)
     for s in result.strategies:
         times = ", ".join(f"{t:.1f} µs" for t in s.time_us.values())
@@ -116,11 +116,11 @@ def _table(result: GenerationResult) -> Table:
 def _became(s: StrategyResult, *, searched: bool) -> str:
     if s.right:
         # After a search the best strategy need not be the fastest one: the search went further from it.
-        best = "right, what was written comes from it" if searched else "right, the best"
-        role = {"twin": "right, same machine code as another", "yardstick": "right, the yardstick", "best": best}
+        best = "correct, basis of the result" if searched else "correct, the fastest"
+        role = {"twin": "correct, same SASS as another", "yardstick": "correct, the baseline", "best": best}
         told = role.get(s.role, "right")
         if s.ending in ("wrong_result", "memory_error", "race", "guardrail", "timed_out", "crashed"):
-            told = f"{s.ending.replace('_', ' ')} beside the yardstick: {s.reason[:120]}"
+            told = f"{s.ending.replace('_', ' ')} against the baseline: {s.reason[:120]}"
     else:
         told = f"{s.ending.replace('_', ' ')}: {s.reason[:160]}"
     return told + (f" ({s.repairs} repaired)" if s.repairs else "")

@@ -108,7 +108,7 @@ def _steps(run: Run, predicted: bool, width: float) -> _Drawn | None:
     words = speedup_words(predicted)
     said = "; ".join(f"{label}: {_ratio(ratio, None, None, predicted)}" for label, ratio, *_ in points)
     bars = "" if predicted else " Bars are 95 % intervals."
-    caption = f"{upper_first(words)} over the original after each step.{bars}"
+    caption = f"{upper_first(words)} relative to the original, after each step.{bars}"
     ends = [value for _, ratio, low, high, _ in points for value in (ratio, low, high) if value > 0]
     chart = Chart(f"{caption} {said}", places([p[0] for p in points], "step"), _ratios(words, ends), width=width)
     chart.line([(at, p[1]) for at, p in enumerate(points)], "muted", 1.0)
@@ -239,7 +239,7 @@ def _stages(stages: Mapping[str, float], width: float) -> _Drawn | None:
     ]
     if not named:
         return None
-    caption = "Measured seconds by stage. Builds run beside the device, so the sum can exceed the run's time."
+    caption = "Measured seconds by stage. Builds run in parallel with the device, so the sum can exceed the run's time."
     said = "; ".join(f"{clean(n)[:40]}: {s:.1f} s" for s, n in named)
     rows = places([clean(n)[:40] for _, n in named])
     across = axis("seconds", [s for s, _ in named], zero=True)

@@ -55,7 +55,7 @@ def roofline(run: Run) -> Roofline | str:
     try:
         figures = figures_for(str(device.get("arch", "")))
     except OptimlError:
-        return "There is no roofline: the limits of this device are not known here."
+        return "No roofline: no limits are recorded for this device."
     processors = device.get("multiprocessors", figures.target.multiprocessors)
     processors = (
         processors if isinstance(processors, int) and 0 < processors < 10_000 else figures.target.multiprocessors
@@ -68,19 +68,19 @@ def roofline(run: Run) -> Roofline | str:
         rate = float(copy) if isinstance(copy, int | float) and 0 < copy < 1e16 else figures.dram_bytes_s
     points = tuple(_points(run, rate, issue, predicted))
     if not points:
-        return "There is no roofline: nothing was counted, as without Nsight Compute or with --profile none."
+        return "No roofline: no counters, as without Nsight Compute or with --profile none."
     issue_words = f"issue limit {issue / 1e9:.0f} billion/s (data sheet)"
     if predicted:
         return Roofline(
             points, predicted, rate, issue, f"L2 {rate / 1e12:.1f} TB/s (table)", issue_words,
-            "predicted warp instructions per byte asked of L2", "predicted billion warp instructions a second",
+            "predicted warp instructions per byte of L2 traffic", "predicted billion warp instructions per second",
             f"Predicted, not measured: the instruction roofline of {figures.name}. Counts and times come from a model of the target.",
         )  # fmt: skip
     measured = "measured copy" if rate != figures.dram_bytes_s else "table"
     return Roofline(
         points, predicted, rate, issue, f"device memory {rate / 1e12:.2f} TB/s ({measured})", issue_words,
-        "warp instructions per byte of device memory", "billion warp instructions a second",
-        "Measured: the instruction roofline. Bytes, instructions and times are the profiler's, of the heaviest case.",
+        "warp instructions per byte of device memory", "billion warp instructions per second",
+        "Measured: the instruction roofline. Bytes, instructions and times are from the profiler, for the heaviest case.",
     )  # fmt: skip
 
 

@@ -79,7 +79,9 @@ def _unlike(a: Run, b: Run) -> list[str]:
     if one.mode != other.mode:
         found.append(f"the first run is {one.mode}, the second is {other.mode}")
     if (one.file, one.kernel) != (other.file, other.kernel):
-        found.append(f"they are of two kernels, {one.kernel} in {one.file} and {other.kernel} in {other.file}")
+        found.append(
+            f"the runs search different kernels, {one.kernel} in {one.file} and {other.kernel} in {other.file}"
+        )
     elif a.original.get(one.file) != b.original.get(other.file):
         found.append("the original's source is not the same")
     if _device(one) != _device(other):
@@ -104,7 +106,7 @@ def _verdict(a: OptimizationResult, b: OptimizationResult, unlike: bool) -> str:
         return "The speedups of these runs cannot be compared."
     if one is None or other is None:
         missing = [name for name, m in (("first", one), ("second", other)) if m is None]
-        return f"There is no suggestion in the {' and the '.join(missing)} run."
+        return f"No suggestion in the {' and the '.join(missing)} run."
     if _overlap(one, other):
         if one.predicted:
             return "The two runs predict the same speedup."

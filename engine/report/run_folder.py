@@ -110,14 +110,16 @@ def read_result(folder: Path, files: Mapping[str, tuple[type[T], ...]]) -> T:
     path = next((folder / name for name in files if (folder / name).is_file()), None)
     if path is None and (folder / "generate.json").is_file():
         where = folder / "optimize"
-        raise UsageError("is the work folder of a generation", str(folder), f"name the one of its search: {where}")
+        raise UsageError(
+            "is the work folder of optiml generate", str(folder), f"name the folder of its search: {where}"
+        )
     if path is None and (folder / "journal.sqlite").is_file():
         raise UsageError(
-            "the run has not ended, or was killed: there is a journal and no result", str(folder),
-            "wait for it, or go on with it: the same command with --resume",
+            "the run has not ended, or was killed: a journal but no result", str(folder),
+            "wait for it, or resume it: the same command with --resume",
         )  # fmt: skip
     if path is None:
-        raise UsageError("there is no result", str(folder / next(iter(files))), "name the output folder of a run")
+        raise UsageError("no result", str(folder / next(iter(files))), "name the output folder of a run")
     try:
         data = load(_bytes(path, RESULT_BYTES))
         schema = data.get("schema") if isinstance(data, dict) else None
@@ -126,14 +128,14 @@ def read_result(folder: Path, files: Mapping[str, tuple[type[T], ...]]) -> T:
             raise UsageError(*_other(schema, path, tuple(kinds)))
         return decode(kinds[schema], data, "the result", later=True, most=_MOST)
     except NotThis as error:
-        raise UsageError(f"is no result of this version ({error})", str(path), _AGAIN) from None
+        raise UsageError(f"is not a result of this version ({error})", str(path), _AGAIN) from None
 
 
 def _other(schema: object, path: Path, wanted: tuple[str, ...]) -> tuple[str, str, str]:
     """What is wrong with a result of another schema, where, and what to do."""
     name = str(schema).partition("/")[0]
     if name in _VERBS and name not in [w.partition("/")[0] for w in wanted]:
-        return f"is a result of '{_VERBS[name]}', of which no page is made", str(path), "print it with 'optiml show'"
+        return f"is a result of '{_VERBS[name]}', which has no report", str(path), "print it with 'optiml show'"
     return f"has the schema {str(schema)[:40]!r}, not {' or '.join(map(repr, wanted))}", str(path), _AGAIN
 
 
@@ -154,7 +156,7 @@ _Files = dict[str, bytes]
 def _journal(path: Path, ask: Callable[[sqlite3.Connection], R]) -> R:
     """What `ask` reads of a journal, which may be a stranger's. Raises UsageError, MachineError."""
     if not path.is_file():
-        raise UsageError("there is no journal beside the result", str(path), _AGAIN)
+        raise UsageError("no journal next to the result", str(path), _AGAIN)
     # A run that still writes keeps a log beside the journal. Without one nothing changes, and reading leaves nothing behind.
     mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
     until = time.monotonic() + _SECONDS
@@ -170,9 +172,9 @@ def _journal(path: Path, ask: Callable[[sqlite3.Connection], R]) -> R:
             raise MachineError(f"cannot be read ({error})", str(path), "wait for the run that writes it") from None
         if code == sqlite3.SQLITE_INTERRUPT:
             raise UsageError(f"takes over {_SECONDS:.0f} s to read", str(path), _AGAIN) from None
-        raise UsageError(f"is no journal of this version ({error})", str(path), _AGAIN) from None
+        raise UsageError(f"is not a journal of this version ({error})", str(path), _AGAIN) from None
     except (NotThis, ValueError, TypeError, zlib.error) as error:
-        raise UsageError(f"is no journal of this version ({error})", str(path), _AGAIN) from None
+        raise UsageError(f"is not a journal of this version ({error})", str(path), _AGAIN) from None
 
 
 def _nodes(db: sqlite3.Connection) -> tuple[Node, ...]:
@@ -235,7 +237,7 @@ def _finite(value: Any) -> Any:
 def _counted(metrics: str, text: str) -> Counted | None:
     data = load(text)
     if not isinstance(data, list):
-        raise NotThis("counters are no list")
+        raise NotThis("counters are not a list")
     steps = tuple(
         StepProfile("", LaunchConfig((1, 1, 1), (1, 1, 1)), {n: Counter(*_pair(v)) for n, v in step.items()})
         for step in data
@@ -270,13 +272,13 @@ def unpack(packed: bytes) -> dict[str, bytes]:
         raise NotThis(f"its files are over {_FILES_BYTES >> 20} MiB")
     data = load(text)
     if not isinstance(data, dict):
-        raise NotThis("its files are no object")
+        raise NotThis("its files are not an object")
     return {str(name): _base64(value) for name, value in data.items()}
 
 
 def _base64(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise NotThis("its files are no text")
+        raise NotThis("its files are not text")
     try:
         return b64decode(value, validate=True)
     except binascii.Error as error:

@@ -167,7 +167,7 @@ def progress_line(progress: Progress, budget: Budget, since_s: float = 0.0) -> s
         left = f", {progress.phase}"
     if budget.interrupt.asked:
         doing = "ending the search" if progress.phase == SEARCHING else progress.phase
-        return f"interrupted, {doing}; Ctrl-C again ends at once ({progress.recorded} tried)"
+        return f"interrupted, {doing}; Ctrl-C again stops immediately ({progress.recorded} tried)"
     predicted = " predicted" if Outcome.SCREENED in progress.outcomes else ""
     ratio = approximate(progress.best_ratio) if predicted else f"{progress.best_ratio:.2f}"
     best = f"best so far {ratio}×{predicted}"
@@ -185,10 +185,10 @@ def how_to_take(patch: Path, root: Path | None) -> str:
     """
     path = shlex.quote(clean(str(patch)))
     if root is None:
-        return f"Take it, at the root of the repository, with: git apply {path}"
+        return f"Apply it at the root of the repository with: git apply {path}"
     if root.resolve() == Path.cwd():
-        return f"Take it with: git apply {path}"
-    return f"Take it with: git -C {shlex.quote(clean(str(root)))} apply {shlex.quote(clean(str(patch.resolve())))}"
+        return f"Apply it with: git apply {path}"
+    return f"Apply it with: git -C {shlex.quote(clean(str(root)))} apply {shlex.quote(clean(str(patch.resolve())))}"
 
 
 def print_result(result: OptimizationResult, out: Path, root: Path | None = None) -> None:
@@ -215,14 +215,14 @@ def print_result(result: OptimizationResult, out: Path, root: Path | None = None
         console.print(f"Note: {note}", markup=False)
     if len(result.proposers) > 1:
         console.print(
-            f"Who found what{' (predicted)' if predicted else ''}: {found_by(result.proposers)}", markup=False
+            f"Gain by proposer{' (predicted)' if predicted else ''}: {found_by(result.proposers)}", markup=False
         )
     if result.model is not None:
-        console.print(f"The model: {answers_of(result.model)}.", markup=False)
+        console.print(f"Model: {answers_of(result.model)}.", markup=False)
         if result.model.get("judge"):
-            console.print(f"The judge: {record_of(result.model['judge'])}.", markup=False)
+            console.print(f"Judge: {record_of(result.model['judge'])}.", markup=False)
     console.print(f"{result.elapsed_s:.0f} s; the search ended because {result.stopped}.", markup=False)
-    console.print(f"Everything else: {out}\n", markup=False, soft_wrap=True)
+    console.print(f"Output folder: {out}\n", markup=False, soft_wrap=True)
     print_verdict(console, result.verdict, result.signals if predicted else {})
     if result.best is not None:
         patch = out / result.best.patch
@@ -245,7 +245,7 @@ def found_by(proposers: Mapping[str, Any]) -> str:
         cost = f", {share['usd']:.2f} USD" if share["usd"] else ""
         tried = f"{share['candidates']} candidate{'' if share['candidates'] == 1 else 's'}"
         also = share.get("also", 0.0)
-        common = f", {2**also:.2f}× of it tried first by another" if also else ""
+        common = f", {2**also:.2f}× of it first tried by another proposer" if also else ""
         parts.append(f"{name} {2 ** share['gain']:.2f}× in {tried}{common}{cost}")
     return "; ".join(parts)
 
@@ -253,13 +253,15 @@ def found_by(proposers: Mapping[str, Any]) -> str:
 def answers_of(model: Mapping[str, Any]) -> str:
     """What became of a model's answers: questions, edits that could be used, why others could not, and how those that were tried ended."""
     asked, edits = model.get("questions", model["requests"]), model["proposals"]
-    parts = [f"{asked} question{'' if asked == 1 else 's'}, {edits or 'no'} usable edit{'' if edits == 1 else 's'}"]
-    lost = [*model["faults"].items(), *([("known", model["known"])] if model.get("known") else [])]
+    parts = [f"{asked} question{'' if asked == 1 else 's'}, {edits} usable edit{'' if edits == 1 else 's'}"]
+    lost = [*model["faults"].items(), *([("duplicate", model["known"])] if model.get("known") else [])]
     if lost:
-        parts.append("not used: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in lost))
+        parts.append("rejected: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in lost))
     ends = Counter(str(edit["outcome"]) for edit in model["edits"])
     if ends:
-        parts.append("tried: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.most_common()))
+        parts.append(
+            "outcomes: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ends.most_common())
+        )
     return "; ".join(parts)
 
 
@@ -270,8 +272,10 @@ def record_of(judge: Mapping[str, Any]) -> str:
     if judge["rank_correlation"] is not None:
         parts.append(f"rank correlation {judge['rank_correlation']:.2f}")
     if judge.get("error_doublings") is not None:
-        parts.append(f"speedups off by {2 ** judge['error_doublings']:.2f}x on average")
-    parts.append("switched off by this record" if judge.get("off") else f"weight {judge['weight']:.2f}")
+        parts.append(f"speedups off by {2 ** judge['error_doublings']:.2f}× on average")
+    parts.append(
+        "disabled, as its scores did not predict the results" if judge.get("off") else f"weight {judge['weight']:.2f}"
+    )
     return ", ".join(parts)
 
 
@@ -283,7 +287,7 @@ def _evidence(console: Console, result: OptimizationResult) -> None:
     for number, step in enumerate(result.trajectory, 1):
         own = [sentence for sentence in step.diagnosis if sentence not in always]
         sentences = own[: _SENTENCES if number == len(result.trajectory) else 1]
-        moved = [f"moved: {', '.join(step.moved[:_COUNTERS])}"] if step.moved else []
+        moved = [f"changed: {', '.join(step.moved[:_COUNTERS])}"] if step.moved else []
         if sentences or moved:
             console.print(f"After step {number}: {'; '.join([*sentences, *moved])}", markup=False)
 
@@ -308,7 +312,8 @@ def _cases(evaluation: Evaluation, predicted: bool) -> Table:
     measurement = evaluation.measurement
     for case in measurement.cases if measurement else ():
         speedup = approximate(case.ratio) if predicted else f"{case.ratio:.2f} ({case.low:.2f} to {case.high:.2f})"
-        table.add_row(escape(case.case), f"{case.original_us:.1f}", f"{case.candidate_us:.1f}", speedup)
+        times = [approximate(us) if predicted else f"{us:.1f}" for us in (case.original_us, case.candidate_us)]
+        table.add_row(escape(case.case), *times, speedup)
     return table
 
 

@@ -31,7 +31,7 @@ def print_tuning(result: TuneResult, out: Path) -> None:
         console.print(f"  '{excluded.condition}' excludes {excluded.points}", markup=False)
     for condition, points in space.by_compiler.items():
         them = "them" if points > 1 else "it"
-        console.print(f"  '{condition}' takes {points} more, as compiling {them} showed", markup=False)
+        console.print(f"  '{condition}' excludes {points} more, found by compiling {them}", markup=False)
     if result.shapes:
         console.print(_shapes(result))
     if result.dispatch is not None:
@@ -62,13 +62,13 @@ def print_tuning(result: TuneResult, out: Path) -> None:
     tried = result.counts.get("configurations", 0)
     console.print(f"{tried} configuration{'s' * (tried != 1)}{f': {outcomes}' if outcomes else ''}.", markup=False)
     console.print(
-        f"{result.elapsed_s:.0f} s; {result.rates.get('configurations_per_s', 0.0):.1f} configurations a second while "
+        f"{result.elapsed_s:.0f} s; {result.rates.get('configurations_per_s', 0.0):.1f} configurations per second while "
         f"searching; the search ended because {result.stopped}.", markup=False,
     )  # fmt: skip
     if result.constants is not None:
         names = ", ".join(f"{name} as {constant}" for name, constant in result.constants.names.items())
-        console.print(f"To be tuned again: {result.constants.patch} has {names}.", markup=False)
-    console.print(f"Everything else: {out}\n", markup=False, soft_wrap=True)
+        console.print(f"To tune again: {result.constants.patch} contains {names}.", markup=False)
+    console.print(f"Output folder: {out}\n", markup=False, soft_wrap=True)
     print_verdict(console, result.verdict, result.signals if result.mode == "predicted" else {})
     patches = [p.patch for p in (result.best, result.dispatch, result.constants) if p is not None and p.patch]
     for patch in patches:
@@ -76,7 +76,7 @@ def print_tuning(result: TuneResult, out: Path) -> None:
     if patches:
         which = "it" if len(patches) == 1 else "one of them"
         console.print(
-            f"Take {which}, at the root of the repository, with: git apply {out / patches[0]}",
+            f"Apply {which} at the root of the repository with: git apply {out / patches[0]}",
             markup=False,
             soft_wrap=True,
         )

@@ -21,7 +21,7 @@ class Proposal:
     """One edit of a program that a proposer suggests.
 
     `edits` are by repository-relative path, against the files of the program they were made for. `summary` is one sentence
-    in the imperative ("Let one warp work on each row"). `prior` in (0, 1]: how promising before anything is measured. `tries`: how
+    in the imperative ("Add launch bounds"). `prior` in (0, 1]: how promising before anything is measured. `tries`: how
     many candidates it takes to see what it brings. `makes` is the digest of the program that it gives, where whoever made it knows.
     """
 

@@ -26,7 +26,7 @@ class BlockSize:
     """Another number or shape of threads per block, by the constant that the launch uses or by the launch itself."""
 
     name = "block_size"
-    summary = "Launch blocks of another size or shape"
+    summary = "Change the block size or shape"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.launch_visible:
@@ -63,7 +63,7 @@ class BlockSize:
     ) -> Iterator[Proposal]:  # fmt: skip
         edits = _resized(site, mapping, shape, before)
         label = f"{shape[0]} x {shape[1]}" if planar else str(shape[0])
-        yield from proposal(self.name, f"Launch blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
+        yield from proposal(self.name, f"Use blocks of {label} threads", edits, prior, x=shape[0], y=shape[1])
 
     def families(self, site: Site) -> Iterator[Family]:
         """The block's extents left open, for kernels whose threads differ in their global index alone."""
@@ -103,7 +103,7 @@ class BlockSize:
             after = site.configs_after(edits) if edits else None
             if edits is None or after is None or not _same_work(before, after, size, scaled=_scales_blocks(body)):
                 continue
-            yield from proposal(self.name, f"Launch blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
+            yield from proposal(self.name, f"Use blocks of {size} threads", edits, 0.3 - 0.04 * rank, x=size, y=1)
 
 
 def free(site: Site, mapping: ThreadMap) -> bool:

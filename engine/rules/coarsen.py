@@ -22,7 +22,7 @@ class Coarsen:
     """Fewer threads with several elements each: strided by the block (loads stay coalesced) or by the grid."""
 
     name = "coarsen"
-    summary = "Let each thread work on several elements"
+    summary = "Several elements per thread"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.launch_visible:
@@ -39,7 +39,7 @@ class Coarsen:
                 # More loads in flight per thread, and the index arithmetic is shared; costs parallelism in small grids.
                 yield from proposal(
                     self.name,
-                    f"Let each thread work on {factor} elements along {axis}",
+                    f"{factor} elements per thread along {axis}",
                     _coarsened(site, mapping, axis, factor, before),
                     (0.3 - 0.04 * rank) * weight,
                     factor=factor,
@@ -50,7 +50,7 @@ class Coarsen:
                 for factor in (4, 16):
                     yield from proposal(
                         self.name,
-                        f"Loop over the elements with grid stride, {factor} per thread",
+                        f"Grid-stride loop, {factor} elements per thread",
                         _grid_stride(site, mapping, factor, before),
                         0.22 * weight,
                         factor=factor,
@@ -73,7 +73,7 @@ class Coarsen:
         def make(values: Mapping[str, int]) -> Proposal | None:
             factor = values["factor"]
             edits = _coarsened(site, found, axis, factor, known)
-            summary = f"Let each thread work on {factor} elements along {axis}"
+            summary = f"{factor} elements per thread along {axis}"
             return next(proposal(self.name, summary, edits, 0.3, factor=factor, form="block", axis=axis), None)
 
         factors = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
@@ -97,7 +97,7 @@ class Coarsen:
                 continue
             yield from proposal(
                 self.name,
-                f"Launch at most {blocks} blocks for the grid-stride loop",
+                f"Grid-stride loop with at most {blocks} blocks",
                 site.launch_edits(grid=[at_most(site, _stride_bounds(site), blocks, max(threads))]),
                 0.25 if times == 1 else 0.18,
                 blocks=blocks,

@@ -40,16 +40,14 @@ class FastMath:
         bodies = _bodies(site)
         roots = [e for body in bodies for e in _roots(body)]
         yield from (
-            proposal(
-                self.name, "Take reciprocal square roots in one instruction", site.in_file(*roots), 0.2, form="rsqrt"
-            )
+            proposal(self.name, "Use rsqrtf for reciprocal square roots", site.in_file(*roots), 0.2, form="rsqrt")
             if roots
             else ()
         )
         turns = [e for body in bodies for e in _turns(site, body)]
         if turns:
             yield from proposal(
-                self.name, "Take sine and cosine of multiples of pi", site.in_file(*turns), 0.3, form="pi"
+                self.name, "Use sinpif and cospif for multiples of pi", site.in_file(*turns), 0.3, form="pi"
             )
         # A division takes eight instructions and a branch; in double precision the factor would be too coarse.
         divisions = [
@@ -58,13 +56,13 @@ class FastMath:
         constant = [_reciprocal(d) for d in divisions if _FLOAT.fullmatch(text(strip(d.right)))]
         if constant:
             yield from proposal(
-                self.name, "Multiply by the reciprocals of constants", site.in_file(*constant), 0.2, form="reciprocal"
+                self.name, "Multiply by reciprocals of constants", site.in_file(*constant), 0.2, form="reciprocal"
             )
         if divisions:
             quotients = [e for d in divisions for e in _approximate(d)]
             yield from proposal(
                 self.name,
-                "Take quotients by the hardware's reciprocal",
+                "Use approximate division",
                 site.in_file(*quotients),
                 0.15,
                 form="quotients",
@@ -74,7 +72,7 @@ class FastMath:
         yield from (
             proposal(
                 self.name,
-                "Use the hardware's exponential and logarithm",
+                "Use fast intrinsics for exponentials and logarithms",
                 site.in_file(*calls),
                 0.15,
                 form="intrinsics",

@@ -23,7 +23,7 @@ class HoistLoads:
     """Loop-invariant loads before their loop, and repeated loads of one element once: across stores and barriers."""
 
     name = "hoist_loads"
-    summary = "Load once what does not change"
+    summary = "Load invariant values once"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.manageable or not site.pointers_distinct:
@@ -59,7 +59,7 @@ class HoistLoads:
             what = " and ".join(dict.fromkeys(g.written for g in found))
             yield from proposal(
                 self.name,
-                f"Load {what} once before the loop at line {line}",
+                f"Hoist the load of {what} out of the loop at line {line}",
                 site.in_file(*_hoisted(site, loop, found)),
                 0.4,
                 form="loop",
@@ -99,7 +99,7 @@ class HoistLoads:
         if edits:
             yield from proposal(
                 self.name,
-                f"Load {' and '.join(dict.fromkeys(listed))} once instead of again after each store",
+                f"Load {' and '.join(dict.fromkeys(listed))} once instead of after each store",
                 site.in_file(*_joined(edits)),
                 0.3,
                 form="repeat",

@@ -50,7 +50,7 @@ class InvariantDivision:
     """Divisions by invariants: by the spec's sizes, by shifts, in 32 bits (each guarded), or kept up along a loop."""
 
     name = "invariant_division"
-    summary = "Replace integer divisions by values that stay the same"
+    summary = "Replace integer divisions by invariant values"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.manageable:
@@ -68,7 +68,7 @@ class InvariantDivision:
             edits = _called(site, same, {i: str(v) for i, v in values.items()}, "constant")
             yield from proposal(
                 self.name,
-                f"Divide by a constant where {what}",
+                f"Divide by a constant if {what}",
                 site.in_file(*edits),
                 0.4,
                 form="constant",
@@ -78,7 +78,7 @@ class InvariantDivision:
         if powers:
             yield from proposal(
                 self.name,
-                "Shift and mask where a divisor is a power of two",
+                "Shift and mask if a divisor is a power of two",
                 site.in_file(*_called(site, powers, {}, "shift")),
                 0.35,
                 form="shift",
@@ -88,7 +88,7 @@ class InvariantDivision:
         if wide:
             yield from proposal(
                 self.name,
-                "Divide in 32 bits where the values fit",
+                "Divide in 32 bits if the values fit",
                 site.in_file(*_called(site, wide, {}, "narrow")),
                 0.4,
                 form="narrow",
@@ -107,7 +107,7 @@ class InvariantDivision:
             line = site.unit.line_of(node.start_byte)
             yield from proposal(
                 self.name,
-                f"Keep quotient and remainder of {loop.variable} up along the loop at line {line}",
+                f"Update quotient and remainder of {loop.variable} incrementally in the loop at line {line}",
                 site.in_file(*edits),
                 0.4,
                 form="incremental",

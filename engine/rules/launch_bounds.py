@@ -19,7 +19,7 @@ class LaunchBounds(MatchedRule[_Bounded]):
     """`__launch_bounds__` with the launched block, alone or with a number of resident blocks."""
 
     name = "launch_bounds"
-    summary = "Declare the block size to the compiler"
+    summary = "Add launch bounds"
 
     def match(self, site: Site) -> _Bounded | None:
         kernel = site.kernel

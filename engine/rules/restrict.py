@@ -16,7 +16,7 @@ class Restrict:
     """`__restrict__` on every pointer parameter, `const` on those never written."""
 
     name = "restrict"
-    summary = "Tell the compiler which pointers do not overlap and which are only read"
+    summary = "Add __restrict__ and const to pointers"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound:
@@ -36,7 +36,7 @@ class Restrict:
             if restrict:
                 yield from proposal(
                     self.name,
-                    "Mark pointers that do not overlap with __restrict__" + (" and inputs with const" if const else ""),
+                    "Add __restrict__ to pointers that do not overlap" + (" and const to inputs" if const else ""),
                     merge(site.in_file(*restrict, *qualify), prototypes),
                     0.35,
                     restrict=len(restrict),

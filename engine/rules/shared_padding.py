@@ -23,7 +23,7 @@ class SharedPadding:
     """`__shared__ T a[N][M]` that a warp walks down a column of becomes `a[N][M + 1]`."""
 
     name = "shared_padding"
-    summary = "Pad rows in shared memory so that columns spread over the banks"
+    summary = "Pad rows in shared memory against bank conflicts"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         arrays = [s for s in site.kernel.shared if len(s.extents) >= 2 and not s.dynamic]

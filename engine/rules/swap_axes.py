@@ -31,7 +31,7 @@ class SwapAxes:
     """`.x` and `.y` exchanged in the kernel together with the launch, where the fast index runs along `.y`."""
 
     name = "swap_axes"
-    summary = "Exchange the thread axes so that accesses coalesce"
+    summary = "Swap the thread axes to coalesce accesses"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.launch_visible or not site.manageable:
@@ -55,7 +55,7 @@ class SwapAxes:
             # A strided warp moves eight times the bytes it uses.
             yield from proposal(
                 self.name,
-                f"Let threadIdx.x run along {y.name} and threadIdx.y along {x.name}, in blocks of {shape[0]} x {shape[1]}",
+                f"Map threadIdx.x to {y.name} and threadIdx.y to {x.name}, in blocks of {shape[0]} x {shape[1]}",
                 edits,
                 (0.5 if shape[0] < site.target.warp else 0.85 - 0.03 * rank) * gain,
                 x=shape[0],

@@ -40,7 +40,7 @@ class TileSize:
     """Other values, by factors of two, of constants that the launch's block or an array of the block beside one of them depends on."""
 
     name = "tile_size"
-    summary = "Try other sizes of blocks and tiles"
+    summary = "Change block and tile sizes"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         constants = _constants(site)

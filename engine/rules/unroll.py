@@ -105,7 +105,7 @@ class Unroll:
             prior = 0.15 if label == "full" else 0.3 - 0.04 * rank - 0.02 * order
             yield from proposal(
                 self.name,
-                f"Unroll the loop of line {line} {times}",
+                f"Unroll the loop at line {line} {times}",
                 site.in_file(edit),
                 prior,
                 factor=label,
@@ -123,7 +123,7 @@ class Unroll:
             # A chain of dependent additions costs four cycles each; independent ones overlap, and so do their loads.
             yield from proposal(
                 self.name,
-                f"Split the reduction of line {line} into {parts} independent accumulators",
+                f"Split the reduction at line {line} into {parts} independent accumulators",
                 site.in_file(edit),
                 0.34 - 0.05 * rank - 0.02 * order,
                 accumulators=parts,

@@ -54,7 +54,7 @@ class UnrollJam:
     """
 
     name = "unroll_jam"
-    summary = "Let each thread work out several results that share loads"
+    summary = "Several results per thread that share loads"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         for across, make in self._forms(site):
@@ -103,7 +103,7 @@ class UnrollJam:
 
 
 def _summary(across: _Across, factor: int) -> str:
-    return f"Let each thread work out {factor} values of {across.variable} side by side, sharing loads"
+    return f"{factor} values of {across.variable} per thread, sharing loads"
 
 
 def _candidates(site: Site, mapping: ThreadMap | None, grids: Grids) -> Iterator[_Across]:

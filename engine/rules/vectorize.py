@@ -39,7 +39,7 @@ class Vectorize(MatchedRule[_Vectors]):
     """128- and 64-bit loads and stores for work on `a[i]`, with a scalar path for the tail and odd addresses."""
 
     name = "vectorize"
-    summary = "Load and store neighbouring elements as vectors"
+    summary = "Vector loads and stores"
 
     def match(self, site: Site) -> _Vectors | None:
         if not site.sound or not site.launch_visible or not site.pointers_distinct:
@@ -64,7 +64,7 @@ class Vectorize(MatchedRule[_Vectors]):
     def rewrite(self, match: _Vectors, values: Values) -> Change | None:
         count = int(values["width"])
         edits = _vectorized(match.site, match.mapping, match.arrays, count)
-        return Change(f"Load and store {count} elements at once", edits) if edits is not None else None
+        return Change(f"Vector loads and stores of {count} elements", edits) if edits is not None else None
 
 
 def _arrays(site: Site, mapping: ThreadMap) -> tuple[_Array, ...] | None:

@@ -50,8 +50,8 @@ class Confirming:
         except RefusedError:
             raise
         except OptimlError as error:
-            do = "use the general configuration: leave --dispatch out"
-            raise RefusedError(f"no dispatch code can be written: {error.what}", error.where, do) from None
+            do = "use the general configuration: omit --dispatch"
+            raise RefusedError(f"no dispatch code can be generated: {error.what}", error.where, do) from None
 
     def dispatch(self, template: ConstantTemplate, result: TuneResult) -> tuple[Dispatch, Program]:
         """The dispatch code for a result's table, and its program; without a patch where it is not suggested.
@@ -83,7 +83,7 @@ class Confirming:
         ratio, low, high = (_mean([(c.weight, getattr(c, f)) for c in cases]) for f in ("ratio", "low", "high"))
         least = LEAST[result.mode]
         verdicts: tuple[Guardrail, ...] = ()
-        refused = f"less than {least:g}× is not worth a patch" if ratio < least else ""
+        refused = f"below the threshold of {least:g}×" if ratio < least else ""
         if not refused:
             verdicts = Gate(
                 self.machine, self.spec, self.root, self.spec_path, SuggestionConditions(self.limits)
@@ -114,7 +114,7 @@ class Confirming:
             instance = self._instance(program, dataclasses.replace(found, time=time_cases), branch.values)
             if not same_code(instance, built):
                 raise RefusedError(
-                    f"the instance for {said} is not the machine code and launch that were tuned",
+                    f"the instance for {said} differs from the tuned machine code and launch",
                     do="use the general configuration, and please report it",
                 )
             if point != template.default:

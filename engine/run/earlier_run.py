@@ -98,7 +98,7 @@ def set_aside(out: Path) -> Path:
     out = out.resolve()
     if Path.cwd().is_relative_to(out):
         raise UsageError(
-            "holds an earlier run, and is the current folder or above it", str(out), "choose another --out"
+            "contains an earlier run, and is the current folder or a parent of it", str(out), "choose another --out"
         )
     with suppress(FileNotFoundError), (out / _JOURNAL).with_suffix(".lock").open("r+") as lock:
         try:
@@ -115,7 +115,7 @@ def set_aside(out: Path) -> Path:
             why = f"the earlier run cannot be renamed: {error.strerror}"
             raise MachineError(why, str(out), "choose another --out") from None
         return kept
-    raise MachineError(f"there are {_MOST} earlier runs", str(out), "delete some of them, or choose another --out")
+    raise MachineError(f"{_MOST} earlier runs already exist", str(out), "delete some of them, or choose another --out")
 
 
 @contextmanager

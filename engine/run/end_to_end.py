@@ -55,7 +55,7 @@ def end_to_end(
     `patched` are files that replace those of the tree at `root`, by relative path. Without a command: not checked.
     """
     if not limits.command:
-        return Guardrail(NAME, "not checked", "the settings name none")
+        return Guardrail(NAME, "not checked", "not set in the settings")
     folder = scratch / "end-to-end"
     trees = (folder / "original", folder / "patched")
     try:
@@ -66,7 +66,7 @@ def end_to_end(
             if not target.resolve().is_relative_to(
                 trees[1].resolve()
             ):  # a link in the copy may lead back to the repository
-                return _undecided(f"{path} lies behind a link that leads out of the repository")
+                return _undecided(f"{path} is behind a link that leads out of the repository")
             target.write_bytes(data)
         return _Command(limits, box, gpu).judge(trees)
     except TreeTooLarge as error:
@@ -104,12 +104,12 @@ class _Command:
                 if code in (126, 127):  # what the sandbox's launcher and shells say of a program that they cannot start
                     return _undecided(f"the command cannot be run{_saying(before)}")
                 if code is None:
-                    return _undecided(f"without the patch it does not end in {self._run_s:g} s")
+                    return _undecided(f"without the patch it does not finish in {self._run_s:g} s")
             if before.code != code:
                 return Guardrail(
                     NAME,
                     "not checked",
-                    f"without the patch it ends now with {_ending(code)}, now with {_ending(before.code)}",
+                    f"without the patch it ends sometimes with {_ending(code)}, sometimes with {_ending(before.code)}",
                 )
             if after.code != code:
                 return Guardrail(
@@ -130,7 +130,7 @@ class _Command:
                 break
         if interval is None:
             if len(original) < 2:
-                return _undecided(f"{self._limits.time:g} s are too few for two runs of each version")
+                return _undecided(f"{self._limits.time:g} s are not enough for two runs of each version")
             interval = paired_ratio(original, candidate)
         return self._verdict(interval, len(original), code)
 
@@ -142,7 +142,9 @@ class _Command:
         least = 1 / self._limits.end_to_end
         if interval.high < least:
             return Guardrail(NAME, "failed", detail)
-        return Guardrail(NAME, "passed", detail + ("" if interval.low >= least else "; too noisy to tell more"))
+        return Guardrail(
+            NAME, "passed", detail + ("" if interval.low >= least else "; too noisy for a narrower interval")
+        )
 
     def _prepare(self, tree: Path) -> str:
         if not self._limits.prepare:
@@ -208,12 +210,12 @@ def _end_of(path: Path) -> str:
 
 def _undecided(why: str) -> Guardrail:
     """Who asked for this condition gets no suggestion that was not held against it."""
-    return Guardrail(NAME, "failed", f"could not be judged: {why}")
+    return Guardrail(NAME, "failed", f"was not checked: {why}")
 
 
 def _ending(code: int | None) -> str:
     if code is None:
-        return "no end in time"
+        return "timeout"
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 

@@ -46,7 +46,7 @@ def settle(
     if earlier is None:
         return Settled(options)
     if fresh or not goes_on(earlier, identity):
-        why = "as asked for" if fresh else "its program, spec, seed or target was another"
+        why = "as requested" if fresh else "its program, spec, seed or target differs"
         return Settled(options, f"the earlier run is kept in {set_aside(out)}: {why}")
     if earlier.request != options.request or not options.request:
         return _continued(_more(options, earlier), out, earlier, "the budget is on top of that")
@@ -56,7 +56,7 @@ def settle(
         return _continued(_more(options, earlier), out, earlier, "its result is missing")
     left = replace(earlier.budget, interrupt=options.budget.interrupt, exhaust=options.budget.exhaust)
     rest = replace(options, resume=True, budget=left)
-    return _continued(rest, out, earlier, "it had not ended, and has the rest of its budget")
+    return _continued(rest, out, earlier, "it had not finished, and has the rest of its budget")
 
 
 def settle_tuning(options: TuneOptions, out: Path, machine: Machine) -> tuple[TuneOptions, str, bool]:
@@ -70,12 +70,12 @@ def settle_tuning(options: TuneOptions, out: Path, machine: Machine) -> tuple[Tu
         return options, "", False
     if not goes_on(earlier, identity) or earlier.request != options.request:
         kept = set_aside(out)
-        return replace(options, kept=kept), f"the earlier run is kept in {kept}: it was asked for something else", False
+        return replace(options, kept=kept), f"the earlier run is kept in {kept}: its options differ", False
     if earlier.ended and has_result(out, TUNING):
-        said = f"nothing changed since the run in {out} ({_spent(earlier)}), so this is its result; another --budget begins anew"
+        said = f"nothing changed since the run in {out} ({_spent(earlier)}), so this is its result; another --budget starts over"
         return options, said, True
     rest = replace(options, resume=True, budget=replace(earlier.budget, interrupt=options.budget.interrupt))
-    return rest, f"goes on with the earlier run in {out} ({_spent(earlier)}), within its budget", False
+    return rest, f"continues the earlier run in {out} ({_spent(earlier)}), within its budget", False
 
 
 def _more(options: Options, earlier: EarlierRun) -> Options:
@@ -83,13 +83,13 @@ def _more(options: Options, earlier: EarlierRun) -> Options:
 
 
 def _continued(options: Options, out: Path, earlier: EarlierRun, why: str) -> Settled:
-    return Settled(options, f"goes on with the earlier run in {out} ({_spent(earlier)}); {why}, --fresh begins anew")
+    return Settled(options, f"continues the earlier run in {out} ({_spent(earlier)}); {why}, --fresh starts over")
 
 
 def _unchanged(out: Path, earlier: EarlierRun) -> str:
     return (
-        f"nothing changed since the run in {out} ({_spent(earlier)}), so this is its result; a larger --budget goes on with it, "
-        "--fresh begins anew"
+        f"nothing changed since the run in {out} ({_spent(earlier)}), so this is its result; a larger --budget continues it, "
+        "--fresh starts over"
     )
 
 

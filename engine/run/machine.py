@@ -184,16 +184,18 @@ class Machine:
         """What a result has to say of this machine: no sandbox or less of one, a cache that is not kept."""
         said = []
         if isinstance(self.box, NoSandbox):
-            said.append("no sandbox (--unsafe-no-sandbox): what was compiled and run could do what the user can")
+            said.append("no sandbox (--unsafe-no-sandbox): compiled code ran with the user's permissions")
         else:
             if not self.box.filtered:
-                said.append("the sandbox has no filter of system calls here: the kernel or the architecture takes none")
+                said.append(
+                    "the sandbox does not filter system calls: the Linux kernel or the architecture does not support it"
+                )
             if not self.box.memory_group:
                 said.append(
-                    "memory is limited for each sandboxed process and not for all together: no control group can be made here"
+                    "memory is limited per sandboxed process, not for all together: no control group can be created"
                 )
             if not self.box.nested:
-                said.append("the sandbox cannot forbid further user namespaces inside it here")
+                said.append("the sandbox cannot forbid nested user namespaces on this machine")
         if self.compiler.cache_problem:
             said.append(self.compiler.cache_problem)
         return tuple(said)

@@ -469,7 +469,7 @@ def _evidence(
         try:
             return insight.trajectory(_looked_at(search, evaluator, path), patience_s), ()
         except NotBuilt as error:
-            return [], (f"no evidence on the steps: one of them could not be built once more ({error.what})",)
+            return [], (f"no evidence for the steps: one of them could not be built again ({error.what})",)
 
 
 @contextmanager
@@ -509,7 +509,7 @@ def _result(parts: _Parts, search: Search, found: _Found, notes: list[str], part
         chosen = Best(node.id, evaluation, "best.patch", changed)
     if source.failures:
         rules = sorted({failure.rule for failure in source.failures})
-        notes.append(f"rules that failed and were passed over: {', '.join(rules)}")
+        notes.append(f"rules that failed and were skipped: {', '.join(rules)}")
     elapsed = search.elapsed_s
     copy_share = evidence[0].copy_share if evidence and signals.mode == "measured" else None
     return OptimizationResult(
@@ -552,7 +552,7 @@ def verdict(
         tried += f", {known} duplicates (same SASS and launch)"
     nodes = sum(progress.outcomes.values())
     if nodes and (points := progress.evaluated - nodes):  # of a template's points the best alone is a node
-        tried += f", {points} of them points of templates other than the best of each"
+        tried += f", including {points} template points other than the best of each template"
     if best is None and progress.stopped == INTERRUPTED:
         return f"The search for a faster {kernel} was interrupted, and nothing was confirmed: {tried}."
     if best is None:

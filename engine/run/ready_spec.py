@@ -92,9 +92,9 @@ class OpenSpecError(SpecError):
         many = "one thing" if len(lines) == 1 else f"{len(lines)} things"
         shown = "".join(f"\n  // optiml: {line}\n    {why}" for line, why in lines)
         super().__init__(
-            f"{many} about the kernel '{kernel}' cannot be read from the source",
+            f"{many} about the kernel '{kernel}' cannot be determined from the source",
             where,
-            f"put these lines above it, with '?' replaced and guesses checked, or answer on a terminal:{shown}",
+            f"put these lines above it, with '?' replaced and guesses checked, or answer the questions on a terminal:{shown}",
         )
 
 
@@ -192,7 +192,7 @@ class SpecMaker:
                 probe = CpuProbe(program, made.spec, machine, self._root)
                 return make(probe=probe.touched, moved=probe.moved, roles=probe.roles, trials=probe), ()
             except OptimlError as error:
-                return make(untried=str(error)), (f"sizes are read from the text alone: {error}",)
+                return make(untried=str(error)), (f"sizes are derived only from the source: {error}",)
 
     def _close(self, made: Draft, gap: Gap) -> str:
         assert self._ask is not None
@@ -224,10 +224,8 @@ class SpecMaker:
                 try:
                     return replace(spec_of(program, table, compile=options), origin="")
                 except SpecError as error:  # the line is one of no file
-                    raise SpecError(
-                        f"the drafted spec of '{base}' does not hold: {error.what}", path, error.do
-                    ) from None
-        raise SpecError(f"the drafted spec of '{base}' cannot be read back", path, f"run 'optiml init {path}'")
+                    raise SpecError(f"the drafted spec of '{base}' is rejected: {error.what}", path, error.do) from None
+        raise SpecError(f"the drafted spec of '{base}' cannot be parsed", path, f"run 'optiml init {path}'")
 
 
 def _open_gaps(made: Draft, closed: Collection[str]) -> list[Gap]:
@@ -239,7 +237,7 @@ def _open_gaps(made: Draft, closed: Collection[str]) -> list[Gap]:
     for gap in made.missing:
         if not gap.key:
             what = f"no spec can be drafted for '{made.spec.kernel}': {gap}"
-            raise RefusedError(what, made.spec.file, "write its spec by hand, or leave it out")
+            raise RefusedError(what, made.spec.file, "write its spec by hand, or exclude it")
         if gap.key not in closed:
             found.setdefault(gap.key, gap)
     order = {key: place for place, key in enumerate(_REDRAFT)}
@@ -281,4 +279,4 @@ def _shown(root: Path, file: Path) -> str:
     try:
         return file.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
-        raise UsageError(f"the file lies outside of {root}", str(file)) from None
+        raise UsageError(f"the file is outside {root}", str(file)) from None

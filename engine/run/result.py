@@ -18,7 +18,7 @@ from engine.settings.folders import write_files
 
 SCHEMA = "optiml.result/1"
 RESULT_BYTES = 32 << 20  # a result is read up to here. Ours
-_ELSEWHERE = "begin anew with another --out, without --resume"
+_ELSEWHERE = "start over with another --out, without --resume"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def check_version(folder: Path, schema: str) -> None:
     found = data.get("schema") if isinstance(data, dict) else None
     if found != schema:
         raise UsageError(
-            f"is a result of another version ({str(found)[:40]!r}, not {schema!r}), so nothing was overwritten",
+            f"is a result from another version ({str(found)[:40]!r}, not {schema!r}), so nothing was overwritten",
             str(path), _ELSEWHERE,
         )  # fmt: skip
 

@@ -97,8 +97,8 @@ def tune(
         )  # rules leave alone what the grammar does not know: the compiler says what is wrong with it
         raise
     if options.constants and not isinstance(template, RuleTemplate):
-        what = "what is tuned here are named constants already"
-        raise UsageError(what, "--constants", "leave it out, or name a rule with --rule")
+        what = "the parameters tuned here are already named constants"
+        raise UsageError(what, "--constants", "omit it, or give a rule with --rule")
     points = feasible(template, machine.target)
     threads = ThreadPoolExecutor(machine.jobs, thread_name_prefix="probe")
     try:

@@ -40,11 +40,14 @@ def verdict(
     if untried is not None:
         listing_s, original_s = untried
         return (
-            f"No point of the template was tried for {kernel}: the budget was spent on listing the feasible points "
+            f"No point of the template was tried for {kernel}: the budget was spent on enumerating the feasible points "
             f"({listing_s:.1f} s) and on setting up the original ({original_s:.1f} s)."
         )
     if general is None:
-        return stopped(kernel, refused, tried) or f"No point of the template is faster than {kernel} as it is: {tried}."
+        return (
+            stopped(kernel, refused, tried)
+            or f"No point of the template is faster than the original {kernel}: {tried}."
+        )
     values = ", ".join(f"{n} = {v}" for n, v in general.values.items())
     assert general.evaluation.measurement is not None
     return faster(f"{kernel} with {values}", general.evaluation.measurement, signals.device, tried)

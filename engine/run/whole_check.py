@@ -27,10 +27,10 @@ from engine.verify.whole_build import (
     with_lines_of,
 )
 
-HOST = "host code unchanged but for the launch, built whole with nvcc"
-OTHERS = "other kernels and instances unchanged, built whole with nvcc"
-VERIFIED = "machine code of the whole file as verified"
-BUILT = "patched files build whole with nvcc"
+HOST = "host code unchanged except for the launch (nvcc build of the whole file)"
+OTHERS = "other kernels and instances unchanged (nvcc build of the whole file)"
+VERIFIED = "machine code of the nvcc build equals the verified one"
+BUILT = "patched files build with nvcc"
 _MOST_UNITS = 4  # of files that are built for one suggestion: each takes a second or two. Ours
 
 
@@ -53,13 +53,15 @@ class WholeCheck:
         """The guardrails of one confirmed suggestion. Several seconds where files are large."""
         candidate = built.program
         if find_nvcc() is None:
-            return (Guardrail(BUILT, "not checked", "there is no nvcc here"),)
+            return (Guardrail(BUILT, "not checked", "nvcc is not installed"),)
         changed = tuple(sorted(p for p, data in candidate.files.items() if original.files.get(p) != data))
         files = {**self.around(original, candidate), **original.files}
         sources = {path: data for path, data in files.items() if not path.endswith(".toml")}
         units = list(including(sources, changed))
         if not units:
-            return (Guardrail(BUILT, "not checked", "the change is in a header that no file here includes"),)
+            return (
+                Guardrail(BUILT, "not checked", "the change is in a header that no file of the repository includes"),
+            )
         patched = {
             **sources,
             **{p: with_lines_of(original.files[p], candidate.files[p]) for p in changed if p in sources},
@@ -122,15 +124,15 @@ class WholeCheck:
         binary = judged.built.binary
         kind, entry = verified_problem(whole, binary)
         if kind == "missing":
-            return Guardrail(VERIFIED, "not checked", f"the file builds no machine code of '{entry[:80]}'")
+            return Guardrail(VERIFIED, "not checked", f"the build contains no machine code of '{entry[:80]}'")
         if not kind:
             return Guardrail(VERIFIED, "passed")
         alone = self._build({**judged.files, unit: judged.built.text.encode()}, unit, unit)
         if same_kernels(whole, alone, binary.entries):
-            return Guardrail(
-                VERIFIED, "passed", "as nvcc builds the verified text, which NVRTC builds to other instructions"
-            )
-        return Guardrail(VERIFIED, "failed", f"{unit}: nvcc builds '{entry[:80]}' to other code than the verified text")
+            return Guardrail(VERIFIED, "passed", "equals nvcc's build of the verified text; NVRTC's build differs")
+        return Guardrail(
+            VERIFIED, "failed", f"{unit}: nvcc's code for '{entry[:80]}' differs from that of the verified text"
+        )
 
 
 @dataclass(frozen=True)

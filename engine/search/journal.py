@@ -33,7 +33,7 @@ from engine.search.question import Asked, from_json, to_json
 from engine.search.reward import Proxies
 
 SCHEMA = 3
-IN_USE = "another run works"  # how the error begins where another process holds the lock
+IN_USE = "another run is active"  # how the error begins where another process holds the lock
 
 CREATE = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -147,7 +147,7 @@ class Journal:
         self.path, self._identity = path, identity
         self._resumed, self._booked, self._withdrawn = resume, False, False
         if resume and not path.exists():
-            raise UsageError("there is no run to resume", where=str(path), do="start without --resume")
+            raise UsageError("no run to resume", where=str(path), do="start without --resume")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:
@@ -205,7 +205,7 @@ class Journal:
         for key, value in wanted.items():
             if stored.get(key) != value:
                 what = {
-                    "schema": "another version of OptiML wrote it",
+                    "schema": "it was written by another version of OptiML",
                     "original": "the source has changed since",
                 }.get(key, f"'{key}' was {stored.get(key)}, now {value}")
                 raise UsageError(f"this run cannot be resumed: {what}", str(self.path), "start without --resume")
@@ -239,7 +239,7 @@ class Journal:
             self._db.execute(f"{into} VALUES ({marks})", (*row, checksum(row)))
         except sqlite3.Error as error:
             raise MachineError(
-                f"the journal cannot be written: {error}", str(self.path), "free some space and go on with --resume"
+                f"the journal cannot be written: {error}", str(self.path), "free some space, then resume with --resume"
             ) from None
 
     def book_profile(

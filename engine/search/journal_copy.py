@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.errors import MachineError
 from engine.process.decode import NotThis
-from engine.search.journal import CANDIDATE_COLUMNS, CREATE, checksum
+from engine.search.journal import CANDIDATE_COLUMNS, CREATE, IN_USE, checksum
 
 _BLOB = CANDIDATE_COLUMNS.index("files")
 _PIECE = 8 << 20  # bytes of files that are sent at once, and candidates
@@ -96,7 +96,7 @@ class JournalCopy:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise MachineError("another run works on this journal", str(path), "wait for it") from None
+                raise MachineError(f"{IN_USE} on this journal", str(path), "wait for it") from None
             try:
                 self._db = held.enter_context(closing(sqlite3.connect(path, timeout=5, isolation_level=None)))
                 self._db.executescript(CREATE)
@@ -107,7 +107,7 @@ class JournalCopy:
                 }
                 identity = dict(self._db.execute("SELECT key, value FROM meta")).get("identity", "")
             except sqlite3.DatabaseError as error:
-                raise MachineError(f"the journal is damaged: {error}", str(path), "move it away") from None
+                raise MachineError(f"the journal is damaged: {error}", str(path), "move it to another folder") from None
             self._held = held.pop_all()
         self._path, self.place = path, Place(last, identity=identity, **beside)
 
@@ -116,7 +116,7 @@ class JournalCopy:
         meta, candidates = _table(rows, "meta"), _table(rows, "candidates")
         beside = {name: _table(rows, name) for name in _BESIDE}
         if len(candidates) != len(blobs) or len(meta) > _MOST_META:
-            raise NotThis("is no part of a journal", "rows")
+            raise NotThis("is not part of a journal", "rows")
         last = self.place.candidate
         wanted = []
         for row, blob in zip(candidates, blobs, strict=True):

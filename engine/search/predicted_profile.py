@@ -97,11 +97,11 @@ class PredictedWatch:
         diagnosis = diagnose_static(
             evidence_for(built, self._spec, self._case), target=self._target,
             bandwidth=_bandwidth(built.binary.arch), time_us=cases[self._case - len(self._spec.check)].candidate_us if cases else None,
-            array_bytes=array_bytes(self._spec, self._case), why="times are predicted, nothing was run on a GPU",
+            array_bytes=array_bytes(self._spec, self._case), why="times are predicted",
             accesses=[access_findings(kernel) for kernel in found.counts.kernels] if found is not None else (),
         )  # fmt: skip
         counters = {} if found is None else {
-            "predicted bytes asked of L2": Counter(found.moved_bytes, "byte"),
+            "predicted L2 traffic": Counter(found.moved_bytes, "byte"),
             "predicted warp instructions": Counter(found.instructions, "inst"),
         }  # fmt: skip
         step = StepProfile(self._spec.kernel, built.launches[self._case][0], counters)

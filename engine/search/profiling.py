@@ -281,7 +281,9 @@ class ProfilerInsight:
                 continue
             time_us = self._time_us(evaluation)
             if time_us is not None and time_us > _LINES_US:
-                self._lines_missing = f"a launch of {time_us / 1e3:.0f} ms is too long to count its instructions singly"
+                self._lines_missing = (
+                    f"a launch of {time_us / 1e3:.0f} ms is too long to count its instructions one by one"
+                )
                 break
             future = self._line_futures[digest] = Future()
             wanted.append((built, evaluation, future))
@@ -309,7 +311,7 @@ class ProfilerInsight:
         assert self._lined is not None
         binary, listing = self._lined(built)
         if binary.code_hash != built.binary.code_hash:
-            raise OptimlError("with line information the compiler makes other code")
+            raise OptimlError("line information changes the compiler's code")
         return binary, listing
 
     def _book_lines(
@@ -430,8 +432,8 @@ class ProfilerInsight:
         notes = [f"no counters for some programs: {why}" for why in reasons[:2]]
         if not self.unusable and len(self._seen) < self._passed:
             notes.append(
-                f"Nsight Compute counted {len(self._seen)} of {self._passed} programs that passed: its share of the GPU's time, or the "
-                "search's, was spent"
+                f"Nsight Compute counted {len(self._seen)} of {self._passed} programs that passed: the profiler's share of the "
+                "time was spent"
             )
         if self._lines_missing and not self.unusable:
             notes.append(f"no source lines in the diagnosis: {self._lines_missing}")

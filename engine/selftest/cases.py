@@ -70,12 +70,12 @@ class SelfCase:
         if self.kernel:
             unit = parse(data, self.path)
             if not unit.kernels:
-                raise OptimlError("there is no kernel to replace", self.name)
+                raise OptimlError("no kernel to replace", self.name)
             kernel = unit.kernels[-1]
             data = data[: kernel.span.start] + self.kernel.strip("\n").encode() + data[kernel.span.end :]
         for find, replacement in self.edits:
             if data.count(find.encode()) != 1:
-                raise OptimlError(f"'{find[:60]}' stands {data.count(find.encode())} times in it", self.name)
+                raise OptimlError(f"'{find[:60]}' occurs {data.count(find.encode())} times in it", self.name)
             data = data.replace(find.encode(), replacement.encode())
         return data
 
@@ -105,4 +105,4 @@ def _read(path: Path, suite: Suite) -> SelfCase:
             gpu, cpu = HONEST, () if needs_gpu else HONEST
         return SelfCase(path.stem, suite, edits=edits, gpu=gpu, cpu=cpu, **data)
     except (KeyError, TypeError, ValueError) as error:
-        raise OptimlError(f"is no case of the self-test: {error}", path.name) from None
+        raise OptimlError(f"is not a case of the self-test: {error}", path.name) from None

@@ -20,9 +20,7 @@ def read_folder(folder: Path) -> tuple[SelfCase, ...]:
     Raises UsageError with the file for what is no case. Nothing outside of the folder is read.
     """
     if not folder.is_dir():
-        raise UsageError(
-            "there is no such folder of cases", str(folder), "give a folder of TOML files (docs/selftest.md)"
-        )
+        raise UsageError("no such folder of cases", str(folder), "give a folder of TOML files (docs/selftest.md)")
     root = folder.resolve()
     paths = sorted(path for path in root.rglob("*.toml") if path.name != "optiml.toml")
     if not paths or len(paths) > _MAX_CASES:
@@ -36,16 +34,16 @@ def _read(path: Path, root: Path) -> SelfCase:
     try:
         data = tomllib.loads(_bytes(path, root, where).decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"is no TOML file: {error}", where, "see docs/selftest.md") from None
+        raise UsageError(f"is not valid TOML: {error}", where, "see docs/selftest.md") from None
     unknown = sorted(set(data) - _KEYS)
     if unknown:
         raise UsageError(f"unknown key '{unknown[0]}'", where, f"known keys: {', '.join(sorted(_KEYS))}")
     expect = data.get("expect")
     if expect not in ("refused", "accepted"):
-        raise UsageError('needs expect = "refused" or "accepted"', where, "say what should happen to the edit")
+        raise UsageError('needs expect = "refused" or "accepted"', where, "give the expected verdict of the edit")
     only = data.get("only", "")
     if only not in ("", "gpu", "cpu"):
-        raise UsageError("'only' names no path", where, 'write only = "gpu" or only = "cpu", or leave it out')
+        raise UsageError("'only' is not a path", where, 'write only = "gpu" or only = "cpu", or leave it out')
     outcomes = REFUSED if expect == "refused" else HONEST
     original, source = _original(data, path, root, where)
     edits, kernel, edited = _edit(data, path, root, where)
@@ -66,7 +64,7 @@ def _original(data: dict[str, Any], path: Path, root: Path, where: str) -> tuple
         raise UsageError("needs 'original'", where, f"give a .cu file, or one of {', '.join(originals())}")
     if not name.endswith(".cu"):
         if name not in originals():
-            raise UsageError(f"there is no original '{name[:80]}'", where, f"there are: {', '.join(originals())}")
+            raise UsageError(f"no original '{name[:80]}'", where, f"originals: {', '.join(originals())}")
         return name, b""
     return Path(name).stem, _bytes(path.parent / name, root, where)
 
@@ -82,17 +80,17 @@ def _edit(
         for e in edits
     )
     if not good or not isinstance(kernel, str) or not isinstance(whole, str | None):
-        raise UsageError("has an edit of another form", where, "see docs/selftest.md")
+        raise UsageError("has an edit with invalid keys", where, "see docs/selftest.md")
     edited = None if whole is None else _bytes(path.parent / whole, root, where)
     return tuple((e["find"], e["replace"]) for e in edits), kernel, edited
 
 
 def _names(value: Any, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise UsageError("'files' is no list of names", where, "see docs/selftest.md")
+        raise UsageError("'files' is not a list of names", where, "see docs/selftest.md")
     for name in value:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise UsageError(f"'{name[:80]}' leads out of the folder", where, "keep a case's files beside it")
+            raise UsageError(f"'{name[:80]}' leads out of the folder", where, "keep a case's files in its folder")
     return value
 
 
@@ -100,7 +98,7 @@ def _bytes(path: Path, root: Path, where: str) -> bytes:
     """A file inside the folder. Raises UsageError."""
     found = path.resolve()
     if not found.is_relative_to(root) or not found.is_file():
-        raise UsageError(f"'{path.name}' is no file inside the folder", where, "keep a case's files beside it")
+        raise UsageError(f"'{path.name}' is not a file inside the folder", where, "keep a case's files in its folder")
     with found.open("rb") as stream:
         data = stream.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:

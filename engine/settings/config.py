@@ -51,8 +51,8 @@ _PATH = Text(
     "write a path inside the repository, relative to its root",
 )
 _MACRO = Text(r"[A-Za-z_][A-Za-z0-9_]{0,63}(=[A-Za-z0-9_.+-]{0,64})?", "write NAME or NAME=VALUE, a number or a name")
-_ARCH = Text(r"sm_[0-9]{2,3}a?", "write it like sm_90")
-_MODEL = Text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}|", "write the model's name as its server knows it")
+_ARCH = Text(r"sm_[0-9]{2,3}a?", "expected e.g. sm_90")
+_MODEL = Text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}|", "write the model's name on its server")
 _ROLES = ("read", "triage", "write", "maintain", "admin")
 Kinds = Literal["spec", "compile", "spills", "occupancy", "coalescing", "bank-conflicts"]
 KINDS: tuple[Kinds, ...] = ("spec", "compile", "spills", "occupancy", "coalescing", "bank-conflicts")
@@ -62,18 +62,18 @@ KINDS: tuple[Kinds, ...] = ("spec", "compile", "spills", "occupancy", "coalescin
 class Budgets:
     """Times in seconds."""
 
-    total: float = _option(900.0, Time(5, 86_400), "For one pull request, everything together.", "15m")
+    total: float = _option(900.0, Time(5, 86_400), "Total for one pull request.", "15m")
     kernel: float = _option(120.0, Time(5, 86_400), "For the search of one kernel.", "2m")
-    kernels: int = _option(8, Number(1, 100, whole=True), "At most so many kernels of a pull request are searched.")
+    kernels: int = _option(8, Number(1, 100, whole=True), "Maximum number of kernels searched per pull request.")
 
 
 @dataclass(frozen=True)
 class All:
     """The search of every kernel of the default branch: `/optiml all`, and the scheduled workflow."""
 
-    budget: float = _option(3600.0, Time(5, 86_400), "For one search of every kernel, everything together.", "1h")
+    budget: float = _option(3600.0, Time(5, 86_400), "Total for one search of all kernels.", "1h")
     max_prs: int = _option(
-        5, Number(1, 100, whole=True), "At most so many of its pull requests are open at once.", key="max-prs"
+        5, Number(1, 100, whole=True), "Maximum number of its pull requests that are open at once.", key="max-prs"
     )
 
 
@@ -82,7 +82,7 @@ class Thresholds:
     """Ratios of times: base time over new time, above 1 is faster."""
 
     speedup: float = _option(
-        1.02, Number(1.0, 100.0), "A faster version is suggested from this speedup on (lower bound of its interval)."
+        1.02, Number(1.0, 100.0), "Minimum speedup for a suggestion (lower bound of its interval)."
     )
     regression: float = _option(
         0.98, Number(0.1, 1.0), "A changed kernel is a regression below this ratio (upper bound of its interval)."
@@ -95,19 +95,19 @@ TOOLS: tuple[Tools, ...] = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 @dataclass(frozen=True)
 class Guardrails:
-    """Hard conditions on what is suggested. Slowdowns are ratios of times: new time over old time."""
+    """Hard conditions on suggestions. Slowdowns are ratios of times: new time over old time."""
 
     case: float = _option(
         1.03, Number(1.0, 10.0), "No timing case may become slower than this many times its old time."
     )
     spills: float = _option(
-        1.0, Number(1.0, 100.0), "Spills and local memory may grow only from this measured speedup on (lower bound)."
+        1.0, Number(1.0, 100.0), "Minimum measured speedup (lower bound) at which spills and local memory may grow."
     )
-    repeatable: bool = _option(True, Flag(), "Output must repeat to the last bit where the original's does.")
+    repeatable: bool = _option(True, Flag(), "Output must be bitwise reproducible where the original's is.")
     sanitizers: tuple[Tools, ...] = _option(
         TOOLS,
         Many(Choice(TOOLS)),
-        "Tools of compute-sanitizer that must have no report; an original with a report is refused.",
+        "Tools of compute-sanitizer that must report no error; an original with a report is refused.",
     )
     command: tuple[str, ...] = _option(
         (),
@@ -116,21 +116,25 @@ class Guardrails:
         "",
     )
     prepare: tuple[str, ...] = _option(
-        (), Command(), "Run once in each of the two trees before that, such as make.", ""
+        (), Command(), "Run once in each of the two trees before the command, such as make.", ""
     )
     end_to_end: float = _option(
         1.03, Number(1.0, 10.0), "The command may not become slower than this many times its old time."
     )
-    time: float = _option(120.0, Time(1, 86_400), "For all runs of the command; one run may take half of it.", "2m")
+    time: float = _option(
+        120.0, Time(1, 86_400), "Total for all runs of the command; one run may take half of it.", "2m"
+    )
 
 
 @dataclass(frozen=True)
 class Permissions:
     """Who may do what in a pull request: the least role on the repository."""
 
-    commands: str = _option("write", Choice(_ROLES), "To use commands in comments, apart from `apply`, `pr` and `all`.")
+    commands: str = _option(
+        "write", Choice(_ROLES), "Role required for commands in comments, except `apply`, `pr` and `all`."
+    )
     apply: str = _option(
-        "write", Choice(_ROLES[2:]), "To have suggestions committed by `/optiml apply`, `/optiml pr` or `/optiml all`."
+        "write", Choice(_ROLES[2:]), "Role required for `/optiml apply`, `/optiml pr` and `/optiml all`."
     )
 
 
@@ -138,13 +142,13 @@ class Permissions:
 class Model:
     """A language model as a source of edits. Its address and key come from the environment alone."""
 
-    enabled: bool = _option(False, Flag(), "Ask a language model for edits, beside the rules.")
-    name: str = _option("", _MODEL, "The model's name as its server knows it.")
+    enabled: bool = _option(False, Flag(), "Ask a language model for edits, in addition to the rules.")
+    name: str = _option("", _MODEL, "The model's name on its server.")
     plan: str = _option(
-        "", _MODEL, "A model that makes plans for the other to write as code; same for that one itself."
+        "", _MODEL, "A model that makes plans for the other to write as code; `same` for the model itself."
     )
-    judge: str = _option("", _MODEL, "A model that scores edits before they are tried; same for the model itself.")
-    tokens: int = _option(200_000, Number(0, 100_000_000, whole=True), "At most so many for one kernel, a hard stop.")
+    judge: str = _option("", _MODEL, "A model that scores edits before they are tried; `same` for the model itself.")
+    tokens: int = _option(200_000, Number(0, 100_000_000, whole=True), "Hard limit for one kernel.")
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ class Post:
     summary: bool = _option(True, Flag(), "The job's summary.")
     predicted: bool = _option(True, Flag(), "Findings that are predicted and not measured, marked as such.")
     conclusion: str = _option(
-        "neutral", Choice(("neutral", "failure")), "How the check run ends when a kernel became slower."
+        "neutral", Choice(("neutral", "failure")), "Conclusion of the check run when a kernel became slower."
     )
 
 
@@ -169,22 +173,22 @@ class Check:
     budget: float = _option(
         10.0,
         Time(0.5, 3600),
-        "For the files of a commit together, for each file where every kernel is wanted; what is not reached passes.",
+        "Per commit, or per file with `--all`; kernels that are not reached pass.",
         "10s",
     )
     fail: tuple[Kinds, ...] = _option(
-        ("spec", "compile"), Many(Choice(KINDS)), "Findings of these kinds fail, the others warn."
+        ("spec", "compile"), Many(Choice(KINDS)), "Kinds of findings that fail; the others warn."
     )
-    ignore: tuple[Kinds, ...] = _option((), Many(Choice(KINDS)), "Findings of these kinds are not shown.")
-    occupancy: float = _option(0.5, Number(0.0, 1.0), "A kernel below this share of the possible warps is a finding.")
+    ignore: tuple[Kinds, ...] = _option((), Many(Choice(KINDS)), "Kinds of findings that are not shown.")
+    occupancy: float = _option(0.5, Number(0.0, 1.0), "Occupancy below which a kernel is a finding.")
 
 
 @dataclass(frozen=True)
 class Quick:
     """The pre-commit hook optiml-quick."""
 
-    budget: float = _option(20.0, Time(1, 3600), "For all kernels together.", "20s")
-    fail: bool = _option(False, Flag(), "Fail when something faster was found (it passes with the patch otherwise).")
+    budget: float = _option(20.0, Time(1, 3600), "Total for all kernels.", "20s")
+    fail: bool = _option(False, Flag(), "Fail when a faster version was found (otherwise pass and show the patch).")
 
 
 STANDARDS = ("c++11", "c++14", "c++17", "c++20")
@@ -194,7 +198,7 @@ STANDARDS = ("c++11", "c++14", "c++17", "c++20")
 class Compile:
     """What the compiler is given beside the source, for all files, on top of what a compile command says."""
 
-    include: tuple[str, ...] = _option((), Many(_PATH, 0, 32), "Folders for headers, relative to the root.")
+    include: tuple[str, ...] = _option((), Many(_PATH, 0, 32), "Include folders, relative to the root.")
     define: tuple[str, ...] = _option((), Many(_MACRO, 0, 64), "Macros, as NAME or NAME=VALUE.")
     std: str = _option(
         "", Choice(("", *STANDARDS)), "The language standard (default: the compile command's, else c++17)."
@@ -205,12 +209,12 @@ class Compile:
 class Config:
     """All settings. Every one has a default, so an empty file is a right one."""
 
-    paths: tuple[str, ...] = _option(("**/*.cu", "**/*.cuh"), Many(_GLOB, 1), "Files to look at.")
-    exclude: tuple[str, ...] = _option((), Many(_GLOB), "Files among them to leave out.")
+    paths: tuple[str, ...] = _option(("**/*.cu", "**/*.cuh"), Many(_GLOB, 1), "Files to include.")
+    exclude: tuple[str, ...] = _option((), Many(_GLOB), "Files to exclude.")
     targets: tuple[str, ...] = _option(
         ("sm_90",),
         Many(_ARCH, 1, 8),
-        "Architectures, where no GPU says which; a suggestion must compile for all of them.",
+        "Target architectures without a GPU; a suggestion must compile for all of them.",
     )
     compile_commands: str = _option(
         "",
@@ -218,27 +222,25 @@ class Config:
         "The compile_commands.json, or the folder it is in (default: looked for in the usual build folders).",
         key="compile-commands",
     )
-    compile: Compile = field(
-        default_factory=Compile, metadata=_table(Compile, "What the compiler is given beside the source.")
-    )
+    compile: Compile = field(default_factory=Compile, metadata=_table(Compile, "Compiler options."))
     recording: str = _option(
         "",
         _PATH,
         "Folder with a recording of `optiml capture`, in the repository: kernels with most of its time come first.",
     )
-    budget: Budgets = field(default_factory=Budgets, metadata=_table(Budgets, "How long a pull request may take."))
+    budget: Budgets = field(default_factory=Budgets, metadata=_table(Budgets, "Time limits of a pull request."))
     all: All = field(default_factory=All, metadata=_table(All, "The search of every kernel of the default branch."))
     thresholds: Thresholds = field(
-        default_factory=Thresholds, metadata=_table(Thresholds, "What counts as faster and as slower.")
+        default_factory=Thresholds, metadata=_table(Thresholds, "Thresholds for faster and slower.")
     )
     guardrails: Guardrails = field(
-        default_factory=Guardrails, metadata=_table(Guardrails, "Hard conditions on what is suggested.")
+        default_factory=Guardrails, metadata=_table(Guardrails, "Hard conditions on suggestions.")
     )
     permissions: Permissions = field(
-        default_factory=Permissions, metadata=_table(Permissions, "Who may use which command.")
+        default_factory=Permissions, metadata=_table(Permissions, "Roles required for commands.")
     )
     model: Model = field(default_factory=Model, metadata=_table(Model, "A language model as a source of edits."))
-    post: Post = field(default_factory=Post, metadata=_table(Post, "What is posted."))
+    post: Post = field(default_factory=Post, metadata=_table(Post, "What is posted to GitHub."))
     check: Check = field(default_factory=Check, metadata=_table(Check, "The pre-commit hook optiml-check."))
     quick: Quick = field(default_factory=Quick, metadata=_table(Quick, "The pre-commit hook optiml-quick."))
 
@@ -276,7 +278,7 @@ def matches(path: str, pattern: str) -> bool:
 def load_config(root: Path) -> tuple[Config, str]:
     """The settings of the repository at `root`, and the name of the file they are in ("" where there is none).
 
-    Raises ConfigError: the file is wrong, is no regular file, or both files have settings.
+    Raises ConfigError: the file is wrong, is not a regular file, or both files have settings.
     """
     found: list[tuple[str, Config]] = []
     for name in NAMES:
@@ -285,7 +287,7 @@ def load_config(root: Path) -> tuple[Config, str]:
         if config is not None:
             found.append((name, config))
     if len(found) > 1:
-        raise ConfigError("there are settings in pyproject.toml too", NAMES[0], "keep one of the two places")
+        raise ConfigError("pyproject.toml contains settings too", NAMES[0], "keep one of the two places")
     return (found[0][1], found[0][0]) if found else (Config(), "")
 
 
@@ -300,7 +302,7 @@ def parse_config(data: bytes, path: str) -> Config | None:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError("is no UTF-8 text", f"{path}:{line}", "save the file as UTF-8") from None
+        raise ConfigError("is not UTF-8 text", f"{path}:{line}", "save the file as UTF-8") from None
     value, lines = from_toml(text, path) if path.endswith(".toml") else from_yaml(text, path)
     if value is None:
         return None
@@ -343,7 +345,7 @@ def _read(path: Path, name: str) -> bytes | None:
         raise ConfigError(f"cannot be read ({error.strerror})", name, "put the settings themselves there") from None
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigError("is no regular file", name, "put the settings themselves there")
+            raise ConfigError("is not a regular file", name, "put the settings themselves there")
         return file.read(_MAX_BYTES + 1)
 
 

@@ -31,7 +31,7 @@ def from_toml(text: str, path: str) -> tuple[object, dict[Keys, int]]:
         places = locate(plain)
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"\(at line (\d+)", str(error))
-        raise ConfigError(f"is no TOML: {str(error)[:200]}", f"{path}:{match[1] if match else 1}") from None
+        raise ConfigError(f"is not valid TOML: {str(error)[:200]}", f"{path}:{match[1] if match else 1}") from None
     except RecursionError:
         raise ConfigError("is nested too deeply", path, "use flat tables") from None
     lines = {k[2:]: plain.count("\n", 0, p.key[0]) + 1 for k, p in places.items() if k[:2] == ("tool", "optiml")}
@@ -53,13 +53,13 @@ def from_yaml(text: str, path: str) -> tuple[object, dict[Keys, int]]:
 
     def plain(node: yaml.Node, keys: Keys) -> object:
         if not isinstance(node, yaml.ScalarNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-            fail("is no YAML: a tag", node.start_mark, "write the plain value")
+            fail("is not valid YAML: a tag", node.start_mark, "write the plain value")
         if isinstance(node, yaml.MappingNode):
             found: dict[object, object] = {}
             for key_node, value_node in node.value:
                 key = scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
                 if not isinstance(key, str):
-                    fail("a key is no plain word", key_node.start_mark, "write key: value")
+                    fail("a key is not a plain word", key_node.start_mark, "write key: value")
                 if key in found:
                     fail(f"the key {shown(key)} is given twice", key_node.start_mark, "keep one of them")
                 lines[*keys, key] = key_node.start_mark.line + 1
@@ -89,10 +89,10 @@ def from_yaml(text: str, path: str) -> tuple[object, dict[Keys, int]]:
         root = loader.get_single_node()
         value = {} if root is None else plain(root, ())
     except yaml.MarkedYAMLError as error:
-        fail(f"is no YAML: {error.problem or 'not understood'}"[:200], error.problem_mark or error.context_mark)
+        fail(f"is not valid YAML: {error.problem or 'not understood'}"[:200], error.problem_mark or error.context_mark)
     except (yaml.YAMLError, ValueError) as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        raise ConfigError(f"is no YAML: {str(error).splitlines()[0][:200]}", f"{path}:{line}") from None
+        raise ConfigError(f"is not valid YAML: {str(error).splitlines()[0][:200]}", f"{path}:{line}") from None
     return ({} if value is None else value), lines
 
 

@@ -60,7 +60,7 @@ def private_folder(folder: Path) -> Path:
             folder.chmod(0o700)
         elif found.st_uid != os.geteuid() and stat.S_IMODE(found.st_mode) & 0o022:
             raise MachineError("the cache folder belongs to another user, and others can write to it", str(folder),
-                               "name another with OPTIML_CACHE")  # fmt: skip
+                               "set OPTIML_CACHE to another folder")  # fmt: skip
     except OSError:
         pass  # a cache that cannot be written turns itself off, and says so
     return folder
@@ -136,5 +136,5 @@ def write_files(folder: Path, contents: Mapping[str, bytes | None]) -> None:
     except OSError as error:
         raise MachineError(
             f"the result cannot be written: {error.strerror}", str(folder), "free some space or choose another --out; "
-            "the journal has all that was evaluated, so --resume costs no new search",
+            "the journal contains all evaluated candidates, so --resume does not search again",
         ) from None  # fmt: skip

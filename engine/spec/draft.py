@@ -123,7 +123,7 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
     positive, problem = inputs(trials, made.spec, lambda: made_by(replace(way, positive=True)).spec)
     if problem:
         drawn = [a.name for a in made.spec.arguments if a.role in ("in", "inout")]
-        asked = f"inputs that the kernel is made for: with those drawn {problem}; write a fill"
+        asked = f"suitable inputs: with random ones {problem}; write a fill"
         gap = Gap(asked, f"args.{drawn[0]}" if drawn else "")
         mark = "// optiml: " if made.text.startswith("//") else ""
         return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
@@ -190,7 +190,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     if all(p.argument.role in ("in", "scalar") for p in parts) and all(known.values()) and not unnamed:
         # Of a pointer that is handed on the text shows no end: trials are no proof that nothing is ever written.
         handed_on = any(p.argument.role == "in" and usage.uses[p.argument.name].escapes for p in parts)
-        wrote = "in no trial does the kernel write to a buffer" if handed_on else "the kernel writes to no buffer"
+        wrote = "the kernel wrote to no buffer in any trial" if handed_on else "the kernel writes to no buffer"
         missing.append(Gap(f"an output: {wrote} that it is given, so nothing can be compared"))
     floats = any(
         usage.uses[p.argument.name].atomic and parse_dtype(p.argument.type).kind == "float"

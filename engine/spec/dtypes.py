@@ -186,7 +186,7 @@ def parse_dtype(text: str) -> DType:
     if match:
         size = int(match[1])
         if not 1 <= size <= _MAX_STRUCT:
-            raise SpecError(f"a struct of {size} bytes", do=f"the size is between 1 and {_MAX_STRUCT}")
+            raise SpecError(f"a struct of {size} bytes", do=f"the size must be between 1 and {_MAX_STRUCT}")
         return DType(f"struct:{size}", "bytes", np.dtype(np.uint8), size)
     words = [w for w in text.split() if w not in _QUALIFIERS]
     name = " ".join(words)

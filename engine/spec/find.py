@@ -68,7 +68,7 @@ _Found = Mapping[tuple[str, str], tuple[Program, Table, str | None]]
 def _tables(root: Path, file: Path, project: CompileOptions) -> tuple[_Found, Unit]:
     root, path = root.resolve(), file.resolve()
     if not path.is_relative_to(root):
-        raise UsageError(f"the file lies outside of {root}", str(file))
+        raise UsageError(f"the file is outside {root}", str(file))
     relative = path.relative_to(root).as_posix()
     try:
         files = {relative: path.read_bytes()}
@@ -95,7 +95,7 @@ def _spec_files(root: Path, folder: Path) -> Iterable[tuple[str, bytes]]:
             relative = path.relative_to(root).as_posix()
             # A link could make the contents of any file of the machine part of a message.
             if path.is_symlink() or path.stat().st_size > 2**20:
-                raise SpecError("is a link or over 1 MiB, and is not read", relative, "put the spec itself there")
+                raise SpecError("is a link or exceeds 1 MiB; ignored", relative, "put the spec itself there")
             try:
                 yield relative, path.read_bytes()
             except OSError as error:
@@ -110,9 +110,9 @@ def _choose(found: _Found, unit: Unit, kernel: str | None, file: str) -> tuple[P
         if len(found) == 1:
             return next(iter(found.values()))
         if found:
-            raise UsageError(f"has specs for several kernels: {', '.join(names)}", file, "name one with --kernel")
+            raise UsageError(f"has specs for several kernels: {', '.join(names)}", file, "give one with --kernel")
         if not unit.kernels:
-            raise UsageError("holds no kernel (no __global__ function)", file, "name a file with a kernel")
+            raise UsageError("contains no kernel (no __global__ function)", file, "give a file with a kernel")
         raise UsageError("has no kernel spec", file, f"run 'optiml init {file}' to draft one")
     base, arguments = split_kernel(kernel)
     matches = [v for (b, a), v in found.items() if base in (b, b.split("::")[-1]) and (not arguments or a == arguments)]
@@ -120,10 +120,10 @@ def _choose(found: _Found, unit: Unit, kernel: str | None, file: str) -> tuple[P
         return matches[0]
     if matches:
         several = ", ".join(sorted(t.kernel for _, t, _ in matches))
-        raise UsageError(f"has several specs for '{kernel}': {several}", file, "name one with its template arguments")
+        raise UsageError(f"has several specs for '{kernel}': {several}", file, "give one with its template arguments")
     there = sorted(k.qualified for k in unit.kernels)
     if base in {n for k in unit.kernels for n in (k.name, k.qualified)}:
         raise UsageError(f"has no spec for the kernel '{kernel}'", file, f"run 'optiml init {file} --kernel {base}'")
     raise UsageError(
-        f"has no kernel '{kernel[:100]}'", file, f"it has {', '.join(there)}" if there else "it has no kernel at all"
+        f"has no kernel '{kernel[:100]}'", file, f"it has {', '.join(there)}" if there else "it has no kernel"
     )

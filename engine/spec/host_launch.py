@@ -81,8 +81,7 @@ def unseen_launches(program: Program, spec: KernelSpec) -> tuple[str, ...]:
     """What the result has to say of kernels that no host code here launches: who does needs them to be launched as they are."""
     unseen = dict.fromkeys(step.kernel for step in spec.steps if not sites(program, step.kernel))
     return tuple(
-        f"no launch of '{kernel}' can be seen: edits that need another launch or block were left out"
-        for kernel in unseen
+        f"no launch of '{kernel}' was found: edits that change the launch or block were left out" for kernel in unseen
     )
 
 

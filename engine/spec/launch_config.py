@@ -57,13 +57,13 @@ def evaluate(program: Program, spec: KernelSpec, step: int, sizes: Mapping[str, 
     if problem is not None:
         raise problem
     if not visible:
-        raise SourceError(f"no launch of '{described.kernel}' can be seen", spec.file, "declare 'launch' in the spec")
+        raise SourceError(f"no launch of '{described.kernel}' was found", spec.file, "declare 'launch' in the spec")
     first_site, first = visible[0]
     for site, config in visible[1:]:
         if config != first:
             raise SourceError(
                 f"the launches at lines {first_site.line} and {site.line} differ: {_show(first)} and {_show(config)}",
-                f"{site.path}:{site.line}", "declare 'launch' in the spec, or name one kernel instance",
+                f"{site.path}:{site.line}", "declare 'launch' in the spec, or give one kernel instance",
             )  # fmt: skip
     return first
 
@@ -225,5 +225,5 @@ def _site_config(
     grid = tuple(int(n) for n in scope.dims(parts[0]))
     shared = int(scope.number(parts[2])) if len(parts) > 2 else 0
     if len(grid) > 3 or len(block) > 3:
-        raise SourceError("a launch has at most three extents", f"{site.path}:{site.line}")
+        raise SourceError("a launch has at most three dimensions", f"{site.path}:{site.line}")
     return LaunchConfig(_three(grid), _three(block), shared)

@@ -68,7 +68,7 @@ class StructFields:
             raise FieldError(f"the size of '{name}' is not known: {why}", 'write type = "struct:N"')
         whole = _parsed(declared, f"struct:{size}", "type")
         if size and whole.itemsize != size:
-            raise FieldError(f"'{name}' has {size} bytes, not {whole.itemsize}", "leave its type out", "type")
+            raise FieldError(f"'{name}' has {size} bytes, not {whole.itemsize}", "omit its type", "type")
         places = []
         for path, table in _leaves(within, {} if why else known, ()):
             places.append((self._place(path, table, None if why else known[".".join(path)], whole), table, path))
@@ -80,11 +80,9 @@ class StructFields:
         pointer = field.dtype is None if field is not None else "role" in table or "size" in table
         offset = table.get("offset", field.offset if field is not None else None)
         if not isinstance(offset, int) or isinstance(offset, bool):
-            raise FieldError(f"where '{name}' lies is not known", "write its offset = N, in bytes", *path)
+            raise FieldError(f"the offset of '{name}' is not known", "write its offset = N, in bytes", *path)
         if field is not None and offset != field.offset:
-            raise FieldError(
-                f"'{name}' lies at {field.offset}, not at {offset}", "leave its offset out", *path, "offset"
-            )
+            raise FieldError(f"'{name}' is at offset {field.offset}, not {offset}", "omit its offset", *path, "offset")
         own = (target_type(self.program, field) if pointer else field.dtype) if field is not None else None
         declared = table.get("type")
         if declared is None and own is None:
@@ -98,9 +96,7 @@ class StructFields:
         ):
             raise FieldError(f"'{name}' is {own.name}, not {dtype.name}", "correct the type", *path, "type")
         if not 0 <= offset <= whole.itemsize - (_ADDRESS if pointer else dtype.itemsize):
-            raise FieldError(
-                f"'{name}' lies outside of its struct of {whole.itemsize} bytes", "correct one of them", *path
-            )
+            raise FieldError(f"'{name}' is outside its struct of {whole.itemsize} bytes", "correct one of them", *path)
         return Place(name, dtype, pointer, field.const if field is not None else False, offset)
 
 
@@ -121,7 +117,7 @@ def _leaves(
         path = (*above, key)
         name = ".".join(path)
         if not isinstance(part, dict):
-            raise FieldError(f"'{name[:60]}' is no field's table", "write { key = value, … }", *path)
+            raise FieldError(f"'{name[:60]}' is not the table of a field", "write { key = value, … }", *path)
         if name in known or (not known and "offset" in part):
             yield path, part
         elif part and (any(n.startswith(f"{name}.") for n in known) or (not known and _tables(part))):
@@ -131,7 +127,7 @@ def _leaves(
             do = f"did you mean '{near[0]}'?" if near else f"fields: {', '.join(known)}"
             raise FieldError(f"it has no field '{name[:60]}'", do, *path)
         else:
-            raise FieldError(f"where '{name[:60]}' lies is not known", "write its offset = N, in bytes", *path)
+            raise FieldError(f"the offset of '{name[:60]}' is not known", "write its offset = N, in bytes", *path)
 
 
 def _tables(part: Mapping[str, Any]) -> bool:

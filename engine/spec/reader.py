@@ -133,9 +133,9 @@ class _Reader:
             self.fail(f"'{_dotted(keys)}' is empty", *keys, do='write an expression such as "rows*cols"')
         if text == "?":
             self.fail(
-                f"'{_dotted(keys)}' is still open",
+                f"'{_dotted(keys)}' is not filled in",
                 *keys,
-                do='the draft left it to you: write an expression such as "rows*cols"',
+                do='the draft left it open: write an expression such as "rows*cols"',
             )
         if len(text) > 1000:
             self.fail(f"'{_dotted(keys)}' has {len(text)} characters", *keys, do="at most 1000 are allowed")
@@ -157,7 +157,7 @@ class _Reader:
         time = self.cases(data, "time")
         if not time:
             do = "add the real shapes, such as time = [{ rows = 4096, cols = 4096 }]"
-            self.fail("no timing case is given", "time", do=do)
+            self.fail("no timing case", "time", do=do)
         given = self.cases(data, "check")
         check = given or derived_cases(time)
         different = same_names((*time, *given))
@@ -196,7 +196,7 @@ class _Reader:
             possible.append(case)
         if not possible:
             do = "add small shapes, such as check = [{ rows = 7, cols = 129 }]"
-            self.fail("no check case is given, and none can be derived from the timing cases", "check", do=do)
+            self.fail("no check case, and none can be derived from the timing cases", "check", do=do)
         return replace(spec, check=tuple(possible))
 
     def steps(self, data: Mapping[str, Any]) -> tuple[Step, ...]:
@@ -205,18 +205,18 @@ class _Reader:
             if not self.table.kernel:
                 self.string(data.get("kernel", ""), "kernel")
                 do = 'write kernel = "name", or a chain'
-                self.fail("no kernel is named", "kernel", do=do)
+                self.fail("no kernel name", "kernel", do=do)
             if "kernel" in data:
                 self.string(data["kernel"], "kernel")
             name, arguments = self.kernel_name(self.table.kernel, "kernel")
             return (Step(name, arguments, (), self.launch(data.get("launch"), "launch")),)
         for key in ("kernel", "launch"):
             if key in data:
-                self.fail(f"'{key}' and 'chain' are both given", key, do="each entry of the chain names its own")
+                self.fail(f"'{key}' and 'chain' exclude each other", key, do="each entry of the chain has its own")
         steps = []
         entries = self.array(data["chain"], "chain")
         if not entries:
-            self.fail("the chain is empty", "chain", do="add [[kernel.chain]] entries, or name one kernel")
+            self.fail("the chain is empty", "chain", do="add [[kernel.chain]] entries, or give one kernel")
         for i, entry in enumerate(entries):
             entry = self.dictionary(entry, "chain", i)
             self.known(entry, ("kernel", "args", "launch"), "chain", i)
@@ -229,15 +229,15 @@ class _Reader:
     def kernel_name(self, text: str, *keys: str | int) -> tuple[str, str]:
         name, arguments = split_kernel(text)
         if not re.fullmatch(r"\w+(::\w+)*", name, re.ASCII) or len(name) > 300:
-            self.fail(f"'{name[:100]}' is no name of a kernel", *keys)
+            self.fail(f"'{name[:100]}' is not a kernel name", *keys)
         if not _TEMPLATE.fullmatch(arguments) or arguments.count("<") != arguments.count(">"):
-            self.fail("these template arguments are not understood", *keys, do="write types, names and whole numbers")
+            self.fail("unsupported template arguments", *keys, do="expected types, names and integers")
         return name, arguments
 
     def name(self, value: object, *keys: str | int) -> str:
         text = self.string(value, *keys)
         if not _NAME.fullmatch(text):
-            self.fail(f"'{text[:60]}' is no name", *keys, do="use letters, digits and underscores")
+            self.fail(f"'{text[:60]}' is not a name", *keys, do="use letters, digits and underscores")
         return text
 
     def kernel(self, step: Step, index: int) -> Kernel:
@@ -252,7 +252,7 @@ class _Reader:
         open_ = [p for p in kernel.template_parameters if "=" not in p and "..." not in p]
         if open_ and not step.template_args:
             do = f'write kernel = "{kernel.name}<…>" with {", ".join(open_)}'
-            self.fail(f"'{kernel.name}' is a template, and its arguments are not given", *keys, do=do)
+            self.fail(f"'{kernel.name}' is a template without arguments", *keys, do=do)
         return kernel
 
     def launch(self, value: object, *keys: str | int) -> LaunchExpr | None:
@@ -262,7 +262,7 @@ class _Reader:
         self.known(data, ("grid", "block", "shared"), *keys)
         for key in ("grid", "block"):
             if key not in data:
-                self.fail(f"the launch has no '{key}'", *keys, do=f'add {key} = "…", or leave the launch out')
+                self.fail(f"the launch has no '{key}'", *keys, do=f'add {key} = "…", or omit the launch')
         parts = {key: self.extents(data[key], *keys, key) for key in ("grid", "block")}
         shared = self.expression(data.get("shared", "0"), *keys, "shared")
         names = [name for text in (*parts["grid"], *parts["block"], shared) for name in words(text)]
@@ -298,7 +298,7 @@ class _Reader:
             if name not in uses:
                 near = difflib.get_close_matches(name[:60], list(uses), n=1, cutoff=0.4)
                 do = f"did you mean '{near[0]}'?" if near else f"parameters: {', '.join(uses)}"
-                self.fail(f"'{name[:60]}' is no parameter of '{kernels[0].name}'", "args", name, do=do)
+                self.fail(f"'{name[:60]}' is not a parameter of '{kernels[0].name}'", "args", name, do=do)
         found = [argument for n, u in uses.items() for argument in self.parameter(n, table.get(n, {}), u)]
         if len(found) > _MOST["fields"]:
             self.fail(f"{len(found)} arguments", "args", do=f"at most {_MOST['fields']} are allowed")
@@ -346,7 +346,7 @@ class _Reader:
             do = 'write "in", "out", "inout" or "scalar"'
             self.fail(f"'{_dotted((*keys, 'role'))}' is {str(role)[:40]!r}", *keys, "role", do=do)
         if pointer == (role == "scalar"):
-            kind = "a pointer, so it is a buffer" if pointer else "no pointer, so it is a scalar"
+            kind = "a pointer and therefore a buffer" if pointer else "not a pointer and therefore a scalar"
             self.fail(f"'{name}' is {kind}", *keys, "role")
         for key in ("value",) if pointer else ("size", "fill", "tolerance"):
             if key in data:
@@ -364,7 +364,7 @@ class _Reader:
                 self.fail(f"'{name}' holds {dtype.name}, and its fill is missing", *keys, do=do)
             fill = self.fill(data.get("fill", "normal"), dtype.kind, *keys, "fill")
         elif "fill" in data:
-            self.fail(f"'{name}' is only written, so its fill does not count", *keys, "fill", do="leave it out")
+            self.fail(f"'{name}' is only written, so its fill has no effect", *keys, "fill", do="omit it")
         tolerance = self.tolerance(data.get("tolerance", "auto"), *keys, "tolerance")
         return Argument(name, dtype.name, cast(Role, role), size, fill, "", tolerance, place.offset)
 
@@ -402,7 +402,7 @@ class _Reader:
             entry = self.dictionary(entry, kind, i)
             weight = entry.get("weight", 1.0)
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= 1e6:
-                self.fail("a weight is a number above 0", kind, i, "weight")
+                self.fail("a weight must be a number above 0", kind, i, "weight")
             if "weight" in entry and kind == "check":
                 self.fail("a check case has no weight", kind, i, "weight", do="weights are for timing cases")
             sizes = {k: self.size(k, v, kind, i, k) for k, v in entry.items() if k != "weight"}
@@ -417,10 +417,10 @@ class _Reader:
     def size(self, name: str, value: object, *keys: str | int) -> int | float:
         self.name(name, *keys)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fail(f"the size '{name}' is {_kind(value)}, not a number", *keys, do="sizes are plain numbers")
+            self.fail(f"the size '{name}' is {_kind(value)}, not a number", *keys, do="sizes must be plain numbers")
         if isinstance(value, int):
             if not 1 <= value < 2**48:
-                self.fail(f"the size '{name}' is {str(value)[:40]}", *keys, do="sizes are from 1 to 2**48")
+                self.fail(f"the size '{name}' is {str(value)[:40]}", *keys, do="sizes must be from 1 to 2**48")
         elif not math.isfinite(value):
             self.fail(f"the size '{name}' is {value}", *keys, do="give a finite number")
         return value
@@ -430,7 +430,7 @@ class _Reader:
             return None
         # Above 0.1 of the output's RMS an output of zeros comes close to passing.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 0.1:
-            self.fail(f"'{_dotted(keys)}' is not understood", *keys, do='write "auto", or a number from 0 to 0.1')
+            self.fail(f"invalid '{_dotted(keys)}'", *keys, do='write "auto", or a number from 0 to 0.1')
         return float(value)
 
     def boolean(self, value: object, *keys: str | int) -> bool:
@@ -445,17 +445,17 @@ class _Reader:
         for i, text in enumerate(defines):
             if not _DEFINE.fullmatch(self.string(text, "compile", "defines", i)):
                 do = 'write "NAME" or "NAME=4"; a value is a number or a name'
-                self.fail("a define is not understood", "compile", "defines", i, do=do)
+                self.fail("invalid define", "compile", "defines", i, do=do)
         folders = []
         for i, text in enumerate(self.array(table.get("include", []), "compile", "include")):
-            do = "name a folder inside the repository, relative to its root"
+            do = "give a folder inside the repository, relative to its root"
             folders.append(self.inside(text, "an include folder is not allowed", do, "compile", "include", i))
-        do = "name a file inside the repository, relative to its root"
+        do = "give a file inside the repository, relative to its root"
         unit = table.get("unit", self.project.unit)
         unit = unit and self.inside(unit, "this file is not allowed", do, "compile", "unit")
         std = self.string(table.get("std", self.project.std), "compile", "std")
         if std not in _STANDARDS:
-            self.fail(f"the standard '{std[:20]}' is not known", "compile", "std", do=f"one of {', '.join(_STANDARDS)}")
+            self.fail(f"unknown standard '{std[:20]}'", "compile", "std", do=f"one of {', '.join(_STANDARDS)}")
         values = {d.partition("=")[0]: d for d in (*self.project.defines, *defines)}
         return CompileOptions(
             tuple(values.values()), tuple(dict.fromkeys((*folders, *self.project.include))), std, unit

@@ -45,7 +45,7 @@ def elements_of(argument: Argument, case: Case, where: str) -> int:
     """The number of elements of a buffer. Raises SpecError where it is not positive."""
     count = whole(argument.size, case.sizes, where)
     if not 1 <= count <= MAX_ELEMENTS:
-        do = "sizes are positive" if count < 1 else f"the limit is {MAX_ELEMENTS}"
+        do = "sizes must be positive" if count < 1 else f"the limit is {MAX_ELEMENTS}"
         raise SpecError(f"'{argument.name}' has {count} elements in the case {case.name}", where, do)
     return count
 
@@ -68,11 +68,13 @@ def check_scalar(argument: Argument, dtype: DType, case: Case, where: str) -> No
             raise SpecError(f"'{argument.name}' is {value} in the case {case.name}: outside of {dtype.name}", where)
         return
     if not math.isfinite(value) or value != int(value):
-        do = "give a whole number"
-        raise SpecError(f"'{argument.name}' is {value} in the case {case.name}, but {dtype.name} is whole", where, do)
+        do = "give an integer"
+        raise SpecError(
+            f"'{argument.name}' is {value} in the case {case.name}, but {dtype.name} is an integer type", where, do
+        )
     if not low <= value <= high:
         text = f"'{argument.name}' is {value} in the case {case.name}: outside of {dtype.name} ({low} to {high})"
-        raise SpecError(text, where, "give a smaller size, or another type")
+        raise SpecError(text, where, "use a smaller size, or another type")
 
 
 def struct_bytes(value: str) -> bytes | None:
@@ -99,9 +101,9 @@ def check_fill(argument: Argument, dtype: DType, spec: KernelSpec, case: Case, w
         if not low < high:
             raise SpecError(f"the fill of '{name}' is from {low} to {high} in the case {case.name}: empty", where)
         if low < least or (high - 1 if dtype.kind != "float" else high) > most:
-            raise SpecError(f"the fill of '{name}' leaves the range of {dtype.name} in the case {case.name}", where)
+            raise SpecError(f"the fill of '{name}' exceeds the range of {dtype.name} in the case {case.name}", where)
     elif fill.kind == "constant" and not least <= low <= most:
-        raise SpecError(f"the constant {low} of '{name}' leaves the range of {dtype.name}", where)
+        raise SpecError(f"the constant {low} of '{name}' exceeds the range of {dtype.name}", where)
     elif fill.kind == "normal" and not (high > 0 and abs(low) + 8 * high <= most):
         raise SpecError(f"a normal fill of '{name}' with mean {low} and deviation {high} is not possible", where)
     elif fill.kind == "permutation" and elements_of(argument, case, where) - 1 > most:
@@ -124,9 +126,9 @@ def _check_csr(argument: Argument, dtype: DType, spec: KernelSpec, case: Case, w
         raise SpecError(f"the sparse matrix of '{offsets.name}' has {rows} rows and {width} columns", where)
     if nonzeros > rows * width:
         text = f"{nonzeros} entries do not fit a matrix of {rows} by {width} in the case {case.name}"
-        raise SpecError(text, where, "give fewer entries")
+        raise SpecError(text, where, "use fewer entries")
     if (nonzeros if argument is offsets else width - 1) > dtype.limits[1]:
-        raise SpecError(f"the fill of '{argument.name}' leaves the range of {dtype.name}", where)
+        raise SpecError(f"the fill of '{argument.name}' exceeds the range of {dtype.name}", where)
 
 
 def check_launch(launch: LaunchExpr, case: Case, where: str) -> None:
@@ -174,8 +176,8 @@ def check_case(spec: KernelSpec, case: Case, where: Where, limit_bytes: int) -> 
     if kind == "check":
         limit_bytes = min(limit_bytes, MAX_CHECK_BYTES)
     if total > limit_bytes:
-        text = f"the buffers of the case {case.name} take {_gib(total)}, over the limit of {_gib(limit_bytes)}"
-        raise SpecError(text, where(kind, cases.index(case)), "give smaller sizes")
+        text = f"the buffers of the case {case.name} take {_gib(total)}, which exceeds the limit of {_gib(limit_bytes)}"
+        raise SpecError(text, where(kind, cases.index(case)), "use smaller sizes")
     for index, step in enumerate(spec.steps):
         if step.launch:
             check_launch(step.launch, case, where("chain", index, "launch") if len(spec.steps) > 1 else where("launch"))

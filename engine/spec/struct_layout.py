@@ -92,7 +92,7 @@ def described(name: str, kind: str, found: Layout) -> str:
     """A struct with pointers, in words."""
     shown = ", ".join(f"'{p}'" for p in found.pointers[:_MOST_SHOWN])
     more = f" and {len(found.pointers) - _MOST_SHOWN} more" if len(found.pointers) > _MOST_SHOWN else ""
-    return f"'{name}' is a '{kind[:60]}' that holds pointers ({shown}{more})"
+    return f"'{name}' is a '{kind[:60]}' that contains pointers ({shown}{more})"
 
 
 def target_type(program: Program, field: Field) -> DType | None:

@@ -82,7 +82,7 @@ def _load(path: str, text: str, lines: Sequence[tuple[int, int]]) -> tuple[SpecT
     for row in text.split("\n")[:-1]:
         starts.append(starts[-1] + len(row) + 1)
     if len(text) > _MAX_TEXT:
-        raise SpecError(f"a spec of {len(text)} characters is over the limit of {_MAX_TEXT}", f"{path}:{lines[0][0]}")
+        raise SpecError(f"a spec of {len(text)} characters exceeds the limit of {_MAX_TEXT}", f"{path}:{lines[0][0]}")
     try:
         check_keys(text)
         data = tomllib.loads(text)
@@ -96,7 +96,7 @@ def _load(path: str, text: str, lines: Sequence[tuple[int, int]]) -> tuple[SpecT
         at = int(match[1]) - 1 if match and match[1] else len(lines) - 1 if match else 0
         line = lines[min(at, len(lines) - 1)][0]
         what = what[: match.start()] if match else what.split(";")[0]
-        raise SpecError(f"no valid TOML: {what}", f"{path}:{line}") from None
+        raise SpecError(f"not valid TOML: {what}", f"{path}:{line}") from None
     return SpecText(path, text, tuple(lines), tuple(starts), places), data
 
 
@@ -104,7 +104,7 @@ def _decode(data: bytes, path: str, line: int = 1) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SpecError("is no UTF-8 text", f"{path}:{line + data.count(bytes([10]), 0, error.start)}") from None
+        raise SpecError("is not UTF-8 text", f"{path}:{line + data.count(bytes([10]), 0, error.start)}") from None
 
 
 def split_kernel(name: str) -> tuple[str, str]:
@@ -186,7 +186,9 @@ def toml_tables(data: bytes, path: str, kernel_file: str) -> tuple[Table, ...]:
         if key != "kernel":
             where = f"{path}:{source.line(source.places[key,].key[0])}"
             raise SpecError(
-                f"unknown key '{key[:60]}'", where, "only [[kernel]] tables stand here; settings stand in .optiml.yml"
+                f"unknown key '{key[:60]}'",
+                where,
+                "only [[kernel]] tables are allowed here; settings belong in .optiml.yml",
             )
     kernels = parsed.get("kernel", [])
     if not isinstance(kernels, list) or not all(isinstance(k, dict) for k in kernels):
@@ -199,7 +201,7 @@ def toml_tables(data: bytes, path: str, kernel_file: str) -> tuple[Table, ...]:
         table = Table(source, entry, prefix, False, _declared_kernel(entry), first)
         file = entry.get("file")
         if not isinstance(file, str):
-            do = "name the .cu file, relative to this optiml.toml"
+            do = "give the .cu file, relative to this optiml.toml"
             raise SpecError("'file' is missing" if file is None else "'file' is not a string", table.where("file"), do)
         if resolve(path, file) == kernel_file:
             tables.append(table)

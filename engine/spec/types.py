@@ -36,7 +36,7 @@ def parameter_type(
             base = uses[0][0].parameters[uses[0][2]].base
             if base == "void":  # only pointers point to it
                 return parse_dtype("uint8")
-            do = 'write type = "float" or the like; "struct:12" stands for 12 opaque bytes'
+            do = 'write type = "float" or the like; "struct:12" means 12 opaque bytes'
             fail(f"the type of '{name}' ('{base[:60]}') is not known", do)
         return own
     if not isinstance(declared, str):

@@ -32,13 +32,13 @@ def make_template(
             tunable(own)
             return own, ()
     elif options.parameters:
-        raise UsageError("--rule and --param are both given", do="a rule has parameters of its own: leave --param out")
+        raise UsageError("--rule and --param exclude each other", do="a rule has its own parameters: omit --param")
     found = rule_templates(program, spec, target)
     there = ", ".join(dict.fromkeys(t.name for t in found)) or "none"
     if options.rule is None:
         if not found:
             raise NoTemplate(
-                "there is no template: the file declares none, and no rule can write one for this kernel", str(options.path),
+                "no template: the file declares none, and no rule can write one for this kernel", str(options.path),
                 "declare one with // optiml: tune NAME = 64, 128",
             )  # fmt: skip
         others = dict.fromkeys(t.summary for t in found[1:])
@@ -47,7 +47,7 @@ def make_template(
     name, _, place = options.rule.partition("/")
     if name not in [rule.name for rule in rules()]:
         do = f"those that write a template for this kernel: {there}"
-        raise UsageError(f"there is no rule '{name[:40]}'", "--rule", do)
+        raise UsageError(f"unknown rule '{name[:40]}'", "--rule", do)
     forms = [t for t in found if t.name == name]
     if not forms:
         raise NoTemplate(

@@ -41,13 +41,15 @@ def declared(
         _from_table(table, found, conditions)
     for name, text in (parameters or {}).items():
         if not _NAME.fullmatch(name):
-            raise UsageError(f"'{name[:60]}' is no name", "--param", "write --param BLOCK=64,128,256")
+            raise UsageError(f"'{name[:60]}' is not a name", "--param", "write --param BLOCK=64,128,256")
         found[name] = Parameter(name, parse_values(text, name, "--param"), "--param")
     conditions += [Condition(_checked(text, "--where"), "--where") for text in where]
     if not found:
         if conditions:
             raise UsageError(
-                "there are conditions but no parameters", conditions[0].where, "add // optiml: tune NAME = 64, 128"
+                "the template has conditions but no parameters",
+                conditions[0].where,
+                "add // optiml: tune NAME = 64, 128",
             )
         return None
     parameters_ = tuple(found.values())
@@ -76,7 +78,7 @@ def _constants(
             value = integers(owner, [name]).get(name)
             if value is None:
                 raise UsageError(
-                    f"the condition '{condition.text[:100]}' names '{name[:60]}', which is no plain whole number",
+                    f"the condition '{condition.text[:100]}' names '{name[:60]}', which is not a plain integer",
                     condition.where,
                     f"use the parameters {', '.join(parameters)}, or a constant such as #define {name[:60]} 32",
                 )  # fmt: skip
@@ -104,7 +106,9 @@ def _lines(program: Program, spec: KernelSpec, spec_path: str | None) -> tuple[d
             continue
         match = _LINE.fullmatch(_checked(text, where))
         if not match:
-            raise SpecError(f"'tune {text[:60]}' is not understood", where, "write // optiml: tune NAME = 64, 128, 256")
+            raise SpecError(
+                f"invalid declaration 'tune {text[:60]}'", where, "write // optiml: tune NAME = 64, 128, 256"
+            )
         if match[1] in found:
             raise SpecError(f"'{match[1]}' is tuned twice", where, f"the other is at {found[match[1]].where}")
         found[match[1]] = Parameter(match[1], parse_values(match[2], match[1], where), where)
@@ -123,11 +127,11 @@ def _from_table(table: Table, found: dict[str, Parameter], conditions: list[Cond
     """`tune = { BLOCK = [64, 128], ITEMS = "1..8" }` and `where = ["BLOCK * ITEMS <= 4096"]`."""
     tune: Any = table.data.get("tune", {})
     if not isinstance(tune, dict):
-        raise SpecError("'tune' is no table", table.where("tune"), "write tune = { BLOCK = [64, 128] }")
+        raise SpecError("'tune' is not a table", table.where("tune"), "write tune = { BLOCK = [64, 128] }")
     for name, values in tune.items():
         where = table.where("tune", name)
         if not _NAME.fullmatch(name):
-            raise SpecError(f"'{name[:60]}' is no name", where)
+            raise SpecError(f"'{name[:60]}' is not a name", where)
         if name in found:
             raise SpecError(f"'{name}' is tuned twice", where, f"the other is at {found[name].where}")
         if isinstance(values, str):
@@ -135,7 +139,7 @@ def _from_table(table: Table, found: dict[str, Parameter], conditions: list[Cond
             continue
         if not isinstance(values, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
             raise SpecError(
-                f"the values of '{name}' are no whole numbers", where, f'write {name} = [64, 128] or "16..512 step 16"'
+                f"the values of '{name}' are not integers", where, f'write {name} = [64, 128] or "16..512 step 16"'
             )
         if any(abs(v) >= 2**31 for v in values):
             raise SpecError(f"a value of '{name}' is out of range", where, "use numbers below 2**31")
@@ -144,7 +148,7 @@ def _from_table(table: Table, found: dict[str, Parameter], conditions: list[Cond
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, list) or not all(isinstance(t, str) for t in given):
-        raise SpecError("'where' is no array of conditions", table.where("where"), 'write where = ["BLOCK >= 64"]')
+        raise SpecError("'where' is not an array of conditions", table.where("where"), 'write where = ["BLOCK >= 64"]')
     where = table.where("where")
     conditions += [Condition(_checked(text, where), where) for text in given]
 

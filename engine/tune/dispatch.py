@@ -50,7 +50,7 @@ def select(spec: KernelSpec, kernel: Kernel, site: LaunchSite, shapes: Sequence[
     shape, and where the ranges of every size overlap.
     """
     if len({tuple(s.values.items()) for s in shapes}) < 2:
-        raise NothingToSelect("one configuration is the best for every shape, so there is nothing to select")
+        raise NothingToSelect("one configuration is the best for every shape, so no dispatch is needed")
     values = _keys(spec, kernel, site)
     found: list[tuple[int, int, Selection]] = []
     overlaps: list[str] = []
@@ -63,7 +63,7 @@ def select(spec: KernelSpec, kernel: Kernel, site: LaunchSite, shapes: Sequence[
     if not found:
         raise RefusedError(
             f"the shapes of the dispatch table overlap: {'; '.join(overlaps[:_TOLD]) or 'no size differs between them'}",
-            spec.origin or spec.file, "give timing cases that one size tells apart, or use the general configuration",
+            spec.origin or spec.file, "use timing cases that differ in one size, or use the general configuration",
         )  # fmt: skip
     return min(found, key=lambda f: f[:2])[2]
 
@@ -108,7 +108,7 @@ def _ranges(keyed: Sequence[tuple[int, ShapeBest]]) -> tuple[Branch, ...]:
             raise _Overlap(f"{left[-1][1].case} and {right[0][1].case} are the same")
     if len(set(seen)) != len(seen) and len(groups) > len(set(seen)) + 1:
         some = ", ".join(g[0][1].case for g in groups[:_NAMED]) + (" and others" if len(groups) > _NAMED else "")
-        raise _Overlap(f"the best values come and go over {some}")  # it does not explain them
+        raise _Overlap(f"the best values alternate over {some}")  # it does not explain them
     borders: list[int] = []
     for left, right in pairwise(groups):
         low, high = left[-1][0], right[0][0]
@@ -155,12 +155,12 @@ def possible(template: Template, spec_path: str | None) -> ConstantTemplate:
     """The template, if dispatch code can be written for it whatever the table will be. Raises RefusedError."""
     if not isinstance(template, ConstantTemplate):
         raise RefusedError(
-            f"no dispatch code can be written: the rule {template.name} writes another kernel for each point",
+            f"no dispatch code can be generated: the rule {template.name} writes another kernel for each point",
             do="declare a template on named constants, or leave --dispatch out",
         )
     if len(template.spec.time) < 2:
         raise RefusedError(
-            "there is one timing case, so there is nothing to select",
+            "there is only one timing case, so no dispatch is needed",
             template.spec.origin,
             "add timing cases to the spec",
         )
@@ -194,7 +194,7 @@ class _Writer:
         self.names = template.space.names
 
     def refuse(self, what: str, where: str = "") -> NoReturn:
-        raise RefusedError(f"no dispatch code can be written: {what}", where, "use the general configuration")
+        raise RefusedError(f"no dispatch code can be generated: {what}", where, "use the general configuration")
 
     def write(self, selection: Selection, general: Mapping[str, int]) -> Program:
         kernel, site = self.kernel()
@@ -237,9 +237,9 @@ class _Writer:
         found = sites(self.program, kernel.name)
         hidden = hidden_launch(self.program, kernel.name)
         if hidden:
-            self.refuse(f"'{kernel.name}' may be launched there in a way that cannot be seen", hidden)
+            self.refuse(f"'{kernel.name}' may be launched there in a way that cannot be analysed", hidden)
         if not found:
-            self.refuse(f"no launch of '{kernel.name}' can be seen in host code", spec.origin or self.path)
+            self.refuse(f"no launch of '{kernel.name}' was found in host code", spec.origin or self.path)
         if len(found) > 1 or found[0].path != self.path:
             other = found[-1]
             self.refuse(f"'{kernel.name}' is launched elsewhere too, or in another file", f"{other.path}:{other.line}")
@@ -254,7 +254,7 @@ class _Writer:
             node = node.parent
         block = node.parent if node is not None else None
         if node is None or block is None or block.type != "compound_statement":
-            self.refuse("the launch is no statement of its own", f"{site.path}:{site.line}")
+            self.refuse("the launch is not a separate statement", f"{site.path}:{site.line}")
         moved: list[Node] = []
         names = set(self.names)
         for child in block.named_children:
@@ -268,7 +268,7 @@ class _Writer:
                 inside = any(d.start_byte <= use.start_byte < d.end_byte for d in (*moved, node))
                 if use.type == "identifier" and _text(use) == name and not inside:
                     self.refuse(
-                        f"'{name}' depends on a constant and serves more than the launch", self.at(use.start_byte)
+                        f"'{name}' depends on a constant and is used outside the launch", self.at(use.start_byte)
                     )
         return node, moved
 
@@ -312,7 +312,7 @@ class _Writer:
                     fine = path == self.path and any(s.contains(at) for s in (*gone, *tuning, *inside))
                     if not fine and not self.comment(path, at):
                         line = parse(data, path).line_of(at.start)
-                        self.refuse(f"'{name}' is used outside of the kernel and its launch", f"{path}:{line}")
+                        self.refuse(f"'{name}' is used outside the kernel and its launch", f"{path}:{line}")
         yield from (Edit(s, "") for s in {*gone, *tuning})
 
     def definition(self, value: Span, name: str) -> Span:
@@ -321,7 +321,7 @@ class _Writer:
         while node is not None and node.type not in ("preproc_def", "declaration"):
             node = node.parent
         if node is None:
-            self.refuse(f"the definition of '{name}' is not understood", self.at(value.start))
+            self.refuse(f"the definition of '{name}' is not supported", self.at(value.start))
         if node.type == "declaration" and len(list(declarators(node))) != 1:
             self.refuse(f"'{name}' is defined together with others", self.at(value.start))
         above = node.parent
@@ -348,7 +348,7 @@ class _Writer:
                 at = table.source.byte(table.first)
                 start = self.unit.data.rfind(b"\n", 0, at) + 1
                 return self.path, Edit(Span(start, start), f'// optiml: kernel = "{instance}"\n')
-        self.refuse("the spec's place in the file is not known", self.spec.origin)
+        self.refuse("the spec's position in the file is not known", self.spec.origin)
 
     # ---- text
 

@@ -64,7 +64,7 @@ def _something_left(template: Template, kept: tuple[Point, ...], excluded: tuple
         told = f"; of {template.space.size}, {took}" if took else ""
         where = excluded[-1].where if excluded else ""
         what = f"the only feasible point is the original: {at}{told}"
-        raise RefusedError(what, where, "give more values, or other conditions")
+        raise RefusedError(what, where, "add values, or change the conditions")
 
 
 def _limit(figures: Figures, target: Target) -> str:
@@ -80,7 +80,7 @@ def _limit(figures: Figures, target: Target) -> str:
         if min(launch.block) < 1 or launch.threads > target.max_threads_per_block:
             return f"1 <= threads per block <= {target.max_threads_per_block}"
         if launch.block[2] > 64 or any(not 1 <= g <= most for g, most in zip(launch.grid, _MAX_GRID, strict=True)):
-            return "the grid and the block can be launched"
+            return "the grid and block are within the launch limits"
         if not 0 <= launch.shared_bytes <= target.shared_most:
             return f"dynamic shared memory <= {target.shared_most} bytes"
     return ""

@@ -184,7 +184,11 @@ class TunerPart:
     @staticmethod
     def points_of(notes: Sequence[str]) -> int:
         """The number of points that a booked node stands for."""
-        return next((int(n.removeprefix(_NOTE)) for n in notes if n.startswith(_NOTE)), 1)
+        for text in (_NOTE, _EARLIER_NOTE):
+            for said in notes:
+                if said.startswith(text):
+                    return int(said.removeprefix(text))
+        return 1
 
 
 def _key(program: Program, proposal: TemplateProposal) -> tuple[str, str]:
@@ -192,7 +196,8 @@ def _key(program: Program, proposal: TemplateProposal) -> tuple[str, str]:
     return program.digest, proposal.template.name
 
 
-_NOTE = "the best of so many points of its template: "
+_NOTE = "the best of the template points tried: "
+_EARLIER_NOTE = "the best of so many points of its template: "  # in journals of earlier versions
 
 
 def note(points: int) -> str:
@@ -205,12 +210,10 @@ def _nothing_new(tried: Sequence[Tried]) -> str:
     failures = [t.evaluation.failure for t in tried if t.evaluation.outcome is not Outcome.DUPLICATE]
     known = len(tried) - len(failures)
     if known and not failures:
-        return f"every point that was tried ({known}) compiled to machine code that is known"
+        return f"all {known} points tried were duplicates (same SASS and launch)"
     such = next((failure.reason for failure in failures if failure is not None), "")
     if known:
-        said = (
-            f"of {len(tried)} points that were tried {known} compiled to machine code that is known, the others failed"
-        )
+        said = f"of {len(tried)} points tried, {known} were duplicates (same SASS and launch), the others failed"
         return f"{said}, such as: {such}" if such else said
     return "no point of the template could be evaluated" + (f": {such}" if such else "")
 

@@ -68,8 +68,8 @@ def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], a
             if figures:
                 return _assembled(template, spec, texts, at, near, samples, some, figures)
     raise RefusedError(
-        f"the rule {template.name} changes more than figures of the text",
-        do="take best.patch, which has them as they are",
+        f"the rule {template.name} changes more than numbers in the source",
+        do="use best.patch, which has plain numbers",
     )
 
 
@@ -82,7 +82,7 @@ def check(
     """
     template = declared(found.program, spec, spec_path)
     if template is None or not set(found.names.values()) <= set(template.space.names):
-        raise RefusedError("its constants are not found again in the file")
+        raise RefusedError("its constants were not found in the file")
     tunable(template)
     now = template.space.named(template.default)
     step = max(1, len(found.points) // _MOST_CHECKED)
@@ -91,7 +91,7 @@ def check(
         point = tuple({**now, **values}[name] for name in template.space.names)
         if build(program_at(found.program, template, point)).identity != build(program).identity:
             at = ", ".join(f"{name} = {value}" for name, value in values.items())
-            raise RefusedError(f"with named constants the kernel is other machine code at {at}")
+            raise RefusedError(f"with named constants the machine code differs at {at}")
         checked.append(values)
     return tuple(checked)
 
@@ -261,7 +261,7 @@ def _assembled(
     """The text of the point `at` with the figures as expressions over named constants."""
     paths = {path for path, _ in figures}
     if len(paths) > 1:
-        raise RefusedError(f"the figures of the rule {template.name} stand in several files")
+        raise RefusedError(f"the numbers of the rule {template.name} are in several files")
     (path,) = paths
     program = texts.program(at)
     assert program is not None

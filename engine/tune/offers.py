@@ -106,7 +106,7 @@ def family_at(
     try:
         site = make_site(program, spec, place.step, target)
     except KeyError:
-        raise OptimlError("the kernel is gone") from None
+        raise OptimlError("the kernel no longer exists") from None
     found = families(site, only=[rule])
     family = found[place.number] if place.number < len(found) else None
     if family is None or family.parameters != parameters:

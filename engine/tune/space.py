@@ -16,7 +16,7 @@ Point = tuple[int, ...]
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")  # but not what is called
 _RANGE = re.compile(r"\s*(-?\d{1,40})\s*\.\.\s*(-?\d{1,40})\s*(?:step\s+(\d{1,40}))?\s*", re.ASCII)
-_WRITE = "write 64, 128, 256 or 16..512 step 16"
+_WRITE = "expected e.g. 64, 128, 256 or 16..512 step 16"
 _MOST_VALUES = 1024  # of one parameter
 _MOST_VISITED = (
     2_000_000  # partial points looked at while the set is built, long conditions counted several times: some seconds
@@ -103,7 +103,7 @@ class Space:
             unknown = sorted(n for n in condition.names if n not in names and n not in known)
             if unknown:
                 raise UsageError(
-                    f"the condition '{condition.text[:100]}' names '{unknown[0][:60]}', which is no parameter and no constant",
+                    f"the condition '{condition.text[:100]}' names '{unknown[0][:60]}', which is neither a parameter nor a constant",
                     condition.where, f"the parameters are {', '.join(names)}",
                 )  # fmt: skip
             checked = _Checked(condition, tuple(n for n in names if n in condition.names))
@@ -137,7 +137,7 @@ class Space:
                     f"over {_MOST_POINTS} of the {self.size} combinations of {{}} meet the conditions"
                 )
             if visited > _MOST_VISITED:
-                raise self._too_large(f"the {self.size} combinations of {{}} are too many to go through")
+                raise self._too_large(f"the {self.size} combinations of {{}} are too many to enumerate")
 
         below_of(())
         excluded = tuple(Excluded(c.condition.text, c.excluded, c.condition.where) for c in checks if c.excluded)
@@ -168,14 +168,14 @@ class _Checked:
             given = ", ".join(f"{n} = {values[n]}" for n in self.names)
             raise UsageError(
                 f"the condition has no value{f' at {given}' if given else ''}: {error.what}",
-                self.condition.where, "ask before it, as in ITEMS != 0 && BLOCK % ITEMS == 0",
+                self.condition.where, "guard it, e.g. ITEMS != 0 && BLOCK % ITEMS == 0",
             ) from None  # fmt: skip
         except ArithmeticError_ as error:
             raise self._not_understood(error) from None
 
     def _not_understood(self, error: ArithmeticError_) -> UsageError:
         return UsageError(
-            f"the condition is not understood: {error.what}", self.condition.where,
+            f"invalid condition: {error.what}", self.condition.where,
             "write it as in C, over the parameters: BLOCK * ITEMS <= 4096",
         )  # fmt: skip
 
@@ -184,13 +184,13 @@ def empty(size: int, excluded: Iterable[Excluded]) -> RefusedError:
     """The error for a set without a point: it names the condition that took the last ones, and what went before."""
     parts = list(excluded)
     if not parts:
-        return RefusedError("no point of the space is possible")
+        return RefusedError("no point of the space is feasible")
     last = parts[-1]
     if len(parts) == 1 or last.points == size:
-        what = f"no point of the space is possible: '{last.condition}' excludes all {size}"
+        what = f"no point of the space is feasible: '{last.condition}' excludes all {size}"
     else:
         before = "; ".join(f"'{e.condition}' excludes {e.points}" for e in parts[:-1])
-        what = f"no point of the space is possible: of {size}, {before}; '{last.condition}' excludes the last {last.points}"
+        what = f"no point of the space is feasible: of {size}, {before}; '{last.condition}' excludes the last {last.points}"
     return RefusedError(what, last.where, "change that condition, or give other values")
 
 
@@ -206,7 +206,7 @@ def parse_values(text: str, name: str, where: str = "") -> tuple[int, ...]:
             if match:
                 low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
                 if step < 1 or high < low:
-                    do = "write the smaller number first" if step else "a step is 1 at least; step 0 goes nowhere"
+                    do = "write the smaller number first" if step else "a step must be at least 1"
                     raise UsageError(f"the range '{told}' of '{name}' is empty", where, do)
                 if (count := (high - low) // step + 1) > _MOST_VALUES:
                     raise UsageError(
@@ -214,11 +214,11 @@ def parse_values(text: str, name: str, where: str = "") -> tuple[int, ...]:
                     )
             value = evaluate(part, {}) if not match else 0
             if not isinstance(value, int):
-                raise UsageError(f"'{told}' is no whole number for '{name}'", where, "use whole numbers")
+                raise UsageError(f"'{told}' is not an integer for '{name}'", where, "use integers")
             values = range(low, high + 1, step) if match else (value,)
             if any(abs(v) >= 2**31 for v in (values[0], values[-1])):
                 raise UsageError(f"'{told}' is out of range for '{name}'", where, "use numbers below 2**31")
             found += values
     except ArithmeticError_ as error:
-        raise UsageError(f"the values of '{name}' are not understood: {error.what}", where, _WRITE) from None
+        raise UsageError(f"invalid values of '{name}': {error.what}", where, _WRITE) from None
     return tuple(found)

@@ -94,7 +94,7 @@ class ConstantTemplate:
             if parameter.name in defined:
                 raise UsageError(
                     f"'{parameter.name}' is set by compile.defines of the spec, so its value in the file has no effect",
-                    parameter.where or self.spec.origin, "take it out of compile.defines",
+                    parameter.where or self.spec.origin, "remove it from compile.defines",
                 )  # fmt: skip
             path, place, value = locate(self.original, parameter.name, parameter.where)
             self._places[parameter.name] = (path, place)
@@ -217,8 +217,8 @@ def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int
         raise UsageError(f"'{name}' is a macro with arguments", where, f"write #define {name} 4")
     if not found:
         raise UsageError(
-            f"'{name}' is no macro and no constant of the program", where,
-            f"define it: #define {name} 4, or constexpr int {name} = 4 outside of functions",
+            f"'{name}' is neither a macro nor a constant of the program", where,
+            f"define it: #define {name} 4, or constexpr int {name} = 4 at file scope",
         )  # fmt: skip
     # The kernel's own file counts alone: another one may launch a kernel of the same name with constants of its own.
     found = [f for f in found if f[0] == program.kernel_file] or found
@@ -226,14 +226,14 @@ def locate(program: Program, name: str, where: str = "") -> tuple[str, Span, int
     unit = parse(program.files[path], path)
     if place is None and name not in unit.macros and len(found) == 1:
         raise UsageError(
-            f"'{name}' is no constant of its own", where, f"write #define {name} 4, or constexpr int {name} = 4"
+            f"'{name}' is not a separate constant", where, f"write #define {name} 4, or constexpr int {name} = 4"
         )
     if len(found) > 1 or place is None or (name in unit.macros and name in unit.constants):
         at = [unit.line_of(m.start()) for m in re.finditer(_DEFINE % re.escape(name.encode()), unit.data)]
         lines = f" (lines {' and '.join(map(str, at[:3]))})" if len(at) > 1 else ""
         raise UsageError(f"'{name}' is defined more than once{lines}", where, "keep one definition")
     if value is None:
-        raise UsageError(f"'{name}' is no plain whole number", where, f"write #define {name} 4")
+        raise UsageError(f"'{name}' is not a plain integer", where, f"write #define {name} 4")
     return path, place, value
 
 
@@ -249,7 +249,7 @@ def tunable(template: ConstantTemplate) -> None:
         if reason is not None:
             raise RefusedError(
                 f"'{parameter.name}' cannot be tuned: a point {reason}", parameter.where,
-                "give the kernel and its launch a constant of their own",
+                "define a separate constant for the kernel and its launch",
             )  # fmt: skip
 
 

@@ -241,7 +241,7 @@ class Tuner:
         if self._spent(budget):
             return budget.ended_by
         if idle is not None and not self.evaluations and not self._running and self.progress.evaluated >= idle:
-            return "the points compile to nothing new"
+            return "all further points are duplicates (same SASS and launch)"
         return ""
 
     def _is_running(self, trial: Trial) -> bool:
@@ -427,16 +427,16 @@ class Tuner:
         if outcome in WRONG:
             raise RefusedError(
                 f"the template does not reproduce the original at {at}: {reason}",
-                do="exclude such points with a where condition, or mend the code"
+                do="exclude such points with a where condition, or fix the code"
                 if self.template.name == "constants"
-                else f"leave the rule {self.template.name} out, and please report it",
+                else f"omit the rule {self.template.name}, and please report it",
             )
         if tried.value is not None or outcome is Outcome.GUARDRAIL:
             self.checked.append(tried.point)
         elif not self.checked and len(self.tried) >= 2 * _CHECKED:
             raise RefusedError(
                 f"no point of the template could be built and run; the last, {at}: {reason}",
-                do="mend the code, or the conditions",
+                do="fix the code or the conditions",
             )
 
     # ---- booking

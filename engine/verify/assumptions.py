@@ -40,7 +40,7 @@ _GUARD = re.compile(
 )
 
 
-_OUT_OF_STRUCT = "no caller shows what they point to"
+_OUT_OF_STRUCT = "no visible caller shows what they point to"
 
 
 def assumptions(original: Program, candidate: Program, spec: KernelSpec) -> tuple[Guardrail, ...]:
@@ -211,7 +211,7 @@ def _divisible(old: tuple[Kernel, str], new: tuple[Kernel, str], launches: Seque
             if any(v % divisor for v in known):
                 yield Guardrail(what, "failed", f"a caller passes {next(v for v in known if v % divisor)}")
             elif values and len(known) == len(values):
-                yield Guardrail(what, "passed", "every visible caller passes such a number")
+                yield Guardrail(what, "passed", "every visible caller passes such a value")
             else:
-                yield Guardrail(what, "not checked", "callers pass what only a run knows")
+                yield Guardrail(what, "not checked", "callers pass values known only at run time")
             break

@@ -33,7 +33,7 @@ def odd_form(before: str, after: str) -> str | None:
     if not added:
         return None
     what, line = min(added)
-    return f"adds {what}, which compilers or readers take differently ('{_shown(line)}')"
+    return f"adds {what}, which compilers or readers interpret differently ('{_shown(line)}')"
 
 
 def added_talk(before: Form, after: Form) -> str | None:
@@ -43,7 +43,7 @@ def added_talk(before: Form, after: Form) -> str | None:
     """
     for comment in _words(after.comments) - _words(before.comments):
         if _TALK.search(comment) or (len(comment) > _LONG_COMMENT and not _LAUNCH.match(comment)):
-            return "adds a comment that speaks to a reader or a tool rather than about the code"
+            return "adds a comment addressed to a reader or a tool rather than about the code"
     return None
 
 
@@ -51,7 +51,7 @@ def added_string(before: Form, after: Form) -> str | None:
     """Why a string that comes in is refused: device code that may not print needs none, and readers see it."""
     for string in Counter(after.strings) - Counter(before.strings):
         if not (string.endswith("'") and len(string) <= _CHARACTER):
-            return f"adds the string {_shown(string)}, which no device code needs"
+            return f"adds the string {_shown(string)}, which device code does not need"
     return None
 
 
@@ -74,10 +74,10 @@ def added_attribute(before: Form, after: Form) -> str | None:
         if not _balanced(replacement):
             return f"adds a macro with an unmatched bracket ('{_shown(name)}')"
         if replacement[:1] == ["["]:
-            return f"adds a macro that may spell an attribute ('{_shown(name)}')"
+            return f"adds a macro that may form an attribute ('{_shown(name)}')"
     for i, token in enumerate(new[:-2]):
         if token.text in names and new[i + 1].text == "(" and _bracket_first(new[i + 1 :]):
-            return f"gives a macro what may spell an attribute ('{_shown(token.text)}')"
+            return f"passes a macro tokens that may form an attribute ('{_shown(token.text)}')"
     return None
 
 

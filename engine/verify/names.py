@@ -14,7 +14,7 @@ from engine.cuda.phases import NVCC, form_of
 from engine.model import Guardrail, Program
 from engine.spec.kernel_spec import KernelSpec
 
-NAMES = "new names that no other code uses"
+NAMES = "no new name is used by other code"
 INSTANCES = "no other instance of the kernel changed"
 _NUMBERS_AND_TYPES = frozenset(
     {"bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double", "half", "__half", "__nv_bfloat16",
@@ -78,7 +78,7 @@ def instance_problem(
                     named = _between(tokens, i + 1)
                     other = _arguments(named)
                     if other and other != ours:
-                        return f"changes {kernel}<{named[:60]}>, which {where} uses and nothing verified"
+                        return f"changes {kernel}<{named[:60]}>, which {where} uses and which was not verified"
     return None
 
 
@@ -105,7 +105,7 @@ def _namespaces(old: Sequence[Item], new: Sequence[Item]) -> str | None:
 
     for text in of(new):
         if text not in of(old):
-            return f"adds '{text[:80]}' at file scope, which changes what names of other code mean"
+            return f"adds '{text[:80]}' at file scope, which changes the meaning of names in other code"
     return None
 
 

@@ -28,23 +28,23 @@ from engine.verify.defences import ALL, Defences
 from engine.verify.launched import counts, uninstantiated, unlaunched
 from engine.verify.lexical import added_attribute, added_string, added_talk, odd_form
 
-_BY_COMPILER = "depends on how it is compiled, so that what is checked need not be what the user builds"
+_BY_COMPILER = "depends on how it is compiled, so the checked code may differ from the user's build"
 # Names that a candidate may not bring in, each with what they would allow. The original may have them.
 _FORBIDDEN: tuple[tuple[str, str], ...] = (
     (r"asm|__asm__|__asm", "uses inline assembly, which cannot be screened"),
     (r"printf|vprintf|puts", "prints"),
-    (r"__trap|__brkpt|abort|exit|__prof_trigger", "stops the whole launch"),
-    (r"malloc|free|new|delete|alloca|__nv_aligned_device_malloc", "takes memory from the device's heap"),
+    (r"__trap|__brkpt|abort|exit|__prof_trigger", "aborts the whole launch"),
+    (r"malloc|free|new|delete|alloca|__nv_aligned_device_malloc", "allocates memory on the device heap"),
     (r"cuda[A-Z]\w+|cu(?:Launch|Mem|Ctx|Stream|Event|Graph|Module)\w*", "calls the CUDA runtime from device code"),
-    (r"__nvvm_\w+|__builtin_\w+|__nv_\w+|__pm\d|__isShared|__isGlobal", "calls a compiler's internals"),
+    (r"__nvvm_\w+|__builtin_\w+|__nv_\w+|__pm\d|__isShared|__isGlobal", "calls compiler internals"),
     (rf"{COMPILER_MACROS}|__DATE__|__TIME__|__TIMESTAMP__|__FILE__|__LINE__|__COUNTER__|__has_include\w*|_Pragma|__func__|"
      r"__FUNCTION__|__PRETTY_FUNCTION__",
      _BY_COMPILER),
-    (r"(?i:\w*optiml\w*)", "names this tool"),
+    (r"(?i:\w*optiml\w*)", "refers to this tool"),
     (r"__managed__", "keeps memory that outlives a launch"),
-    (r"reinterpret_pointer\w*|__cvta_\w+|__stwt|__ldcv", "goes around the caches or the address spaces"),
+    (r"reinterpret_pointer\w*|__cvta_\w+|__stwt|__ldcv", "bypasses the caches or the address spaces"),
     (r"createpolicy\w*|__prefetch_global_l2_evict_last|cudaAccess\w*|access_property|associate_access_property|annotated_ptr|apply_access_property",
-     "parks data in the persisting part of L2"),
+     "keeps data in the persisting part of L2"),
 )  # fmt: skip
 _RULES = tuple((re.compile(rf"(?:{pattern})\Z"), what) for pattern, what in _FORBIDDEN)
 # Headers for device code; none of them makes host code behave in another way.
@@ -53,7 +53,7 @@ _HEADERS = re.compile(
     r"cub/[\w/]+\.cuh|mma\.h|math_constants\.h|vector_types\.h|cuda/(?:std/\w+|pipeline|barrier))>\Z"
 )
 _DEVICE = frozenset({"__global__", "__device__"})
-_OTHERS = "code beside the kernel and its launch uses"
+_OTHERS = "code other than the kernel and its launch uses"
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp", ".hxx", ".inl")
 
 
@@ -64,7 +64,7 @@ def screen(original: Program, candidate: Program, spec: KernelSpec, defences: De
     launches of these kernels. `spec` is the original's. Raises SourceError for text that cannot be read.
     """
     if candidate.kernel_file != original.kernel_file or set(candidate.files) != set(original.files):
-        return "changes which files there are"
+        return "adds or removes files"
     try:
         for path in sorted(candidate.files):
             before, after = original.files[path], candidate.files[path]
@@ -73,7 +73,7 @@ def screen(original: Program, candidate: Program, spec: KernelSpec, defences: De
                 if reason:
                     return reason if path == original.kernel_file else f"{path}: {reason}"
     except UnicodeDecodeError:
-        return "is no UTF-8 text"
+        return "is not UTF-8 text"
     return _signature(original, candidate, spec) or _spec(original, candidate)
 
 
@@ -132,7 +132,7 @@ def _signature(original: Program, candidate: Program, spec: KernelSpec) -> str |
         try:
             after = [(p.base, p.pointer) for p in new.kernel(step.kernel).parameters]
         except KeyError:
-            return f"takes the kernel '{step.kernel}' away"
+            return f"removes the kernel '{step.kernel}'"
         if before != after:
             return f"changes the parameters of '{step.kernel}', which its callers rely on"
     return None
@@ -240,12 +240,12 @@ class _Items:
         missing, extra = Counter(before) - Counter(after), Counter(after) - Counter(before)
         named = next(iter([*missing, *extra]), None)
         if named is None:
-            return "moves code outside of its kernels"
+            return "moves code outside its kernels"
         kind, names, _ = named
         what = f" ('{names[0][:60]}')" if names else ""
         if kind == "device":
-            return f"changes device code that other kernels use, or that is not the kernel's own{what}"
-        return f"changes host code or declarations outside of the kernel and its launch{what}"
+            return f"changes device code that other kernels use, or that does not belong to the kernel{what}"
+        return f"changes host code or declarations outside the kernel and its launch{what}"
 
     def _fixed(self, items: Sequence[Item]) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
         """What has to stay as it is, in order: (kind, names, text of its tokens)."""

@@ -86,7 +86,7 @@ def host_problem(
     old, new = preprocessed(before.host, paths), preprocessed(after.host, paths)
     for path in sorted(old.headers.keys() & new.headers.keys()):
         if old.headers[path] != new.headers[path]:
-            return f"changes what the header {posixpath.basename(path)} means"
+            return f"changes the meaning of the header {posixpath.basename(path)}"
     if reason := host_difference(old.own, new.own, original, spec):
         return reason
     kernels = frozenset(step.kernel.rpartition("::")[2] for step in spec.steps)
@@ -107,7 +107,7 @@ def kernel_problem(before: WholeFile, after: WholeFile, spec: KernelSpec, verifi
         if name not in new and ours:
             continue  # nothing launches this instance any more
         what = "an instance of the kernel" if ours else "another kernel"
-        return f"changes {what} that nothing verified ('{name[:80]}')"
+        return f"changes {what} that was not verified ('{name[:80]}')"
     return None
 
 

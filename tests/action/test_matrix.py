@@ -68,7 +68,7 @@ def test_inputs_that_make_no_jobs_are_refused(runners: str, jobs: str) -> None:
 
 @pytest.mark.parametrize("part", ["l4", "h200-3of2", "../h200-1of2", ""])
 def test_a_job_that_the_request_does_not_have_is_refused(part: str) -> None:
-    with pytest.raises(UsageError, match="no job of this request"):
+    with pytest.raises(UsageError, match="not a job of this request"):
         share_of(part, replace(REQUEST, parts="h200-1of2,h200-2of2"))
 
 

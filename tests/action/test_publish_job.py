@@ -87,13 +87,13 @@ def test_a_search_of_all_becomes_pull_requests_and_one_answer(
     monkeypatch.setenv("OPTIML_REQUEST", replace(request, comment=0, pull=0).to_json())
     assert main([]) == 0
     assert len(server.comments) == 1
-    assert f"{pull['html_url']} has this version already" in (tmp_path / "summary").read_text()
+    assert f"{pull['html_url']} already has this version" in (tmp_path / "summary").read_text()
 
 
 def test_a_search_of_all_that_failed_says_why(
     server: Server, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_reason("the repository has over 20000 source files", tmp_path / "optiml-bundle")
+    write_reason("the repository has more than 20000 source files", tmp_path / "optiml-bundle")
     asked = Request(
         7, HEAD, HEAD, False, command="all", branch="main", most=5, comment=900, by="ann", by_id=12, settings=""
     )

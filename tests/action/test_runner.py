@@ -110,5 +110,5 @@ def test_the_clone_is_a_folder_of_the_workspace(environment: dict[str, str], tmp
     assert read_context(environment | {"OPTIML_CLONE": "clone"}).workspace == tmp_path / "clone"
     (tmp_path / "away").symlink_to("/")
     for outside in ("..", "/etc", "away/etc"):
-        with pytest.raises(UsageError, match="outside of the workspace"):
+        with pytest.raises(UsageError, match="outside the workspace"):
             read_context(environment | {"OPTIML_CLONE": outside})

@@ -244,7 +244,7 @@ def test_nothing_changed_and_what_is_beyond_the_limit(clone: Path, tmp_path: Pat
     assert [k.changed.path for k in bundle.kernels] == ["a.cu"]
     assert "has no spec for the kernel" in bundle.kernels[0].error
     assert {(s.path, s.reason) for s in bundle.skipped} == {
-        ("b.cu", "more than 1 kernels changed; ask for this one by its name"),
+        ("b.cu", "more than 1 kernels changed; request this one by name"),
         ("vendor/c.cu", "the settings exclude it"),
     }
 
@@ -274,7 +274,7 @@ def test_what_changed_most_is_looked_at_first() -> None:
     chosen, skipped = wanted(Request(1, "a" * 40, "b" * 40, False), Config(), kernels)
     assert [kernel.size for kernel in chosen] == [19, 18, 17, 16, 15, 14, 13, 12]
     assert skipped[-1].path == "00-new.cu"
-    assert "ask for this one by its name" in skipped[0].reason
+    assert "request this one by name" in skipped[0].reason
 
 
 def recorded(name: str, file: str, share: float) -> RecordedKernel:

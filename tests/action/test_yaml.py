@@ -78,7 +78,7 @@ def test_the_run_step_runs_the_mode(runner: Path, tmp_path: Path, evaluate: Eval
     }  # fmt: skip
     done = bash(RUN, tmp_path, environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no push to the default branch" in done.stdout
+    assert "not a push to the default branch" in done.stdout
     assert "run<<" in (tmp_path / "output").read_text()
 
 
@@ -493,4 +493,4 @@ sys.exit(action.main.main())
     command = [sys.executable, "-I", "-S", "-c", code, str(site), str(ROOT)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no push to the default branch" in done.stdout
+    assert "not a push to the default branch" in done.stdout

@@ -31,7 +31,7 @@ def evaluation(ratio: float, *, predicted: bool = False) -> Evaluation:
 def result(
     ratio: float | None, *, kernel: str = "scale", file: str = "src/a.cu", predicted: bool = False, summary: str = "block of 256"
 ) -> OptimizationResult:  # fmt: skip
-    before = () if predicted else ("memory-bound: 32 sectors per request where 4 suffice, line 17",)
+    before = () if predicted else ("memory-bound: 32 sectors per request (ideal: 4), line 17",)
     after = () if predicted else ("compute-bound: 71 % of peak",)
     mode = "predicted" if predicted else "measured"
     best = Best(2, evaluation(ratio, predicted=predicted), "best.patch", (file,)) if ratio else None

@@ -513,7 +513,7 @@ def test_cancel_ends_nothing_else(scene: Scene, how: str) -> None:
             comment["body"] = comment["body"].replace(f"id={RUN}", "id=55")
     assert not scene.ask(Cancel()).done
     assert not any(run.get("cancelled") for run in scene.server.runs.values())
-    assert "Nothing is running" in scene.answers()[0]
+    assert "No run is active" in scene.answers()[0]
 
 
 def test_help_and_what_was_written_wrong(scene: Scene) -> None:

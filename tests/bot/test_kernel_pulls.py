@@ -94,11 +94,11 @@ def test_a_second_search_opens_no_second_one(scene: Scene) -> None:
     writes = len(scene.server.received)
     said = scene.search()
     assert said.done
-    assert said.text.count("has this version already") == 3
+    assert said.text.count("already has this version") == 3
     assert len(scene.server.received) == writes
     # Also where the default branch went on meanwhile.
     scene.push({"README": "words\n"})
-    assert scene.search().text.count("has this version already") == 3
+    assert scene.search().text.count("already has this version") == 3
     assert len(scene.server.opened) == 3
 
 
@@ -112,7 +112,7 @@ def test_a_better_version_replaces_the_commit_of_the_open_one(scene: Scene) -> N
     assert pull["title"].startswith("Speed up one: 4.00×")
     assert scene.file("src/a.cu", pull["head"]["ref"]) == changed(20)
     assert scene.repo.git("rev-parse", f"{pull['head']['ref']}^") == scene.head
-    assert "has this version already" in scene.search(found("one", 20, 4.0)).text
+    assert "already has this version" in scene.search(found("one", 20, 4.0)).text
 
 
 def test_commits_of_people_on_the_branch_are_never_lost(scene: Scene) -> None:

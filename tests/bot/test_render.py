@@ -54,7 +54,7 @@ REVIEWS = {
     "measured": lambda: review(
         bundle(
             looked(2.0, against=0.8, patch=PATCH), looked(None, kernel="other", against=1.0), looked(1.4, kernel="third"),
-            skipped=(Skipped("vendor", "a submodule: its commits are not read"),),
+            skipped=(Skipped("vendor", "a submodule: not analysed"),),
         ),
         files(OLD, NEW, "src/a.cu"),
     ),
@@ -97,7 +97,7 @@ def test_nothing_to_say_is_not_posted_but_the_status_says_what_was_done() -> Non
     what = review(bundle(looked(None), looked(1.01, kernel="b")))
     assert not what.worth_posting
     assert what.conclusion == "success"
-    assert "Nothing to suggest" in what.headline
+    assert "No suggestion" in what.headline
     assert "12 candidates tried" in status_body(what.headline, what.head, review=what)
 
 
@@ -146,7 +146,7 @@ def test_the_headline_tells_every_kind() -> None:
     said = "1 kernel got faster; 1 kernel got slower (predicted, not measured); 1 not searched."
     assert review(what).headline == said
     nothing = review(bundle(looked(None, against=1.5)))
-    assert nothing.headline == "Nothing to suggest; 1 kernel got faster; no faster version found for 1 kernel."
+    assert nothing.headline == "No suggestion; 1 kernel got faster; no faster version found for 1 kernel."
 
 
 def test_a_kernel_that_was_not_compared_is_in_the_headline_and_no_success() -> None:

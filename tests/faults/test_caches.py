@@ -97,12 +97,12 @@ def test_the_result_says_what_the_machine_lacks(tmp_path: Path) -> None:
     """No sandbox, less of one, a cache that is not kept: none of it is silent."""
     with scripted(ScriptedEvaluator()) as machine:
         result, _ = optimize(options(kernel(tmp_path), tmp_path / "out", candidates=3), machine)
-        assert "no sandbox (--unsafe-no-sandbox): what was compiled and run could do what the user can" in result.notes
+        assert "no sandbox (--unsafe-no-sandbox): compiled code ran with the user's permissions" in result.notes
         machine.box = Sandbox(Path("/usr/bin/bwrap"), nested=False, filtered=False)
-        machine.compiler.cache_problem = "compiled code is not kept: No space left on device"  # type: ignore[misc]
+        machine.compiler.cache_problem = "compiled code is not cached: No space left on device"  # type: ignore[misc]
         result, _ = optimize(options(tmp_path / "k.cu", tmp_path / "out", candidates=3), machine)
     assert not [note for note in result.notes if "--unsafe-no-sandbox" in note]
-    for said in ("no filter of system calls", "user namespaces", "No space left on device"):
+    for said in ("does not filter system calls", "user namespaces", "No space left on device"):
         assert [note for note in result.notes if said in note], said
 
 

@@ -38,6 +38,10 @@ while True:
         os.kill(os.getpid(), signal.SIGSEGV)
     if "hang_here" in text:
         time.sleep(60)
+    if "busy_here" in text:
+        signal.setitimer(signal.ITIMER_PROF, header["seconds"])
+        while True:
+            pass
     if "garbage_here" in text:
         os.write(1, b"no frame at all" * 100)
         time.sleep(60)
@@ -50,7 +54,7 @@ while True:
         wire.send(sink, {{"ok": True, "described": short}})
         continue
     if "useless_here" in text:
-        wire.send(sink, {{"refused": "the compiler did not say what 'k' uses", "log": ""}})
+        wire.send(sink, {{"refused": "the compiler did not report the resources of 'k' uses", "log": ""}})
         continue
     wire.send(sink, {{"ok": False, "log": "k.cu(7): error: identifier \\"z\\" is undefined"}})
 """
@@ -86,14 +90,15 @@ def test_each_costs_one_candidate_and_the_compiler_is_replaced(builder: tuple[Bu
     assert plain.failure is not None
     assert (plain.outcome, plain.failure.line) == (Outcome.COMPILE_ERROR, 7)
     for name, says in (
-        ("crash_here", "died over this code"),
+        ("crash_here", "crashed on this code"),
         ("hang_here", "did not finish within 1 s"),
+        ("busy_here", "did not finish within 1 s"),
         ("garbage_here", "the compiler"),
-        ("odd_here", "what is no answer"),
-        ("short_here", "what is no answer"),
-        ("useless_here", "did not say what 'k' uses"),
+        ("odd_here", "an invalid answer"),
+        ("short_here", "an invalid answer"),
+        ("useless_here", "did not report the resources of 'k'"),
     ):
-        compiler._timeout_s = 1.0 if name == "hang_here" else 60.0
+        compiler._timeout_s = 1.0 if name in ("hang_here", "busy_here") else 60.0
         evaluation = _built(*builder, name)
         compiler._timeout_s = 60.0
         assert evaluation.outcome is Outcome.COMPILE_ERROR

@@ -77,7 +77,7 @@ def test_every_sample_has_the_state_of_its_gpu(bench: GpuEvaluator) -> None:
 @pytest.mark.parametrize(
     ("code", "outcome", "says"),
     [
-        ("kills", Outcome.CRASHED, "took the worker process down"),
+        ("kills", Outcome.CRASHED, "crashed the worker process"),
         ("hangs", Outcome.TIMED_OUT, "did not finish in time"),
         ("oom", Outcome.CRASHED, "not enough device memory"),
         ("faults", Outcome.MEMORY_ERROR, "illegal memory access"),
@@ -254,7 +254,7 @@ def test_what_the_cpu_refutes_is_wrong_at_any_speed_and_is_not_timed(
 def test_what_the_cpu_has_checked_stands_among_the_guardrails(
     bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = (Guardrail("checked on the CPU as well", "not checked", "it uses inline PTX"),)
+    checked = (Guardrail("also checked on the CPU", "not checked", "it uses inline PTX"),)
     monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=lambda original, built: (None, checked)))
     found = bench.confirm(bench.build(_program("2.0")))
     assert found.outcome is Outcome.ACCEPTED
@@ -387,7 +387,7 @@ def test_the_best_of_an_earlier_run_is_timed_here_before_others_are_held_against
     assert evaluation.measurement is not None
     assert evaluation.measurement.ratio == pytest.approx(3.0, rel=0.01)
     assert against == pytest.approx(1.5, rel=0.01)
-    with pytest.raises(MachineError, match="the best of the earlier run no longer holds here"):
+    with pytest.raises(MachineError, match="the best of the earlier run is not confirmed here"):
         bench.evaluate(bench.build(_program("3.0")), bench.build(_program("timed faults")))
 
 
@@ -429,9 +429,9 @@ def test_an_original_that_is_wrong_while_timed_proves_nothing(
     """There was no measurement to take the floors from, so this was an internal error."""
     monkeypatch.setattr(engine.gpu.process, "python_command", command(tmp_path))
     made = evaluator(spec(), tmp_path)
-    with pytest.raises(RefusedError, match="gives other results while it is timed: 'y' differs") as caught:
+    with pytest.raises(RefusedError, match="gives different results while it is timed: 'y' differs") as caught:
         made.open(_program("1.0 unsteady"))
-    assert "launch to launch" in caught.value.do
+    assert "between launches" in caught.value.do
     made.close()
 
 

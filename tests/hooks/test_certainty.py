@@ -38,7 +38,7 @@ def test_a_type_of_a_generic_lambda_is_a_note(repository: Path, capsys: Output) 
         "void run(float* p) { with([&](auto v) { twice<scalar_t><<<1, 32>>>((scalar_t*)p); }); }\n",
     )  # fmt: skip
     assert code == 0
-    assert "not certain, as 'scalar_t' of its launch is not known at file scope" in out
+    assert "not certain, as 'scalar_t' of its launch is not defined at file scope" in out
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_kernel_behind_a_condition_is_a_note(repository: Path, capsys: Output)
         repository, capsys, n_cu="#ifdef WITH_HALF\n__global__ void twice(half* x) { *x = *x + *x; }\n#endif\n"
     )
     assert code == 0
-    assert "note: n.cu:2: twice: not certain, as it stands behind a condition that does not hold here" in out
+    assert "note: n.cu:2: twice: not certain, as it is behind a preprocessor condition that is false here" in out
 
 
 def test_code_that_needs_nvcc_where_there_is_none_is_a_note(

@@ -72,7 +72,7 @@ def test_a_call_without_files_says_what_to_give(hook: ModuleType, repository: Pa
     assert hook.main([]) == 0
     out = capsys.readouterr().out
     assert out.startswith("note: no CUDA file differs from commit ")
-    assert out.endswith("; name files, or give --all for the whole repository\n")
+    assert out.endswith("; give files, or --all for the whole repository\n")
 
 
 def test_a_call_without_files_takes_those_that_differ(repository: Path, capsys: Output) -> None:
@@ -246,9 +246,7 @@ def test_uncoalesced_access_is_found_by_a_small_run(
     edit("y[i] = 2.0f * x[i]", "y[i] = 2.0f * x[(i * 32) % n]")
     assert check.main(["k.cu"]) == 0
     out = capsys.readouterr().out
-    assert (
-        "k.cu:8: scale: warning: uncoalesced load of 'x': 32.0 sectors a request where 4.0 suffice (predicted)" in out
-    )
+    assert "k.cu:8: scale: warning: uncoalesced load of 'x': 32.0 sectors per request (ideal: 4.0, predicted)" in out
     assert "'y'" not in out
 
 
@@ -332,7 +330,7 @@ def test_outside_of_a_repository_is_wrong_use(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert check.main(["k.cu"]) == 2
-    said = f"optiml-check: {tmp_path}: is not in a git repository; call this in the repository of the files, or "
+    said = f"optiml-check: {tmp_path}: is not in a git repository; run this in the repository of the files, or "
     assert capsys.readouterr().err.startswith(said)
 
 
@@ -355,7 +353,7 @@ def test_a_file_that_is_not_understood_is_named_as_the_repository_names_it(repos
     """The note told the machine's own path."""
     (repository / "odd.cu").write_text("__global__ $$$ (((\n")
     assert check.main(["odd.cu"]) == 0
-    assert capsys.readouterr().out.startswith("note: not analysed: odd.cu: there is no kernel in it; ")
+    assert capsys.readouterr().out.startswith("note: not analysed: odd.cu: contains no kernel; ")
 
 
 def test_a_base_is_honoured(repository: Path, edit: Edit, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:

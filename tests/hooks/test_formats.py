@@ -22,7 +22,9 @@ from tests.npm import member
 Output = pytest.CaptureFixture[str]
 # A name that tries to end a workflow command, and a text that tries to begin one.
 HOSTILE = Finding("a b,line=9::%\nx\u202e.cu", 3, "k::t<1, 2>", "compile", "bad\n::add-mask::100%\x1b[2J")
-SPILLS = Finding("k.cu", 8, "scale", "spills", "40 bytes of registers spilled on sm_90 (16 stored, 24 loaded a thread)")
+SPILLS = Finding(
+    "k.cu", 8, "scale", "spills", "40 bytes of registers spilled on sm_90 (16 stored, 24 loaded per thread)"
+)
 SCHEMA = (
     "@microsoft/jest-sarif",
     "1.0.0-beta.0",
@@ -101,7 +103,7 @@ def test_json_holds_findings_and_notes() -> None:
 
 def test_a_fingerprint_outlives_lines_and_numbers() -> None:
     (mark,) = fingerprints([SPILLS])
-    moved = replace(SPILLS, line=99, text="44 bytes of registers spilled on sm_90 (20 stored, 24 loaded a thread)")
+    moved = replace(SPILLS, line=99, text="44 bytes of registers spilled on sm_90 (20 stored, 24 loaded per thread)")
     assert fingerprints([moved]) == [mark]
     others = [
         replace(SPILLS, path="l.cu"),

@@ -60,7 +60,7 @@ def test_the_patch_is_printed_and_can_be_taken(
     assert "k.cu:6: scale: scale: 2.00× predicted" in out
     assert "+    if (i < n) y[i] = 3.0f * __ldg(x + i);" in out
     assert "note: a note" in out
-    command = re.search(r"To take it: git apply (\S+)", out)
+    command = re.search(r"Apply it with: git apply (\S+)", out)
     assert command
     git(repository, "apply", command[1])
     assert "__ldg" in (repository / "k.cu").read_text()
@@ -86,7 +86,7 @@ def test_a_second_fix_searches_nothing(repository: Path, edit: Edit, capsys: Out
             git(repository, "add", "k.cu")
         assert quick.main(["--fix", "k.cu"]) == 0
         out = capsys.readouterr().out
-        assert "note: nothing changed since the last search, so this is what it found: k.cu\n" in out
+        assert "note: nothing changed since the last search, so its result is shown: k.cu\n" in out
         assert "note: k.cu: scale: applied by an earlier --fix: scale: 2.00× predicted\n" in out
     assert searched == [["k.cu"]]
     edit("__ldg(x + i)", "__ldg(x + i + 0)")
@@ -111,7 +111,7 @@ def test_the_same_text_is_searched_once(
     quick.main(["k.cu"])
     first = capsys.readouterr().out
     quick.main(["k.cu"])
-    said = "note: nothing changed since the last search, so this is what it found: k.cu\n"
+    said = "note: nothing changed since the last search, so its result is shown: k.cu\n"
     assert capsys.readouterr().out == said + first
     assert searched == [["k.cu"]]
     quick.main(["--budget", "30s", "k.cu"])
@@ -127,7 +127,7 @@ def test_settings_can_make_a_finding_fail(repository: Path, searched: list[list[
 
 def test_a_budget_is_a_time(repository: Path, capsys: Output) -> None:
     assert quick.main(["--budget", "200", "k.cu"]) == 2
-    assert "write it like 20s" in capsys.readouterr().err
+    assert "expected e.g. 20s" in capsys.readouterr().err
 
 
 def test_unchanged_kernels_start_no_machine(repository: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_real_search_gives_a_patch_that_applies(
     assert quick.main(["--budget", "150s", "softmax.cu"]) == 0
     out = capsys.readouterr().out
     assert "× predicted for sm_90, not measured; screened on the CPU, not verified" in out
-    command = re.search(r"To take it: git apply (\S+)", out)
+    command = re.search(r"Apply it with: git apply (\S+)", out)
     assert command
     done = subprocess.run(["git", "apply", "--check", command[1]], cwd=repository, capture_output=True)
     assert done.returncode == 0, done.stderr

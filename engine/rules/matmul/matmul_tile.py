@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
@@ -54,7 +54,7 @@ class MatmulTile:
     """Shared-memory tiles and register blocking for matrix-product-like loop nests."""
 
     name = "matmul_tile"
-    summary = "Multiply tiles in shared memory, several results per thread"
+    summary = "Tiled matrix product in shared memory, several results per thread"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         found = _multiplication(site)
@@ -121,7 +121,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
     edits = _rewrite(site, form, tiling, (a, b))
     grid = (ceil_div(form.columns, tiling.bn), ceil_div(form.rows, tiling.bm), *batches) if not form.alone else None
     launch = site.launch_edits(grid=grid, block=(str(tiling.threads),))
-    staged = ", the next tiles loaded ahead" if tiling.buffers > 1 else ""
+    staged = ", next tiles prefetched" if tiling.buffers > 1 else ""
     staged = ", copied asynchronously" if tiling.copies else staged
     header = site.include("cuda_pipeline.h") if tiling.copies else []
     merged = merge(site.in_file(*header, *edits), launch)
@@ -129,7 +129,7 @@ def _proposals(found: _Multiplication, tiling: Tiling, prior: float) -> Iterator
         merged = found.untiled.back(merged)
     yield from proposal(
         MatmulTile.name,
-        f"Multiply {tiling.bm}x{tiling.bn}x{tiling.bk} tiles in shared memory, "
+        f"Tiled matrix product in shared memory: {tiling.bm}x{tiling.bn}x{tiling.bk} tiles, "
         f"{tiling.tm}x{tiling.tn} results per thread{staged}",
         merged,
         prior,
@@ -179,7 +179,7 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     outer = site.indent_at(site.kernel.span.start)
     unit = site.indent_unit
     indent = outer + unit
-    name = _names(site)
+    name = site.fresh_names()
     i, j = name("i"), name("j")
     blocks = [reindent(_verbatim(site, d), site.indent_at(d.start_byte), indent) for d in form.map.invariant]
     blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
@@ -213,17 +213,6 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     bounds = _bounds(site, tiling)
     return [bounds, *edits] if bounds is not None else edits
-
-
-def _names(site: Site) -> Callable[[str], str]:
-    chosen: dict[str, str] = {}
-
-    def name(key: str) -> str:
-        if key not in chosen:
-            chosen[key] = site.fresh(key, list(chosen.values()))
-        return chosen[key]
-
-    return name
 
 
 def _verbatim(site: Site, node: Node) -> str:

@@ -54,7 +54,7 @@ class TileAhead:
     """Double-buffered shared-memory tiles."""
 
     name = "tile_ahead"
-    summary = "Load the next tile while the present one is used"
+    summary = "Prefetch the next tile"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.manageable or not site.kernel.shared:
@@ -67,11 +67,11 @@ class TileAhead:
             line = site.unit.line_of(node.start_byte)
             if all(_copyable(site, scope, s) for s in found.stores) and any(s.read for s in found.stores):
                 edits = site.in_file(*site.include("cuda_pipeline.h"), *_asynchronous(site, found))
-                summary = "Copy the next tiles to shared memory asynchronously while the present ones are used"
+                summary = "Prefetch the next tiles into shared memory with asynchronous copies"
                 yield from proposal(self.name, summary, edits, 0.5, form="async", line=line)
             if all(s.node in found.load for s in found.stores):
                 edits = site.in_file(*_through_registers(site, found))
-                summary = "Load the next tiles into registers while the present ones are used"
+                summary = "Prefetch the next tiles into registers"
                 yield from proposal(self.name, summary, edits, 0.45, form="registers", line=line)
 
 

@@ -50,7 +50,7 @@ class AtomicAggregate:
                 # Atomics on one address are served one after the other; a block then asks once.
                 edits = _summed(site, atomics[0], array, found[0][2])
                 yield from proposal(
-                    self.name, f"Add up within the block before adding to {array}", edits, 0.85, form="sum"
+                    self.name, f"Reduce within the block before the atomic add to {array}", edits, 0.85, form="sum"
                 )
         elif len(found) == 1 and found[0][1] is not None:
             yield from self._private(site, atomics[0], array, found[0][1], found[0][2])

@@ -57,7 +57,7 @@ class AtomicVectorize(MatchedRule[_Rows]):
     """
 
     name = "atomic_vectorize"
-    summary = "Add neighbouring floats of a row by vector atomics"
+    summary = "Use vector atomics for neighbouring floats of a row"
 
     def match(self, site: Site) -> _Rows | None:
         if not site.sound or not site.manageable or not site.launch_visible or not site.pointers_distinct:
@@ -81,7 +81,9 @@ class AtomicVectorize(MatchedRule[_Rows]):
         edits = _vectorized(match, count)
         if edits is None:
             return None
-        return Change(f"Add {count} neighbouring floats of a row by one atomic (compute capability 9.0)", edits)
+        return Change(
+            f"One float{count} atomic for {count} neighbouring floats of a row (compute capability 9.0)", edits
+        )
 
 
 @dataclass

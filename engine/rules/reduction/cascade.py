@@ -42,7 +42,7 @@ class Cascade:
     """Several elements to each thread of a block that sums up: a grid-stride loop in front of the tree, and fewer blocks."""
 
     name = "cascade"
-    summary = "Let each thread add up several elements before the block's reduction"
+    summary = "Sum several elements per thread before the block reduction"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.launch_visible or not site.manageable or not site.kernel.shared:
@@ -62,7 +62,7 @@ class Cascade:
                 continue  # there are no elements to share out
             yield from proposal(
                 self.name,
-                f"Let each thread add up several elements before the block's reduction, in at most {blocks} blocks",
+                f"Sum several elements per thread before the block reduction, in at most {blocks} blocks",
                 _edits(site, bringing, blocks, block),
                 0.62 - 0.06 * rank,
                 blocks=blocks,

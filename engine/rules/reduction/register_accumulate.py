@@ -58,7 +58,7 @@ class RegisterAccumulate:
             what = " and ".join(e.written for e in found)
             yield from proposal(
                 self.name,
-                f"Accumulate {what} in a register through the loop at line {line}",
+                f"Accumulate {what} in a register in the loop at line {line}",
                 site.in_file(*edits),
                 0.7,
                 line=line,

@@ -77,7 +77,7 @@ class WarpReduce:
     """Reduction trees over shared memory by warp shuffles: all levels, or the last five."""
 
     name = "warp_reduce"
-    summary = "Reduce in registers by warp shuffles instead of a tree in shared memory"
+    summary = "Reduce with warp shuffles instead of a tree in shared memory"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         types = SHUFFLED | site.type_names
@@ -95,7 +95,7 @@ class WarpReduce:
             what = "whole reduction" if form == "registers" else "last levels of the reduction"
             edits = site.in_file(*_edits(site, chosen, kinds, form))
             yield from proposal(
-                self.name, f"Do the {what} by warp shuffles", edits, prior, form=form, trees=len(chosen)
+                self.name, f"Use warp shuffles for the {what}", edits, prior, form=form, trees=len(chosen)
             )
 
 

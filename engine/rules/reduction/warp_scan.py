@@ -59,13 +59,13 @@ class WarpScan:
     """Inclusive prefix sums over a block's elements in shared memory by warp shuffles."""
 
     name = "warp_scan"
-    summary = "Add up prefixes in registers by warp shuffles instead of in shared memory"
+    summary = "Compute prefix sums with warp shuffles instead of shared memory"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         scans = block_scans(site)
         if scans:
             edits = site.in_file(*_edits(site, scans))
-            yield from proposal(self.name, "Do the prefix sums by warp shuffles", edits, 0.6, scans=len(scans))
+            yield from proposal(self.name, "Use warp shuffles for the prefix sums", edits, 0.6, scans=len(scans))
 
 
 def block_scans(site: Site) -> list[BlockScan]:

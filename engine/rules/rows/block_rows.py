@@ -21,7 +21,7 @@ class BlockRows:
     """Blocks of fewer rows of threads, each thread looping over the rows between any two barriers."""
 
     name = "block_rows"
-    summary = "Let each thread do the work of several rows of its block"
+    summary = "Several rows of the block per thread"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound or not site.launch_visible or not site.manageable or not site.kernel.shared:
@@ -42,7 +42,7 @@ class BlockRows:
                 continue
             yield from proposal(
                 self.name,
-                f"Let each thread do the work of {factor} rows of its block, {columns} x {rows // factor} threads",
+                f"{factor} rows of the block per thread, {columns} x {rows // factor} threads",
                 _edits(site, segments, columns, rows, factor),
                 0.42 - 0.05 * rank,
                 factor=factor,

@@ -19,12 +19,12 @@ class OnePass:
     """Maximum and sum of exponentials, or mean and variance, in one loop over the row."""
 
     name = "one_pass"
-    summary = "Compute in one pass over the row what takes two"
+    summary = "Merge two passes over a row into one"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         for number, found in enumerate(passes(site)):
             if found.kind == "exponentials":
-                summary = "Find the maximum and the sum of exponentials in one pass, rescaling as the maximum grows"
+                summary = "Online softmax: maximum and sum of exponentials in one pass"
                 forms: tuple[tuple[str, str, float], ...] = (("online", "online_exponentials", 0.6),)
             else:
                 summary = "Sum values and squared deviations in one pass"

@@ -68,7 +68,7 @@ class RowKeep:
                 continue
             yield from proposal(
                 self.name,
-                f"Keep {count} elements of the row in each thread's registers between {len(loops)} loops",
+                f"Keep {count} elements of the row per thread in registers across {len(loops)} loops",
                 site.in_file(*_rewrite(site, loops, kept, count)),
                 0.6 - 0.05 * order,
                 count=count,

@@ -44,7 +44,7 @@ class RowParallel:
     """A warp or a block per row with shuffle reductions; several threads per column with a shared-memory reduction."""
 
     name = "row_parallel"
-    summary = "Let a warp or a block work on each row"
+    summary = "One warp or block per row"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.launch_visible or not _flat(site):
@@ -91,7 +91,7 @@ class RowParallel:
         mapping = _Mapping(
             "warp", row, site.fresh("lane"), "threadIdx.x % 32", "32", ceil_div(work.extent, warps), (str(threads),), threads
         )  # fmt: skip
-        summary = f"Let one warp work on each row, {warps} rows in a block"
+        summary = f"One warp per row, {warps} rows per block"
         yield from self._one(site, work, mapping, summary, prior, team="warp", block=threads)
 
     def _blocks(self, site: Site, work: RowWork) -> Iterator[Proposal]:
@@ -102,7 +102,7 @@ class RowParallel:
         mapping = _Mapping(
             "block", "blockIdx.x", "threadIdx.x", "", "blockDim.x", work.extent, (str(threads),), threads
         )
-        summary = f"Let one block of {threads} threads work on each row"
+        summary = f"One block of {threads} threads per row"
         yield from self._one(site, work, mapping, summary, prior, team="block", block=threads)
 
     def _columns(self, site: Site, work: RowWork) -> Iterator[Proposal]:
@@ -115,7 +115,7 @@ class RowParallel:
             "column", row, "threadIdx.y", "", "blockDim.y", ceil_div(work.extent, _WARP),
             (str(_WARP), str(slices)), _WARP * slices,
         )  # fmt: skip
-        summary = f"Let {slices} threads share each column"
+        summary = f"{slices} threads per column"
         yield from self._one(site, work, mapping, summary, prior, team="column", slices=slices)
 
     def _one(

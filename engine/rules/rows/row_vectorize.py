@@ -50,7 +50,7 @@ class RowVectorize:
     """Vector loads and stores in every loop of a kernel that runs over the same row in the same way."""
 
     name = "row_vectorize"
-    summary = "Load and store neighbouring elements of a row as vectors"
+    summary = "Vector loads and stores along a row"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.sound:
@@ -74,7 +74,7 @@ class RowVectorize:
             for rank, count in enumerate(widths(sizes)):
                 yield from proposal(
                     self.name,
-                    f"Load and store {count} neighbouring elements at once in the loops over {text(loops[0].bound)}",
+                    f"Vector loads and stores of {count} elements in the loops over {text(loops[0].bound)}",
                     _vectorized(site, loops, uses, count),
                     0.45 - 0.1 * rank - 0.05 * order,
                     width=count,

@@ -49,7 +49,7 @@ class StencilTile:
     """Shared-memory tiles with a halo for arrays of which threads read constant-distance neighbours."""
 
     name = "stencil_tile"
-    summary = "Load a tile and its halo into shared memory, and read neighbours from there"
+    summary = "Tile with halo in shared memory"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
         if not site.launch_visible:
@@ -62,7 +62,7 @@ class StencilTile:
                 size = " x ".join(str(shape.covers(a)) for a in form.axes)
                 yield from proposal(
                     self.name,
-                    f"Load {size} elements of {form.array} and their halo into shared memory"
+                    f"Tile of {size} elements of {form.array} with halo in shared memory"
                     + (f", {shape.per} results per thread" if shape.per > 1 else ""),
                     edits,
                     max(0.2, min(0.85, 0.45 + 0.02 * form.points) - 0.04 * order),

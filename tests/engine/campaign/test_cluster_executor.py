@@ -153,10 +153,10 @@ def test_a_kernel_that_loses_its_workers_is_given_up(
         (pack({"error": ["the GPU fell off the bus", "", "look"]}), "the GPU fell off the bus"),
         (b"no frame", "a worker's answer cannot be read"),
         (pack({}), "a worker's answer"),
-        (pack({"end": {"state": "won", "said": ""}}), "is none of running, done, failed"),
+        (pack({"end": {"state": "won", "said": ""}}), "is not one of running, done, failed"),
         (pack({"end": {"state": "done", "said": "", "speedup": "fast"}}), "a worker's answer"),
         (pack({"error": "x"}), "a worker's answer"),
-        (pack({"end": {"state": "done", "said": "", "folder": "/etc"}}), "names another folder"),
+        (pack({"end": {"state": "done", "said": "", "folder": "/etc"}}), "names a folder other than"),
     ],
 )  # fmt: skip
 def test_an_answer_that_is_none_ends_the_campaign_with_a_sentence(tmp_path: Path, answer: Any, said: str) -> None:
@@ -171,7 +171,7 @@ def test_a_worker_writes_no_file_but_its_results(tmp_path: Path, name: str) -> N
     frame = pack({"end": dataclasses.asdict(KernelEnd("done", "said")), "files": [name], "rows": {}}, [b"x"])
     made, _, _ = executor(tmp_path, lambda order: frame, shared=False)
     made.begin(task())
-    with pytest.raises(MachineError, match="names other files than results"):
+    with pytest.raises(MachineError, match="names files other than results"):
         made.ended()
 
 
@@ -248,7 +248,7 @@ def test_events_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
         text.saw(dataclasses.replace(event, event="end", said="said"))
     err = capsys.readouterr().err
     assert err.splitlines() == [
-        "dashboard: http://here:8787/status", "k.cu:k: on worker 0, 30 s", "k.cu:k: worker 0 is gone, another goes on", "k.cu:k: said",
+        "dashboard: http://here:8787/status", "k.cu:k: on worker 0, 30 s", "k.cu:k: worker 0 was lost, another continues", "k.cu:k: said",
     ]  # fmt: skip
     text.saw(event)
     (row,) = [list(column.cells) for column in text.table().columns[2:3]]

@@ -40,7 +40,7 @@ def test_workers_scheduler_and_client_can_be_killed(tmp_path: Path) -> None:
         until(lambda: total(root) > sum(map(len, kept.values())) + 3, f"it goes on; {all.said()}", campaign)
         kill(scheduler)
         assert campaign.wait(240) == 1
-        assert "the scheduler does not answer any more; start it again and go on with --resume" in all.said()
+        assert "the scheduler no longer answers; restart it, then resume with --resume" in all.said()
         kept = booked(root)
         _, address = all.scheduler()
         all.worker(address)

@@ -216,11 +216,15 @@ def test_launches_as_people_write_them(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("int main() { cudaGraph_t g; cudaGraphCreate(&g, 0); }", [], "the CPU stand-in does not have cudaGraphCreate"),
-        ("#include <cudnn.h>\nint main() {}", [], "the header 'cudnn.h' is not there"),
-        ("int main() {}", ["-lcufft"], "the library 'cufft' has no version for the CPU"),
+        (
+            "int main() { cudaGraph_t g; cudaGraphCreate(&g, 0); }",
+            [],
+            "the CPU runtime does not implement cudaGraphCreate",
+        ),
+        ("#include <cudnn.h>\nint main() {}", [], "the header 'cudnn.h' was not found"),
+        ("int main() {}", ["-lcufft"], "the library 'cufft' has no CPU version"),
         ("int main() { return x; }", [], "k.cu:1:21: error"),
-        ("int main() { <<<1, 1>>>(); }", [], "a launch is not understood"),
+        ("int main() { <<<1, 1>>>(); }", [], "unsupported launch"),
     ],
 )
 def test_what_is_missing_is_named(

@@ -44,5 +44,5 @@ def test_kernels_are_found_by_name_parameters_and_command(tmp_path: Path) -> Non
     named = bind("twice", 1, there, ("sh", "-c", "nvcc d.cu -o d && ./d")).place
     assert named is not None
     assert named.file == "d.cu"
-    assert bind("only(int, int)", None, there).problem == "'only' at a.cu:2 has other parameters"
+    assert bind("only(int, int)", None, there).problem == "'only' at a.cu:2 has different parameters"
     assert bind("other()", None, there).problem == "no source in this repository"

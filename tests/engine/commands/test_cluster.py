@@ -56,11 +56,11 @@ def test_what_is_wrong_is_said_and_the_rest_is_shown(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--workers", "2"], "--workers is given without a cluster"),
-        (["--shared"], "--shared is given without a cluster"),
-        (["--per-device"], "--per-device is given without a cluster"),
+        (["--workers", "2"], "--workers requires --cluster"),
+        (["--shared"], "--shared requires --cluster"),
+        (["--per-device"], "--per-device requires --cluster"),
         (["--cluster", "local", "--workers", "0"], "at least 1"),
-        (["--cluster", "tcp://a:1", "--workers", "2"], "how many workers --cluster local starts"),
+        (["--cluster", "tcp://a:1", "--workers", "2"], "the number of workers that --cluster local starts"),
         (["--budget-each", "many"], "'many'"),
     ],
 )

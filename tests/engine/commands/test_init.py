@@ -68,7 +68,7 @@ def test_an_existing_spec_is_not_overwritten(file: Path, capsys: pytest.CaptureF
 def test_a_draft_beside_a_spec_is_not_validated_as_if_both_counted(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both together are no TOML: the command ended with 1 and "optimize refuses this draft: no valid TOML"."""
+    """Both together are no TOML: the command ended with 1 and "optimize rejects this draft: no valid TOML"."""
     assert main(["init", str(file), "--static", "--write"]) == 0
     monkeypatch.setattr("engine.run.ready_spec.CpuMachine", _no_machine)
     assert main(["init", str(file)]) == 0

@@ -90,7 +90,7 @@ class Command:
 
 
 def go_on(err: str) -> list[str]:
-    (said,) = re.findall(r"^optiml: interrupted; go on with: optiml (.*)$", err, re.M)
+    (said,) = re.findall(r"^optiml: interrupted; continue with: optiml (.*)$", err, re.M)
     return shlex.split(said)
 
 
@@ -117,7 +117,7 @@ def test_the_first_ends_a_search_with_its_best_and_the_second_at_once(root: Path
     begin = time.monotonic()
     command.interrupt()
     _, err = command.end()
-    assert "it had not ended, and has the rest of its budget" in err
+    assert "it had not finished, and has the rest of its budget" in err
     assert time.monotonic() - begin < 30
     assert rows(out) > before
     assert (out / "best.patch").is_file()  # the suggestion that was there stays
@@ -161,10 +161,10 @@ def test_a_generation_writes_its_best_kernel(serve: Any, root: Path, cache: Path
     command.until(lambda: rows(root / "work" / "optimize") >= 2)
     command.interrupt()
     printed, err = command.end()
-    assert "agrees with the reference" in " ".join(printed.split())
+    assert "matches the reference" in " ".join(printed.split())
     verb, kernel = go_on(err)
     assert "column_sum" in Path(kernel).read_text()
-    assert printed.splitlines()[-1] == f"Go on with: optiml {verb} {kernel}"
+    assert printed.splitlines()[-1] == f"Continue with: optiml {verb} {kernel}"
 
 
 def test_only_the_first_waits_and_only_where_somebody_is_patient() -> None:
@@ -201,7 +201,7 @@ def test_generating_names_the_command_that_uses_its_answers(
     (tmp_path / "work" / "exchanges.jsonl").write_text("{}\n")
     assert main(arguments) == 130
     assert capsys.readouterr().err == (
-        "optiml: interrupted; no kernel was written; the answers so far are used again by: optiml generate "
+        "optiml: interrupted; no kernel was written; to reuse the answers so far, run: optiml generate "
         "'the sum of two vectors' --device cpu --work work --llm replay:work/exchanges.jsonl\n"
     )
 
@@ -214,7 +214,7 @@ def test_other_verbs_say_what_goes_on(
     monkeypatch.setattr("engine.commands.tune.tune", interrupted)
     monkeypatch.setattr("engine.commands.selftest.run_cases", interrupted)
     for arguments, said in (
-        (["tune", str(file), "--device", "cpu"], f"; go on with: optiml tune {file} --device cpu"),
+        (["tune", str(file), "--device", "cpu"], f"; continue with: optiml tune {file} --device cpu"),
         (["selftest", "--device", "cpu"], ""),
     ):
         assert main(arguments) == 130

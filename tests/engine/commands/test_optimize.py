@@ -150,7 +150,7 @@ def test_a_killed_run_goes_on_with_every_candidate(optiml, repository, cache):
     ("arguments", "code", "message"),
     [
         (["missing.cu"], 2, "no such file"),
-        (["tests"], 2, "holds no kernel"),
+        (["tests"], 2, "contains no kernel"),
         (["src/row_sum.cu", "src/row_sum.cu", "--kernel", "row_sum"], 2, "FILE:KERNEL"),
         (["src/row_sum.cu:col_sum"], 2, "row_sum"),
         (["src/row_sum.cu", "--kernel", "col_sum"], 2, "row_sum"),
@@ -185,7 +185,7 @@ def test_bad_input_gets_one_clear_sentence(optiml, repository, arguments, code, 
         ("rows = 8192", "rows = 10**30", "row_sum.cu:4"),
         ("rows = 8192", "rows = 1099511627776", "the limit is"),
         ("c < cols", "c <= cols", r"fails on its own: reads x\["),
-        ("sums[row] += sum;", "while (true) sums[row] += sum;", "did not end in 10 s; give smaller check shapes"),
+        ("sums[row] += sum;", "while (true) sums[row] += sum;", "did not end in 10 s; use smaller check shapes"),
         ("sum += x[row * cols + c]", "sum += 1.0f", "depends on the input 'x'"),
         ("sums[row] += sum;", "sums[row] += undefined_name;", "row_sum.cu:10.*undefined_name"),
     ],
@@ -226,7 +226,7 @@ def test_a_launch_that_nobody_sees_is_said_to_be_kept(optiml, repository):
     done = optiml("optimize", file, "--budget", "1", "--device", "cpu", cwd=repository)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert "Note: no launch of 'row_sum' can be seen: edits that need another launch or block were left out" in said
+    assert "Note: no launch of 'row_sum' was found: edits that change the launch or block were left out" in said
     file.write_text(ROW_SUM)
     done = optiml("optimize", file, "--budget", "1", "--device", "cpu", cwd=repository)
     assert "were left out" not in " ".join(done.stdout.split())

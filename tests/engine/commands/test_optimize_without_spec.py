@@ -105,7 +105,7 @@ def test_gaps_are_listed_with_the_lines_to_add(root: Path, capsys: pytest.Captur
     assert optimize("k.cu") == 2
     err = capsys.readouterr().err
     assert err.startswith(
-        "optiml: k.cu:1: 3 things about the kernel 'mix' cannot be read from the source; put these lines"
+        "optiml: k.cu:1: 3 things about the kernel 'mix' cannot be determined from the source; put these lines"
     )
     launch = '// optiml: launch = { grid = "cdiv(n, 256)", block = "256" }'
     assert launch in err

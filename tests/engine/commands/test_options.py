@@ -55,5 +55,5 @@ def test_a_model_that_nobody_asks_is_not_passed_over(capsys: pytest.CaptureFixtu
     for option, value in (("--llm", "batch:questions"), ("--llm-budget", "2.00usd"), ("--llm-judge", "same")):
         assert main(["optimize", str(SOFTMAX), option, value, "--proposers", "rules,tuner"]) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f"optiml: {option} is given, but no model is asked")
+        assert said.startswith(f"optiml: {option} has no effect")
         assert said.endswith("add --proposers rules,tuner,llm\n")

@@ -63,12 +63,12 @@ def test_each_kind_of_device_has_its_best(root: Path, capsys: pytest.CaptureFixt
 
 def test_without_it_different_devices_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["optimize", str(root / "k0.cu"), "--cluster", "tls://scheduler:8786"]) == 1
-    assert "add --per-device for a search on each kind" in capsys.readouterr().err
+    assert "add --per-device for one search per kind" in capsys.readouterr().err
 
 
 def test_it_needs_a_cluster_and_one_kernel(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["optimize", str(root / "k0.cu"), "--per-device"]) == 2
-    assert "without a cluster" in capsys.readouterr().err
+    assert "requires --cluster" in capsys.readouterr().err
     (root / "k1.cu").write_text((root / "k0.cu").read_text().replace("k0", "k1"))
     files = [str(root / "k0.cu"), str(root / "k1.cu")]
     assert cli.main(["optimize", *files, "--cluster", "tls://scheduler:8786", "--per-device"]) == 2

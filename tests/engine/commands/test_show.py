@@ -49,7 +49,7 @@ def generated() -> GenerationResult:
         StrategyResult("memory", "Memory", "wrong_result", EVIL, "idea", "plan", 4, 2, False),
     )  # fmt: skip
     return GenerationResult(
-        sentence="the sum of each column", verdict="column_sum_kernel agrees with the reference: 2.00×", kernel="column_sum_kernel",
+        sentence="the sum of each column", verdict="column_sum_kernel matches the reference: 2.00×", kernel="column_sum_kernel",
         mode="measured", device={}, written="column_sum.cu", reference={}, task={}, strategies=strategies, yardstick="memory",
         best="parallel", ratio=2.0, optimized=None, checks={"each": 3, "written": 3},
         model={"requests": 6, "spent": {"usd": 0.25, "prompt_tokens": 100, "completion_tokens": 20}, "model": "m"}, elapsed_s=9.0,
@@ -77,7 +77,7 @@ def test_a_tuning_run_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFix
     for text in (
         "saxpy with BLOCK = 256, ITEMS = 4 is 1.50× faster", "6 combinations, 5 feasible", "Strategy: exhaustive (5 points are few)",
         "'BLOCK * ITEMS <= 1024' excludes 1",
-        "'registers * threads <= 65536' takes 1 more, as compiling it showed",
+        "'registers * threads <= 65536' excludes 1 more, found by compiling it",
         "5 configurations: 3 accepted, 1 compile error, 1 slower", "The best for each shape",
         "⟨U+001B⟩", "[bold]x[/bold]", f"git apply {tmp_path / 'best.patch'}",
     ):  # fmt: skip
@@ -90,8 +90,8 @@ def test_a_generation_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFix
     write_generation(generated(), tmp_path)
     out = shown(capsys, str(tmp_path))
     for text in (
-        "agrees with the reference: 2.00×",
-        "right, the best (1 repaired)",
+        "matches the reference: 2.00×",
+        "correct, the fastest (1 repaired)",
         "wrong result: ⟨U+001B⟩",
         "0.25 USD",
         "4.5 µs",
@@ -103,7 +103,7 @@ def test_the_origin_of_what_a_search_found_is_not_called_the_best(capsys: pytest
     """A strategy of 1.91x stood as the best beside one of 2.05x: the search had gone further from it."""
     print_generation(dataclasses.replace(generated(), optimized={"verdict": "2.12×"}), Path("out"))
     out = capsys.readouterr().out
-    assert "right, what was written comes from it (1 repaired)" in out
+    assert "correct, basis of the result (1 repaired)" in out
     assert "the best" not in out
 
 
@@ -116,7 +116,7 @@ def test_the_tree_is_bounded_and_cleaned(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_page_of_a_generation_is_one_of_its_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_generation(generated(), tmp_path)
     assert main(["report", str(tmp_path)]) == 2
-    assert f"name the one of its search: {tmp_path / 'optimize'}" in capsys.readouterr().err
+    assert f"name the folder of its search: {tmp_path / 'optimize'}" in capsys.readouterr().err
 
 
 def test_what_cannot_be_shown_is_said_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_what_cannot_be_shown_is_said_in_one_sentence(tmp_path: Path, capsys: py
     data = json.loads(tuned().to_json()) | {"shapes": [{"case": 3}]}
     (tmp_path / "result.json").write_text(json.dumps(data))
     assert main(["show", str(tmp_path)]) == 2
-    assert "is no result of this version (the result.shapes[0].case is no str)" in capsys.readouterr().err
+    assert "is not a result of this version (the result.shapes[0].case is not of type str)" in capsys.readouterr().err
     write(tuned(), tmp_path, {})
     assert main(["show", str(tmp_path), "--tree"]) == 2
-    assert "there is no journal beside the result" in capsys.readouterr().err
+    assert "no journal next to the result" in capsys.readouterr().err

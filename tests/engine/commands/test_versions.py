@@ -32,9 +32,9 @@ void run(const float* x, float* y, int n) { scale<<<(n + 255) / 256, 256>>>(x, y
         (b'{"schema": "optiml.result/9"}', "'optiml.result/9'"),
         (b'{"schema": "optiml.tune/0"}', "'optiml.tune/0'"),
         (b"[]", "None"),
-        (b"{", "is no JSON"),
-        (b"\xff", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
     ],
     ids=["result", "tune", "list", "half", "bytes", "deep"],
 )

@@ -71,7 +71,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         toolkit.toolkit()
     assert caught.value.do == "pip install 'optiml-cuda[cuda12]'"
     monkeypatch.setenv(toolkit.SWITCH, "11")
-    with pytest.raises(UsageError, match="'11' is no CUDA version"):
+    with pytest.raises(UsageError, match="invalid CUDA version '11'"):
         toolkit.toolkit()
 
 

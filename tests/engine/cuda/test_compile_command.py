@@ -179,7 +179,7 @@ def test_a_command_is_read_anew_when_its_file_changes(root: Path) -> None:
 
 def test_broken_settings_are_a_note(root: Path) -> None:
     (root / ".optiml.yml").write_text("compile: {includes: []}\n")
-    assert "the settings are not used" in Project(root).command("src/k.cu").notes[0]
+    assert "the settings are ignored" in Project(root).command("src/k.cu").notes[0]
 
 
 def test_a_huge_command_ends(root: Path) -> None:
@@ -189,5 +189,5 @@ def test_a_huge_command_ends(root: Path) -> None:
     reader: Callable[[str], bytes | None] = none
     found = read_options(["nvcc", *["-I."] * 200_000], ".", root, reader)
     assert found.include == (".",)
-    assert "is read up to there" in found.notes[0]
+    assert "is cut there" in found.notes[0]
     assert words_of("a 'b") is None

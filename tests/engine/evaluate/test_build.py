@@ -42,7 +42,7 @@ def test_a_block_beyond_the_kernels_own_bound_is_refused(machine):
     builder.original(original)
     assert builder.candidate(program("__launch_bounds__(256)")).binary.resources
     with pytest.raises(
-        NotBuilt, match="a block of 256 threads is beyond the kernel's __launch_bounds__ of 128"
+        NotBuilt, match="a block of 256 threads exceeds the kernel's __launch_bounds__ of 128"
     ) as caught:
         builder.candidate(program("__launch_bounds__(sizeof(float) * 32)"))
     assert caught.value.evaluation.outcome is Outcome.SCREENED_OUT

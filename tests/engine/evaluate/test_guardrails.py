@@ -18,7 +18,7 @@ def test_one_slow_case_fails_however_much_the_others_win():
     assert guardrails.timing(measured(9.0, 0.99)).verdict == "passed"
     verdict = guardrails.timing(measured(9.0, 0.8))
     assert verdict.verdict == "failed"
-    assert "c1 became 1.25 times slower" in verdict.detail
+    assert "c1 takes 1.25× the original's time" in verdict.detail
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_a_candidate_whose_run_fails_under_a_tool_that_judged_the_original_fails
 def test_tools_that_did_not_run_are_named_with_the_reason():
     details = {g.name: g.detail for g in guardrails.sanitizers((), (), Guardrails(sanitizers=("racecheck",)))}
     assert details["racecheck"] == "compute-sanitizer was not found"
-    assert details["memcheck"] == "the settings leave it out"
+    assert details["memcheck"] == "disabled in the settings"
 
 
 def test_thresholds_are_the_settings():
     loose, strict = Guardrails(case=1.5), Guardrails(spills=2.0)
     assert guardrails.timing(measured(9.0, 0.8), loose).verdict == "passed"
-    assert guardrails.timing(measured(9.0, 0.8), loose).name == "no timing case slower than 1.5×"
+    assert guardrails.timing(measured(9.0, 0.8), loose).name == "no case more than 50 % slower"
     used = [Resources(32, 0, 0, 64, 0)]
     assert guardrails.spills([Resources(32, 0, 0, 0, 0)], used, measured(1.5), strict).verdict == "failed"
     assert guardrails.spills([Resources(32, 0, 0, 0, 0)], used, measured(2.5), strict).verdict == "passed"

@@ -121,7 +121,7 @@ def test_an_answer_with_infinities_is_read_and_one_of_another_form_is_not() -> N
     assert said is not None
     assert said.failure == Failure("differs")
     frame = pack(Reply(wrong)).replace(b'"wrong_result"', b'"all_is_well_"')
-    with pytest.raises(NotThis, match="no Outcome"):
+    with pytest.raises(NotThis, match="not a valid Outcome"):
         read_reply(frame)
 
 
@@ -253,14 +253,14 @@ def test_a_device_that_cannot_build_or_answer_is_told_apart() -> None:
     device.call = lambda frame: ThreadPoolExecutor(1).submit(bytes, 7)  # type: ignore[method-assign]
     with pytest.raises(MachineError, match=r"device 7: sent an answer that cannot be read"):
         evaluator.evaluate(candidate(), None)
-    refused = pack(Reply(problem=problem_of(RefusedError("no controls", "k.cu:1", "mend the spec"))))
+    refused = pack(Reply(problem=problem_of(RefusedError("no controls", "k.cu:1", "correct the spec"))))
     device.call = lambda frame: ThreadPoolExecutor(1).submit(lambda: refused)  # type: ignore[method-assign]
-    with pytest.raises(RefusedError, match=r"k\.cu:1: no controls; mend the spec"):
+    with pytest.raises(RefusedError, match=r"k\.cu:1: no controls; correct the spec"):
         evaluator.evaluate(candidate(), None)
 
 
 def test_devices_that_draw_other_secret_cases_are_refused() -> None:
-    with pytest.raises(MachineError, match=r"device 1: validates the spec with other cases"):
+    with pytest.raises(MachineError, match=r"device 1: validates the spec with cases that differ"):
         remote(Device("0"), Device("1", cases="b")).open(program())
 
 

@@ -1,4 +1,4 @@
-"""Sampled blocks at sizes that no case names: what is refused, and what is left as not checked."""
+"""Sampled blocks at sizes not in any case: what is refused, and what is left as not checked."""
 
 from __future__ import annotations
 

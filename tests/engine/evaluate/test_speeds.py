@@ -121,7 +121,7 @@ def test_a_kernel_that_takes_too_long_at_any_size_is_refused_with_the_reason(mon
 def test_an_incumbent_of_an_earlier_run_that_cannot_be_predicted_ends_no_search() -> None:
     def predict(built: Any) -> Measurement:
         if built == "its":
-            raise RefusedError("what the kernel accesses cannot be counted on the CPU")
+            raise RefusedError("the kernel's accesses cannot be counted on the CPU")
         return Measurement((), 2.0, 2.0, 2.0)
 
     made = CpuEvaluator.__new__(CpuEvaluator)

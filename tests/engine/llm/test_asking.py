@@ -223,7 +223,7 @@ def test_policies_differ_in_what_they_ask(tmp_path):
 def test_a_dead_server_costs_no_candidate_of_the_rules(tmp_path, strategy):
     search, feed = search_with(tmp_path, Dead(), Budget(seconds=60), strategy=strategy, factors=("1.5", "1.1", "0.9"))
     assert search.progress.evaluated == OF_THE_RULES.get(strategy, 12)
-    assert "given up after 4 failures in a row" in feed.stopped
+    assert "stopped after 4 consecutive failures" in feed.stopped
     assert search.progress.stopped == f"nothing is left to try, and {feed.stopped}"
     assert search.tree.root.pending == search.tree.awaited == 0
 
@@ -286,7 +286,7 @@ class Tape(Script):
 
     def complete(self, request):
         if request.label.split("/")[2] != "2":
-            raise ChatError("the recording holds no such exchange", fault=Fault.NOT_RECORDED)
+            raise ChatError("the recording does not contain this exchange", fault=Fault.NOT_RECORDED)
         return super().complete(request)
 
 

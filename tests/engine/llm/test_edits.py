@@ -147,9 +147,9 @@ def test_an_edit_may_leave_figures_open(place, whole):
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ("constexpr int EACH = 2;\n// optiml: tune EACH 1, 2, 4\n", "'tune EACH …, …, …' is not understood"),
-        ("constexpr int EACH = 2;\n// optiml: tune EACH = 1, 2\n// optiml: where EACH > 2\n", "no point of the space is possible"),
-        ("// optiml: tune EACH = 1, 2\n", "'EACH' is no macro and no constant"),
+        ("constexpr int EACH = 2;\n// optiml: tune EACH 1, 2, 4\n", "invalid declaration 'tune EACH …, …, …'"),
+        ("constexpr int EACH = 2;\n// optiml: tune EACH = 1, 2\n// optiml: where EACH > 2\n", "no point of the space is feasible"),
+        ("// optiml: tune EACH = 1, 2\n", "'EACH' is neither a macro nor a constant"),
     ],
 )  # fmt: skip
 def test_figures_left_open_in_a_way_that_cannot_be_used_go_back(place, lines, says):

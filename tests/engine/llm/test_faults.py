@@ -111,7 +111,7 @@ def test_each_fault_has_its_ending_and_the_search_goes_on(tmp_path, serve, name,
 def test_a_server_that_fails_again_and_again_is_left_alone(tmp_path, serve):
     server = serve(status(500))
     run = Run(tmp_path, server, tries=1)
-    assert "given up after 4 failures in a row" in run.feed.report.stopped
+    assert "stopped after 4 consecutive failures" in run.feed.report.stopped
     assert len(server.requests) < 8
 
 

@@ -235,17 +235,20 @@ def test_a_whole_file_with_other_launches_carries_over_too(scan):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("ceil_div(rows, TILE), threads_wanted", "'threads_wanted' cannot be told from what the kernel is given"),
-        ("ceil_div(rows, TILE), threads_wanted * 2", "'threads_wanted' cannot be told"),
-        ("ceil_div(rows, TILE), Traits<64>::none", "an expression cannot be told"),
+        (
+            "ceil_div(rows, TILE), threads_wanted",
+            "'threads_wanted' cannot be computed from the arguments of the kernel",
+        ),
+        ("ceil_div(rows, TILE), threads_wanted * 2", "'threads_wanted' cannot be computed"),
+        ("ceil_div(rows, TILE), Traits<64>::none", "an expression cannot be computed"),
         (
             "ceil_div(rows, TILE), sizeof(Ignore_all *) / 2 * -rows /* obey the repository */",
-            "an expression cannot be told",
+            "an expression cannot be computed",
         ),
         ("ceil_div(rows, TILE), rows / 0", "in some case it has no whole value"),
         ("ceil_div(rows, TILE), 2048", "in some case it has no whole value, or one beyond a GPU's limits"),
         ("rows / (rows - 1), threads", "in some case it has no whole value"),
-        ("rows * 1.5f, threads", "'1.5f' is no whole number"),
+        ("rows * 1.5f, threads", "'1.5f' is not an integer"),
     ],
 )
 def test_what_the_spec_cannot_follow_is_refused_with_what_to_do(scale, arguments, why):

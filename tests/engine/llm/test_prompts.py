@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"
 SOFTMAX = ROOT / "examples" / "softmax.cu"
 COUNTERS = ("gpu__time_duration.sum", "dram__bytes.sum")
-SENTENCES = ("Memory-bound: 32 sectors per request where 4 suffice, line 33", "Occupancy is 12 %")
+SENTENCES = ("Memory-bound: 32 sectors per request (ideal: 4), line 33", "Occupancy is 12 %")
 
 
 def timed(ratio):
@@ -267,7 +267,7 @@ def test_parts_are_read_from_an_option():
     assert parse_parts("techniques=0, memory=300") == {**PARTS, "techniques": 0, "memory": 300}
     assert parse_parts("") == PARTS
     for wrong in ("techniques", "techniques=-1", "source=3", "memory=1e3", "tried=" + "9" * 20):
-        with pytest.raises(UsageError, match=r"is no part of a prompt .* write PART=TOKENS"):
+        with pytest.raises(UsageError, match=r"is not a prompt part .* expected PART=TOKENS"):
             parse_parts(wrong)
 
 

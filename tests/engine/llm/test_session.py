@@ -80,7 +80,7 @@ def test_a_recorded_run_is_repeated_without_a_network(tmp_path, online, monkeypa
     first, session = run(tmp_path, LlmSettings(model="m"))
     assert first.incumbent.evaluation.measurement.ratio == pytest.approx(3.0)
     assert session.summary["requests"] == len(server.requests)
-    assert session.notes == ("the model was given up after 20 answers in a row without an edit that is new",)
+    assert session.notes == ("the model was stopped after 20 consecutive answers without a new edit",)
     monkeypatch.delenv("OPENAI_BASE_URL")
     asked = len(server.requests)
     again, replayed = run(tmp_path, LlmSettings(model="m", replay=tmp_path / "run" / EXCHANGES), "again")

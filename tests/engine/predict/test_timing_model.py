@@ -88,7 +88,7 @@ def test_strided_loads_cost_more_and_are_named(predict: Predict) -> None:
     far = predict(STRIDED, line(SIZE // 256, 256), copying(32), 4.0 * SIZE, 4.0 * SIZE, 32.0 * SIZE)
     assert far.time_us > 1.1 * near.time_us
     assert far.terms["cache"] > 4 * near.terms["cache"]
-    assert any("Line 4: 32.0 sectors per load request where 4.0 suffice" in said for said in far.sentences)
+    assert any("Line 4: 32.0 sectors per load request (ideal: 4.0)" in said for said in far.sentences)
     assert not any("sectors per" in said for said in near.sentences)
 
 
@@ -156,7 +156,7 @@ def test_a_warp_per_row_beats_a_thread_per_row(predict: Predict) -> None:
         rows * 4,
     )
     assert first.time_us > 3 * second.time_us
-    assert any("multiprocessors get a block" in said for said in first.sentences)
+    assert any("SMs get a block" in said for said in first.sentences)
 
 
 def test_bank_conflicts_cost_and_are_named(predict: Predict) -> None:

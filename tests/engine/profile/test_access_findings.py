@@ -19,11 +19,11 @@ def findings(*sites: SiteCounts) -> list[tuple[str, int | None, str]]:
 
 
 def test_lines_that_waste_are_named() -> None:
-    each = "32 sectors per request where 4 would do (counted on the CPU)"
-    banks = "32 passes per request where 1 would do (counted on the CPU)"
+    each = "32 sectors per request (ideal: 4)"
+    banks = "32 passes per request (ideal: 1)"
     assert findings(ROWS, LINED, BANKS) == [
-        ("bank_conflicts", 20, f"line 20 has bank conflicts in its loads of 'tile': {banks}"),
-        ("uncoalesced", 12, f"line 12 asks in its loads of 'x' for {each}"),
+        ("bank_conflicts", 20, f"bank conflicts, load of `tile`: {banks}, line 20 (counted on the CPU)"),
+        ("uncoalesced", 12, f"uncoalesced load of `x`: {each}, line 12 (counted on the CPU)"),
     ]
 
 

@@ -15,7 +15,7 @@ def test_the_counters_that_moved_in_the_order_of_how_much():
         "time 400 µs → 40 µs",
         "device memory traffic 1.28 GB → 128 MB",
         "sectors per load 32 → 4",
-        "warps waiting for global or local memory 70 % → 5 %",
+        "warps waiting for global or local memory (long scoreboard) 70 % → 5 %",
     ]
 
 
@@ -48,6 +48,6 @@ def test_from_nothing_to_something_counts_much():
 
 
 def test_counts_are_written_without_powers() -> None:
-    """`cycles lost to bank conflicts 30.6 million → 6.04e+05` stood in a report."""
+    """`bank conflict cycles 30.6 million → 6.04e+05` stood in a report."""
     figures = [_figure(value, "") for value in (0.25, 16, 999, 603_812, 30.6e6, 1.24e9)]
     assert figures == ["0.25", "16", "999", "603,812", "30.6 million", "1.24 billion"]

@@ -37,12 +37,12 @@ def test_the_measured_time_goes_before_the_profilers_own():
 @pytest.mark.parametrize(
     ("counters", "bound", "words"),
     [
-        ({"DRAM_PCT": 10, "L2_PCT": 30, "FMA_PCT": 85, "DRAM_BYTES": 4e6}, "compute", "at 85 % of their peak"),
+        ({"DRAM_PCT": 10, "L2_PCT": 30, "FMA_PCT": 85, "DRAM_BYTES": 4e6}, "compute", "at 85 % of peak"),
         ({"DRAM_PCT": 10, "L2_PCT": 90, "FMA_PCT": 30, "DRAM_BYTES": 4e6}, "memory", "in the caches"),
         (
             {"DRAM_PCT": 10, "L2_PCT": 20, "FMA_PCT": 15, "DRAM_BYTES": 4e6, "long_scoreboard": 70},
             "latency",
-            "warps spend 70 % of their cycles waiting for global or local memory",
+            "warps spend 70 % of their cycles waiting for global or local memory (long scoreboard)",
         ),
         ({"DURATION": 3000.0}, "launch", "3.0 µs"),
     ],
@@ -56,23 +56,23 @@ def test_what_binds_it(counters, bound, words):
 @pytest.mark.parametrize(
     ("code", "fires", "rests", "words"),
     [
-        ("dram_saturated", {"DRAM_PCT": 81}, {"DRAM_PCT": 80}, "81 % of its peak"),
-        ("low_occupancy", {"OCCUPANCY_PCT": 49}, {"OCCUPANCY_PCT": 50}, "49 % of the possible warps"),
+        ("dram_saturated", {"DRAM_PCT": 81}, {"DRAM_PCT": 80}, "81 % of peak"),
+        ("low_occupancy", {"OCCUPANCY_PCT": 49}, {"OCCUPANCY_PCT": 50}, "achieved occupancy 49 %"),
         ("memory_stalls", {"long_scoreboard": 41}, {"long_scoreboard": 40}, "41 % of their cycles waiting for global"),
         ("shared_stalls", {"short_scoreboard": 41}, {"short_scoreboard": 40}, "waiting for shared memory"),
         ("math_stalls", {"math_pipe_throttle": 41}, {"math_pipe_throttle": 40}, "arithmetic pipe"),
         ("dependency_stalls", {"wait": 41}, {"wait": 40}, "fixed latency"),
         ("barrier_stalls", {"barrier": 31}, {"barrier": 30}, "31 % of their cycles waiting at a barrier"),
-        ("l1_misses", {"L1_HIT_PCT": 29, "long_scoreboard": 50}, {"L1_HIT_PCT": 29}, "29 % of the sectors"),
+        ("l1_misses", {"L1_HIT_PCT": 29, "long_scoreboard": 50}, {"L1_HIT_PCT": 29}, "L1 hit rate 29 %"),
         (
             "uncoalesced_loads",
             {"LOAD_SECTORS": 32e6},
             {"LOAD_SECTORS": 4.8e6},
-            "32.0 sectors per request where 4 would do",
+            "32.0 sectors per request (ideal: 4)",
         ),
-        ("uncoalesced_stores", {"STORE_SECTORS": 8e6}, {"STORE_SECTORS": 4.8e6}, "stores take 8.0 sectors"),
-        ("divergence", {"ACTIVE_LANES": 12.5}, {"ACTIVE_LANES": 24}, "12.5 of a warp's 32 lanes"),
-        ("issue_bound", {"ISSUE_PCT": 61}, {"ISSUE_PCT": 60}, "61 % of their cycles"),
+        ("uncoalesced_stores", {"STORE_SECTORS": 8e6}, {"STORE_SECTORS": 4.8e6}, "uncoalesced stores: 8.0 sectors"),
+        ("divergence", {"ACTIVE_LANES": 12.5}, {"ACTIVE_LANES": 24}, "12.5 of 32 lanes"),
+        ("issue_bound", {"ISSUE_PCT": 61}, {"ISSUE_PCT": 60}, "issue slots 61 % busy"),
     ],
 )
 def test_counters_that_call_for_a_finding_and_those_that_just_do_not(code, fires, rests, words):
@@ -83,7 +83,7 @@ def test_counters_that_call_for_a_finding_and_those_that_just_do_not(code, fires
 def test_bank_conflicts_count_only_where_shared_memory_is_used():
     conflicted = step(BANK_CONFLICTS=2e6)
     found = finding(of(conflicted, known=[evidence(shared=4096)]), "bank_conflicts")
-    assert "50 for every 100 warp instructions" in found.text
+    assert "50 per 100 warp instructions" in found.text
     assert "bank_conflicts" not in of(conflicted).codes
     assert "bank_conflicts" not in of(step(BANK_CONFLICTS=1e5), known=[evidence(shared=4096)]).codes
 
@@ -94,12 +94,12 @@ def test_wide_accesses_are_not_called_uncoalesced():
     assert "uncoalesced_loads" not in of(wide, known=[evidence(width=16.0)]).codes
     assert "uncoalesced_loads" in of(wide, known=[evidence(width=4.0)]).codes
     found = finding(of(step(LOAD_SECTORS=32e6), known=[evidence(width=None)]), "uncoalesced_loads")
-    assert "neighbouring lanes need 4 to 16" in found.text
+    assert "(ideal: 4 to 16)" in found.text
 
 
 def test_the_line_where_counters_were_mapped():
     found = finding(of(step(LOAD_SECTORS=32e6), lines=[SourceLines(Site(17, 32e6, 4e6, 1e6))]), "uncoalesced")
-    assert found.text == "line 17 asks for 32 sectors per request where 4 would do"
+    assert found.text == "uncoalesced access: 32 sectors per request (ideal: 4), line 17"
     assert found.line == 17
     assert "uncoalesced" not in of(step(LOAD_SECTORS=4e6), lines=[SourceLines(Site(17, 4e6, 4e6, 1e6))]).codes
 
@@ -121,7 +121,7 @@ def test_the_line_that_executes_most_is_named():
 
 def test_more_bytes_than_the_arrays_hold():
     found = finding(of(array_bytes=32e6), "excess_traffic")
-    assert "128 MB go to and from device memory where the arrays hold 32 MB: 4.0 times" in found.text
+    assert "device memory traffic 128 MB for 32 MB of arrays: 4.0× the minimum" in found.text
     assert "excess_traffic" not in of(array_bytes=100e6).codes
 
 
@@ -129,9 +129,9 @@ def test_findings_from_resources_and_launch():
     small = LaunchConfig((12, 1, 1), (100, 1, 1))
     diagnosis = of(known=[evidence(registers=128, spills=64, launch=small)])
     assert "only 12 blocks: 120 of 132 SMs idle" in finding(diagnosis, "small_grid").text
-    assert "4 lanes" in finding(diagnosis, "partial_warps").text
+    assert "4 active lanes" in finding(diagnosis, "partial_warps").text
     assert "128 registers" in finding(diagnosis, "many_registers").text
-    assert "64 bytes stored and 64 loaded" in finding(diagnosis, "spills").text
+    assert "64 bytes stored and 64 bytes loaded" in finding(diagnosis, "spills").text
     assert "local_memory" in of(known=[evidence(stack=256)]).codes
     assert "many_registers" not in of(known=[evidence(registers=96)]).codes
 
@@ -139,7 +139,7 @@ def test_findings_from_resources_and_launch():
 def test_the_last_wave():
     resident = 132 * 8  # blocks of 256 threads
     tail = LaunchConfig((resident + 10, 1, 1), (256, 1, 1))
-    assert "the grid fills 1.0 waves" in finding(of(known=[evidence(launch=tail)]), "tail").text
+    assert "the grid takes 1.0 waves" in finding(of(known=[evidence(launch=tail)]), "tail").text
     whole = LaunchConfig((resident * 4, 1, 1), (256, 1, 1))
     assert "tail" not in of(known=[evidence(launch=whole)]).codes
 
@@ -147,7 +147,7 @@ def test_the_last_wave():
 def test_steps_count_by_their_time_and_are_named():
     slow, quick = step("slow", DURATION=90_000, DRAM_PCT=95), step("quick", DURATION=10_000, barrier=90)
     diagnosis = of(slow, quick)
-    assert diagnosis.findings[0].text.startswith("slow: device memory is used at 95 %")
+    assert diagnosis.findings[0].text.startswith("slow: device memory at 95 %")
     assert diagnosis.findings[-1].severity < 0.1
     assert diagnosis.copy_share == pytest.approx(2 * 128e6 / 100e-6 / BANDWIDTH)
 
@@ -180,7 +180,7 @@ def test_without_counters_it_says_so():
     assert diagnosis.bound == "unknown"
     assert "32 % of copy" in diagnosis.text
     assert diagnosis.missing == (
-        "no counters: Nsight Compute is not installed here; judged by times, occupancy and resource use alone",
+        "no counters: Nsight Compute is not installed here; based on times, occupancy and resource usage",
     )
     assert "limited by registers" in finding(diagnosis, "low_occupancy").text
 

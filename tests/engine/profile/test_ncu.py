@@ -144,7 +144,7 @@ def test_a_metric_that_this_chip_does_not_have_is_named_missing(tmp_path):
 
 def test_a_report_without_the_kernel(tmp_path):
     (answer,) = run(profiler(tmp_path, "another kernel"), [request("a")])
-    assert (answer.kind, answer.reason) == ("missing", "the profiler's report has no such kernel")
+    assert (answer.kind, answer.reason) == ("missing", "the profiler's report does not contain this kernel")
 
 
 def test_a_profiler_killed_midway(tmp_path):
@@ -170,7 +170,7 @@ def test_counters_that_another_keeps_end_profiling(tmp_path, monkeypatch):
     made = profiler(tmp_path, "busy")
     (answer,) = run(made, [request("a")])
     assert answer.kind in ("busy", "no profiler")
-    assert "another tool holds the performance counters" in made.unusable
+    assert "another tool uses the performance counters" in made.unusable
 
 
 def test_a_batch_may_begin_before_the_last_one_has_ended(tmp_path):

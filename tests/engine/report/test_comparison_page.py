@@ -49,7 +49,7 @@ def test_two_alike_runs_are_compared_by_their_intervals() -> None:
 @pytest.mark.parametrize(
     ("change", "text", "why"),
     [
-        ({"kernel": "other"}, b"original", "they are of two kernels"),
+        ({"kernel": "other"}, b"original", "the runs search different kernels"),
         ({}, b"edited", "the original's source is not the same"),
         ({"signals": {"device": {"name": "NVIDIA A100"}}}, b"original", "NVIDIA H200 and NVIDIA A100"),
         ({"spec": {"time": [{"name": "small"}]}}, b"original", "the timing cases are not the same"),
@@ -98,7 +98,7 @@ def test_without_a_suggestion_the_comparison_says_so(tmp_path: Path) -> None:
     nothing = dataclasses.replace(recorded(), best=None, trajectory=())
     synthesise(tmp_path / "a", 20, result=nothing)
     synthesise(tmp_path / "b", 20)
-    assert "There is no suggestion in the first run." in comparison_page(tmp_path / "a", tmp_path / "b")
+    assert "No suggestion in the first run." in comparison_page(tmp_path / "a", tmp_path / "b")
     text = harmless(comparison_page(tmp_path / "a", tmp_path / "a")).text
     assert "Neither run has a suggestion, so there are no steps." in text
 

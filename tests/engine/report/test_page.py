@@ -196,7 +196,7 @@ def test_a_predicted_run_says_so_at_every_speed(tmp_path: Path) -> None:
     assert len(speeds) >= 3
     assert all("predicted" in after for after in speeds)
     tree = text.split("Search tree")[2]
-    speeds = re.findall(r"~[\d.]+×(.{0,12})", tree.split("What the edits of each proposer")[0])
+    speeds = re.findall(r"~[\d.]+×(.{0,12})", tree.split("Results of each proposer's edits")[0])
     assert len(speeds) >= 20
     assert all("predicted" in after for after in speeds)
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
@@ -223,8 +223,8 @@ def test_without_a_suggestion_and_without_counters(tmp_path: Path) -> None:
     synthesise(tmp_path, 30, result=result)
     text = harmless(render(read_run(tmp_path))).text
     assert "No improvement found." in text
-    assert "There is no roofline: the limits of this device are not known here." in text
-    assert "There is no suggestion, so none applies." in text
+    assert "No roofline: no limits are recorded for this device." in text
+    assert "No suggestion, so none applies." in text
     assert "int row" in text or "kTile" in text  # the original's source is there
 
 
@@ -252,11 +252,11 @@ def test_a_folder_or_a_device_is_no_place_for_the_page(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(measured), "--out", str(tmp_path)]) == 2
-    assert "is a folder; name a file with --out" in capsys.readouterr().err
+    assert "is a folder; give a file with --out" in capsys.readouterr().err
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert main(["report", str(measured), "--out", str(pipe)]) == 2
-    assert "is no regular file; name a file with --out" in capsys.readouterr().err
+    assert "is not a regular file; give a file with --out" in capsys.readouterr().err
     assert pipe.is_fifo()  # as root, the page took the place of /dev/null
 
 
@@ -289,7 +289,7 @@ def test_a_run_of_many_thousands_stays_small(tmp_path: Path) -> None:
     synthesise(tmp_path, 1700)
     page = render(read_run(tmp_path))
     assert len(page.encode()) < LIMIT_BYTES
-    assert re.search(r"200 candidates are left out here, those that failed first", page)
+    assert re.search(r"200 candidates are omitted here, failed ones first", page)
 
 
 def test_what_a_model_expected_is_held_against_what_was_counted(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_each_step_and_each_candidate_shows_what_it_changed(page: str) -> None:
 def test_a_journal_without_texts_and_one_with_damaged_ones_has_its_page(measured: Path, tmp_path: Path) -> None:
     run = read_run(measured)
     bare = harmless(render(dataclasses.replace(run, original={}, packed={}))).text
-    assert "The journal does not hold the text of this step." in bare
+    assert "The journal does not contain the text of this step." in bare
     damaged = {id: b"x" * 20 if id % 2 else packed for id, packed in run.packed.items()}
     text = harmless(render(dataclasses.replace(run, packed=damaged))).text
     assert text.count("The change of this candidate is not on this page") > 240
@@ -339,7 +339,7 @@ def test_lines_have_their_share_of_the_work_beside_them(measured: Path) -> None:
     )
     assert text.count(cell.format(5, "40.0", "0.0", 40, 13)) == 2
     assert text.count(cell.format(3, "10.0", "75.0", 10, 15)) == 2
-    table = harmless(text).text.split("The lines that do most of the work")[1]
+    table = harmless(text).text.split("The most expensive lines")[1]
     assert "const int row" in table.split("Search tree")[0]
     # Without a GPU the sectors alone are known.
     alone = dataclasses.replace(result, lines=(LineWeight(15, None, 0.75),), trajectory=())

@@ -99,7 +99,7 @@ def test_stairs_hold_each_value_until_the_next() -> None:
 def test_a_diagnosis_stands_at_its_line_and_keeps_it_in_sight() -> None:
     lines = "".join(f"line {i}\n" for i in range(1, 201))
     said = (
-        "line 150 asks for 32 sectors per request where 4 would do",
+        "uncoalesced access: 32 sectors per request (ideal: 4), line 150",
         "compute-bound; line 90 executes 60 % of the instructions",
     )
     last = dataclasses.replace(recorded().trajectory[-1], diagnosis=("line 3 asks for 16 sectors",))

@@ -250,10 +250,10 @@ def test_what_became_of_a_models_answers_is_said(capsys: pytest.CaptureFixture[s
         "edits": [],
     }
     print_result(dataclasses.replace(recorded(), model=model), Path("out"))
-    assert "The model: 6 questions, no usable edits; not used: 4 forbidden, 2 not found." in capsys.readouterr().out
+    assert "Model: 6 questions, 0 usable edits; rejected: 4 forbidden, 2 not found." in capsys.readouterr().out
     tried = [{"outcome": "wrong_result"}, {"outcome": "slower"}, {"outcome": "slower"}]
     model = {**model, "questions": 1, "proposals": 4, "known": 1, "faults": {}, "edits": tried}
-    assert answers_of(model) == "1 question, 4 usable edits; not used: 1 known; tried: 2 slower, 1 wrong result"
+    assert answers_of(model) == "1 question, 4 usable edits; rejected: 1 duplicate; outcomes: 2 slower, 1 wrong result"
 
 
 def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +265,7 @@ def test_a_predicted_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Speeds are predicted for sm_90, not measured." in out
     assert "predicted speedup" in out
     assert "Predicted times" in out
-    assert "Who found what (predicted): a 2.00×" in out
+    assert "Gain by proposer (predicted): a 2.00×" in out
 
 
 def test_one_candidate_is_not_several() -> None:
@@ -275,7 +275,7 @@ def test_one_candidate_is_not_several() -> None:
     }
     assert (
         found_by(shares)
-        == "rules 2.00× in 1 candidate, 2.00× of it tried first by another; tuner 1.00× in 7 candidates, 0.50 USD"
+        == "rules 2.00× in 1 candidate, 2.00× of it first tried by another proposer; tuner 1.00× in 7 candidates, 0.50 USD"
     )
 
 
@@ -296,7 +296,7 @@ def test_the_command_that_takes_a_patch_works_where_it_is_shown(
         subprocess.run(shlex.split(command), check=True)
         assert (root / "a.cu").read_text() == "new\n"
         (root / "a.cu").write_text("old\n")
-    assert how_to_take(Path("best.patch"), None) == "Take it, at the root of the repository, with: git apply best.patch"
+    assert how_to_take(Path("best.patch"), None) == "Apply it at the root of the repository with: git apply best.patch"
 
 
 _ENDS = """
@@ -312,7 +312,7 @@ def test_a_window_of_24_lines_ends_with_the_verdict_and_the_patch() -> None:
     lines = on_a_terminal(_ENDS, {"PYTHONPATH": os.getcwd()}).splitlines()[-24:]
     text = re.sub(r"\x1b\[[\d;]*m", "", " ".join(lines[-6:]))
     assert recorded().verdict in " ".join(text.split())
-    assert lines[-1].startswith("Take it with: git apply ")
+    assert lines[-1].startswith("Apply it with: git apply ")
 
 
 def test_an_interrupt_is_answered_at_once(capfd: pytest.CaptureFixture[str]) -> None:
@@ -321,7 +321,7 @@ def test_an_interrupt_is_answered_at_once(capfd: pytest.CaptureFixture[str]) -> 
     with Live(budget) as live:
         live.update(Progress(evaluated=3))
         budget.interrupt.asked = True
-        while "interrupted, ending the search; Ctrl-C again ends at once (3 tried)" not in (
+        while "interrupted, ending the search; Ctrl-C again stops immediately (3 tried)" not in (
             err := capfd.readouterr().err
         ):
             time.sleep(0.01)
@@ -333,10 +333,10 @@ def test_a_judges_record_is_told() -> None:
     judge = {"scored": 9, "measured": 5, "rank_correlation": 0.4, "weight": 0.45, "error_doublings": 0.5, "off": False}
     assert (
         record_of(judge)
-        == "5 of 9 scored edits measured, rank correlation 0.40, speedups off by 1.41x on average, weight 0.45"
+        == "5 of 9 scored edits measured, rank correlation 0.40, speedups off by 1.41× on average, weight 0.45"
     )
     assert record_of({**judge, "off": True, "predicted": 5}).startswith("5 of 9 scored edits predicted")
-    assert record_of({**judge, "off": True}).endswith("switched off by this record")
+    assert record_of({**judge, "off": True}).endswith("disabled, as its scores did not predict the results")
     assert (
         record_of({"scored": 0, "measured": 0, "rank_correlation": None, "weight": 0.5})
         == "0 of 0 scored edits measured, weight 0.50"

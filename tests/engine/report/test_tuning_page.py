@@ -66,20 +66,20 @@ def test_a_tuning_run_has_its_page(run: TuneResult, tmp_path: Path, capsys: pyte
 
 
 def test_named_constants_are_told(run: TuneResult, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "To be tuned again" not in harmless(render_tuning(run, {})).text
+    assert "To tune again" not in harmless(render_tuning(run, {})).text
     constants = Constants(
         {"bm": "GEMM_BM", "<b>": "GEMM_BN"}, ("bk",), ({"GEMM_BM": 64}, {"GEMM_BM": 32}), "constants.patch"
     )
     named = dataclasses.replace(run, constants=constants)
     text = harmless(render_tuning(named, {})).text
     assert (
-        "To be tuned again: constants.patch has bm as GEMM_BM, <b> as GEMM_BN; bk as in the best. It is the rule's"
+        "To tune again: constants.patch contains bm as GEMM_BM, <b> as GEMM_BN; bk as in the best. It is the rule's"
         in text
     )
     assert "machine code at 2 points" in text
     print_tuning(named, Path("out"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "To be tuned again: constants.patch has bm as GEMM_BM, <b> as GEMM_BN." in said
+    assert "To tune again: constants.patch contains bm as GEMM_BM, <b> as GEMM_BN." in said
     assert "Patch: out/constants.patch" in said
 
 

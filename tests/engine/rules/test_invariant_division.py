@@ -46,7 +46,7 @@ def test_by_the_size_of_the_spec() -> None:
 def test_the_sentence_keeps_the_parentheses_that_matter() -> None:
     source = BIAS.replace("b[i % cols] + i / cols", "b[i % cols] + i / ((cols + 31) / 32)")
     (proposal,) = propose(site(source), "invariant_division", form="constant")
-    assert proposal.summary == "Divide by a constant where cols is 96 and (cols + 31) / 32 is 3"
+    assert proposal.summary == "Divide by a constant if cols is 96 and (cols + 31) / 32 is 3"
 
 
 POWERS = ({"rows": 512, "cols": 64}, {"rows": 512, "cols": 256})

@@ -60,7 +60,7 @@ def test_a_package_in_a_checkout_registers_nothing(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (RULE.format(name="unroll"), "two rules are called 'unroll'"),
+        (RULE.format(name="unroll"), "two rules are named 'unroll'"),
         ("import no_such_module", "ModuleNotFoundError"),
         ("class Note:\n    name = summary = 'nothing'", "AttributeError"),
     ],

@@ -99,7 +99,7 @@ def test_a_rule_that_takes_too_long_is_named_and_the_others_go_on(monkeypatch: p
     monkeypatch.setattr(engine.rules, "RULE_S", 0.2)
     failures: list[RuleFailure] = []
     found = proposals(make(SCALE, SCALE_LAUNCH), failures=failures)
-    assert failures == [RuleFailure("endless", "OutOfTime: the kernel takes too long to analyse")]
+    assert failures == [RuleFailure("endless", "OutOfTime: the analysis of the kernel takes too long")]
     assert {"endless", "restrict", "block_size"} <= {p.rule for p in found}  # what it found until then counts
 
 
@@ -116,7 +116,7 @@ def test_templates_have_the_same_deadline(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(engine.rules, "RULE_S", 0.2)
     failures: list[RuleFailure] = []
     found = families(make(SCALE, SCALE_LAUNCH), failures=failures)
-    assert failures == [RuleFailure("endless", "OutOfTime: the kernel takes too long to analyse")]
+    assert failures == [RuleFailure("endless", "OutOfTime: the analysis of the kernel takes too long")]
     assert {"endless", "block_size"} <= {f.rule for f in found}
 
 

@@ -40,7 +40,7 @@ def judge(root: Path, patched: str, box=None, **settings):
 
 
 def undecided(why: str) -> Guardrail:
-    return Guardrail(NAME, "failed", f"could not be judged: {why}")
+    return Guardrail(NAME, "failed", f"was not checked: {why}")
 
 
 @needs_sandbox
@@ -88,7 +88,7 @@ def test_a_command_that_never_ends(root):
     (root / "figures").write_text("0.0 0\n")
     (root / "bench.sh").write_text("#!/bin/sh\nsleep 30\n")
     verdict = judge(root, "0.0 0\n", time=0.8)
-    assert verdict == undecided("without the patch it does not end in 0.4 s")
+    assert verdict == undecided("without the patch it does not finish in 0.4 s")
 
 
 def test_preparation_runs_once_in_each_tree(root):
@@ -104,12 +104,12 @@ def test_a_command_that_is_not_there(root):
     limits = Guardrails(command=("./none",), time=5.0)
     verdict = end_to_end(root, {}, limits, NoSandbox(), root.parent / "scratch", gpu=False)
     assert verdict.verdict == "failed"
-    assert "could not be judged: the command cannot be run" in verdict.detail
+    assert "was not checked: the command cannot be run" in verdict.detail
 
 
 def test_without_a_command_nothing_is_run(root):
     verdict = end_to_end(root, {}, Guardrails(), NoSandbox(), root.parent / "scratch", gpu=False)
-    assert (verdict.verdict, verdict.detail) == ("not checked", "the settings name none")
+    assert (verdict.verdict, verdict.detail) == ("not checked", "not set in the settings")
 
 
 def test_no_link_leads_out_of_the_copy(root):

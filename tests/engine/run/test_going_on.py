@@ -78,5 +78,5 @@ def test_a_request_that_is_refused_leaves_the_earlier_run_in_its_place(tmp_path:
     other, _, _ = settle_tuning(replace(asked, rule="nope"), out, MACHINE)
     assert not out.exists()
     with pytest.raises(UsageError), put_back(out, other.kept):
-        raise UsageError("there is no rule 'nope'")
+        raise UsageError("unknown rule 'nope'")
     assert settle_tuning(asked, out, MACHINE)[0].resume

@@ -167,29 +167,29 @@ def test_a_family_holds_what_the_rule_proposes_by_itself():
 @pytest.mark.parametrize(
     ("arguments", "says", "code"),
     [
-        (["--param", "SIZE"], "--param: 'SIZE' is not understood", 2),
+        (["--param", "SIZE"], "--param: 'SIZE' is not valid", 2),
         (["--param", "SIZE=64", "--param", "SIZE=32"], "names a parameter twice", 2),
-        (["--param", "NOWHERE=1,2"], "'NOWHERE' is no macro and no constant", 2),
-        (["--param", "SIZE=a"], "the values of 'SIZE' are not understood", 2),
+        (["--param", "NOWHERE=1,2"], "'NOWHERE' is neither a macro nor a constant", 2),
+        (["--param", "SIZE=a"], "invalid values of 'SIZE'", 2),
         (["--where", "SIZE > 4096"], "'SIZE > 4096' excludes", 1),
         (["--where", "SIZE <> 3"], "unexpected", 2),
         (["--where", "OTHER > 3"], "names 'OTHER'", 2),
-        (["--strategy", "magic"], "--strategy: there is no strategy 'magic'; use one of exhaustive, halving,", 2),
+        (["--strategy", "magic"], "--strategy: unknown strategy 'magic'; use one of exhaustive, halving,", 2),
         (
             ["--rule", "launch_bounds", "--where", "OTHER > 3"],
-            "names 'OTHER', which is no parameter and no constant",
+            "names 'OTHER', which is neither a parameter nor a constant",
             2,
         ),
-        (["--rule", "nothing"], "--rule: there is no rule 'nothing'; those that write a template for this kernel: ", 2),
+        (["--rule", "nothing"], "--rule: unknown rule 'nothing'; those that write a template for this kernel: ", 2),
         (["--rule", "matmul_tile"], "'matmul_tile' writes no template for this kernel; those that do:", 2),
         (
             ["--param", "ITEMS=0,1", "--param", "SIZE=32", "--where", "ITEMS > 0"],
-            "the only feasible point is the original: ITEMS = 1, SIZE = 32; of 2, 'ITEMS > 0' excludes 1; give",
+            "the only feasible point is the original: ITEMS = 1, SIZE = 32; of 2, 'ITEMS > 0' excludes 1; add values",
             1,
         ),
-        (["--rule", "launch_bounds/9", "--param", "SIZE=64"], "--rule and --param are both given", 2),
+        (["--rule", "launch_bounds/9", "--param", "SIZE=64"], "--rule and --param exclude each other", 2),
         (["--dispatch"], "one timing case", 1),
-        (["--budget", "none"], "'none' is no budget", 2),
+        (["--budget", "none"], "invalid budget 'none'", 2),
         (["--jobs", "0"], "--jobs must be at least 1", 2),
     ],
 )
@@ -211,7 +211,7 @@ def test_bad_input_is_a_clear_error_and_overwrites_nothing(tmp_path, monkeypatch
     [
         (SAXPY, "the template does not reproduce the original at BLOCK = "),  # by the evaluator that stands in
         (SAXPY.replace("i + k * BLOCK", "i + "), "k.cu:19: expected an expression"),
-        (SAXPY.replace("64, 128", "64 128"), "the values of 'BLOCK' are not understood"),
+        (SAXPY.replace("64, 128", "64 128"), "invalid values of 'BLOCK'"),
     ],
 )
 def test_a_file_that_is_refused_leaves_what_an_earlier_run_wrote(tmp_path, monkeypatch, capsys, text, says):

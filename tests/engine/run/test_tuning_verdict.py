@@ -33,11 +33,11 @@ def test_a_budget_that_went_into_setting_up_is_no_verdict_on_the_template():
     """It said that no point is faster, 0 of 2 tried: nothing had been tried."""
     said = verdict("saxpy", None, [], MEASURED, TuningExtent("0 of 2 feasible points tried", False, (8.31, 1.2)))
     assert said == (
-        "No point of the template was tried for saxpy: the budget was spent on listing the feasible points (8.3 s) and on "
+        "No point of the template was tried for saxpy: the budget was spent on enumerating the feasible points (8.3 s) and on "
         "setting up the original (1.2 s)."
     )
     assert verdict("saxpy", None, [], PREDICTED, TuningExtent("1 of 2 feasible points tried", False, None)) == (
-        "No point of the template is faster than saxpy as it is: 1 of 2 feasible points tried."
+        "No point of the template is faster than the original saxpy: 1 of 2 feasible points tried."
     )
     assert "was interrupted" in verdict(
         "saxpy", None, [], MEASURED, TuningExtent("0 of 2 feasible points tried", True, (8.31, 1.2))

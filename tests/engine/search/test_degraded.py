@@ -84,8 +84,8 @@ def searched(folder, mode="", unknown=(), every=False):
     ("mode", "says"),
     [
         ("permission", "NVreg_RestrictProfilingToAdminUsers"),
-        ("busy", "another tool holds the performance counters"),
-        ("another kernel", "the profiler's report has no such kernel"),
+        ("busy", "another tool uses the performance counters"),
+        ("another kernel", "the profiler's report does not contain this kernel"),
         ("cannot start", "libcuda.so.1 is missing"),
         ("dies before its report", "the profiler ended without a report"),
         ("unknown layout", "the profiler ended without a report"),
@@ -95,7 +95,7 @@ def test_without_counters_the_search_goes_on_and_says_why(tmp_path, mode, says):
     search, evidence, notes = searched(tmp_path, mode)
     assert any(says in note for note in notes), notes
     assert len(evidence) == 2
-    assert all("judged by times, occupancy and resource use alone" in " ".join(e.diagnosis) for e in evidence)
+    assert all("based on times, occupancy and resource usage" in " ".join(e.diagnosis) for e in evidence)
     assert search.journal.proxies() == {}
     assert all(n.gained == search.tree.reward(n.evaluation) for n in search.tree.walk() if n.id)
 

@@ -150,7 +150,7 @@ def test_a_run_that_was_refused_leaves_no_journal_where_there_was_none(tmp_path:
     path = tmp_path / "journal.sqlite"
     journal = Journal(path, ORIGINAL, {}, resume=False)
     journal.book(Entry(0, None, "", "", {}, "", "", (), Evaluation(Outcome.ACCEPTED), {}, 0.0))
-    with pytest.raises(MachineError, match="another run works"):
+    with pytest.raises(MachineError, match="another run is active"):
         Journal(path, ORIGINAL, {}, resume=False)
     journal.withdraw()
     journal.close()

@@ -99,7 +99,7 @@ def test_rows_of_another_run_come_from_the_beginning(tmp_path: Path) -> None:
 
 def test_one_copy_is_written_at_a_time(tmp_path: Path) -> None:
     copy = JournalCopy(tmp_path / "a.sqlite")
-    with pytest.raises(MachineError, match="another run works"):
+    with pytest.raises(MachineError, match="another run is active"):
         JournalCopy(tmp_path / "a.sqlite")
     copy.close()
     JournalCopy(tmp_path / "a.sqlite").close()

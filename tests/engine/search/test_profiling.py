@@ -237,8 +237,8 @@ def test_a_prediction_is_had_for_a_node_of_an_earlier_part_of_the_run_too():
 
     first, second = (watch.require(node(3, a), build).result(0) for _ in range(2))
     assert first is second is watch.known(a.program.digest)
-    assert any("nothing was run on a GPU" in sentence for sentence in first[0].sentences())
-    said = "line 12 asks in its loads of 'x' for 32 sectors per request where 4 would do (counted on the CPU)"
+    assert any("times are predicted" in sentence for sentence in first[0].sentences())
+    said = "uncoalesced load of `x`: 32 sectors per request (ideal: 4), line 12 (counted on the CPU)"
     assert [(f.code, f.text, f.line) for f in first[0].findings if f.line] == [("uncoalesced", said, 12)]
     assert builds == [a.program]
 
@@ -381,9 +381,9 @@ def test_without_a_profiler_times_and_resources_remain_and_the_result_says_so(tm
     made.passed(node(0, a), a)
     made.look(a, node(0, a).evaluation)
     (evidence,) = made.trajectory([(a, node(0, a).evaluation)])
-    assert "judged by times, occupancy and resource use alone" in evidence.diagnosis[-1]
+    assert "based on times, occupancy and resource usage" in evidence.diagnosis[-1]
     (note,) = made.close()
-    assert "Nsight Compute (ncu) is not installed here" in note
+    assert "Nsight Compute (ncu) is not installed" in note
 
 
 def test_a_profiler_that_hangs_is_waited_for_once_and_not_at_each_step():

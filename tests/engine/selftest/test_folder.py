@@ -49,16 +49,16 @@ def test_each_form_of_an_edit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("expect = ", "is no TOML file"),
+        ("expect = ", "is not valid TOML"),
         ('expect = "maybe"\noriginal = "scale"', "needs expect"),
         ('expect = "refused"', "needs 'original'"),
         ('expect = "refused"\noriginal = "scael"', "no original 'scael'"),
-        ('expect = "refused"\noriginal = "none.cu"', "no file inside the folder"),
-        ('expect = "refused"\noriginal = "../k.cu"', "no file inside the folder"),
+        ('expect = "refused"\noriginal = "none.cu"', "not a file inside the folder"),
+        ('expect = "refused"\noriginal = "../k.cu"', "not a file inside the folder"),
         ('expect = "refused"\noriginal = "scale"', "has no edit"),
-        ('expect = "refused"\noriginal = "scale"\nedit = [{ find = 1, replace = "" }]', "of another form"),
+        ('expect = "refused"\noriginal = "scale"\nedit = [{ find = 1, replace = "" }]', "an edit with invalid keys"),
         ('expect = "refused"\noriginal = "scale"\nkernel = "k"\nfiles = ["../../x"]', "leads out"),
-        ('expect = "refused"\noriginal = "scale"\nkernel = "k"\nonly = "tpu"', "names no path"),
+        ('expect = "refused"\noriginal = "scale"\nkernel = "k"\nonly = "tpu"', "is not a path"),
         ('expect = "refused"\nexpects = 1', "unknown key 'expects'"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret.cu").write_text(TEXT)
     folder = _case(tmp_path / "cases", "x.toml", 'expect = "refused"\noriginal = "k.cu"\nkernel = "k"')
     (folder / "k.cu").symlink_to(tmp_path / "secret.cu")
-    with pytest.raises(UsageError, match="no file inside"):
+    with pytest.raises(UsageError, match="not a file inside"):
         read_folder(folder)
 
 

@@ -102,10 +102,7 @@ def test_inputs_that_give_no_numbers_are_drawn_positive(tmp_path: Path) -> None:
 def test_no_inputs_that_give_numbers_are_asked_for(tmp_path: Path) -> None:
     made = _tried(ELEMENTWISE.format(value="logf(-1.f - fabsf(x[i]))"), tmp_path)
     (gap,) = made.missing
-    assert (
-        gap
-        == "inputs that the kernel is made for: with those drawn most of 'y' is no number in the checks; write a fill"
-    )
+    assert gap == "suitable inputs: with random ones most of 'y' is no number in the checks; write a fill"
     assert gap.key == "args.x"
 
 
@@ -130,7 +127,7 @@ def test_a_store_that_no_trial_reaches_is_still_a_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("change(x, i);", "in no trial does the kernel write to a buffer"),
+        ("change(x, i);", "the kernel wrote to no buffer in any trial"),
         ("if (x[i] > 1e6f) __trap();", "the kernel writes to no buffer"),
     ],
 )

@@ -59,10 +59,10 @@ def test_a_launch_gets_the_bytes_with_addresses_in_their_places() -> None:
     ("line", "what"),
     [
         ('args.p.z = { role = "in", size = "4" }', "it has no field 'z'"),
-        ('args.p.y = { role = "out", size = "4", offset = 8 }', "lies at 16, not at 8"),
+        ('args.p.y = { role = "out", size = "4", offset = 8 }', "is at offset 16, not 8"),
         ('args.p.y = { role = "out", size = "4", type = "int" }', "is double, not int32"),
-        ('args.p.kind = { role = "in" }', "no pointer, so it is a scalar"),
-        ('args.p.shape = { value = "1" }', "is no field's table"),
+        ('args.p.kind = { role = "in" }', "not a pointer and therefore a scalar"),
+        ('args.p.shape = { value = "1" }', "is not the table of a field"),
         ('args.p.type = "struct:8"', "has 64 bytes, not 8"),
         ('args.p.kind = { value = "1000" }', "outside of int8"),
     ],

@@ -207,7 +207,7 @@ MISTAKES = [
         "[[kernel]]",
         "guardrails = 1\n[[kernel]]",
         1,
-        "unknown key 'guardrails'; only [[kernel]] tables stand here; settings stand in",
+        "unknown key 'guardrails'; only [[kernel]] tables are allowed here; settings belong in",
     ),
     ('file = "k.cu"\n', "", 1, "'file' is missing"),
 ]
@@ -272,7 +272,7 @@ def test_two_specs_for_one_kernel_are_refused() -> None:
 
 def test_the_limit_of_memory_is_the_callers() -> None:
     program = Program({"k.cu": CODE.encode(), "optiml.toml": COPY.encode()}, "k.cu")
-    with pytest.raises(SpecError, match="32768 bytes, over the limit of 32767 bytes"):
+    with pytest.raises(SpecError, match="32768 bytes, which exceeds the limit of 32767 bytes"):
         specs_in(program, "optiml.toml", limit_bytes=32767)
 
 

@@ -97,7 +97,7 @@ def test_the_fields_of_a_struct_are_arguments_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("parameter", "why"),
     [
-        ("Held* p", "that holds pointers ('data', 'pairs'): a spec has no pointers in buffers"),
+        ("Held* p", "that contains pointers ('data', 'pairs'): a spec has no pointers in buffers"),
         ("Params p", "how they lie in it is not known: 'Philox' is defined in no file"),
     ],
 )

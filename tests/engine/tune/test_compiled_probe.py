@@ -217,5 +217,5 @@ def test_the_command_says_that_registers_leave_nothing(machine, tmp_path, capsys
     arguments = ["--device", "cpu", "--jobs", "2", "--param", "BLOCK=1024", "--param", "ITEMS=70,80"]
     assert cli.main(["tune", str(tmp_path / "held.cu"), "--out", str(tmp_path / "out"), *arguments]) == 1
     error = capsys.readouterr().err
-    assert f"no point of the space is possible: '{LIMIT}' excludes all 2" in " ".join(error.split())
+    assert f"no point of the space is feasible: '{LIMIT}' excludes all 2" in " ".join(error.split())
     assert not (tmp_path / "out").exists()

@@ -107,11 +107,11 @@ args.a = { value = "3" }
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("// optiml: tune BLOCK 64", "not understood"),
-        ("// optiml: tune BLOCK = ", "not understood"),
+        ("// optiml: tune BLOCK 64", "invalid declaration"),
+        ("// optiml: tune BLOCK = ", "invalid declaration"),
         ("// optiml: tune BLOCK = 64", "tuned twice"),
-        ("// optiml: tune NOWHERE = 1, 2", "no macro and no constant"),
-        ("// optiml: tune run = 1, 2", "no macro and no constant"),
+        ("// optiml: tune NOWHERE = 1, 2", "neither a macro nor a constant"),
+        ("// optiml: tune run = 1, 2", "neither a macro nor a constant"),
         ("// optiml: where BLOCK <= WHAT", "names 'WHAT'"),
         ("// optiml: where", "is empty"),
         ("// optiml: tune BLOCKS = 1..2000", "has 2000 values"),
@@ -130,13 +130,13 @@ def test_what_cannot_be_tuned_is_said():
         template(SAXPY.replace("int ITEMS = 1;", "int ITEMS = 1;\n#define ITEMS 2"))
     with pytest.raises(UsageError, match="'BLOCK' is a macro with arguments"):
         template(SAXPY.replace("#define BLOCK 256", "#define BLOCK(x) x"))
-    with pytest.raises(UsageError, match="no plain whole number"):
+    with pytest.raises(UsageError, match="not a plain integer"):
         template(SAXPY.replace("int ITEMS = 1;", "int ITEMS = sizeof(int);"))
     with pytest.raises(UsageError, match=r"compile\.defines"):
         template(SAXPY.replace("// optiml: check", '// optiml: compile.defines = ["BLOCK=64"]\n// optiml: check'))
     with pytest.raises(UsageError, match="no parameters"):
         template("\n".join(line for line in SAXPY.split("\n") if "tune" not in line))
-    with pytest.raises(SpecError, match="'tune' is no table"):
+    with pytest.raises(SpecError, match="'tune' is not a table"):
         template(SAXPY.replace("// optiml: check", "// optiml: tune = 3\n// optiml: check"))
     with pytest.raises(SourceError, match="cannot be evaluated"):
         template(SAXPY.replace("dim3 grid((n +", "dim3 grid((unknown() +"))
@@ -151,7 +151,7 @@ def test_conditions_may_use_the_constants_of_headers():
     assert {p[0] for p in feasible(made, Target()).points} == {128, 256}
     with pytest.raises(UsageError) as caught:
         template('#include "config.h"\n' + text, files={"config.h": "#define WARP warpSize\n"})
-    assert caught.value.what.endswith("names 'WARP', which is no plain whole number")
+    assert caught.value.what.endswith("names 'WARP', which is not a plain integer")
     assert caught.value.do == "use the parameters BLOCK, ITEMS, or a constant such as #define WARP 32"
 
 
@@ -161,7 +161,7 @@ def test_a_constant_that_other_code_uses_is_refused_before_the_search():
     with pytest.raises(RefusedError) as caught:
         tunable(made)
     assert (caught.value.where, caught.value.what) == (
-        "k.cu:6", "'BLOCK' cannot be tuned: a point redefines 'BLOCK', which code beside the kernel and its launch uses",
+        "k.cu:6", "'BLOCK' cannot be tuned: a point redefines 'BLOCK', which code other than the kernel and its launch uses",
     )  # fmt: skip
     tunable(template())
 

@@ -107,7 +107,7 @@ def test_one_configuration_for_all_shapes_selects_nothing():
 def test_overlapping_shapes_are_refused():
     sizes = "time = [{ n = 65536 }, { n = 1048576 }, { n = 4194304 }, { n = 16777216 }]"
     made = template(SAXPY.replace("time = [{ n = 65536 }, { n = 16777216 }]", sizes))
-    with pytest.raises(RefusedError, match="overlap: by n, the best values come and go over n=65536, n=1048576, n=4"):
+    with pytest.raises(RefusedError, match="overlap: by n, the best values alternate over n=65536, n=1048576, n=4"):
         generate(made, None, shapes(made, SMALL, LARGE, SMALL, LARGE), SMALL)
     with pytest.raises(RefusedError, match="overlap: a and b"):
         check([Branch(None, 100, SMALL, ("a",)), Branch(50, None, LARGE, ("b",))])
@@ -170,10 +170,10 @@ def test_a_product_of_two_sizes_may_tell_the_shapes_apart():
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("__global__", "int other = BLOCK;\n__global__", "used outside of the kernel and its launch"),
+        ("__global__", "int other = BLOCK;\n__global__", "used outside the kernel and its launch"),
         ("__global__", "#if BLOCK > 64\n#endif\n__global__", "used outside"),
-        ("    saxpy<<<", "    if (n > BLOCK) saxpy<<<", "no statement of its own"),
-        ("(a, x, y, n);\n}", "(a, x, y, n);\n    check(grid);\n}", "serves more than the launch"),
+        ("    saxpy<<<", "    if (n > BLOCK) saxpy<<<", "not a separate statement"),
+        ("(a, x, y, n);\n}", "(a, x, y, n);\n    check(grid);\n}", "is used outside the launch"),
         ("(a, x, y, n);\n}", "(a, x, y, n);\n    saxpy<<<grid, BLOCK>>>(a, x, y, n);\n}", "launched elsewhere too"),
         ("        if (j < n) {", "#if ITEMS > 1\n#endif\n        if (j < n) {", "preprocessor conditions"),
     ],

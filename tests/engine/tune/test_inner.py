@@ -140,8 +140,8 @@ def test_a_template_is_tried_although_another_edit_led_to_its_first_point(tmp_pa
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ("4, 8", "every point that was tried (1) compiled to machine code that is known"),
-        ("4, 8, 2", "of 2 points that were tried 1 compiled to machine code that is known, the others failed, such as: no such thing"),
+        ("4, 8", "all 1 points tried were duplicates (same SASS and launch)"),
+        ("4, 8, 2", "of 2 points tried, 1 were duplicates (same SASS and launch), the others failed, such as: no such thing"),
         ("4, 2", "no point of the template could be evaluated: no such thing"),
     ],
 )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_template_of_which_nothing_is_new_is_left_early(tmp_path):
     search.run(Budget(candidates=20))
     node = template_nodes(search)[0]
     assert TunerPart.points_of(node.evaluation.notes) == 6
-    assert node.evaluation.failure.reason == "every point that was tried (6) compiled to machine code that is known"
+    assert node.evaluation.failure.reason == "all 6 points tried were duplicates (same SASS and launch)"
 
 
 def test_a_template_of_many_points_is_searched_by_the_model_with_what_launches_tell(tmp_path, monkeypatch):

@@ -247,9 +247,9 @@ def test_what_compiles_to_other_machine_code_is_refused(machine):
     _, _, found = made(machine, "benchmarks/suite/batched_gemm.cu", "unroll")
     builder = machine.builder(spec, ROOT, spec_path)
     wrong = replace(found, points=tuple((values, program) for values, _ in found.points))
-    with pytest.raises(RefusedError, match="other machine code at BATCHED_GEMM_FACTOR = "):
+    with pytest.raises(RefusedError, match="the machine code differs at BATCHED_GEMM_FACTOR = "):
         check(wrong, spec, spec_path, builder.original)
-    with pytest.raises(RefusedError, match="not found again"):
+    with pytest.raises(RefusedError, match="not found in the file"):
         check(replace(found, program=program), spec, spec_path, builder.original)
 
 
@@ -301,5 +301,5 @@ def test_constants_of_what_are_constants_already_are_refused(tmp_path, capsys):
     (tmp_path / ".git").mkdir()
     (tmp_path / "k.cu").write_text(SAXPY)
     assert cli.main(["tune", str(tmp_path / "k.cu"), "--constants", "--device", "cpu", "--budget", "3"]) == 2
-    assert "--constants: what is tuned here are named constants already; leave it out" in capsys.readouterr().err
+    assert "--constants: the parameters tuned here are already named constants; omit it" in capsys.readouterr().err
     assert not (tmp_path / ".optiml").exists()

@@ -154,7 +154,7 @@ def test_both_are_suggested_where_the_users_command_passes(tmp_path, machine, ca
     said = printed(result, capsys)
     assert "Dispatch by n: 2.45× (2.42 to 2.47) over the original, over all shapes." in said
     assert "passed: end-to-end command, of the dispatch code (" in said
-    assert "Take one of them" in said
+    assert "Apply one of them" in said
     assert "git apply out/best.patch" in said
 
 
@@ -183,7 +183,7 @@ def test_dispatch_code_that_gains_too_little_is_no_suggestion(tmp_path, machine)
     with mock.patch.dict("engine.run.dispatch_confirmation.LEAST", {"measured": 2.5}):
         result, out = tuned(tmp_path, machine, "touch ran")
     assert result.dispatch is not None
-    assert (result.dispatch.refused, result.dispatch.patch) == ("less than 2.5× is not worth a patch", "")
+    assert (result.dispatch.refused, result.dispatch.patch) == ("below the threshold of 2.5×", "")
     assert result.dispatch.guardrails == ()  # nobody waited for the command
     assert not (out / "dispatch.patch").exists()
 
@@ -206,7 +206,7 @@ def test_nothing_is_suggested_where_the_command_fails_with_every_change(tmp_path
     assert result.best is None
     assert [r.evaluation.outcome for r in result.refused] == [Outcome.GUARDRAIL] * 3
     assert result.verdict.startswith(
-        "Nothing is suggested for saxpy: a version 2.12× as fast (95 % interval 2.10 to 2.14) does not pass the guardrail "
+        "No suggestion for saxpy: a version 2.12× as fast (95 % interval 2.10 to 2.14) fails the guardrail "
         "'end-to-end command': ends with exit code 1 where it ended with exit code 0"
     )
     assert result.dispatch is not None
@@ -232,7 +232,7 @@ def test_nothing_is_suggested_where_the_command_fails_with_every_change(tmp_path
 def test_dispatch_code_that_cannot_be_compiled_is_refused_before_the_search(tmp_path, machine, old, new, says):
     """The compiler's error came after the search, and took its result with it."""
     assert old in TEXT
-    with pytest.raises(RefusedError, match=f"no dispatch code can be written: .*{says}"):
+    with pytest.raises(RefusedError, match=f"no dispatch code can be generated: .*{says}"):
         tuned(tmp_path, machine, text=TEXT.replace(old, new, 1))
     assert not (tmp_path / "out").exists()
 
@@ -253,7 +253,7 @@ def test_nothing_is_claimed_where_nothing_was_tried(tmp_path, machine, capsys):
     options = TuneOptions(tmp_path / "saxpy.cu", budget=Budget(seconds=0.01), out=tmp_path / "out")
     result = tune(options, machine)
     assert result.verdict.startswith(
-        "No point of the template was tried for saxpy: the budget was spent on listing the "
+        "No point of the template was tried for saxpy: the budget was spent on enumerating the "
     )
     assert result.counts["configurations"] == 0
     assert result.shapes == ()  # it was a table of the original's times

@@ -15,9 +15,9 @@ USED = "int chunk() { return ITEMS; }\n"
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
-        (SAXPY.replace("BLOCK * ITEMS <= 4096", "BLOCK > 2048"), 1, "k.cu:8: no point of the space is possible"),
+        (SAXPY.replace("BLOCK * ITEMS <= 4096", "BLOCK > 2048"), 1, "k.cu:8: no point of the space is feasible"),
         (SAXPY.replace("BLOCK * ITEMS <= 4096", "WHAT <= 4096"), 2, "k.cu:8: the condition 'WHAT <= 4096' names 'WHAT'"),
-        (SAXPY.replace("tune ITEMS = 1,", "tune ITEMS 1,"), 2, "k.cu:7: 'tune ITEMS 1, 2, 4' is not understood"),
+        (SAXPY.replace("tune ITEMS = 1,", "tune ITEMS 1,"), 2, "k.cu:7: invalid declaration 'tune ITEMS 1, 2, 4'"),
         (SAXPY + USED, 1, "k.cu:7: 'ITEMS' cannot be tuned"),
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ def test_the_launch_of_another_kernel_stays(name: str) -> None:
 def test_a_constant_that_other_code_reaches_stays(use: str) -> None:
     """Through another macro, an array or another kernel's launch it was free to change."""
     reason = screened(TEXT + OTHER + use + "\n", "#define BLOCK 256", "#define BLOCK 128")
-    assert reason == "redefines 'BLOCK', which code beside the kernel and its launch uses"
+    assert reason == "redefines 'BLOCK', which code other than the kernel and its launch uses"
 
 
 def test_a_constant_that_a_constant_of_others_is_made_of_stays() -> None:
@@ -105,7 +105,7 @@ def test_what_an_optiml_toml_says_of_the_kernel_itself_is_no_other_use_of_its_co
 
 
 def test_a_constant_in_the_launch_of_another_kernels_spec_stays() -> None:
-    said = "redefines 'BLOCK', which code beside the kernel and its launch uses"
+    said = "redefines 'BLOCK', which code other than the kernel and its launch uses"
     for block in ("BLOCK", "TWICE"):
         other = TABLE.format(kernel="other", block=block, more="").replace("PER_BLOCK", "256")
         assert screened_with_toml(TWICE + other, OTHER) == said
@@ -136,7 +136,7 @@ def test_a_candidate_changes_nothing_of_an_optiml_toml_but_launches() -> None:
 )
 def test_a_line_for_the_tool_speaks_to_nobody_else(line: str) -> None:
     """What no spec holds was let through as compared with one."""
-    said = "adds a comment that speaks to a reader or a tool rather than about the code"
+    said = "adds a comment addressed to a reader or a tool rather than about the code"
     assert screened(TEXT, "// optiml: args.x", f"{line}\n// optiml: args.x") == said
 
 

@@ -71,4 +71,4 @@ def test_an_unchanged_program_is_fine_and_another_set_of_files_is_not(tmp_path: 
     program, spec = _load(path)
     assert screen(program, program, spec) is None
     more = Program({**program.files, "new.cu": b""}, program.kernel_file)
-    assert screen(program, more, spec) == "changes which files there are"
+    assert screen(program, more, spec) == "adds or removes files"
