@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.run.suggestion_gate import Conditions
+from engine.run.suggestion_gate import SuggestionConditions
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -208,7 +208,9 @@ def judge_file(path: Path, here: Machine, draw: tuple[int | None, int], state: S
     try:
         with closing(here.evaluator(spec, ROOT, spec_path)) as evaluator:
             first, _ = evaluator.open(program)
-            judges = Judges(evaluator, Gate(here, spec, ROOT, spec_path, Conditions(guardrails.LIMITS)), first)
+            judges = Judges(
+                evaluator, Gate(here, spec, ROOT, spec_path, SuggestionConditions(guardrails.LIMITS)), first
+            )
             for one in proposed[known:]:
                 if time.monotonic() > end:
                     return False

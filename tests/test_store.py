@@ -362,9 +362,7 @@ def test_the_time_of_all_points_of_a_template_is_booked_with_the_search(tmp_path
     shared = SharedEvaluator(fake, tmp_path / "store")
 
     class Inner:
-        def search(
-            self, of: Any, proposal: Any, champion: Any, left: Any, executor: Any, device: Any, known: Any
-        ) -> Any:
+        def search(self, of: Any, proposal: Any, champion: Any, left: Any, builds: Any, known: Any) -> Any:
             text = program("kernel\n// speed 2.0 #0\n")
             built = fake.build(text)
             evaluation, _ = fake.evaluate(built, champion)

@@ -23,7 +23,7 @@ from engine.errors import CompileError, MachineError
 from engine.model import Binary, Resources
 from engine.process import sandbox as _sandbox
 from engine.process.pool import Crew
-from engine.process.sandbox import Access, Limits
+from engine.process.sandbox import Limits, SandboxAccess
 from engine.process.worker_process import Worker, WorkerLost
 
 _TIMEOUT_S = 30.0  # of processor time; CUB's heaviest block headers take 3 s
@@ -221,7 +221,7 @@ class NvrtcCompiler:
             return Worker(
                 self._sandbox.command(
                     argv,
-                    Access(readable=include, environment={SWITCH: str(self._major)}),
+                    SandboxAccess(readable=include, environment={SWITCH: str(self._major)}),
                     Limits(memory_bytes=_MEMORY_BYTES),
                 ),
                 limit=_ANSWER_LIMIT,

@@ -36,7 +36,7 @@ from engine.errors import CompileError, MachineError
 from engine.model import LaunchConfig
 from engine.process.bounded_output import BoundedOutput
 from engine.process.process_wait import wait_process
-from engine.process.sandbox import Access, Limits
+from engine.process.sandbox import Limits, SandboxAccess
 from engine.spec.kernel_spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class CpuMachine:
         if self.sandbox is not None:
             command = self.sandbox.command(
                 argv,
-                Access(readable=readable, environment=environment),
+                SandboxAccess(readable=readable, environment=environment),
                 Limits(memory_bytes=memory, cpu_s=int(timeout_s * 4) + 10, file_bytes=_FILE_BYTES),
             )
         with BoundedOutput(_MAX_OBJECT) as out, BoundedOutput(_MAX_LOG * 4) as err, tempfile.TemporaryFile() as text:

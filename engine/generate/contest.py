@@ -21,7 +21,7 @@ from engine.rewrite.proposal import Proposal
 from engine.run.machine import Machine
 from engine.run.optimization import LEAST, Options, optimize
 from engine.run.result import OptimizationResult
-from engine.run.suggestion_gate import Conditions, Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.journal import Journal
 from engine.search.progress import Progress
 from engine.spec.kernel_spec import KernelSpec
@@ -115,7 +115,11 @@ class Contest:
         found = []
         least = LEAST[evaluator.signals.mode]
         gate = Gate(
-            self._machine, self._spec, self._root, None, Conditions(self._options.guardrails, self._options.targets)
+            self._machine,
+            self._spec,
+            self._root,
+            None,
+            SuggestionConditions(self._options.guardrails, self._options.targets),
         )
         original = next(c.program for c in ranked if c.proposal is None)
         for candidate in ranked:

@@ -21,7 +21,7 @@ from engine.generate.task import Task, TaskArgument
 from engine.llm.plain_words import plain
 from engine.model import Failure
 from engine.process.cores import ONE_THREAD
-from engine.process.sandbox import Access, Limits, NoSandbox, Sandbox, python_command
+from engine.process.sandbox import Limits, NoSandbox, Sandbox, SandboxAccess, python_command
 from engine.process.wire import WireError
 from engine.process.worker_process import Worker, WorkerLost
 from engine.spec.data import poisoned, scalars
@@ -99,7 +99,9 @@ class Oracle:
     def _start(self) -> Worker:
         command = self._box.command(
             python_command("engine.generate.reference_worker"),
-            Access(gpu=self._gpu, device=self._device, environment={**ONE_THREAD, "CUPY_CACHE_DIR": "/tmp/cupy"}),
+            SandboxAccess(
+                gpu=self._gpu, device=self._device, environment={**ONE_THREAD, "CUPY_CACHE_DIR": "/tmp/cupy"}
+            ),
             Limits(
                 memory_bytes=None if self._gpu else _MEMORY_BYTES,
                 cpu_s=_CPU_S,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.process.cores import ONE_THREAD
-from engine.process.sandbox import Access, NoSandbox, Sandbox, python_command
+from engine.process.sandbox import NoSandbox, Sandbox, SandboxAccess, python_command
 from engine.process.worker_process import Worker
 
 
@@ -24,7 +24,7 @@ def gpu_process(box: Sandbox | NoSandbox, scratch: Path, device: int = 0, watche
         writable, scratch = [], Path("/tmp/worker") if box.safe else Path(tempfile.mkdtemp(prefix="optiml"))
     command = box.command(
         [*watcher, *python_command("engine.gpu.gpu_worker")],
-        Access(
+        SandboxAccess(
             writable=writable,
             gpu=True,
             device=device,

@@ -67,7 +67,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Access:
+class SandboxAccess:
     """What a program gets inside: folders that it reads, folders that it writes, the GPU of NVML's index `device`, variables.
 
     `readable` and `writable` must be the caller's own choice, with links resolved: what they lead to is shown. Where the
@@ -87,7 +87,7 @@ class Access:
         return self.device if self.gpu else None
 
 
-_NOTHING, _UNLIMITED = Access(), Limits()
+_NOTHING, _UNLIMITED = SandboxAccess(), Limits()
 _LAUNCHER = (
     "import os, resource, sys\n"
     "count = int(sys.argv[1])\n"
@@ -166,7 +166,7 @@ class Sandbox:
     memory_group: str = ""
     safe: bool = True
 
-    def command(self, argv: Sequence[str], access: Access = _NOTHING, limits: Limits = _UNLIMITED) -> list[str]:
+    def command(self, argv: Sequence[str], access: SandboxAccess = _NOTHING, limits: Limits = _UNLIMITED) -> list[str]:
         """The argv that runs `argv` inside.
 
         Own user (65534), pid, ipc, uts, cgroup and network namespaces; no capability; the environment cleared but for
@@ -262,7 +262,7 @@ class NoSandbox:
 
     safe: bool = False
 
-    def command(self, argv: Sequence[str], access: Access = _NOTHING, limits: Limits = _UNLIMITED) -> list[str]:
+    def command(self, argv: Sequence[str], access: SandboxAccess = _NOTHING, limits: Limits = _UNLIMITED) -> list[str]:
         """The argv with a cleared environment and the same limits, but every file and the network in reach."""
         limits = replace(limits, processes=None)  # they would count all of the user's
         variables = _environment(access.environment, access.shown_device)

@@ -15,7 +15,7 @@ from engine.evaluate.build import Builder, BuildOptions
 from engine.model import PASSED, CaseTiming, Evaluation, Guardrail, Program
 from engine.run.machine import Machine
 from engine.run.optimization import LEAST
-from engine.run.suggestion_gate import Conditions, Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.settings.config import Guardrails
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
@@ -70,7 +70,7 @@ class Confirming:
             self.spec,
             self.root,
             self.spec_path,
-            Conditions(dataclasses.replace(self.limits, command=()), self.targets),
+            SuggestionConditions(dataclasses.replace(self.limits, command=()), self.targets),
         )
         evaluations: list[Evaluation] = []
         timed: dict[str, CaseTiming] = {}
@@ -85,9 +85,9 @@ class Confirming:
         verdicts: tuple[Guardrail, ...] = ()
         refused = f"below the threshold of {least:g}×" if ratio < least else ""
         if not refused:
-            verdicts = Gate(self.machine, self.spec, self.root, self.spec_path, Conditions(self.limits)).whole(
-                original, program
-            )
+            verdicts = Gate(
+                self.machine, self.spec, self.root, self.spec_path, SuggestionConditions(self.limits)
+            ).whole(original, program)
             refused = next((f"{v.name}: {v.detail}" for v in verdicts if v.verdict == "failed"), "")
         files = tuple(sorted(k for k, v in program.files.items() if original.files.get(k) != v))
         dispatch = Dispatch(

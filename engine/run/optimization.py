@@ -31,7 +31,7 @@ from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
 from engine.run.provenance import provenance
 from engine.run.result import SCHEMA, Best, OptimizationResult, Step, check_version, faster, keeps_suggestion, write
-from engine.run.suggestion_gate import Conditions, Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
@@ -140,7 +140,7 @@ def optimize(
         Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
     )
     foresight = Foresight([source], aside)
-    gate = Gate(machine, spec, root, spec_path, Conditions(options.guardrails, options.targets))
+    gate = Gate(machine, spec, root, spec_path, SuggestionConditions(options.guardrails, options.targets))
     inner: TunerPart | None = None
     if "tuner" in options.proposers:
         here = partial(offers, spec=spec, spec_path=spec_path, target=machine.target)

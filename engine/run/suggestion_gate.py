@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class SuggestionConditions:
     """What a suggestion must hold: the settings' limits, the other targets that it must compile for, our defences."""
 
     limits: Guardrails
@@ -40,7 +40,7 @@ class Gate:
     """The guardrails that need neither the GPU's worker nor the CPU's: for one spec of the repository at `root`."""
 
     def __init__(
-        self, machine: Machine, spec: KernelSpec, root: Path, spec_path: str | None, conditions: Conditions
+        self, machine: Machine, spec: KernelSpec, root: Path, spec_path: str | None, conditions: SuggestionConditions
     ) -> None:
         self._machine, self._spec, self._root, self._spec_path = machine, spec, root, spec_path
         self._limits, self._defences = conditions.limits, conditions.defences

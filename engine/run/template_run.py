@@ -26,8 +26,8 @@ from engine.run.machine import Machine
 from engine.run.optimization import LEAST
 from engine.run.provenance import provenance
 from engine.run.result import check_version, keeps_suggestion
-from engine.run.suggestion_gate import Conditions, Gate
-from engine.run.tuning_verdict import Extent, configurations, verdict, verdict_with_dispatch
+from engine.run.suggestion_gate import Gate, SuggestionConditions
+from engine.run.tuning_verdict import TuningExtent, configurations, verdict, verdict_with_dispatch
 from engine.search.journal import Journal
 from engine.search.participants import Builds
 from engine.search.progress import CONFIRMING, INTERRUPTED, SPARE, Progress
@@ -118,7 +118,7 @@ def tune(
     many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
     front = machine.front(spec, root, spec_path) if many else None
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
-    gate = Gate(machine, spec, root, spec_path, Conditions(options.guardrails, options.targets))
+    gate = Gate(machine, spec, root, spec_path, SuggestionConditions(options.guardrails, options.targets))
     try:
         run = _Run(
             options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
@@ -426,7 +426,7 @@ class _Run:
                 general,
                 searched.refused,
                 signals,
-                Extent(
+                TuningExtent(
                     configurations(
                         len({t.point for t in tuner.tried}),
                         len(self.points.points),

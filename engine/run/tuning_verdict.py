@@ -21,7 +21,7 @@ def configurations(tried: int, feasible: int, evaluations: int, mode: str, origi
 
 
 @dataclass(frozen=True)
-class Extent:
+class TuningExtent:
     """How far a tuning run came, in words. `untried` are the seconds that listing the points and setting up the original took,
     where they left no time for a point."""
 
@@ -30,7 +30,9 @@ class Extent:
     untried: tuple[float, float] | None = None
 
 
-def verdict(kernel: str, general: General | None, refused: Sequence[Refusal], signals: Signals, extent: Extent) -> str:
+def verdict(
+    kernel: str, general: General | None, refused: Sequence[Refusal], signals: Signals, extent: TuningExtent
+) -> str:
     """What came of the general configuration."""
     tried, untried = extent.tried, extent.untried
     if general is None and extent.interrupted:

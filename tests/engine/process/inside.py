@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.process import sandbox as module
-from engine.process.sandbox import Access, Limits, NoSandbox, Sandbox
+from engine.process.sandbox import Limits, NoSandbox, Sandbox, SandboxAccess
 
 _WORKS, _WHY = module.available()
 needs_sandbox = pytest.mark.skipif(not _WORKS, reason=f"no sandbox here: {_WHY}")
@@ -38,6 +38,6 @@ def command(box: Sandbox | NoSandbox, argv: Sequence[str], options: Mapping[str,
     limits = {each.name for each in fields(Limits)}
     return box.command(
         argv,
-        Access(**{name: value for name, value in options.items() if name not in limits}),
+        SandboxAccess(**{name: value for name, value in options.items() if name not in limits}),
         Limits(**{name: value for name, value in options.items() if name in limits}),
     )
