@@ -84,7 +84,7 @@ def test_each_kernel_gets_a_pull_request_against_the_default_branch(scene: Scene
         assert scene.repo.git("rev-parse", f"{branch}^") == scene.head
         assert scene.file(path, branch) == changed(line)
         assert pull["body"].startswith("<!-- optiml:all kernel=")
-        assert "asked for in #9" in pull["body"]
+        assert "requested in #9" in pull["body"]
         assert "12 candidates in" in pull["body"]  # the evidence
         assert f"opened {pull['html_url']}" in said.text
 
@@ -108,7 +108,7 @@ def test_a_better_version_replaces_the_commit_of_the_open_one(scene: Scene) -> N
     scene.push({"README": "words\n"})
     said = scene.search(found("one", 20, 4.0))
     assert scene.open() == [pull]
-    assert f"brought {pull['html_url']} up to date" in said.text
+    assert f"updated {pull['html_url']}" in said.text
     assert pull["title"].startswith("Speed up one: 4.00×")
     assert scene.file("src/a.cu", pull["head"]["ref"]) == changed(20)
     assert scene.repo.git("rev-parse", f"{pull['head']['ref']}^") == scene.head
@@ -121,7 +121,7 @@ def test_commits_of_people_on_the_branch_are_never_lost(scene: Scene) -> None:
     scene.repo.git("checkout", "-q", pull["head"]["ref"])
     tip = scene.repo.commit({"src/a.cu": "mine\n"})
     scene.repo.git("checkout", "-q", "main")
-    assert "commits of other people" in scene.search(found("one", 20)).text
+    assert "commits by others" in scene.search(found("one", 20)).text
     assert scene.repo.git("rev-parse", pull["head"]["ref"]) == tip
     assert len(scene.server.opened) == 1
 

@@ -86,7 +86,7 @@ def test_a_second_fix_searches_nothing(repository: Path, edit: Edit, capsys: Out
             git(repository, "add", "k.cu")
         assert quick.main(["--fix", "k.cu"]) == 0
         out = capsys.readouterr().out
-        assert "note: nothing changed since the last search, so its result is shown: k.cu\n" in out
+        assert "note: nothing changed since the last search, so its results are shown: k.cu\n" in out
         assert "note: k.cu: scale: applied by an earlier --fix: scale: 2.00× predicted\n" in out
     assert searched == [["k.cu"]]
     edit("__ldg(x + i)", "__ldg(x + i + 0)")
@@ -111,7 +111,7 @@ def test_the_same_text_is_searched_once(
     quick.main(["k.cu"])
     first = capsys.readouterr().out
     quick.main(["k.cu"])
-    said = "note: nothing changed since the last search, so its result is shown: k.cu\n"
+    said = "note: nothing changed since the last search, so its results are shown: k.cu\n"
     assert capsys.readouterr().out == said + first
     assert searched == [["k.cu"]]
     quick.main(["--budget", "30s", "k.cu"])

@@ -113,7 +113,7 @@ def test_gaps_are_listed_with_the_lines_to_add(root: Path, capsys: pytest.Captur
     (root / "k.cu").write_text('// optiml: launch = { grid = "cdiv(n, 64)", block = "64" }\n' + UNSEEN)
     optimize("k.cu")  # the kernel races: what is said of that is another matter
     err = capsys.readouterr().err
-    assert "cannot be read from the source" not in err
+    assert "cannot be determined from the source" not in err
     assert "drafted from the source" in err
 
 
@@ -148,7 +148,7 @@ def test_a_second_run_goes_on_or_keeps_the_first(
     first = json.loads((out / "result.json").read_text())
     capsys.readouterr()
     assert optimize("k.cu", budget=3) == 0
-    assert "goes on with the earlier run" in capsys.readouterr().err
+    assert "continues the earlier run" in capsys.readouterr().err
     second = json.loads((out / "result.json").read_text())
     assert second["counts"]["candidates"] >= first["counts"]["candidates"]
 

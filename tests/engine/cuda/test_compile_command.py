@@ -87,9 +87,9 @@ def test_response_files_are_read_inside_the_repository_alone(root: Path, tmp_pat
 @pytest.mark.parametrize(
     ("content", "note"),
     [
-        ("{", "no compile_commands.json"),
-        ("[" * 100_000, "no compile_commands.json"),
-        ('{"directory": "/"}', "no compile_commands.json"),
+        ("{", "not a valid compile_commands.json"),
+        ("[" * 100_000, "not a valid compile_commands.json"),
+        ('{"directory": "/"}', "not a valid compile_commands.json"),
         ('[1, {"directory": 1, "file": []}]', ""),
         ('[{"directory": "/else", "file": "/else/k.cu", "command": "nvcc"}]', "outside of the repository"),
         ('[{"directory": ".", "file": "src/k.cu", "command": "nvcc \'"}]', "open quote"),

@@ -121,6 +121,6 @@ def test_of_an_original_whose_behaviour_is_undefined_no_edit_is_asked_for_more(c
     evaluator, program = _evaluator(cpu, tmp_path, far)
     with closing(evaluator):
         evaluator.open(program)
-        missing = [m for m in evaluator.signals.missing if m.startswith("undefined behaviour is not looked for")]
+        missing = [m for m in evaluator.signals.missing if m.startswith("undefined behaviour is not detected")]
         assert len(missing) == 1
         assert "shifts by the width of a type" in missing[0]

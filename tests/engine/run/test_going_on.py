@@ -48,7 +48,7 @@ def test_a_tuning_run_is_never_discarded(tmp_path: Path) -> None:
     leave(file, out, first.request, ended=False)
     options, said, answered = settle_tuning(asked, out, MACHINE)
     assert (answered, options.resume, options.budget.candidates) == (False, True, 100)
-    assert "goes on with the earlier run" in said
+    assert "continues the earlier run" in said
 
     leave(file, out, first.request, ended=True)
     assert settle_tuning(asked, out, MACHINE)[2] is False  # its result is missing

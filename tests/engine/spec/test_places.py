@@ -85,5 +85,5 @@ __global__ void k(Params p) { p.y[threadIdx.x] = p.x[threadIdx.x]; }
     assert [(a.name, a.offset) for a in spec.arguments] == [("p", 0), ("p.x", 0), ("p.y", 32)]
     with pytest.raises(SpecError, match="share bytes"):
         specs_in(Program({"k.cu": code.replace("offset = 32", "offset = 4").encode()}, "k.cu"), None)
-    with pytest.raises(SpecError, match=r"where 'y' lies|where 'p\.y' lies"):
+    with pytest.raises(SpecError, match=r"offset of 'y' is not|offset of 'p\.y' is not"):
         specs_in(Program({"k.cu": code.replace("offset = 32, ", "").encode()}, "k.cu"), None)

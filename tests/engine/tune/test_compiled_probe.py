@@ -74,7 +74,7 @@ def test_points_that_one_compile_shows_to_be_too_large_leave_the_set():
 
 
 def test_a_set_that_registers_empty_says_so():
-    with pytest.raises(RefusedError, match=rf"no point .* is possible: '{re.escape(LIMIT)}' excludes all 2"):
+    with pytest.raises(RefusedError, match=rf"no point .* is feasible: '{re.escape(LIMIT)}' excludes all 2"):
         ask(registers=lambda text: 200, where=(), parameters={"BLOCK": "512, 1024", "ITEMS": "80"})
     with pytest.raises(
         RefusedError, match=rf"of 8, 'BLOCK > 256' excludes 4; '{re.escape(LIMIT)}' excludes the last 4"

@@ -146,7 +146,7 @@ def test_conditions_are_written_without_what_is_known(condition, shortened):
 
 
 def test_a_rule_that_changes_more_than_figures_is_refused(machine):
-    with pytest.raises(RefusedError, match="vectorize changes more than figures"):
+    with pytest.raises(RefusedError, match="vectorize changes more than numbers"):
         made(machine, "benchmarks/suite/swiglu.cu", "vectorize")
 
 
@@ -214,7 +214,7 @@ def test_names_that_are_taken_are_left_alone_and_suffixes_are_kept():
 )
 def test_what_is_no_figure_is_not_named(write):
     original, template = texts(write)
-    with pytest.raises(RefusedError, match="changes more than figures"):
+    with pytest.raises(RefusedError, match="changes more than numbers"):
         written(template, spec_of(original), [(2,), (4,), (8,)], (4,))
 
 

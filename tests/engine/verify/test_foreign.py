@@ -47,7 +47,7 @@ def test_the_launch_of_the_specs_kernel_and_its_constants_may_change():
 def test_the_launch_of_another_kernel_stays(name: str) -> None:
     """Its figures were left out as those of the spec's kernel are: nobody verifies what they make of it."""
     text = TEXT + OTHER + f"void also(float* y) {{ {name}<<<4, 256>>>(y); }}\n"
-    assert "outside of the kernel and its launch" in (screened(text, "<<<4, 256>>>", "<<<4, 64>>>") or "")
+    assert "outside the kernel and its launch" in (screened(text, "<<<4, 256>>>", "<<<4, 64>>>") or "")
 
 
 @pytest.mark.parametrize(
