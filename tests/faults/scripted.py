@@ -121,7 +121,8 @@ class ScriptedMachine:
     remote = None
 
     def __init__(self, evaluator: Any, profiles: Path | None = None) -> None:
-        self._evaluator, self.target, self.cache = evaluator, target_for("sm_90"), profiles
+        self._evaluator, self.target, self._profiles = evaluator, target_for("sm_90"), profiles
+        self.cache = profiles or Path("/dev/null/cache")  # nothing is kept there
         self.box, self.turns = NoSandbox(), Turns()
 
         self.compiler = SimpleNamespace(cache_problem="", compile=_refuse, warm=lambda count: None)
@@ -139,7 +140,7 @@ class ScriptedMachine:
         return self._evaluator
 
     def insight(self, spec: Any, evaluator: Any, every: bool = False) -> Any:
-        return None if self.cache is None else Machine.insight(cast(Machine, self), spec, evaluator, every)
+        return None if self._profiles is None else Machine.insight(cast(Machine, self), spec, evaluator, every)
 
     def watch(self, *arguments: Any) -> None:
         return None
