@@ -400,7 +400,7 @@ def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: 
         rows.append(f"buffer {size} {max(array.dtype.itemsize, 1)} {flags[spec.argument(name).role]}")
         if job.sample:
             rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
-        elif job.moved:
+        elif name in job.moved:
             rows.append(f"apart {array.dtype.itemsize}")
     for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
