@@ -69,7 +69,7 @@ def _rows(binary: CpuBinary, job: CpuJob, data: _Data) -> list[str]:
         rows.append(" ".join(["buffer", *map(str, figures)]))
         if job.sample:
             rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
-        elif job.moved:
+        elif name in job.moved:
             rows.append(f"apart {array.dtype.itemsize}")
     for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
         if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):

@@ -94,11 +94,13 @@ class SuggestionRuns:
         return None
 
     def moved(self, built: Built, known: Sequence[KnownRun], jobs: Sequence[CpuJob]) -> Failure | None:
-        """What is wrong where buffers are aligned as their elements alone. A run that ends there says nothing (verify/assumptions.py)."""
-        runs = self.machine.run_many(
-            built.extra, [replace(job, moved=True) for job in jobs], deadline_s=_WHOLE_DEADLINE_S
-        )
-        for item, run in zip(known, runs, strict=True):
+        """What is wrong where all buffers, or one, are aligned as their elements alone. A run that ends there says nothing: see
+        verify/assumptions.py."""
+        names = [argument.name for argument in self.spec.arguments if argument.role != "scalar"]
+        which = [frozenset(names), *(frozenset({name}) for name in names if len(names) > 1)]
+        pairs = [(item, replace(job, moved=some)) for some in which for item, job in zip(known, jobs, strict=True)]
+        runs = self.machine.run_many(built.extra, [job for _, job in pairs], deadline_s=_WHOLE_DEADLINE_S)
+        for (item, _), run in zip(pairs, runs, strict=True):
             if run.findings:
                 continue
             if failure := self.compare(item, run.outputs):

@@ -81,8 +81,8 @@ def _written(site: Site, found: Passes, snippet: str) -> tuple[list[str], list[s
     after = []
     if found.kind == "exponentials":
         value, largest, f = values["value"], values["largest"], "f" * single
-        # Equal infinities would make their difference no number.
-        values["smaller"] = _exponential(found, f"fmin{f}({value}, {largest}) - fmax{f}({value}, {largest})")
+        # Equal infinities, which would make their difference no number, are told apart; minima and maxima would drop a NaN.
+        values["smaller"] = _exponential(found, f"-fabs{f}({value} - {largest})")
         own = largest if found.kept else site.fresh("own", list(values.values()))
         after = [] if found.kept else [f"const {found.type} {own} = {largest};"]
         values["moved"] = "" if own == found.reference else f" * {_exponential(found, f'{own} - {found.reference}')}"

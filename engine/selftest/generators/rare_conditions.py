@@ -44,11 +44,11 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     )  # fmt: skip
     step = rng.choice((2, 4, 8))
     body = f"""{INDEX}
-    int {key} = {step} * i;
+    long long {key} = {step}ll * i;
     if ({key} + {step} <= n) {{
         for (int k = 0; k < {step}; ++k) y[{key} + k] = 2.5f * x[{key} + k] + 1.0f;
     }} else {{
-        for (int k = {key}; k < n; ++k) y[k] = 2.5f * x[k] + 1.0f;
+        for (long long k = {key}; k < n; ++k) y[k] = 2.5f * x[k] + 1.0f;
     }}"""
     kernel = f"__global__ void scale(const float* x, float* y, int n) {{\n    {body}\n}}\n"
     yield honest(f"met-remainder-{key}", "Has a loop for the remainder.", kernel)
@@ -60,11 +60,11 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     )  # fmt: skip
     guard = "reinterpret_cast<size_t>(x) % 8 == 0 && reinterpret_cast<size_t>(y) % 8 == 0"
     pairs = f"""{INDEX}
-    if ({guard} && 2 * i + 1 < n) {{
+    if ({guard} && 2ll * i + 1 < n) {{
         float2 {key} = reinterpret_cast<const float2*>(x)[i];
         reinterpret_cast<float2*>(y)[i] = make_float2(2.5f * {key}.x + 1.0f, 2.5f * {key}.y + 1.0f);
     }} else {{
-        for (int k = 2 * i; k < min(2 * i + 2, n); ++k) y[k] = 2.5f * x[k] + 1.0f;
+        for (long long k = 2ll * i; k < n && k < 2ll * i + 2; ++k) y[k] = 2.5f * x[k] + 1.0f;
     }}"""
     kernel = f"__global__ void scale(const float* x, float* y, int n) {{\n    {pairs}\n}}\n"
     yield honest(f"met-alignment-{key}", "Uses vectors where the addresses allow it.", kernel)

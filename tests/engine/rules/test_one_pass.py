@@ -1,8 +1,11 @@
+import numpy as np
 import pytest
 
+from engine.cpu import CpuJob
 from engine.rewrite.site import Site
-from tests.engine.rules.equality import assert_equal
-from tests.engine.rules.workbench import after, compiles, device, make, one, propose
+from engine.spec.launch_config import evaluate
+from tests.engine.rules.equality import assert_equal, machine
+from tests.engine.rules.workbench import PATH, after, compiles, device, make, one, propose
 
 SOFTMAX = """
 __global__ void softmax(const float* x, float* y, int rows, int cols) {
@@ -178,3 +181,19 @@ def test_what_comes_out_compiles() -> None:
 def test_nothing_for_other_forms(old: str, new: str) -> None:
     assert old in SOFTMAX
     assert not propose(softmax(SOFTMAX.replace(old, new)), "one_pass")
+
+
+def test_a_nan_in_a_row_makes_the_row_nan_as_before() -> None:
+    """Minima and maxima drop a NaN: the sum must not."""
+    site, sizes = softmax(), {"rows": 5, "cols": 70}
+    x = np.random.default_rng(1).standard_normal(350).astype(np.float32)
+    x[[70 + 3, 140, 350 - 1]] = np.nan
+    buffers = {"x": x, "y": np.zeros_like(x)}
+    scalars = {"rows": np.int32(5), "cols": np.int32(70)}
+    found = []
+    for form in (site, one(site, "one_pass")):
+        binary = machine().build(device(form), PATH, form.spec, [form.kernel.name])
+        launch = evaluate(form.program, form.spec, 0, sizes)
+        found.append(machine().run_many(binary, [CpuJob([launch], buffers, scalars)])[0].outputs["y"])
+    assert np.isnan(found[0].reshape(5, 70)[[1, 2, 4]]).all()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
