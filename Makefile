@@ -6,6 +6,7 @@
 # make schema  write docs/optiml.schema.json
 # make lock   resolve and hash again what the Action's gate and posting jobs install (action/requirements.txt)
 # make release-check  build sdist and wheel and use the wheel under each Python that is there: all of a release but the upload
+# make measure measure the tables of docs/results.md on this GPU, for at most LIMIT; run it again until no row is missing
 # make golden  write what rules propose and drafts say into tests/golden
 # make docs    write the documentation as a site into site/, with every link checked
 # make screenshot  draw docs/review.png from the recorded reviews (needs Chromium and npm)
@@ -14,10 +15,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BUDGET ?= 40s
+LIMIT ?= 25m
+MEASURED := examples suite controls rate peers-pytorch peers-cublas-cub peers-kernel-tuner
 DEMO_OUT := .optiml/softmax-softmax_kernel
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint format metrics schema lock golden docs screenshot release-check clean
+.PHONY: demo test test-slow lint format measure metrics schema lock golden docs screenshot release-check clean
 
 demo: $(VENV)/.ready
 	$(BIN)/optiml optimize examples/softmax.cu --budget $(BUDGET) --out $(DEMO_OUT)
@@ -44,6 +47,11 @@ lint: $(VENV)/.ready-dev
 
 metrics: $(VENV)/.ready-dev
 	$(BIN)/python -m benchmarks.metrics $(ARGS)
+
+measure: $(VENV)/.ready-dev
+	$(BIN)/optiml bench $(MEASURED) --device gpu --resume --limit $(LIMIT)
+	$(BIN)/python benchmarks/results_page.py
+	$(BIN)/python benchmarks/readme_example.py
 
 schema: $(VENV)/.ready-dev
 	$(BIN)/python -m engine.settings.config > docs/optiml.schema.json

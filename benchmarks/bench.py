@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.examples import commit, machine
+from benchmarks.examples import CHANGED, commit, machine
 from engine.errors import MachineError, OptimlError, UsageError
 
 SCHEMA = "optiml.bench/1"
@@ -109,7 +109,8 @@ class Ledger:
     """One table's record while its rows are measured: what is still to do, and each row on disk as soon as it is booked.
 
     A prediction never takes the place of what was measured, nor is a record half of each. Raises UsageError: no such row, a record of
-    another version, other settings than the record's, measured against predicted; MachineError as `engine.run.machine.usable_gpu`.
+    another version, other settings than the record's, measured against predicted, a checkout with changes where a GPU measures;
+    MachineError as `engine.run.device_choice.usable_gpu`.
     """
 
     def __init__(
@@ -144,13 +145,24 @@ class Ledger:
         self.all_there = f"{table.name}: every row{' that was asked for' if only else ''} is there"
         self._measured = next((path for path, found in held.items() if "measured" in _modes(found)), None)
         if self.todo:
+            self._check_tree()
             self._check_mode()
+
+    def _check_tree(self) -> None:
+        from engine.run.device_choice import usable_gpu
+
+        if commit().endswith(CHANGED) and usable_gpu(self.settings.device) is not None:
+            raise UsageError(
+                "has uncommitted changes, and a record of measurements names a commit",
+                str(self.place.root),
+                "commit or stash them first",
+            )
 
     def _check_mode(self) -> None:
         resumed = _modes(self.record)
         if self._measured is None and "predicted" not in resumed:
             return
-        from engine.run.machine import usable_gpu
+        from engine.run.device_choice import usable_gpu
 
         predicts = usable_gpu(self.settings.device) is None
         if predicts and self._measured is not None:

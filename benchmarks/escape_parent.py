@@ -24,7 +24,7 @@ from engine.compile.cache import DiskCache
 from engine.cpu.toolchain import RUNTIME, find_toolchain, prepare
 from engine.process import wire
 from engine.process.bounded_output import BoundedOutput
-from engine.process.sandbox import Sandbox
+from engine.process.sandbox import Sandbox, SandboxAccess
 from engine.process.worker_process import Worker, WorkerLost
 from engine.settings.folders import cache_folder, read_regular, trust
 from engine.settings.toml_positions import check_keys
@@ -165,7 +165,7 @@ def have_the_parent_follow_a_link(rng: random.Random, box: Sandbox, on: bool) ->
         scratch.mkdir()
         name = scratch / f"log{rng.randrange(1000)}"
         argv = ["/bin/ln", "-s", target, str(name)]
-        subprocess.run(box.command(argv, writable=[scratch]), check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(box.command(argv, SandboxAccess(writable=[scratch])), check=True, stdin=subprocess.DEVNULL)
         read = read_regular(name, 1 << 20) if on else name.read_bytes()
         return [f"read {target}"] if read is not None else []
 
@@ -211,7 +211,7 @@ def _supervised(worker: str, box: Sandbox, on: bool, first: str = "#!/bin/sh\n")
         program.chmod(0o755)
         job.write_text("\n")
         argv = [str(supervise), str(status.fileno()), "1", "2000", "8000", str(program), str(job)]
-        command = box.command(argv, readable=[shown, folder])
+        command = box.command(argv, SandboxAccess(readable=[shown, folder]))
         subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60,
             pass_fds=[status.fileno()],

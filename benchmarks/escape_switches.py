@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.escape_attempts import Targets
-from engine.process.sandbox import NOBODY, Sandbox
+from engine.process.sandbox import NOBODY, Limits, Sandbox, SandboxAccess
 
 _WORDS = {
     "pids": "--unshare-pid", "die": "--unshare-pid", "net": "--unshare-net", "ipc": "--unshare-ipc", "session": "--new-session",
@@ -32,7 +32,8 @@ def command(box: Sandbox, argv: Sequence[str], options: Mapping[str, Any], off: 
         given.pop("memory_bytes", None)
     if "processes" in off:
         given.pop("processes", None)
-    words = box.command(argv, **given)
+    limits = {each.name: given.pop(each.name) for each in dataclasses.fields(Limits) if each.name in given}
+    words = box.command(argv, SandboxAccess(**given), Limits(**limits))
     end = len(words) - len(argv)
     words, argv = words[:end], words[end:]
     for name in off:

@@ -185,6 +185,9 @@ def shown(arguments: Sequence[str]) -> list[str]:
     return found
 
 
+CHANGED = "+changes"  # behind a commit where files differ from it
+
+
 def commit() -> str:
     """What `OPTIML_COMMIT` says (a copy's own history may be another one), else the checkout's commit, marked when files differ."""
     if os.environ.get("OPTIML_COMMIT"):
@@ -197,7 +200,7 @@ def commit() -> str:
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head + ("+changes" if changed else "")
+    return head + (CHANGED if changed else "")
 
 
 def one_gpu(name: str) -> dict[str, str]:

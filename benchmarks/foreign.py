@@ -4,7 +4,8 @@
 
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/foreign.toml`, at its commit. Each kernel goes through the
 commands that a user has: `optiml init` drafts and validates, without a GPU. Nothing of a spec is written by hand, but for the one
-`answer` that the list may hold for a kernel: a line of the spec that the draft asks for; `optiml optimize` then validates.
+`answer` that the list may hold for a kernel. It counts only where the draft asks for exactly one thing, and it is that line: it is
+put above the kernel while `optiml optimize` drafts the rest and validates.
 Kernels marked `held_out` are left out unless `--held-out` asks for them alone, or `--all` for both.
 Exit code 0, or 2 where a checkout is missing or stands at another commit.
 """
@@ -12,6 +13,7 @@ Exit code 0, or 2 where a checkout is missing or stands at another commit.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import re
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +31,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
+from engine.run.spec_writing import with_lines  # noqa: E402
 
 SCHEMA = "optiml.foreign/1"
 LIST = ROOT / "benchmarks" / "foreign.toml"
 _DRAFT_S, _VALIDATE_S = 400.0, 300.0  # ours: many times what the slowest kernel took on an idle machine
 _SHOWN = 400  # characters of a reason on the page
-_SPEC = "optiml.toml"
 _REFUSES = "optimize refuses this draft: "
 
 
@@ -71,61 +73,48 @@ def listed(path: Path = LIST) -> list[Foreign]:
     ]
 
 
-def answered(draft: str, answer: str) -> str:
-    """The draft with one line put in place of the one of its key, or behind it where there is none."""
-    if not answer:
-        return draft
-    key = answer.partition("=")[0].strip()
-    lines = [line for line in draft.splitlines() if line.partition("=")[0].strip() != key]
-    return "\n".join([*lines, answer]) + "\n"
+@contextlib.contextmanager
+def answered(file: Path, kernel: str, answer: str) -> Iterator[None]:
+    """The file with one line of a spec above the kernel, for as long as the context lasts."""
+    before = file.read_bytes()
+    try:
+        file.write_bytes(with_lines(before, file.name, kernel, f"// optiml: {answer}\n"))
+        yield
+    finally:
+        file.write_bytes(before)
 
 
 def examine(kernel: Foreign, checkouts: Path) -> Row:
-    """Draft and validate one kernel."""
+    """Draft and validate one kernel, with its answer only where the draft asks for one thing."""
     begin = time.monotonic()
-    folder = checkouts / kernel.repository.replace("/", "__")
-    file = folder / kernel.file
-    wanted = kernel.answer.partition('"')[2].rstrip('"') if kernel.answer.startswith("kernel") else ""
-    arguments = [str(file), "--kernel", wanted or kernel.kernel]
+    file = checkouts / kernel.repository.replace("/", "__") / kernel.file
+    arguments = [str(file), "--kernel", kernel.kernel]
     code, draft, said = _optiml(["init", *arguments, "--format", "toml"], _DRAFT_S)
     row = Row(kernel, "refused", "", draft, 0.0)
     missing = [line.removeprefix("missing: ") for line in said.splitlines() if line.startswith("missing: ")]
     refused = [line.removeprefix(_REFUSES) for line in said.splitlines() if line.startswith(_REFUSES)]
-    if code == 0 and draft and (not kernel.answer or wanted):
-        row = replace(row, state="one answer" if kernel.answer else "as drafted")
+    if code == 0 and draft:
+        row = replace(row, state="as drafted")
     elif refused:
         row = replace(row, reason=refused[0])
     elif code not in (0, 1) or not draft:
         row = replace(row, reason=_reason(said, f"init ended with {code}"))
-    elif len(missing) > bool(kernel.answer):
-        row = replace(row, state="asks", reason="; ".join(missing))
+    elif len(missing) == 1 and kernel.answer:
+        row = _with_answer(row, file, arguments)
     else:
-        spec = file.with_name(_SPEC)
-        if spec.exists():
-            raise SystemExit(f"{spec} is there already")
-        named = answered(draft, "" if wanted else kernel.answer)
-        try:
-            spec.write_text(named, encoding="utf-8")
-            with tempfile.TemporaryDirectory() as out:
-                limits = [
-                    "--budget",
-                    "1",
-                    "--device",
-                    "cpu",
-                    "--jobs",
-                    "1",
-                    "--no-memory",
-                    "--out",
-                    str(Path(out) / "run"),
-                ]
-                code, _, said = _optiml(["optimize", *arguments, *limits], _VALIDATE_S)
-        finally:
-            spec.unlink(missing_ok=True)
-        state = ("one answer" if kernel.answer else "as drafted") if code == 0 else "refused"
-        row = replace(
-            row, state=state, reason="" if code == 0 else _reason(said, f"optimize ended with {code}"), draft=named
-        )
+        row = replace(row, state="asks", reason="; ".join(missing))
     return replace(row, seconds=round(time.monotonic() - begin, 1))
+
+
+def _with_answer(row: Row, file: Path, arguments: Sequence[str]) -> Row:
+    with tempfile.TemporaryDirectory() as out, answered(file, row.kernel.kernel, row.kernel.answer):
+        limits = ["--budget", "1", "--device", "cpu", "--jobs", "1", "--no-memory", "--out", str(Path(out) / "run")]
+        code, _, said = _optiml(["optimize", *arguments, *limits, "--write-spec"], _VALIDATE_S)
+        lines = [line for line in file.read_text("utf-8", "replace").splitlines() if line.startswith("// optiml:")]
+    row = replace(row, draft="".join(f"{line}\n" for line in lines))
+    if code == 0:
+        return replace(row, state="one answer")
+    return replace(row, reason=_reason(said, f"optimize ended with {code}"))
 
 
 def _optiml(arguments: Sequence[str], limit_s: float) -> tuple[int, str, str]:
@@ -162,12 +151,21 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         some = [row for row in rows if row["held_out"] is held]
         if not some:
             continue
-        good = sum(row["state"] in ("as drafted", "one answer") for row in some)
-        lines += [f"## {'Put aside' if held else 'Open'}: {good} of {len(some)} reach a validated spec", ""]
-        lines += ["| repository | kernel | state | reason |", "|---|---|---|---|"]
+        drafted, helped = (sum(row["state"] == state for row in some) for state in ("as drafted", "one answer"))
+        half = "Put aside" if held else "Open"
+        lines += [
+            f"## {half}: {drafted + helped} of {len(some)} reach a validated spec ({helped} of them with one answer)",
+            "",
+        ]
+        lines += ["| repository | kernel | state | reason, or the answer |", "|---|---|---|---|"]
         for row in some:
             name = f"`{row['file']}` `{row['kernel']}`"
-            lines.append(f"| {row['repository']} | {name} | {row['state']} | {_cell(row['reason'])} |")
+            said = (
+                "`{}`".format(row["answer"].replace("|", "\\|"))
+                if row["state"] == "one answer"
+                else _cell(row["reason"])
+            )
+            lines.append(f"| {row['repository']} | {name} | {row['state']} | {said} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -216,6 +214,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="both halves")
     parser.add_argument("--only", default="", metavar="REGEX", help="those whose FILE:KERNEL has a match")
     parser.add_argument("--record", type=Path, help="the JSON record to write")
+    parser.add_argument("--drafts", type=Path, metavar="DIR", help="a folder for the drafts, one file a kernel")
     parser.add_argument("--page", type=Path, help="the Markdown table to write")
     options = parser.parse_args(given)
     begin = datetime.datetime.now(datetime.UTC)
@@ -232,6 +231,10 @@ def main(given: Sequence[str] | None = None) -> int:
         row = examine(kernel, options.checkouts.resolve())
         data = {**asdict(kernel), "state": row.state, "reason": row.reason, "seconds": row.seconds}
         rows.append(data)
+        if options.drafts and row.draft:
+            options.drafts.mkdir(parents=True, exist_ok=True)
+            name = re.sub(r"\W+", "_", f"{kernel.file}_{kernel.kernel}")
+            (options.drafts / f"{name}.txt").write_text(row.draft, encoding="utf-8")
         if options.record:  # after each: a run of hours that is stopped has something to show
             record = {**start, "kernels": rows}
             options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")

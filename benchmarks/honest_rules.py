@@ -5,8 +5,10 @@
 Every edit that a rule proposes for a kernel of examples/ and benchmarks/suite/ (with `--most`, so many of each kernel, drawn by
 `--seed`) is built, evaluated, confirmed and put before the gate like a suggestion, whatever its speed. An edit that does not compile,
 or is refused for its speed or its registers, was refused for no cheating. With `--state` each verdict is kept in a file of lines, and a
-later call goes on behind them; with `--seconds` a call ends after so long. The record is written when no edit is left. Exit code 0
-when no edit was refused as wrong, 1 otherwise, 3 where edits are left.
+later call goes on behind them; with `--seconds` a call ends after so long. With `--parallel` so many processes share the files, and the
+device: each has its own state, the named file with its number behind. Measured speeds are then worth nothing, which decides
+nothing here. The record is written when no edit is left. Exit code 0 when no edit was refused as wrong, 1 otherwise, 3 where
+edits are left.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import datetime
 import json
 import math
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +26,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from engine.run.suggestion_gate import SuggestionConditions
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -68,15 +73,31 @@ def main(given: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=math.inf, help="begin no edit after so long (default: no limit)"
     )
     parser.add_argument("--state", type=Path, help="the file that keeps what was found, for a later call to go on")
+    parser.add_argument("--parallel", type=int, metavar="N", help="share the files among N processes; needs --state")
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="every Nth file from the Ith on (default: all)")
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     options = parser.parse_args(given)
+    if options.parallel and not options.state:
+        parser.error("--parallel needs --state")
     paths = sorted([*ROOT.glob("examples/*.cu"), *ROOT.glob("benchmarks/suite/*.cu")])
     paths = [path for path in paths if not options.only or path.stem in options.only]
+    share, shares = map(int, options.share.split("/"))
     end = time.monotonic() + options.seconds
-    state = State(options.state, commit())
+    if options.parallel:
+        parts = [options.state.with_name(f"{options.state.name}.{number}") for number in range(options.parallel)]
+        shared = in_parallel(parts, sys.argv[1:] if given is None else given)
+        state = State(None, commit())
+        for part in parts:
+            state.take(State(part, commit()))
+    else:
+        state = State(options.state, commit())
     here = make_machine(device=options.device, jobs=options.jobs)
     try:
-        done = all(judge_file(path, here, (options.most, options.seed), state, end) for path in paths)
+        done = (
+            shared
+            if options.parallel
+            else all(judge_file(path, here, (options.most, options.seed), state, end) for path in paths[share::shares])
+        )
         record: dict[str, Any] = {
             "schema": "optiml.honest_rules/2",
             "command": ["python", "benchmarks/honest_rules.py", *(sys.argv[1:] if given is None else given)],
@@ -102,6 +123,31 @@ def main(given: Sequence[str] | None = None) -> int:
     return 1 if refused else 0
 
 
+def in_parallel(states: Sequence[Path], given: Sequence[str]) -> bool:
+    """Run this program once for each state, all at once, each with its share of the files. Whether each came to its end."""
+    command = [sys.executable, str(Path(__file__).resolve()), *own_arguments(given)]
+    started = [
+        subprocess.Popen([*command, "--share", f"{number}/{len(states)}", "--state", str(state)])
+        for number, state in enumerate(states)
+    ]
+    ends = [process.wait() for process in started]
+    if bad := [code for code in ends if code not in (0, 1, 3)]:
+        sys.exit(f"a process ended with {bad[0]}")
+    return 3 not in ends
+
+
+def own_arguments(given: Sequence[str]) -> list[str]:
+    """The arguments of a process that has a share: without what concerns all of them."""
+    found, skip = [], False
+    for word in given:
+        name, equals, _ = word.partition("=")
+        if skip or name in ("--parallel", "--state", "--record"):
+            skip = not skip and not equals
+            continue
+        found.append(word)
+    return found
+
+
 class State:
     """What was found so far, of one commit: a file of another one is refused."""
 
@@ -123,6 +169,12 @@ class State:
                     self.not_run[row["file"]] = row["reason"]
             else:
                 self.edits.append(Edit(**row))
+
+    def take(self, other: State) -> None:
+        """Add what another state holds, in memory."""
+        self.edits += other.edits
+        self.files |= other.files
+        self.not_run |= other.not_run
 
     def add(self, edit: Edit) -> None:
         self.edits.append(edit)
@@ -156,7 +208,9 @@ def judge_file(path: Path, here: Machine, draw: tuple[int | None, int], state: S
     try:
         with closing(here.evaluator(spec, ROOT, spec_path)) as evaluator:
             first, _ = evaluator.open(program)
-            judges = Judges(evaluator, Gate(here, spec, ROOT, spec_path, guardrails.LIMITS), first)
+            judges = Judges(
+                evaluator, Gate(here, spec, ROOT, spec_path, SuggestionConditions(guardrails.LIMITS)), first
+            )
             for one in proposed[known:]:
                 if time.monotonic() > end:
                     return False

@@ -3,7 +3,8 @@
     python benchmarks/model_arms.py --candidates 40 --device gpu --record benchmarks/results/model_arms-h200.json
 
 Each arm searches each kernel of the cassette (`benchmarks/cassette.py`), or the FILEs, with the same seed and the same number of
-candidates. Answers are at hand at once, so no arm waits, and an arm that reaches a program gets the same answer there as any other.
+candidates. Questions go through the batch mode; recorded answers are at hand at once, so no arm waits, and an arm that reaches a program
+gets the same answer there as any other. Questions without an answer stay in `<out>/<kernel>/<arm>/batch`, for whoever answers them next.
 Every row is kept as soon as it is there; `--resume` goes on, `--seconds` begins no row after that time (exit code 4: rows are
 missing). Compared are the speedups of the suggestions, one without a suggestion as 1: the geometric mean of the ratios to the first
 arm with a 95 % interval by a percentile bootstrap over kernels. Predicted and measured rows never stand in one record.
@@ -15,7 +16,9 @@ import argparse
 import datetime
 import json
 import math
+import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,19 +27,23 @@ from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.cassette import ANSWERS, CASSETTE, file_of
-from benchmarks.examples import head
-from benchmarks.recorded_answers import figures, run, write
+from benchmarks.cassette import ANSWERS, CASSETTE, MODEL, file_of, lines_of, provenance, recorded, write_batch
+from benchmarks.examples import head, optiml, shown, speedup, trimmed
+from engine.llm.batch import REQUESTS
 
-SCHEMA = "optiml.model_arms/1"
+SCHEMA = "optiml.model_arms/2"
+WAITING = 4  # the command's exit code when questions wait in the batch folder
 INCOMPLETE = 4
-RULES, MODEL = "rules,tuner", "rules,tuner,llm"
-# By name: who proposes, and by which policy.
+RULES, ALL = ("--proposers", "rules,tuner"), ("--proposers", "rules,tuner,llm")
+# By name: what each arm adds to the command.
 ARMS = {
-    "rules": (RULES, "mcts"), "model": (MODEL, "mcts"), "model-greedy": (MODEL, "greedy"), "model-beam": (MODEL, "beam"),
-    "model-best-of": (MODEL, "best-of"), "model-refine": (MODEL, "refine"), "rules-greedy": (RULES, "greedy"),
+    "rules": RULES, "model": ALL,
+    **{f"model-{policy}": (*ALL, "--search", policy) for policy in ("greedy", "beam", "best-of", "refine")},
+    **{f"model-profile-{profile}": (*ALL, "--prompt-profile", profile) for profile in ("raw", "none")},
+    "model-alone": ("--proposers", "llm"), "rules-greedy": (*RULES, "--search", "greedy"),
 }  # fmt: skip
 _DRAWS = 4000
+_TIMEOUT_S = 900.0
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -61,7 +68,8 @@ def main(given: Sequence[str] | None = None) -> int:
         file_of(p.parent.name) for p in sorted(options.answers.glob(f"*/{CASSETTE}"))
     ]
     asked = {"schema": SCHEMA, "candidates": options.candidates, "seed": options.seed, "device": options.device}
-    record: dict[str, Any] = {**head(SCHEMA, __file__, given, begin), **asked, "rows": {}}
+    stated = provenance(options.answers)
+    record: dict[str, Any] = {**head(SCHEMA, __file__, given, begin), **asked, "answers": stated, "rows": {}}
     if options.resume and options.record.exists():
         earlier = json.loads(options.record.read_text(encoding="utf-8"))
         if any(earlier.get(key) != value for key, value in asked.items()):
@@ -79,14 +87,22 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def row_of(file: Path, arm: str, options: argparse.Namespace) -> dict[str, Any]:
     """One search: its speedup with the interval, what it counted, and how the model was asked."""
-    proposers, policy = ARMS[arm]
+    out = options.out.resolve() / file.stem / arm
+    batch = out.with_name(f"{arm}-batch")
     arguments = [
-        "--budget", str(options.candidates), "--seed", str(options.seed), "--device", options.device, "--search", policy,
-        "--proposers", proposers,
-    ]  # fmt: skip
-    if "llm" in proposers:
-        arguments += ["--llm", f"replay:{options.answers / file.stem / CASSETTE}"]
-    found = run(file, options.out.resolve() / file.stem / arm, arguments, {})
+        "--budget",
+        str(options.candidates),
+        "--seed",
+        str(options.seed),
+        "--device",
+        options.device,
+        *ARMS[arm],
+    ]
+    answers = recorded(options.answers / file.stem / CASSETTE)
+    if "llm" in ARMS[arm][1]:
+        write_batch(batch, answers)
+        arguments += ["--llm", f"batch:{batch}", "--llm-model", MODEL]
+    found = run(file, out, arguments)
     row: dict[str, Any] = {"error": found["error"], "exit_code": found.get("exit_code"), "wall_s": found["wall_s"]}
     if found["error"] is None:
         result = found["result"]
@@ -97,7 +113,60 @@ def row_of(file: Path, arm: str, options: argparse.Namespace) -> dict[str, Any]:
             "steps": [[step["proposer"], step["summary"]] for step in result["trajectory"]],
             "model": {key: result["model"][key] for key in ("questions", "proposals", "known", "faults")} if result["model"] else None,
         }  # fmt: skip
+        if result["model"]:
+            given = {line["label"] for line in lines_of(out / "exchanges.jsonl") if "answer" in line}
+            row |= {
+                "answered": len(given & set(answers)),
+                "recorded": len(answers),
+                "open": len(lines_of(batch / REQUESTS)),
+            }
     return row
+
+
+def run(file: Path, out: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """One run of the installed command. `error` is None, or the sentence it ended with."""
+    command = [optiml(), "optimize", str(file), "--out", str(out), "--format", "json", *arguments]
+    found: dict[str, Any] = {"error": None, "result": None}
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=dict(os.environ)
+        )
+        found["exit_code"] = done.returncode
+        if done.returncode in (0, WAITING) and done.stdout.strip():
+            found["result"] = trimmed(json.loads(done.stdout))
+            found["result"]["provenance"]["command"] = shown(found["result"]["provenance"]["command"])
+            found["error"] = disturbed(found["result"])
+        else:
+            found["error"] = done.stderr.strip()[-2000:] or f"exit code {done.returncode} without a message"
+    except subprocess.TimeoutExpired:
+        found["error"] = f"did not end in {_TIMEOUT_S:.0f} s"
+    found["wall_s"] = round(time.monotonic() - begin, 3)
+    return found
+
+
+def disturbed(result: Mapping[str, Any]) -> str | None:
+    """Why nothing follows from a run that suggests nothing: what it would have suggested was refused for a disturbance."""
+    if result["best"] is not None:
+        return None
+    failures = [one["evaluation"]["failure"] for one in result["refused"] if one["evaluation"]["outcome"] == "unstable"]
+    return f"was disturbed: {failures[0]['reason']}" if failures else None
+
+
+def figures(one: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Ratio and interval of a run's suggestion; 1 where there is none."""
+    measurement = speedup(dict(one))
+    if measurement is None:
+        return 1.0, 1.0, 1.0
+    return measurement["ratio"], measurement["low"], measurement["high"]
+
+
+def write(path: Path, record: Mapping[str, Any]) -> None:
+    """The record, whole at any time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    part.replace(path)
 
 
 def summary(rows: Mapping[str, Mapping[str, Any]], arms: Sequence[str]) -> dict[str, Any]:

@@ -34,7 +34,8 @@ from benchmarks import tuner_landscapes  # noqa: E402 - the path above makes it 
 from benchmarks.examples import commit, machine  # noqa: E402
 from benchmarks.tuner_landscapes import Landscape  # noqa: E402
 from engine.tune.space import Point  # noqa: E402
-from engine.tune.strategy import Known, Trial, choose  # noqa: E402
+from engine.tune.strategy import Known, Trial  # noqa: E402
+from engine.tune.strategy_choice import choose  # noqa: E402
 
 OURS = ("model", "annealing", "halving", "random")
 # What Kernel Tuner's documentation ("Parallel and Remote Tuning") says of each; "" where it does not name it.

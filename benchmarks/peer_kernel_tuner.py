@@ -38,7 +38,7 @@ def table() -> Table:
 
 def measure(place: Place, settings: Settings, kernel: str) -> Row:
     """One space. Raises OptimlError."""
-    from engine.run.machine import make_machine
+    from engine.run.device_choice import make_machine
     from engine.run.template_run import tune
     from engine.search.progress import Budget
     from engine.tune.chosen_template import make_template
@@ -114,7 +114,7 @@ def measure(place: Place, settings: Settings, kernel: str) -> Row:
 
 
 def _theirs(place: Place, kernel: str, limit_s: float) -> dict[str, Any]:
-    from engine.run.machine import visible_gpu
+    from engine.run.device_choice import visible_gpu
 
     gpu = visible_gpu()
     if gpu is None:

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import bench, examples, recorded_answers, tuner_landscapes  # noqa: E402 - the path above makes it importable when run as a script
+from benchmarks import bench, examples, model_arms, tuner_landscapes  # noqa: E402 - the path above makes it importable when run as a script
 from benchmarks.recorded_words import in_todays_words  # noqa: E402
 from benchmarks.tables import TABLES  # noqa: E402
 
@@ -45,7 +45,7 @@ def page(results: Path = RESULTS) -> str:
             ]
         elif name == "examples":
             parts += _earlier_examples(results)
-    return in_todays_words("\n\n".join([*parts, *_model_path(results), *_tuner_landscapes(results)])) + "\n"
+    return in_todays_words("\n\n".join([*parts, *_model_arms(results), *_tuner_landscapes(results)])) + "\n"
 
 
 def _missing(table: bench.Table, record: Mapping[str, Any]) -> str:
@@ -56,19 +56,18 @@ def _missing(table: bench.Table, record: Mapping[str, Any]) -> str:
     return f"**Begun, not finished**: {len(rows) - len(lacking)} of {len(rows)} rows. Missing or failed: {', '.join(lacking)}."
 
 
-def _model_path(results: Path) -> list[str]:
-    """What recorded answers of a model add to the rules."""
-    path = results / "model_path.json"
+def _model_arms(results: Path) -> list[str]:
+    """What recorded answers of a model add to rules and tuner."""
+    path = results / "model_arms-h200.json"
     if not path.is_file():
         return []
     record = json.loads(path.read_text(encoding="utf-8"))
     return [
-        "## model_path: rules and a model compared with rules only, with recorded answers",
-        f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}. All values: "
-        f"[{path.name}](../benchmarks/results/{path.name}); origin of the answers: "
+        "## model_arms: searches with and without a model's recorded answers",
+        f"`{shlex.join(_plain(record['command']))}` at commit `{record['commit'][:10]}`, {record['date'][:10]}, {record['candidates']} "
+        f"candidates a search. Every value: [{path.name}](../benchmarks/results/{path.name}); who wrote the answers, and how: "
         "[provenance.json](../benchmarks/answers/provenance.json).",
-        recorded_answers.table(record),
-        record["method"],
+        model_arms.table(record["rows"], list(record["summary"]["arms"])),
         *([record["note"]] if record.get("note") else []),
     ]
 

@@ -18,6 +18,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.process.sandbox import SandboxAccess
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -41,7 +43,7 @@ def main(given: Sequence[str] | None = None) -> int:
     kinds = {
         "outside": NoSandbox().command(["/bin/true"]),
         "inside": box.command(["/bin/true"]),
-        "inside, with the GPU's nodes": box.command(["/bin/true"], gpu=True),
+        "inside, with the GPU's nodes": box.command(["/bin/true"], SandboxAccess(gpu=True)),
     }
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(options.starts):

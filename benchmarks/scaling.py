@@ -38,6 +38,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from engine.search.participants import Builds
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -254,9 +256,16 @@ def search(workers: int, seconds: float, seed: int, cores: int, takes_s: tuple[f
         budget = Budget(seconds=seconds)
         tree = Tree(original, propose, seed)
         searched = Search(
-            tree, evaluator, journal, Compilers(clock, cores),  # type: ignore[arg-type]
-            in_flight=in_flight(CORES, budget, workers), readers=Readers(), devices=over,
-        )  # fmt: skip
+            tree,
+            evaluator,
+            journal,
+            Builds(
+                Compilers(clock, cores),  # type: ignore[arg-type]
+                in_flight=in_flight(CORES, budget, workers),
+                readers=Readers(),
+                devices=over,
+            ),
+        )
         searched._scribe.open = lambda: None  # type: ignore[method-assign]  # rows are written at once, by this thread
         searched.start(
             evaluator.build(original), Evaluation(Outcome.ACCEPTED, Measurement((), 1.0, 1.0, 1.0), code_hash="[]")

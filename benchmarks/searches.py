@@ -179,6 +179,7 @@ def _roofline(place: Place, file: str, result: Mapping[str, Any]) -> Row:
     floor = roofline.floor(spec, spec.time[at], entry, bandwidth, figures)
     return {
         "bound": floor.bound, "bytes_moved": floor.bytes_moved, "flops": floor.flops, "floor_us": floor.floor_us,
+        "limit": floor.limit,
         "share_of_floor": floor.floor_us / times[at]["best_us"], "copy_bytes_per_s": bandwidth,
     }  # fmt: skip
 

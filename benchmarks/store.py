@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from benchmarks.counters import StoredCounters
-from engine.builders.builders import Front
+from engine.builders.builders import BuildWorkers
 from engine.compile.built import Built, NotBuilt
 from engine.evaluate.evaluator import Evaluator, Signals, nothing
 from engine.model import Evaluation, Program
@@ -293,7 +293,7 @@ class SharedInsight:
 class SharedFront:
     """the workers that read and build candidates, for all runs of one kernel: what rules and templates offer is asked once."""
 
-    def __init__(self, inner: Front) -> None:
+    def __init__(self, inner: BuildWorkers) -> None:
         self._inner = inner
         self._proposed: dict[str, Future[tuple[list[Proposal], list[RuleFailure]]]] = {}
         self._offered: dict[str, Future[list[Offer]]] = {}

@@ -50,7 +50,8 @@ from engine.tune.declare import declared  # noqa: E402
 from engine.tune.feasible import feasible, fits  # noqa: E402
 from engine.tune.point_features import of_code, of_launch  # noqa: E402
 from engine.tune.space import Condition, Parameter, Point, Space  # noqa: E402
-from engine.tune.strategy import Known, choose  # noqa: E402
+from engine.tune.strategy import Known  # noqa: E402
+from engine.tune.strategy_choice import choose  # noqa: E402
 
 STRATEGIES = ("model", "annealing", "halving", "random")
 SHARE, MOST = 0.1, 60

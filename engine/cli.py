@@ -1,47 +1,15 @@
-"""The command `optiml`. Each verb is a module in engine.commands; nothing heavy is imported before a verb runs."""
+"""The command `optiml`. Each verb is a module in engine.commands, imported when it runs: nothing heavy is imported before."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 
-from engine.commands.options import Parser
+from engine.commands.command_line import make_parser
 from engine.process.cores import ONE_THREAD
 from engine.process.standard_output import Output, run_command, say
-
-_VERBS = (
-    "optimize",
-    "all",
-    "list",
-    "generate",
-    "tune",
-    "init",
-    "doctor",
-    "cluster",
-    "show",
-    "selftest",
-    "memory",
-    "bench",
-    "report",
-    "capture",
-    "nvcc",
-    "completion",
-    "mcp",
-)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="optiml", description="Find faster versions of CUDA kernels, checked against the original and measured."
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND")
-    for verb in _VERBS:
-        importlib.import_module(f"engine.commands.{verb}").add_parser(verbs)
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(given: Sequence[str], out: Output) -> int:
     from engine.errors import OptimlError
 
-    parser = _parser()
+    parser = make_parser()
     parsed = parser.parse_args(given)
     parsed.given, parsed.parser = tuple(given), parser
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -139,7 +140,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a candidate was refused, for a person: the sentence, and the numbers behind it."""
+    """Why a candidate was refused, for a person: the sentence, and the numbers behind it.
+
+    NaN and infinities become None, as no JSON has them; `reason` names them.
+    """
 
     reason: str
     case: str = ""
@@ -150,6 +154,12 @@ class Failure:
     error: float | None = None
     tolerance: float | None = None
     line: int | None = None  # of the kernel file, 1-based
+
+    def __post_init__(self) -> None:
+        for name in ("expected", "got", "error", "tolerance"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                object.__setattr__(self, name, None)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,9 @@ class Inspector:
         if not (runtime_folder(toolchain, self._cache / "cpu", std) / "done").is_file():
             prepare_later(std)
             return "accesses were not analysed: their runtime is being built for the next check"
-        from engine.predict.scale import extrapolate, probe_sizes
+        from engine.evaluate.size_relations import relations
+        from engine.predict.probe_sizes import Limits, probe_sizes
+        from engine.predict.scale import Counted, Full, extrapolate
 
         def fits(sizes: Mapping[str, int | float]) -> bool:
             return bytes_needed(spec, Case("", sizes)) <= _PROBE_BYTES
@@ -242,7 +244,8 @@ class Inspector:
         )
         machine = CpuMachine(self._cache / "cpu", sandbox=self._box, scratch=self._scratch, jobs=1, toolchain=toolchain)
         full = spec.time[0].sizes
-        cases = [Case("", sizes) for sizes in probe_sizes(full, fits)]
+        small = probe_sizes(full, Limits(fits), relations(spec))
+        cases = [Case("", sizes) for sizes in small.fitted]
         try:
             binary = machine.build(self._slice(target), spec.file, spec, builder.expressions, timeout_s=self._left())
         except CompileError as error:  # what CUDA's compiler takes need not run on the CPU
@@ -265,9 +268,11 @@ class Inspector:
         if found is not None and any(access_finding(site) for kernel in found.kernels for site in kernel.sites):
             # Worth a closer look: how often the place runs at full size is told from all blocks of several small sizes.
             exact = counts(cases, every_block=True)
-            probes = [(case.sizes, each) for case, each in zip(cases, exact, strict=True) if each is not None]
-            if len(probes) == len(cases):
-                return extrapolate(probes, full, builder.launches_for(target.program, full))
+            known = [each for each in exact if each is not None]
+            if len(known) == len(cases):
+                grown = list(zip(small.doubled, known[1:], strict=True))
+                at = Full(full, builder.launches_for(target.program, full))
+                return extrapolate(Counted(small.base, known[:1], grown), at)
         return found or "accesses were not analysed: the small run on the CPU did not end"
 
     def _left(self) -> float:

@@ -176,9 +176,12 @@ def search(root: Path, paths: Sequence[str], config: Config, commit: str, deadli
         found[path].notes += [f"not searched: {target.problem}" for target in there if target.problem is not None]
     if not targets:
         return found
+    from engine.run.device_choice import choose_device
+
+    chosen_device = choose_device(ahead=True)
     from engine.run.machine import make_machine
 
-    machine = make_machine(ahead=True)
+    machine = make_machine(chosen=chosen_device)
     if machine.mode == "predicted" and machine.arch != config.targets[0]:
         machine.close()
         machine = make_machine(device="cpu", arch=config.targets[0])

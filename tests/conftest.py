@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.runtime import compile_in
 from tests.support.shared_work import session_folder, share
 
 with contextlib.suppress(ImportError):  # the tests of tests/gpu run without it
@@ -24,6 +25,7 @@ with contextlib.suppress(ImportError):  # the tests of tests/gpu run without it
 @pytest.fixture(scope="session", autouse=True)
 def _shared_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
+        compile_in(session_folder(tmp_path_factory) / "compiled")
         share(patch, session_folder(tmp_path_factory) / "shared-work")
         yield
 

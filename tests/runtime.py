@@ -1,4 +1,4 @@
-"""The runtime of the CPU path, which takes six seconds of a core to build: once for all tests that want a cache of their own."""
+"""What tests that want a cache of their own need not make anew: the CPU path's runtime, and what other tests of this run compiled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from engine.settings.folders import cache_folder
 from tests.locked import locked
 
 _KEPT = cache_folder() / "cpu"  # before any test sets $OPTIML_CACHE
+_COMPILED = ("compile", "cpu/objects", "sass", "whole")  # caches by content, below a folder for $OPTIML_CACHE
+_COMMON: list[Path] = []  # the folder of this run of pytest with these caches
 
 
 def prepare_runtime() -> Path | None:
@@ -21,9 +23,22 @@ def prepare_runtime() -> Path | None:
         return prepare(toolchain, _KEPT, "c++17").folder
 
 
+def compile_in(folder: Path) -> None:
+    """Have the caches of `with_runtime` share what they compile, in `folder`."""
+    _COMMON[:] = [folder]
+
+
 def with_runtime(cache: Path) -> Path:
-    """`cache`, a folder for $OPTIML_CACHE, with the runtime in it as `engine.cpu.toolchain.prepare` leaves it, and nothing else."""
+    """`cache`, a folder for $OPTIML_CACHE, with the runtime in it as `engine.cpu.toolchain.prepare` leaves it.
+
+    Whatever compilers make there is shared by all tests of this run and kept by content; nothing else is in it.
+    """
     kept = prepare_runtime()
     if kept is not None and not (cache / "cpu" / kept.name).exists():
         shutil.copytree(kept, cache / "cpu" / kept.name)
+    for name in _COMPILED if _COMMON else ():
+        if not (cache / name).exists():
+            (_COMMON[0] / name).mkdir(parents=True, exist_ok=True)
+            (cache / name).parent.mkdir(parents=True, exist_ok=True)
+            (cache / name).symlink_to(_COMMON[0] / name)
     return cache

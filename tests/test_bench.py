@@ -42,6 +42,12 @@ class Counted:
         return {"value": 1, "device": {"name": "none"}}
 
 
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are run on trees with changes as well."""
+    monkeypatch.setattr(bench, "commit", lambda: "f59775c")
+
+
 @pytest.fixture
 def counted() -> Counted:
     return Counted()
@@ -65,7 +71,7 @@ def test_rows_are_counted_with_the_time_left(
             super().count(done, of, what)
             seen.append(self.line())
 
-    monkeypatch.setattr("engine.report.terminal.Live", Seen)
+    monkeypatch.setattr("engine.commands.bench.Live", Seen)
     assert _call(counted, tmp_path, monkeypatch) == 0
     assert [line.split(", about")[0] for line in seen] == [f"counted, {row}: {i} of 3" for i, row in enumerate("abc")]
     assert "s left" in seen[2]
@@ -270,8 +276,8 @@ class Moded(Counted):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.gpu = True
-        monkeypatch.setattr("engine.run.machine.visible_gpu", lambda: (0, "sm_90") if self.gpu else None)
-        monkeypatch.setattr("engine.run.machine._has_cupy", lambda: True)
+        monkeypatch.setattr("engine.run.device_choice.visible_gpu", lambda: (0, "sm_90") if self.gpu else None)
+        monkeypatch.setattr("engine.run.device_choice._has_cupy", lambda: True)
 
     def measure(self, place: bench.Place, settings: bench.Settings, row: str) -> bench.Row:
         predicted = settings.device == "cpu" or not self.gpu
@@ -312,7 +318,7 @@ def test_the_rate_of_an_h200_is_not_replaced_by_one_that_was_predicted(
 ) -> None:
     recorded = (ROOT / "benchmarks" / "results" / "rate.json").read_bytes()
     (tmp_path / "rate.json").write_bytes(recorded)
-    monkeypatch.setattr("engine.run.machine.visible_gpu", lambda: None)
+    monkeypatch.setattr("engine.run.device_choice.visible_gpu", lambda: None)
     monkeypatch.setattr("benchmarks.rate.measured", lambda budget, device: pytest.fail("it was begun"))
     assert cli.main(["bench", "rate", "--seconds", "20", "--out", str(tmp_path)]) == 2
     assert "would only predict" in capsys.readouterr().err
@@ -383,3 +389,22 @@ def test_a_whole_record_under_the_name_of_a_part_gets_its_name(counted: Counted,
     assert whole.is_file()
     assert not part.exists()
     assert counted.measured == ["a", "b", "c"]
+
+
+def test_a_checkout_with_changes_is_not_measured(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of f59775c was measured on a tree that differed from the commit it names."""
+    monkeypatch.setattr(bench, "commit", lambda: "f59775c" + bench.CHANGED)
+    monkeypatch.setattr("engine.run.device_choice.usable_gpu", lambda device: object())
+    with pytest.raises(UsageError, match="uncommitted changes"):
+        _run(counted, tmp_path)
+    assert not counted.measured
+    monkeypatch.setattr("engine.run.device_choice.usable_gpu", lambda device: None)
+    assert not _run(counted, tmp_path).missing  # predictions may be tried out on any tree
+
+
+def test_make_measure_names_every_table_but_the_ablations() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = next(line for line in text.splitlines() if line.startswith("MEASURED := ")).split()[2:]
+    assert named == [name for name in TABLES if not name.startswith("ablation")]

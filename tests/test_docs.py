@@ -15,7 +15,8 @@ import pytest
 
 from benchmarks import readme_example
 from benchmarks.recorded_words import in_todays_words
-from engine import cli, model
+from engine import model
+from engine.commands.command_line import make_parser
 from engine.run import result
 from engine.search import journal
 
@@ -26,7 +27,7 @@ _COMMAND = re.compile(r"^(?:\$ )?(?:\S+/)?optiml (.*)$")
 
 
 def _verbs() -> dict[str, argparse.ArgumentParser]:
-    return next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+    return next(a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
 
 
 def check_command(page: Path, arguments: str) -> None:
@@ -36,7 +37,7 @@ def check_command(page: Path, arguments: str) -> None:
         return
     if len(words) == 1 and words[0] in _verbs():
         return  # a command named in running text
-    parsed = cli._parser().parse_args(words)
+    parsed = make_parser().parse_args(words)
     file = getattr(parsed, "file", None)
     if isinstance(file, Path) and file.name not in ("FILE", "FILE.cu"):
         text = page.read_text()

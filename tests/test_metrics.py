@@ -10,12 +10,12 @@ from benchmarks.metrics import Metrics, cycles, load, local_imports, main, measu
 
 LIMITS = {
     "package_cycles": 0,
-    "local_imports": 253,
-    "local_imports_without_reason": 251,
-    "functions_with_8_parameters": 24,
-    "functions_with_7_parameters": 59,
+    "local_imports": 110,
+    "local_imports_without_reason": 100,
+    "functions_with_8_parameters": 12,
+    "functions_with_7_parameters": 26,
     "modules_of_one_name": 4,
-    "classes_of_one_name": 49,
+    "classes_of_one_name": 48,
 }
 
 

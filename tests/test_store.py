@@ -18,7 +18,7 @@ import pytest
 from benchmarks import store
 from benchmarks.counters import StoredCounters
 from benchmarks.store import SharedEvaluator, SharedFront, SharedInsight, SharedMachine
-from engine.builders.builders import Front
+from engine.builders.builders import BuildWorkers
 from engine.evaluate.evaluator import Evaluator
 from engine.model import Binary, LaunchConfig, Resources
 from engine.profile.counters import (
@@ -34,7 +34,7 @@ from engine.profile.counters import (
 from engine.profile.service import BATCH, Answer, Priority, ProfileService
 from engine.search.journal import Journal
 from engine.search.loop import Search
-from engine.search.participants import Observation
+from engine.search.participants import Builds, Observation, Participants
 from engine.search.profiling import Insight
 from engine.search.progress import Budget
 from engine.search.reward import Proxies
@@ -47,7 +47,7 @@ def _search(shared: SharedEvaluator, tmp_path: Path, seed: int, inner: Any = Non
     journal = Journal(tmp_path / f"{seed}.sqlite", original, {}, resume=False)
     tree = Tree(original, propose or Factors(("1.5", "2.0", "0.9", "wrong")), seed, "random")
     with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, shared, journal, executor, in_flight=3, inner=inner)
+        search = Search(tree, shared, journal, Builds(executor, in_flight=3), Participants(inner=inner))
         search.start(*shared.open(original))
         search.run(Budget(candidates=40))
     journal.close()
@@ -316,10 +316,10 @@ def test_the_insight_of_all_runs_has_the_file_before_its_profiler(tmp_path: Path
 
 def test_a_shared_front_is_asked_like_any_other() -> None:
     """A search by the tuner asked it for templates, and it had none to give."""
-    public = {name for name, value in vars(Front).items() if callable(value) and not name.startswith("_")}
+    public = {name for name, value in vars(BuildWorkers).items() if callable(value) and not name.startswith("_")}
     assert {"build", "propose", "offers", "close"} <= public
     for name in public:
-        wanted, ours = (inspect.signature(getattr(one, name)).parameters for one in (Front, SharedFront))
+        wanted, ours = (inspect.signature(getattr(one, name)).parameters for one in (BuildWorkers, SharedFront))
         assert list(wanted) == list(ours), name
 
 
@@ -343,7 +343,7 @@ def test_what_rules_propose_is_asked_once_for_all_runs() -> None:
         def close(self) -> None:
             asked.append("closed")
 
-    front = SharedFront(cast(Front, Asked()))
+    front = SharedFront(cast(BuildWorkers, Asked()))
     front.original_program = program()
     found = [front.propose(program())[0] for _ in range(3)]
     assert [front.offers(program()) for _ in range(2)] == [["one"], ["one"]]
@@ -362,9 +362,7 @@ def test_the_time_of_all_points_of_a_template_is_booked_with_the_search(tmp_path
     shared = SharedEvaluator(fake, tmp_path / "store")
 
     class Inner:
-        def search(
-            self, of: Any, proposal: Any, champion: Any, left: Any, executor: Any, device: Any, known: Any
-        ) -> Any:
+        def search(self, of: Any, proposal: Any, champion: Any, left: Any, builds: Any, known: Any) -> Any:
             text = program("kernel\n// speed 2.0 #0\n")
             built = fake.build(text)
             evaluation, _ = fake.evaluate(built, champion)

@@ -75,6 +75,26 @@ def test_a_floor_counts_what_is_read_and_written_twice() -> None:
     assert floor.floor_us > 7 * 4 * n / 1e12 * 1e6
 
 
+def test_a_kernel_of_special_functions_is_held_against_their_rate() -> None:
+    """The best Monte Carlo kernel takes 155 µs on an H200: 20 % of the roof of its multiply-adds alone."""
+    spec, _ = find_spec(ROOT, ROOT / "benchmarks" / "suite" / "monte_carlo.cu")
+    entry = roofline.table()["monte_carlo"]
+    floor = roofline.floor(spec, spec.time[0], entry, FIGURES.dram_bytes_s, FIGURES)
+    assert floor.limit == "special"
+    assert 0.35 < floor.floor_us / 155.0 < 0.45
+    plain = {"bound": "compute", "flops": entry["flops"]}
+    assert roofline.floor(spec, spec.time[0], plain, FIGURES.dram_bytes_s, FIGURES).limit == "fp32"
+
+
+@pytest.mark.parametrize("work", ["special", "integer", "conversions", "shared_bytes", "l2_bytes", "atomics"])
+def test_each_part_of_the_device_has_a_floor_of_its_own(work: str) -> None:
+    spec, _ = find_spec(ROOT, ROOT / "benchmarks" / "suite" / "adamw.cu")
+    floor = roofline.floor(
+        spec, spec.time[0], {"bound": "compute", "flops": "0", work: "100000*n"}, FIGURES.dram_bytes_s, FIGURES
+    )
+    assert floor.limit == work
+
+
 def test_peers_are_named_for_kernels_that_are_there() -> None:
     names = {p.stem for p in SUITE}
     assert set(peer_operations.torch_operations()) <= names

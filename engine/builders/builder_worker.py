@@ -32,7 +32,7 @@ def _open(header: dict[str, Any], blobs: list[bytes]) -> Any:
     )
     if header["compiles"]:
         compiler.warm(1)  # beside what is imported here
-    from engine.evaluate.build import Builder
+    from engine.evaluate.build import Builder, BuildOptions
     from engine.model import Target
     from engine.spec.plain import as_spec
     from engine.verify.defences import Defences
@@ -43,8 +43,7 @@ def _open(header: dict[str, Any], blobs: list[bytes]) -> Any:
         compiler,
         Target(**header["target"]),
         header["spec_path"],
-        line_info=header["line_info"],
-        defences=Defences(**header["defences"]),
+        BuildOptions(line_info=header["line_info"], defences=Defences(**header["defences"])),
     )
     if header["files"]:
         builder.original_program = _program(header, blobs)

@@ -1,4 +1,4 @@
-"""The parent's side of the front workers."""
+"""The parent's side of the workers that read and build candidates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,25 +43,36 @@ _MOST_BUILT = 64  # points that were built as they were written, and that nobody
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 
 
-class Front(Analysis):
+@dataclass(frozen=True)
+class Compiling:
+    """How workers compile; `cache` is the folder of compiled code, `builds` how many candidates are built at once."""
+
+    arch: str
+    box: Sandbox | NoSandbox
+    cache: Path | None
+    builds: int = 1
+    line_info: bool = False
+
+
+class BuildWorkers(Analysis):
     """Reads and builds candidates in worker processes, each with a compiler of its own; `close` ends them all. Thread-safe.
 
-    So this process, whose threads share one interpreter, has one question and one answer for each. `builds` candidates are built at
-    once. Workers start with `warm` or when all are busy. For a single call an `Analysis` is faster: a worker takes half a second to
-    start. One that hangs or dies costs the one program it was at.
+    So this process, whose threads share one interpreter, has one question and one answer for each. Workers start with `warm` or
+    when all are busy. For a single call an `Analysis` is faster: a worker takes half a second to start. One that hangs or dies costs
+    the one program it was at.
     """
 
     def __init__(
-        self, spec: KernelSpec, root: Path, target: Target, spec_path: str | None = None, *, arch: str, box: Sandbox | NoSandbox,
-        cache: Path | None, builds: int = 1, line_info: bool = False, defences: Defences = ALL,
+        self, spec: KernelSpec, root: Path, target: Target, spec_path: str | None, compiling: Compiling, *,
+        defences: Defences = ALL,
     ) -> None:  # fmt: skip
-        """`cache` is the folder of compiled code."""
         super().__init__(spec, root, target, spec_path, defences=defences)
+        box, cache, builds = compiling.box, compiling.cache, compiling.builds
         self._compiling = {
-            "arch": arch,
+            "arch": compiling.arch,
             "box": None if isinstance(box, NoSandbox) else {**dataclasses.asdict(box), "bwrap": str(box.bwrap)},
             "cache": None if cache is None else str(cache),
-            "line_info": line_info,
+            "line_info": compiling.line_info,
         }
         self._expressions = tuple(expression(step) for step in spec.steps)
         # Thousands for some templates, the same for most programs of a run.

@@ -5,6 +5,7 @@ The roofline is that of Williams et al. 2009. A prediction, never a measurement.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from engine.cpu import CpuMachine
 from engine.cuda.load import load_program
 from engine.evaluate.speeds import Speeds
 from engine.predict.predictor import Predictor
+from engine.predict.sass import KernelCode
 from engine.predict.targets import Figures, figures_for
 from engine.predict.timing_model import executions
 from engine.run.machine import Machine
@@ -56,13 +58,7 @@ def predicted_headroom(spec: KernelSpec, spec_path: str | None, file: Path, root
         for entry, launch, counted in zip(built.binary.entries, launches, found.counts.kernels, strict=True):
             if entry in code:
                 runs = executions(code[entry], counted, launch)
-                fp32 = sum(loop.fp32 * run for loop, run in zip(code[entry].loops, runs, strict=True))
-                fp64 = sum(loop.fp64 * run for loop, run in zip(code[entry].loops, runs, strict=True))
-                floor_us = max(
-                    floor_us,
-                    _arithmetic_us(fp32, figures.fp32_lanes, figures),
-                    _arithmetic_us(fp64, figures.fp64_lanes, figures),
-                )
+                floor_us = max(floor_us, pipes_us(code[entry], runs, figures))
     return Headroom(measurement.cases[0].original_us, floor_us)
 
 
@@ -76,5 +72,12 @@ def compulsory_bytes(spec: KernelSpec, case: Case) -> int:
     )
 
 
-def _arithmetic_us(warp_instructions: float, lanes: int, figures: Figures) -> float:
-    return warp_instructions * 32 / lanes / figures.target.multiprocessors / figures.clock_hz * 1e6
+def pipes_us(code: KernelCode, runs: Sequence[float], figures: Figures) -> float:
+    """The least time in which the SMs can execute a kernel's arithmetic: of each pipe alone, the longest."""
+    executed = list(zip(code.loops, runs, strict=True))
+    clocks = max(
+        sum(loop.fp32 * run for loop, run in executed) * 32 / figures.fp32_lanes,
+        sum(loop.fp64 * run for loop, run in executed) * 32 / figures.fp64_lanes,
+        sum(loop.mufu * run for loop, run in executed) * 32 / figures.mufu_lanes,
+    )
+    return clocks / figures.target.multiprocessors / figures.clock_hz * 1e6

@@ -12,12 +12,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.campaign.campaign import CampaignRequest, InThisProcess, run_campaign
 from engine.commands.again import go_on
-from engine.commands.list import add_folder, add_limit, notes, print_survey, root_of, survey_of
-from engine.commands.optimize import check_machine, parse_budget
-from engine.commands.options import add_cluster, add_machine, machine_of, parse_proposers
+from engine.commands.list import notes, print_survey, root_of, survey_of
+from engine.commands.optimize import check_machine, machine_of, parse_budget
+from engine.commands.options import parse_proposers
 from engine.errors import UsageError
+from engine.report.campaign_end import print_campaign
+from engine.report.device_table import of_campaigns, plain, print_device_table
 from engine.report.safe_text import clean
+from engine.report.terminal import Live
 
 if TYPE_CHECKING:
     from engine.campaign.campaign import CampaignEnd
@@ -27,40 +31,6 @@ if TYPE_CHECKING:
     from engine.search.progress import Budget
 
 SCHEMA = "optiml.all/1"
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "all",
-        help="search every kernel of a repository, most promising first",
-        description="Rank the kernels by time share and headroom, search them within one budget, and write one patch.",
-    )
-    add_folder(parser)
-    parser.add_argument(
-        "--budget", default="20m", metavar="N", help="time for all kernels, e.g. 20m or 2h (default: 20m)"
-    )
-    parser.add_argument(
-        "--budget-each", metavar="N", help="budget for each kernel instead of its share: 60s, or a number of candidates"
-    )
-    parser.add_argument(
-        "--least",
-        type=float,
-        metavar="PART",
-        help="skip kernels whose roofline would save less than this fraction of the time (default: 0.01 of a recorded run, else 0.1)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the searches (default: 0)")
-    parser.add_argument("--proposers", default="rules", metavar="LIST", help="proposers: rules, tuner (default: rules)")
-    parser.add_argument("--resume", action="store_true", help="resume the interrupted campaign")
-    add_limit(parser)
-    add_machine(parser)
-    add_cluster(parser)
-    parser.add_argument(
-        "--shared",
-        action="store_true",
-        help="the repository is at the same path on every worker (default: send each kernel's files)",
-    )
-    parser.add_argument("--per-device", action="store_true", help="run one campaign per kind of device")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,9 +61,6 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
     text = arguments.format == "text"
     each = None if arguments.budget_each is None else parse_budget(arguments.budget_each)
     with ExitStack() as held:
-        from engine.campaign.campaign import CampaignRequest, InThisProcess, run_campaign
-        from engine.report.terminal import Live
-
         survey: Survey | None = None
 
         def surveyed(machine: Machine) -> Survey | None:
@@ -125,8 +92,6 @@ def _searched(arguments: argparse.Namespace, root: Path, budget: Budget, propose
 
                 executor = InThisProcess(root, machine, budget.interrupt, live.update)
                 ends = [run_campaign(request, executor, survey, turn)]
-    from engine.report.campaign_end import print_campaign
-    from engine.report.device_table import of_campaigns, plain, print_device_table
 
     best = of_campaigns(ends)
     for end in ends:

@@ -13,44 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.commands.options import add_cluster, add_format, print_json
+from engine.commands.optimize import parse_budget
+from engine.commands.options import print_json
 from engine.errors import UsageError
+from engine.report.terminal import Live
 
 SCHEMA = "optiml.bench/1"
 INCOMPLETE = 4  # exit code: rows are missing; the same command with --resume goes on
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "bench",
-        help="repeat the project's measurements (needs a checkout)",
-        description="Repeat tables of the project's measurements by name, and record them; without a name, list the tables.",
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="the tables (default: list them)")
-    parser.add_argument("--only", default="", metavar="ROWS", help="only these rows, separated by commas")
-    parser.add_argument("--resume", action="store_true", help="continue a record with missing or failed rows")
-    parser.add_argument("--limit", metavar="N", help="start no row that would not end within e.g. 540s or 9m")
-    parser.add_argument("--seconds", type=float, metavar="N", help="seconds of each search (default: the table's)")
-    parser.add_argument("--candidates", type=int, metavar="N", help="candidates per run of an ablation (default: 100)")
-    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: the table's)")
-    parser.add_argument(
-        "--gpus", metavar="N", help="rows in parallel, one per GPU: the number of GPUs, or their list, e.g. 0,1,2,3"
-    )
-    add_cluster(parser)
-    parser.add_argument(
-        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize (default: auto)"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the records (default: benchmarks/results)")
-    parser.add_argument("--checkout", type=Path, metavar="DIR", help="the project's checkout (default: this package's)")
-    add_format(parser)
-    parser.add_argument("--row-to", type=Path, help=argparse.SUPPRESS)  # what a worker starts for each row
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when the tables are whole, 4 when rows are missing. Raises UsageError, MachineError."""
-    from engine.report.terminal import Live
-
     root = find_checkout(arguments.checkout)
     sys.path.insert(0, str(root))
     bench: Any = importlib.import_module("benchmarks.bench")
@@ -197,7 +170,6 @@ def find_checkout(named: Path | None) -> Path:
 def _limit(text: str | None) -> float | None:
     if text is None:
         return None
-    from engine.commands.optimize import parse_budget
 
     seconds: float | None = parse_budget(text).seconds
     if seconds is None:

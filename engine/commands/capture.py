@@ -12,10 +12,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.capture.cpu_recording import record_on_cpu
+from engine.capture.manifest import recording_folder
+from engine.capture.recording import CaptureRequest, record
 from engine.commands.optimize import parse_budget
-from engine.commands.options import add_format, print_json
+from engine.commands.options import print_json
+from engine.cuda.load import repository_root
 from engine.errors import UsageError
 from engine.report.safe_text import clean
+from engine.report.terminal import Live
+from engine.report.times_table import times_table
+from engine.settings.folders import cache_folder
 
 if TYPE_CHECKING:
     from engine.capture.recording import CaptureEnd
@@ -24,51 +31,11 @@ _MIB = 1 << 20
 SCHEMA = "optiml.capture/1"
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "capture",
-        help="run a program and record its kernels' times, launches and arguments",
-        description=(
-            "Run a command twice, without a sandbox: once for the time of each kernel, once for the arguments of the "
-            "kernels that take time. The recording stays in .optiml/capture of this repository."
-        ),
-        usage="%(prog)s [options] -- COMMAND …",
-    )
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help="the program and its arguments, after --")
-    parser.add_argument(
-        "--kernel",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="record arguments of this kernel (again for more; default: kernels of this repository with 1%% of the time)",
-    )
-    parser.add_argument("--launches", type=int, default=3, metavar="N", help="launches of each kernel (default: 3)")
-    parser.add_argument(
-        "--cpu", action="store_true", help="run the kernels on the CPU: COMMAND builds with nvcc, or is a .cu file"
-    )
-    parser.add_argument("--times-only", action="store_true", help="one run, times only")
-    parser.add_argument("--limit", metavar="TIME", help="end each run after this time, e.g. 90s or 5m")
-    parser.add_argument("--max-buffer", type=int, default=16, metavar="MIB", help="MiB of one buffer (default: 16)")
-    parser.add_argument("--max-total", type=int, default=1024, metavar="MIB", help="MiB of all buffers (default: 1024)")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the recording is stored (default: .optiml/capture)"
-    )
-    add_format(parser)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when the program ended with 0, 1 when it did not (the recorded data are stored), 130 interrupted.
 
     Raises UsageError, MachineError, RefusedError.
     """
-    from engine.capture.cpu_recording import record_on_cpu
-    from engine.capture.manifest import recording_folder
-    from engine.capture.recording import CaptureRequest, record
-    from engine.cuda.load import repository_root
-    from engine.report.terminal import Live
-    from engine.settings.folders import cache_folder
-
     for option in ("launches", "max_buffer", "max_total"):
         if not 1 <= getattr(arguments, option) <= 1 << 20:
             raise UsageError("must be between 1 and 1048576", f"--{option.replace('_', '-')}")
@@ -118,8 +85,6 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _report(done: CaptureEnd, folder: Path) -> int:
-    from engine.report.times_table import times_table
-
     print(times_table(done.manifest))
     for note in done.manifest.notes:
         print(f"note: {clean(note)}", file=sys.stderr)

@@ -7,16 +7,6 @@ import sys
 from pathlib import Path
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "completion",
-        help="print a shell completion script",
-        description="Print the script that completes commands, options and file names in a shell.",
-    )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0."""
     # Only this verb needs it.

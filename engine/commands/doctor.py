@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import re
+import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine.commands.options import add_format, print_json
+import pynvml
+from rich.text import Text
+
+from engine.commands.options import print_json
+from engine.compile import cubin, toolkit
+from engine.compile.program import nvrtc_version
+from engine.cpu import toolchain
+from engine.errors import OptimlError
+from engine.process import sandbox
+from engine.report.console import Console
 
 _TOOL_S = 1.5  # a tool that does not give its version by then counts as broken
 
@@ -28,16 +40,6 @@ class Part:
     get: str = ""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb to the command line."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="report what this machine has, what is missing, and how to install it",
-        description="Report which components this machine has, what is unavailable without each missing one, and how to install it.",
-    )
-    add_format(parser)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print the parts. Exit code 0 when kernels can be screened on the CPU here, 1 when not even that."""
     parts = examine()
@@ -47,9 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
         found = [asdict(part) for part in parts]
         print_json("optiml.doctor/1", version=1, screens=ready, measures=measured, parts=found)
         return 0 if ready else 1
-    from rich.text import Text
-
-    from engine.report.console import Console
 
     console = Console(soft_wrap=True)  # one line a part: lines are grepped and pasted into reports
     width = max(len(part.name) for part in parts) + 2
@@ -74,8 +73,6 @@ _FOR_GPU = ("GPU", "CuPy")
 
 def examine() -> tuple[Part, ...]:
     """Look at every part, side by side (under two seconds). Never raises: a part that breaks is missing."""
-    from concurrent.futures import ThreadPoolExecutor
-
     checks: tuple[tuple[str, Callable[[], Part | tuple[Part, ...]]], ...] = (
         ("GPU", _gpu), ("CuPy", _cupy), ("NVRTC", _nvrtc), ("nvcc", _nvcc), ("nvdisasm", _nvdisasm),
         ("bubblewrap", _bubblewrap), ("C++ compiler", _compiler), ("ncu", _ncu), ("counters", _counters),
@@ -95,10 +92,6 @@ def examine() -> tuple[Part, ...]:
 
 
 def _gpu() -> tuple[Part, ...]:
-    import pynvml
-
-    from engine.compile.toolkit import requirement, toolkit
-
     costs = "kernels are screened on the CPU and speed is predicted, not measured"
     try:
         pynvml.nvmlInit()
@@ -117,7 +110,7 @@ def _gpu() -> tuple[Part, ...]:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
     # A driver loads machine code of its own major version and of earlier ones.
-    chosen, command = toolkit().major, f"pip install '{requirement(cuda // 1000)}'"
+    chosen, command = toolkit.toolkit().major, f"pip install '{toolkit.requirement(cuda // 1000)}'"
     return (
         Part("GPU", bool(names), ", ".join(names) or "none", costs),
         Part(
@@ -131,12 +124,8 @@ def _gpu() -> tuple[Part, ...]:
 
 
 def _cupy() -> Part:
-    import importlib.metadata
-
-    from engine.compile.toolkit import for_driver
-
     if importlib.util.find_spec("cupy") is None:
-        return Part("CuPy", False, "missing", "nothing can run on a GPU", f"pip install '{for_driver()}'")
+        return Part("CuPy", False, "missing", "nothing can run on a GPU", f"pip install '{toolkit.for_driver()}'")
     for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
         try:
             return Part("CuPy", True, importlib.metadata.version(name))
@@ -146,37 +135,27 @@ def _cupy() -> Part:
 
 
 def _nvrtc() -> Part:
-    from engine.compile.program import nvrtc_version
-    from engine.compile.toolkit import include_folders
-    from engine.errors import OptimlError
-
     costs = "nothing can be compiled"
     try:
         major, minor = nvrtc_version()
     except OptimlError as problem:
         return Part("NVRTC", False, problem.what[:120], costs, problem.do)
-    if not include_folders():
+    if not toolkit.include_folders():
         return Part("NVRTC", False, f"{major}.{minor} without CUDA's headers", costs, "pip install nvidia-cuda-runtime")
     return Part("NVRTC", True, f"{major}.{minor}", costs)
 
 
 def _nvcc() -> Part:
-    from engine.compile.cubin import find_tool
-
     costs, get = "code that includes <cub/cub.cuh> or Thrust cannot be compiled", "pip install 'optiml-cuda[nvcc]'"
-    return _tool("nvcc", find_tool("nvcc"), r"V(\d+[.\d]*)", costs, get)
+    return _tool("nvcc", cubin.find_tool("nvcc"), r"V(\d+[.\d]*)", costs, get)
 
 
 def _nvdisasm() -> Part:
-    from engine.compile.cubin import find_tool
-
     costs, get = "speed cannot be predicted", "pip install nvidia-cuda-nvdisasm"
-    return _tool("nvdisasm", find_tool("nvdisasm"), r"V(\d+[.\d]*)", costs, get)
+    return _tool("nvdisasm", cubin.find_tool("nvdisasm"), r"V(\d+[.\d]*)", costs, get)
 
 
 def _bubblewrap() -> Part:
-    from engine.process import sandbox
-
     works, why = sandbox.available()
     path = sandbox.find_bwrap()
     if works:
@@ -187,8 +166,6 @@ def _bubblewrap() -> Part:
 
 
 def _compiler() -> tuple[Part, ...]:
-    from engine.cpu import toolchain
-
     costs = "kernels cannot be screened without a GPU"
     get = "Install g++ or clang++, or 'pip install optiml-cuda[zig]'"
     there = toolchain.find_toolchain()  # what screening uses, which looks beyond PATH
@@ -213,11 +190,9 @@ def _compiler() -> tuple[Part, ...]:
 
 
 def _ncu() -> Part:
-    from engine.compile.cubin import find_tool
-
     costs = "no profiler counters; the search uses only times"
     get = "Install Nsight Compute (package nsight-compute of NVIDIA's repository)"
-    return _tool("ncu", find_tool("ncu"), r"Version (\d+[.\d]*)", costs, get)
+    return _tool("ncu", cubin.find_tool("ncu"), r"Version (\d+[.\d]*)", costs, get)
 
 
 def _counters() -> Part:
@@ -239,12 +214,10 @@ def _counters() -> Part:
 
 
 def _sanitizer() -> Part:
-    from engine.compile.cubin import find_tool
-
     costs = "memory errors on the GPU are detected only by guard zones"
     return _tool(
         "compute-sanitizer",
-        find_tool("compute-sanitizer"),
+        cubin.find_tool("compute-sanitizer"),
         r"[Vv]ersion (\d+[.\d]*)",
         costs,
         "Install the CUDA toolkit",
@@ -286,8 +259,6 @@ def _tool(name: str, path: Path | None, pattern: str, costs: str, get: str) -> P
 
 
 def _output(argv: list[str]) -> str:
-    import subprocess
-
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_TOOL_S, stdin=subprocess.DEVNULL, cwd="/")
     except (OSError, subprocess.SubprocessError):

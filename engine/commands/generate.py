@@ -9,73 +9,26 @@ import sys
 from pathlib import Path
 
 from engine.commands.again import again, go_on
-from engine.commands.optimize import check_machine, parse_budget
-from engine.commands.options import add_llm, add_machine, add_profile, llm_settings, machine_of, parse_proposers
+from engine.commands.llm_settings import llm_settings
+from engine.commands.optimize import check_machine, machine_of, parse_budget
+from engine.commands.options import parse_proposers
+from engine.cuda.load import repository_root
 from engine.errors import UsageError
+from engine.generate.generation import GenerateOptions, Told, generate, sentence_of
+from engine.generate.oracle import read_reference
+from engine.generate.strategies import chosen
+from engine.llm.batch import REQUESTS, RESPONSES
+from engine.llm.session import EXCHANGES
 from engine.process.interrupt import Interrupt
+from engine.report.generation import Screen, print_generation
+from engine.search.progress import Budget
+from engine.settings.config import load_config
 
 WAITING = 4  # exit code: questions wait in the batch folder for their answers
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "generate",
-        help="generate a kernel from a description, with a language model",
-        description="Generate a kernel from a description with a language model, check it against a reference, and optimise it.",
-    )
-    parser.add_argument("sentence", metavar="SENTENCE", help='what it computes: "row-wise softmax of an fp32 matrix"')
-    parser.add_argument(
-        "--reference",
-        metavar="FILE.py:FUNCTION",
-        help="reference function in NumPy or CuPy (default: drafted by the model)",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the .cu file (default: in the work folder)")
-    parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="folder for all other output (default: .optiml/generate-…/)"
-    )
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--generate-only", action="store_true", help="stop at the fastest strategy's kernel")
-    mode.add_argument("--optimize", action="store_true", help="search from the best of them (the default)")
-    parser.add_argument(
-        "--budget",
-        default="60s",
-        metavar="N",
-        help="budget of that search: 60s, 10m or 1h; a plain number is candidates (default: 60s)",
-    )
-    parser.add_argument(
-        "--strategies",
-        default="",
-        metavar="LIST",
-        help="strategies that write kernels, separated by commas (default: all)",
-    )
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="kernels that start the search (default: 3)")
-    parser.add_argument(
-        "--repairs",
-        type=int,
-        default=2,
-        metavar="N",
-        help="how often a failed kernel is returned to the model (default: 2)",
-    )
-    parser.add_argument(
-        "--proposers",
-        default="rules",
-        metavar="LIST",
-        help="proposers of that search: rules, tuner, llm (default: rules)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
-    add_profile(parser)
-    add_machine(parser)
-    add_llm(parser, concurrency=4, plan="model that makes the plans (default: the model itself)")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when a kernel was written, 1 when none agrees with the reference, 4 when questions wait."""
-    from engine.generate.generation import GenerateOptions, Told, generate, sentence_of
-    from engine.generate.oracle import read_reference
-    from engine.generate.strategies import chosen
-    from engine.llm.batch import REQUESTS, RESPONSES
-
     budget = None if arguments.generate_only else parse_budget(arguments.budget)
     check_machine(arguments)
     if not 0 <= arguments.repairs <= 10 or not 1 <= arguments.seeds <= 16:
@@ -87,11 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
     out = _free(arguments.out)
     settings = llm_settings(arguments)
     work = arguments.work or Path(".optiml") / f"generate-{_slug(sentence)}"
-
-    from engine.cuda.load import repository_root
-    from engine.report.generation import Screen, print_generation
-    from engine.search.progress import Budget
-    from engine.settings.config import load_config
 
     config, _ = load_config(repository_root(Path.cwd() / "any"))
     quiet = arguments.format == "json"
@@ -135,8 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _left(arguments: argparse.Namespace, work: Path) -> str:
     """What an interrupted run leaves: answers that were paid for, and the command that uses them."""
-    from engine.llm.session import EXCHANGES
-
     answers = work / EXCHANGES
     if not answers.is_file() or not answers.stat().st_size:
         return "nothing was written"

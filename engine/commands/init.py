@@ -6,40 +6,23 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Literal
 
+from engine.capture.recorded_spec import recorded_spec
 from engine.commands.options import print_json
 from engine.commands.targets import Target, parse_targets
+from engine.cuda.load import load_program, repository_root
+from engine.cuda.parse import parse
 from engine.errors import OptimlError, UsageError
+from engine.process.sandbox import sandbox
+from engine.report.terminal import Live
+from engine.run.machine import make_machine
+from engine.run.ready_spec import Known, SpecMaker
+from engine.run.spec_writing import write_spec
+from engine.search.progress import Budget
+from engine.spec.find import described, project_options
+from engine.spec.gaps import assumptions, lines_of, proposal
 
 if TYPE_CHECKING:
-    from engine.run.ready_spec import SpecMaker
     from engine.spec.draft import Draft
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = subparsers.add_parser(
-        "init",
-        help="draft the kernel spec of a kernel",
-        description="Draft the spec of one kernel, list the assumptions, and print or write it.",
-    )
-    parser.add_argument("file", metavar="FILE[:KERNEL]", help="the .cu file, and which kernel of it")
-    parser.add_argument("--kernel", metavar="NAME", help="which kernel, where the file has several")
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help="write the draft instead of printing it; an existing spec is never overwritten",
-    )
-    parser.add_argument(
-        "--format",
-        choices=("comments", "toml", "json"),
-        default="comments",
-        help="lines above the kernel, or an optiml.toml beside the file; json: the lines and their notes (default: comments)",
-    )
-    parser.add_argument(
-        "--static",
-        action="store_true",
-        help="only analyse the source; do not run the kernel on the CPU to find array sizes",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,16 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
     (target,) = parse_targets([arguments.file], arguments.kernel)
     if target.file.is_dir():
         raise UsageError("is a folder", target.shown, "name one .cu file")
-
-    from engine.capture.recorded_spec import recorded_spec
-    from engine.cuda.load import repository_root
-    from engine.process.sandbox import sandbox
-    from engine.report.terminal import Live
-    from engine.run.ready_spec import Known, SpecMaker
-    from engine.run.spec_writing import write_spec
-    from engine.search.progress import Budget
-    from engine.spec.find import described, project_options
-    from engine.spec.gaps import assumptions, proposal
 
     root = repository_root(target.file)
     name = _kernel(target)
@@ -104,8 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _kernel(target: Target) -> str:
-    from engine.cuda.parse import parse
-
     names = [k.qualified for k in parse(target.file.read_bytes(), target.shown).kernels]
     if target.kernel is not None:
         return target.kernel
@@ -118,10 +89,6 @@ def _kernel(target: Target) -> str:
 
 def _refusal(maker: SpecMaker, target: Target, name: str, made: Draft) -> str:
     """Why `optimize` would not take the draft: it is read and validated as a search does it; "" where it would."""
-    from engine.cuda.load import load_program, repository_root
-    from engine.run.machine import make_machine
-    from engine.spec.gaps import lines_of
-
     lines = "".join(f"// optiml: {line}\n" for key, line in lines_of(made.text).items() if key != "file")
     machine = None
     try:

@@ -9,53 +9,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.commands.optimize import check_machine
-from engine.commands.options import add_machine, machine_of
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from engine.campaign.survey import NOT_RUN, READY, Surveyor
+from engine.commands.optimize import check_machine, machine_of
+from engine.cuda.load import repository_root
 from engine.errors import UsageError
 from engine.predicted_number import approximate
+from engine.report.console import Console
 from engine.report.safe_text import clean
+from engine.report.terminal import Live
 
 if TYPE_CHECKING:
     from engine.campaign.survey import Survey
     from engine.run.machine import Machine
 
 SCHEMA = "optiml.list/1"
-_LIMIT_S = 40.0
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "list",
-        help="list the kernels of a repository by possible gain",
-        description="List every kernel with the state of its spec, its share of a recorded run's time and its predicted headroom.",
-    )
-    add_folder(parser)
-    add_limit(parser)
-    add_machine(parser)
-
-
-def add_folder(parser: argparse.ArgumentParser) -> None:
-    """Whose kernels are meant."""
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help="a repository, or a folder in one (default: the current folder)",
-    )
-
-
-def add_limit(parser: argparse.ArgumentParser) -> None:
-    """How long a survey may take."""
-    parser.add_argument(
-        "--limit",
-        type=float,
-        default=_LIMIT_S,
-        metavar="S",
-        help=f"seconds after which no further kernel is run; the next call continues (default: {_LIMIT_S:.0f})",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,8 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def root_of(folder: Path) -> Path:
     """The repository's root. Raises UsageError for what is not a folder."""
-    from engine.cuda.load import repository_root
-
     if not folder.is_dir():
         raise UsageError("is not a folder", str(folder), "give the repository")
     return repository_root(folder.resolve() / "any")
@@ -87,9 +56,6 @@ def root_of(folder: Path) -> Path:
 
 def survey_of(arguments: argparse.Namespace, root: Path, machine: Machine) -> Survey:
     """The survey, with progress. Raises UsageError where there is no kernel."""
-    from engine.campaign.survey import Surveyor
-    from engine.report.terminal import Live
-
     with Live(phase="reading the repository", quiet=arguments.format == "json") as live:
         survey = Surveyor(root, machine, arguments.folder).survey(
             arguments.limit, lambda done, of: live.phase(f"{done} of {of} kernels surveyed")
@@ -119,13 +85,6 @@ def notes(survey: Survey) -> list[str]:
 
 def print_survey(survey: Survey) -> None:
     """A table of the kernels that can be searched, and a line for each of the others with what it lacks."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    from engine.campaign.survey import NOT_RUN, READY
-    from engine.report.console import Console
-
     ready = [kernel for kernel in survey.kernels if kernel.state in READY]
     waiting = [kernel for kernel in survey.kernels if kernel.state == "unknown"]
     lacking = [kernel for kernel in survey.kernels if kernel not in waiting and kernel.missing not in ("", NOT_RUN)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,8 +18,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from engine.commands import optimize as verb
+from engine.commands.command_line import make_parser
 from engine.commands.one_kernel import KernelRun
-from engine.commands.options import Parser, machine_of
 from engine.commands.targets import Target
 from engine.cuda.load import repository_root
 from engine.cuda.patch import make_patch
@@ -197,10 +196,10 @@ class AssistantTools:
             if not kernel and len(there) > 1:
                 raise UsageError(f"has several kernels: {', '.join(there)}", file, "name one as `kernel`")
             unsafe = ["--unsafe-no-sandbox"] if self._unsafe else []
-            arguments = _parser().parse_args(["optimize", str(path), "--format", "json", *words, *unsafe])
+            arguments = make_parser().parse_args(["optimize", str(path), "--format", "json", *words, *unsafe])
             budget = verb.parse_budget(arguments.budget)
             notify.watch(budget)
-            machine = machine_of(arguments)
+            machine = verb.machine_of(arguments)
             try:
                 run = KernelRun(arguments, machine, budget, ("rules",), None)
                 run.on_progress = notify.progress
@@ -321,12 +320,6 @@ async def _in_thread(work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work)
     except OptimlError as error:
         raise ToolError(clean(str(error))) from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = Parser(prog="optiml")
-    verb.add_parser(parser.add_subparsers())
-    return parser
 
 
 def _speed(evaluation: Evaluation) -> Speed | None:

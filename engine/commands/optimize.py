@@ -15,18 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from engine.commands.again import go_on
 from engine.commands.options import (
-    add_cluster,
-    add_llm,
-    add_machine,
-    add_profile,
     check_model_is_asked,
-    llm_settings,
-    machine_of,
     parse_proposers,
 )
 from engine.commands.targets import Target, parse_targets
 from engine.errors import MachineError, OptimlError, UsageError
 from engine.process.interrupt import Interrupt
+from engine.run.device_choice import choose_device
+from engine.search.progress import Budget
 
 if TYPE_CHECKING:
     from engine.commands.one_kernel import KernelRun
@@ -40,92 +36,6 @@ WAITING = 4  # exit code: prompts wait in the batch folder for their answers
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "optimize",
-        help="search for a faster version of a kernel",
-        description="Search for a faster version of each given kernel, and write a patch if one is found. A kernel without "
-        "a spec gets one: from a recorded launch, else drafted from the source.",
-    )
-    parser.add_argument("files", nargs="+", metavar="FILE[:KERNEL]", help="CUDA files, FILE:KERNEL, or folders")
-    parser.add_argument("--kernel", metavar="NAME", help="kernel of the file, same as FILE:NAME")
-    parser.add_argument(
-        "--write-spec",
-        action="store_true",
-        help="write a drafted spec above its kernel (default: use it only for this run)",
-    )
-    parser.add_argument(
-        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a plain number is candidates (default: 60s)"
-    )
-    parser.add_argument(
-        "--exhaust",
-        action="store_true",
-        help="search for the whole --budget (default: stop early when the later half of the candidates gained less than 0.5 %%)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="output folder (default: .optiml/<file>-<kernel>/ at the root of the repository)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the search (default: 0)")
-    parser.add_argument(
-        "--search",
-        choices=("mcts", "greedy", "beam", "best-of", "random", "refine"),
-        default="mcts",
-        help="how the next edit is chosen: by a tree search, from the best so far, from the four best at each number of edits, "
-        "of the original alone, by chance, or from the newest that passed (default: mcts)",
-    )
-    add_profile(parser)
-    parser.add_argument("--no-proxies", action="store_true", help="reward only time, not profiler counters")
-    earlier = parser.add_mutually_exclusive_group()
-    earlier.add_argument(
-        "--resume",
-        action="store_true",
-        help="resume the run in the output folder within this budget (default: with this budget on top, if program, "
-        "spec and seed are unchanged)",
-    )
-    earlier.add_argument(
-        "--fresh", action="store_true", help="start over; the run in the output folder is kept under another name"
-    )
-    parser.add_argument(
-        "--proposers", default="rules", metavar="LIST", help="proposers of edits: rules, tuner, llm (default: rules)"
-    )
-    parser.add_argument(
-        "--memory",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="read and write lessons of earlier runs (default: --no-memory)",
-    )
-    parser.add_argument(
-        "--memory-file", type=Path, metavar="FILE", help="database of lessons (default: in the user's cache)"
-    )
-    parser.add_argument("--memory-across", action="store_true", help="also use lessons of other repositories")
-    add_machine(parser)
-    add_cluster(parser)
-    parser.add_argument("--per-device", action="store_true", help="run one search per kind of device")
-    model = add_llm(
-        parser, concurrency=2, plan="model that makes plans for the other to write as code (default: no plans)"
-    )
-    model.add_argument(
-        "--llm-judge",
-        default="",
-        metavar="NAME",
-        help="model that scores proposals before they are tried; 'same': the model itself (default: none)",
-    )
-    model.add_argument(
-        "--prompt-profile",
-        choices=("none", "raw", "diagnosis"),
-        default="diagnosis",
-        help="how profiler results appear in prompts (default: diagnosis)",
-    )
-    model.add_argument(
-        "--prompt-parts", default="", metavar="PART=N,...",
-        help="maximum tokens of parts of a prompt: diagnosis, lineage, tried, memory, techniques, branch; 0 leaves one out",
-    )  # fmt: skip
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 whether something was found or not; what is refused raises. Of several kernels, 1 where one failed."""
     budget = replace(parse_budget(arguments.budget), exhaust=arguments.exhaust)
@@ -133,7 +43,12 @@ def run(arguments: argparse.Namespace) -> int:
     targets = parse_targets(arguments.files, arguments.kernel)
     proposers = parse_proposers(arguments.proposers)
     check_model_is_asked(arguments, proposers)
-    settings = llm_settings(arguments) if "llm" in proposers else None
+    settings = None
+    if "llm" in proposers:
+        # The client of a model takes long to load.
+        from engine.commands.llm_settings import llm_settings
+
+        settings = llm_settings(arguments)
 
     try:
         with budget.interrupt.heard():
@@ -151,12 +66,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def machine_of(arguments: argparse.Namespace) -> Machine:
+    """The machine that the options of `add_machine` ask for; a GPU's worker starts at once. Raises MachineError."""
+    chosen = choose_device(device=arguments.device, arch=arguments.arch, unsafe=arguments.unsafe_no_sandbox, ahead=True)
+    # That worker starts beside these imports.
+    from engine.run.machine import make_machine
+
+    return make_machine(jobs=arguments.jobs, chosen=chosen)
+
+
 def machine_or_cluster(arguments: argparse.Namespace, held: ExitStack) -> Machine:
     """This machine, or one whose devices are the workers of a cluster."""
     if arguments.cluster is None:
         if arguments.workers is not None:
             raise UsageError("--workers requires --cluster", do="add --cluster local")
-        return machine_of(arguments, ahead=True)
+        return machine_of(arguments)
     # Dask takes a second to load.
     from engine.commands.on_cluster import machine_on_cluster
 
@@ -246,8 +170,6 @@ def check_machine(arguments: argparse.Namespace) -> None:
 
 def parse_budget(text: str) -> Budget:
     """A Budget from "60s", "1.5m", "1h" or "200" (candidates), with an interrupt of its own. Raises UsageError."""
-    from engine.search.progress import Budget
-
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
         raise UsageError(f"invalid budget '{text}'", do="expected e.g. 60s, 10m or 200")

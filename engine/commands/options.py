@@ -7,15 +7,13 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from engine.errors import UsageError
 
-if TYPE_CHECKING:
-    from engine.llm.session import LlmSettings
-    from engine.run.machine import Machine
-
 _CHOICE = re.compile(r"(.*invalid choice: '([^']*)') \(choose from (.*)\)", re.DOTALL)
+_LIMIT_S = 40.0
 _PROPOSERS = ("rules", "tuner", "llm")
 
 
@@ -110,16 +108,26 @@ def print_json(schema: str, **fields: Any) -> None:
     sys.stdout.write(json.dumps({"schema": schema, **fields}, indent=2, default=str) + "\n")
 
 
-def machine_of(arguments: argparse.Namespace, *, ahead: bool = False) -> Machine:
-    """The machine that the options of `add_machine` ask for; `ahead` as of `make_machine`. Raises MachineError."""
-    from engine.run.machine import make_machine
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Whose kernels are meant."""
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="a repository, or a folder in one (default: the current folder)",
+    )
 
-    return make_machine(
-        device=arguments.device,
-        arch=arguments.arch,
-        jobs=arguments.jobs,
-        unsafe=arguments.unsafe_no_sandbox,
-        ahead=ahead,
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """How long a survey may take."""
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=_LIMIT_S,
+        metavar="S",
+        help=f"seconds after which no further kernel is run; the next call continues (default: {_LIMIT_S:.0f})",
     )
 
 
@@ -172,38 +180,6 @@ def add_llm(parser: argparse.ArgumentParser, *, concurrency: int, plan: str) -> 
         help="content of exchanges.jsonl; answers: prompts only as hashes (default: full)",
     )
     return group
-
-
-def llm_settings(arguments: argparse.Namespace) -> LlmSettings:
-    """The settings of what `add_llm` read; of `--llm-judge`, `--prompt-profile` and `--prompt-parts` too, where a verb has
-    them. Raises UsageError."""
-    from engine.llm.budget import parse_limit, parse_price
-    from engine.llm.prompts import parse_parts
-    from engine.llm.session import LlmSettings, parse_door
-
-    batch, replay = parse_door(arguments.llm)
-    if arguments.llm_answer_tokens < 1:
-        raise UsageError("must be at least 1", "--llm-answer-tokens", "omit it for 6000")
-    if not 0 < arguments.llm_timeout < 86_400:
-        raise UsageError("must be above 0 s and below one day", "--llm-timeout", "omit it for 180")
-    if not 1 <= arguments.llm_concurrency <= 64:
-        raise UsageError("must be from 1 to 64", "--llm-concurrency", "omit it")
-    return LlmSettings(
-        model=arguments.llm_model,
-        plan_model=arguments.llm_plan_model,
-        judge_model=getattr(arguments, "llm_judge", ""),
-        limit=parse_limit(arguments.llm_budget) if arguments.llm_budget else None,
-        price=parse_price(arguments.llm_price) if arguments.llm_price else None,
-        profile=getattr(arguments, "prompt_profile", "diagnosis"),
-        parts=parse_parts(getattr(arguments, "prompt_parts", "")),
-        concurrency=arguments.llm_concurrency,
-        timeout_s=arguments.llm_timeout,
-        answer_tokens=arguments.llm_answer_tokens,
-        schema=not arguments.llm_free_form,
-        batch=batch,
-        replay=replay,
-        prompts=arguments.llm_log == "full",
-    )
 
 
 def parse_proposers(text: str) -> tuple[str, ...]:

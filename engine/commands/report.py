@@ -5,33 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from engine.commands.options import add_format, print_json
+from engine.commands.options import print_json
 from engine.errors import MachineError, UsageError
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "report",
-        help="write a run as one HTML page",
-        description="Write a run of optimize or tune as one self-contained HTML page. With two folders: compare two runs of "
-        "optimize.",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
-    parser.add_argument("other", type=Path, nargs="?", metavar="DIR", help="output folder of a second run to compare")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="output file (default: report.html or comparison.html in the last DIR)",
-    )
-    add_format(parser)
+from engine.report.folder_pages import comparison_page, run_page
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; what cannot be read raises."""
     # numpy and the whole engine behind it; the command line is made without them
-    from engine.report.folder_pages import comparison_page, run_page
 
     folder, other = arguments.folder, arguments.other
     out: Path = arguments.out or (folder / "report.html" if other is None else other / "comparison.html")

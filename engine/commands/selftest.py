@@ -8,10 +8,15 @@ import itertools
 import json
 import secrets
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UsageError
+from engine.report.terminal import Live
+from engine.run.machine import make_machine
+from engine.selftest.cases import Suite, load_cases
+from engine.selftest.folder import read_folder
+from engine.selftest.generators.protocol import generated
+from engine.selftest.runner import run_cases
 
 if TYPE_CHECKING:
     from engine.selftest.cases import SelfCase
@@ -21,42 +26,8 @@ _ROUNDS = 2  # of the generators: more than 250 attacks
 _SCORES = (("attacks", "attacks refused"), ("honest", "honest edits accepted"))
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "selftest",
-        help="check that incorrect kernels are refused on this machine and correct ones are not",
-        description="Run attacks on the verifier and honest edits through the stages that check every candidate.",
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these cases, with wildcards (default: all)")
-    parser.add_argument(
-        "--suite", choices=("attacks", "honest", "all"), default="all", help="which cases (default: all)"
-    )
-    parser.add_argument(
-        "--device", choices=("auto", "gpu", "cpu"), default="auto", help="as for optimize (default: auto)"
-    )
-    parser.add_argument("--jobs", type=int, metavar="N", help="parallel compilers (default: one per core)")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, each on fresh inputs (default: 1)")
-    parser.add_argument(
-        "--cases", type=Path, metavar="FOLDER", help="run the cases of this folder instead (see docs/selftest.md)"
-    )
-    parser.add_argument(
-        "--generated", action="store_true", help="run newly written cases of all generators instead (see --seed)"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of the generators (default: a new one each time)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="of the output (default: text)")
-    parser.add_argument("--verbose", action="store_true", help="print every case, not only failures")
-    parser.add_argument(
-        "--unsafe-no-sandbox", action="store_true", help="run the cases without a sandbox where none is available"
-    )
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when every case ended as expected, 1 otherwise. Raises UsageError, MachineError."""
-    from engine.report.terminal import Live
-    from engine.run.machine import make_machine
-    from engine.selftest.runner import run_cases
-
     if arguments.repeat < 1 or (arguments.jobs is not None and arguments.jobs < 1):
         raise UsageError("--repeat and --jobs must be at least 1")
     if arguments.cases is not None and arguments.generated:
@@ -96,10 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _chosen(arguments: argparse.Namespace, seed: int) -> list[SelfCase]:
     """The cases that the options ask for. Raises UsageError."""
-    from engine.selftest.cases import Suite, load_cases
-    from engine.selftest.folder import read_folder
-    from engine.selftest.generators.protocol import generated
-
     suites: tuple[Suite, ...] = ("attacks", "honest")
     if arguments.cases is not None:
         every = read_folder(arguments.cases)

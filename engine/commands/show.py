@@ -8,31 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engine.commands.options import add_format, print_json
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "show",
-        help="print a run's result again",
-        description="Print the result of a run of optimize, tune or generate again.",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the output folder of a run")
-    parser.add_argument("--tree", action="store_true", help="also print every candidate as a tree")
-    add_format(parser)
+from engine.commands.options import print_json
+from engine.generate.generation_result import RESULT, GenerationResult
+from engine.report.generation import print_generation
+from engine.report.run_folder import read_nodes, read_result
+from engine.report.terminal import print_result, print_tree
+from engine.report.tuning import print_tuning
+from engine.run.result import OptimizationResult
+from engine.tune.tuning_result import TuneResult
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0; what cannot be read raises."""
-    from engine.generate.generation_result import RESULT, GenerationResult
-    from engine.report.generation import print_generation
-    from engine.report.run_folder import read_nodes, read_result
-    from engine.report.terminal import print_result, print_tree
-    from engine.report.tuning import print_tuning
-    from engine.run.result import OptimizationResult
-    from engine.tune.tuning_result import TuneResult
-
     folder: Path = arguments.folder
     files: dict[str, tuple[type, ...]] = {"result.json": (OptimizationResult, TuneResult), RESULT: (GenerationResult,)}
     result: Any = read_result(folder, files)

@@ -5,70 +5,35 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.commands.again import go_on
+from engine.commands.command_line import STRATEGIES
 from engine.commands.optimize import check_machine, machine_or_cluster, parse_budget
-from engine.commands.options import add_cluster, add_machine
+from engine.cuda.load import repository_root
 from engine.errors import UsageError
+from engine.report.run_folder import read_result
 from engine.report.safe_text import clean
+from engine.report.terminal import Live
+from engine.report.tuning import print_tuning
+from engine.run.earlier_run import put_back
+from engine.run.going_on import settle_tuning
+from engine.run.template_run import output_folder, tune
+from engine.settings.config import load_config
+from engine.tune.tune_options import TuneOptions
+from engine.tune.tuning_result import TuneResult
 
 if TYPE_CHECKING:
     from engine.search.progress import Budget
-    from engine.tune.tuning_result import TuneResult
-
-_STRATEGIES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add this verb to the command line."""
-    parser = verbs.add_parser(
-        "tune",
-        help="find the best values of a kernel's constants",
-        description="Find the best values of a kernel's constants, or of the parameters of a rule's edit.",
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the .cu file")
-    parser.add_argument("--kernel", metavar="NAME", help="kernel of the file, if several have a spec")
-    parser.add_argument(
-        "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a plain number is points (default: 60s)"
-    )
-    parser.add_argument(
-        "--strategy", metavar="NAME", help=f"{', '.join(_STRATEGIES)} (default: by the number of points)"
-    )
-    parser.add_argument(
-        "--param",
-        action="append",
-        default=[],
-        metavar="NAME=VALUES",
-        help="e.g. BLOCK=64,128 or BLOCK='32..512 step 32'",
-    )
-    parser.add_argument("--where", action="append", default=[], metavar="COND", help="e.g. 'BLOCK * ITEMS <= 4096'")
-    parser.add_argument(
-        "--rule", metavar="NAME", help="let this rewrite rule write the template (NAME/2: its second form)"
-    )
-    parser.add_argument("--dispatch", action="store_true", help="generate code that selects the best values by shape")
-    parser.add_argument(
-        "--constants",
-        action="store_true",
-        help="also write the result of a rule's template with named constants, so that it can be tuned again",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder (default: .optiml/<file>-<kernel>-tune/)"
-    )
-    parser.add_argument("--resume", action="store_true", help="resume the run in the output folder")
-    add_machine(parser)
-    add_cluster(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 whether something was found or not; what is refused raises."""
     budget = parse_budget(arguments.budget)
     check_machine(arguments)
-    if arguments.strategy is not None and arguments.strategy not in _STRATEGIES:
+    if arguments.strategy is not None and arguments.strategy not in STRATEGIES:
         raise UsageError(
-            f"unknown strategy '{arguments.strategy[:40]}'", "--strategy", f"use one of {', '.join(_STRATEGIES)}"
+            f"unknown strategy '{arguments.strategy[:40]}'", "--strategy", f"use one of {', '.join(STRATEGIES)}"
         )
     if not arguments.file.is_file():
         what = "is a folder" if arguments.file.is_dir() else "no such file"
@@ -92,17 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tuned(arguments: argparse.Namespace, budget: Budget, parameters: dict[str, str]) -> None:
-    from engine.cuda.load import repository_root
-    from engine.report.run_folder import read_result
-    from engine.report.terminal import Live
-    from engine.report.tuning import print_tuning
-    from engine.run.earlier_run import put_back
-    from engine.run.going_on import settle_tuning
-    from engine.run.template_run import output_folder, tune
-    from engine.settings.config import load_config
-    from engine.tune.tune_options import TuneOptions
-    from engine.tune.tuning_result import TuneResult
-
     config, _ = load_config(repository_root(arguments.file.resolve()))
     options = TuneOptions(
         path=arguments.file.resolve(),

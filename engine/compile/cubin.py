@@ -20,6 +20,7 @@ from engine.compile.clocks import clock_reads
 from engine.compile.toolkit import nvidia_folders
 from engine.errors import MachineError, OptimlError
 from engine.process.bounded_output import BoundedOutput
+from engine.process.sandbox import Limits, SandboxAccess
 
 if TYPE_CHECKING:
     from engine.process.sandbox import NoSandbox, Sandbox
@@ -258,8 +259,9 @@ def disassemble(cubin: bytes, *, sandbox: Sandbox | NoSandbox, line_info: bool =
     script = 'f=$(mktemp) && cat >"$f" && "$@" "$f"; s=$?; rm -f "$f"; exit $s'
     argv = sandbox.command(
         ["/bin/sh", "-c", script, "sh", str(tool), "--print-code", *options],
-        readable=[tool.resolve().parent], cpu_s=int(_NVDISASM_S), file_bytes=256 << 20,
-    )  # fmt: skip
+        SandboxAccess(readable=[tool.resolve().parent]),
+        Limits(cpu_s=int(_NVDISASM_S), file_bytes=256 << 20),
+    )
     with BoundedOutput(_TEXT_BYTES) as out, BoundedOutput(64 << 10) as err:
         try:
             done = subprocess.run(argv, input=cubin, stdout=out.fileno(), stderr=err.fileno(), timeout=_NVDISASM_S)

@@ -12,7 +12,7 @@ from engine.compile.cubin import Cubin, find_tool, package_folders
 from engine.compile.toolkit import driver_cuda, include_folders
 from engine.errors import CompileError, MachineError
 from engine.process.bounded_output import BoundedOutput
-from engine.process.sandbox import NoSandbox, Sandbox
+from engine.process.sandbox import Limits, NoSandbox, Sandbox, SandboxAccess
 
 _MARK = "optiml_entry_"
 _MEMORY_BYTES = 12 << 30  # cicc takes 2 GB for the largest CUB headers
@@ -89,9 +89,9 @@ def compile_nvcc(
     )
     command = sandbox.command(
         ["/bin/sh", "-c", script, "sh", *argv],
-        readable=[nvcc.resolve().parent, *translation.include],
-        memory_bytes=_MEMORY_BYTES, cpu_s=int(timeout_s), file_bytes=_FILE_BYTES,
-    )  # fmt: skip
+        SandboxAccess(readable=[nvcc.resolve().parent, *translation.include]),
+        Limits(memory_bytes=_MEMORY_BYTES, cpu_s=int(timeout_s), file_bytes=_FILE_BYTES),
+    )
     with BoundedOutput(_CUBIN_BYTES) as out, BoundedOutput(1 << 20) as err:
         try:
             source = with_markers(translation).encode()

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -22,9 +23,11 @@ from engine.errors import CompileError, MachineError
 from engine.model import Binary, Resources
 from engine.process import sandbox as _sandbox
 from engine.process.pool import Crew
+from engine.process.sandbox import Limits, SandboxAccess
 from engine.process.worker_process import Worker, WorkerLost
 
-_TIMEOUT_S = 30.0  # CUB's heaviest block headers take 3 s
+_TIMEOUT_S = 30.0  # of processor time; CUB's heaviest block headers take 3 s
+_PATIENCE = 4  # times as long by the clock: other processes may have the cores
 _MEMORY_BYTES = 6 << 30  # of address space per worker; precompiled headers reserve 1 GiB
 _RECYCLE_BYTES = 1500 << 20  # a worker that grew beyond this is replaced: each header set keeps its precompiled state
 _ANSWER_LIMIT = 256 << 20
@@ -170,14 +173,13 @@ class NvrtcCompiler:
             with self._lock:
                 self._busy[worker] = owner
             try:
-                header, blobs = worker.call(request, timeout_s=self._timeout_s)
+                header, blobs = worker.call(request, timeout_s=_PATIENCE * request["seconds"])
             except WorkerLost as lost:
                 if self._closed:
                     raise MachineError("the compiler was closed while it worked") from None
-                if lost.kind == "timeout":
-                    raise CompileTimeout(
-                        f"the compiler did not finish within {self._timeout_s:.0f} s", translation.path
-                    ) from None
+                if lost.kind == "timeout" or worker.ended_by == signal.SIGPROF:
+                    took = f"{request['seconds']:.0f} s of processor time, or {_PATIENCE} times that by the clock"
+                    raise CompileTimeout(f"the compiler did not finish within {took}", translation.path) from None
                 said = clean_log(lost.stderr)
                 raise CompileTimeout("the compiler crashed on this code", translation.path, log=said) from None
             finally:
@@ -197,6 +199,7 @@ class NvrtcCompiler:
             "defines": list(translation.defines),
             "include": [str(path) for path in translation.include],
             "line_info": translation.line_info,
+            "seconds": self._timeout_s,
         }
 
     def _crew_for(self, include: tuple[Path, ...]) -> Crew:
@@ -217,7 +220,9 @@ class NvrtcCompiler:
         try:
             return Worker(
                 self._sandbox.command(
-                    argv, readable=include, memory_bytes=_MEMORY_BYTES, environment={SWITCH: str(self._major)}
+                    argv,
+                    SandboxAccess(readable=include, environment={SWITCH: str(self._major)}),
+                    Limits(memory_bytes=_MEMORY_BYTES),
                 ),
                 limit=_ANSWER_LIMIT,
                 group=self._group,
@@ -228,7 +233,7 @@ class NvrtcCompiler:
     def _ready(self, worker: Worker) -> None:
         """Its first compile, half a second long."""
         try:
-            worker.call(self._request(_WARM), timeout_s=self._timeout_s)
+            worker.call(self._request(_WARM), timeout_s=_PATIENCE * self._timeout_s)
         except WorkerLost as lost:
             raise _cannot_start(clean_log(lost.stderr)[-300:]) from None
 

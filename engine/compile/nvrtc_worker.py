@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 from typing import Any, BinaryIO
 
+from engine.compile.program import Refused, allow_precompiled_headers, compile_text
 from engine.compile.resources import describe
+from engine.compile.toolkit import include_folders
 from engine.errors import CompileError
 from engine.process import wire
+from engine.process.cores import stand_back
 
 _REQUEST_LIMIT = 64 << 20
 
 
 def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> tuple[dict[str, Any], bytes]:
-    from engine.compile.program import Refused, compile_text
-
     text, name = str(request["text"]), str(request["name"])
     options = [f"-arch={request['arch']}", f"--std={request['std']}", "--ptxas-options=-v"]
     options += [f"--define-macro={define}" for define in request["defines"]]
@@ -41,10 +43,6 @@ def _compile(request: dict[str, Any], includes: list[str], pch_folder: str) -> t
 
 
 def main() -> None:
-    from engine.compile.program import allow_precompiled_headers
-    from engine.compile.toolkit import include_folders
-    from engine.process.cores import stand_back
-
     if "stand-back" in sys.argv[1:]:
         stand_back()
     source: BinaryIO = os.fdopen(os.dup(0), "rb")
@@ -60,7 +58,10 @@ def main() -> None:
             request, _ = wire.receive(source, _REQUEST_LIMIT)
         except wire.WireError:
             break
+        # The signal ends this process, within a call of the library as well; whoever waits learns the reason from it.
+        signal.setitimer(signal.ITIMER_PROF, float(request["seconds"]))
         header, cubin = _compile(request, includes, pch_folder)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
         header["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         wire.send(sink, header, [cubin])
     os._exit(0)  # NVRTC's own teardown may take a second and has nothing left to do

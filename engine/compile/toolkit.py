@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import importlib.util
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -103,8 +104,6 @@ def include_folders() -> tuple[Path, ...]:
 
 def nvidia_folders(pattern: str) -> tuple[Path, ...]:
     """Folders of the CUDA packages from the package index, below their common one."""
-    import importlib.util
-
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or ()) if spec else []
     return tuple(path for root in roots for path in sorted(Path(root).glob(pattern)) if path.is_dir())

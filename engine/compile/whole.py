@@ -18,7 +18,7 @@ from engine.compile.cubin import package_folders
 from engine.compile.nvcc import find_nvcc
 from engine.compile.toolkit import include_folders
 from engine.errors import CompileError, MachineError
-from engine.process.sandbox import NoSandbox, Sandbox
+from engine.process.sandbox import Limits, NoSandbox, Sandbox, SandboxAccess
 
 _TIMEOUT_S = 20.0  # a file that takes longer includes a framework: the result says that it was not built. Ours
 _MEMORY_BYTES = 12 << 30
@@ -73,8 +73,9 @@ def build_whole(
         argv += [f"-I{part}" for part in include_folders()]
     command = sandbox.command(
         ["/bin/sh", "-c", _SCRIPT, "sh", *argv, f"./{unit}"],
-        readable=[nvcc.resolve().parent], memory_bytes=_MEMORY_BYTES, cpu_s=int(_TIMEOUT_S) * 2, file_bytes=_FILE_BYTES,
-    )  # fmt: skip
+        SandboxAccess(readable=[nvcc.resolve().parent]),
+        Limits(memory_bytes=_MEMORY_BYTES, cpu_s=int(_TIMEOUT_S) * 2, file_bytes=_FILE_BYTES),
+    )
     return _run(command, _packed(tree), unit)
 
 

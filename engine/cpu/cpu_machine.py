@@ -16,14 +16,17 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.compile.cache import DiskCache
 from engine.compile.compiler import compile_error
+from engine.cpu.condition_marks import mark_conditions
 from engine.cpu.features import unsupported
+from engine.cpu.host_source import ENTRIES, file_name
 from engine.cpu.host_source import prepare as prepare_text
+from engine.cpu.job_files import write_jobs
 from engine.cpu.jobs import CpuBinary, CpuJob, CpuRun, Finding, Unsupported
 from engine.cpu.object_lines import Lines
 from engine.cpu.reports import MAX_RESULT_BYTES, Report, read_report
@@ -33,22 +36,25 @@ from engine.errors import CompileError, MachineError
 from engine.model import LaunchConfig
 from engine.process.bounded_output import BoundedOutput
 from engine.process.process_wait import wait_process
+from engine.process.sandbox import Limits, SandboxAccess
 from engine.spec.kernel_spec import KernelSpec
-from engine.spec.parameters import passed
 
 if TYPE_CHECKING:
     import numpy as np
 
     from engine.process.sandbox import NoSandbox, Sandbox
 
+_SHORT_REPORT = 16 << 10  # bytes: what most reports take, of MAX_RESULT_BYTES
 _MAX_LOG = 20_000  # characters of a compiler's output that are kept
 _BUSY = 4  # times its deadline of processor time a run may take: on a busy machine it waits
+_MARK_TIMEOUT_S = 60.0
 _RACE_FIBERS = 640  # CUDA threads that race detection looks at, but two blocks of each launch: 1 MB and up to 1 ms each
 _RACE_FIBERS_PER_CORE = 1280  # of all jobs together: a second at most
 _MAX_TEXT = 8 << 20
 _MAX_OBJECT = 256 << 20
 _FILE_BYTES = 4 << 30  # that a process may write: what ends behind it is killed
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
+_PTX = re.compile(r"attribute error: (inline PTX [\w.]+)")
 _EXPRESSION = re.compile(r"[\w:<>,\s()*&+\-/.']{1,400}\Z")
 _STATUS_BYTES = 512  # of a line in which the supervisor reports how a job ended
 _ENDS = re.compile(r"^(\d{1,6}) (ok|timeout|exit \d+|signal \d+)(?: (.*))?$", re.M)
@@ -125,9 +131,31 @@ class CpuMachine:
         for expression in expressions:
             if not _EXPRESSION.match(expression):
                 raise CompileError(f"'{expression[:80]}' is not a kernel name", path, "check the spec's kernel", log="")
+        return self._built(prepare_text(text, path, list(expressions)), path, spec, strict, timeout_s)
+
+    def marked(self, text: str, binary: CpuBinary, expressions: Sequence[str], *, strict: bool = False) -> CpuBinary:
+        """The binary that `build` made of a text once more, with marks that report the outcomes of its conditions.
+
+        Raises CompileError.
+        """
+        spec, path = binary.spec, binary.path
+        prepared = self.prepared(spec.compile.std)
+        header = str(prepared.header if self.toolchain.kind == "gcc" else INCLUDE / "optiml_cuda.h")
+        argv = [*self._front(spec), "-E", "-include", header, "-x", "c++", "-"]
+        done = self._start(
+            argv, readable=[prepared.folder, INCLUDE, RUNTIME, *self.toolchain.folders], timeout_s=_MARK_TIMEOUT_S,
+            environment=zig_environment(Path("/tmp")) if self.toolchain.kind == "zig" else {},
+            given=prepare_text(text, path, list(expressions)).encode(),
+        )  # fmt: skip
+        if done.status != 0:
+            raise CompileError("the preprocessor refuses the kernel", path, log=done.log[:_MAX_LOG])
+        marks = mark_conditions(done.output.decode("utf-8", "replace"), file_name(path), ENTRIES)
+        built = self._built(marks.text, path, spec, strict, _MARK_TIMEOUT_S)
+        return replace(built, conditions=marks.conditions, unread=marks.unread)
+
+    def _built(self, translated: str, path: str, spec: KernelSpec, strict: bool, timeout_s: float) -> CpuBinary:
         started = time.monotonic()
         prepared = self.prepared(spec.compile.std)
-        translated = prepare_text(text, path, list(expressions))
         # The prepared folder's name stands for the compiler, its flags and the header.
         flags = self.toolchain.strict_flags if strict else ()
         parts = [1, prepared.folder.name, self._std(spec), list(spec.compile.defines), translated, *flags]
@@ -145,6 +173,14 @@ class CpuMachine:
             self._objects.put(key, {}, compiled)
         return CpuBinary(target, spec, path, time.monotonic() - started)
 
+    def _front(self, spec: KernelSpec) -> list[str]:
+        """The compiler with what decides how it reads a kernel's text, but for the header."""
+        argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, "-I", str(INCLUDE)]
+        for define in spec.compile.defines:
+            if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
+                argv.append(f"-D{define}")
+        return argv
+
     def _compile(self, text: str, path: str, spec: KernelSpec, flags: Sequence[str], timeout_s: float) -> bytes:
         """The shared object of a text. The compiler reads it from its input and writes below /tmp, which goes with the sandbox."""
         prepared = self.prepared(spec.compile.std)
@@ -154,11 +190,7 @@ class CpuMachine:
             else nullcontext("/tmp/build") as work
         ):
             source, target = f"{work}/kernel.cpp", f"{work}/kernel.so"
-            argv = [*self.toolchain.argv, f"-std={self._std(spec)}", *self.toolchain.kernel_flags, *flags]
-            argv += ["-I", str(INCLUDE)]
-            for define in spec.compile.defines:
-                if re.fullmatch(r"[A-Za-z_]\w*(=[\w.+\-() ]*)?", define):
-                    argv.append(f"-D{define}")
+            argv = [*self._front(spec), *flags]
             if self.toolchain.kind == "gcc":
                 argv += ["-include", str(prepared.header)]
             else:
@@ -180,6 +212,9 @@ class CpuMachine:
         log = done.log.replace(source, path)[:_MAX_LOG]
         if done.status is None:
             raise CompileError(f"the C++ compiler did not end in {timeout_s:g} s", path, log=log)
+        if refused := tuple(dict.fromkeys(_PTX.findall(log))):
+            raise Unsupported(f"this code cannot run on the CPU: it uses {', '.join(refused)}", path,
+                              "it is compiled for the GPU only", features=refused)  # fmt: skip
         told = compile_error(log, path)
         raise CompileError(
             f"the C++ compiler reports an error in the kernel: {told.what}", told.where, told.do, log=log
@@ -235,9 +270,10 @@ class CpuMachine:
         env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **environment}
         if self.sandbox is not None:
             command = self.sandbox.command(
-                argv, readable=readable, environment=environment, memory_bytes=memory, cpu_s=int(timeout_s * 4) + 10,
-                file_bytes=_FILE_BYTES,
-            )  # fmt: skip
+                argv,
+                SandboxAccess(readable=readable, environment=environment),
+                Limits(memory_bytes=memory, cpu_s=int(timeout_s * 4) + 10, file_bytes=_FILE_BYTES),
+            )
         with BoundedOutput(_MAX_OBJECT) as out, BoundedOutput(_MAX_LOG * 4) as err, tempfile.TemporaryFile() as text:
             text.write(given)
             text.seek(0)
@@ -284,17 +320,11 @@ class CpuMachine:
         starts = [0, *itertools.accumulate(sizes)]
         try:
             with BoundedOutput(starts[-1]) as results, BoundedOutput(len(jobs) * _STATUS_BYTES) as statuses:
-                files = [
-                    _write_job(
-                        folder,
-                        number,
-                        binary,
-                        job,
-                        mode,
-                        f"output {results.fileno()} {starts[number]} {MAX_RESULT_BYTES}",
-                    )
-                    for number, job in enumerate(jobs)
+                places = [
+                    f"output {results.fileno()} {start} {MAX_RESULT_BYTES}\nfibers {_RACE_FIBERS if mode == 'race' else 0}"
+                    for start in starts[:-1]
                 ]
+                files = write_jobs(folder, binary, jobs, places)
                 rounds = -(-len(jobs) // self.jobs)
                 figures = [statuses.fileno(), self.jobs, int(deadline_s * 1000), int(_BUSY * deadline_s * 1000)]
                 started = time.monotonic()
@@ -356,48 +386,13 @@ def _output_bytes(spec: KernelSpec, job: CpuJob) -> int:
     return SAMPLE_BYTES if job.sample else sum(job.buffers[name].nbytes for name in _outputs(spec))
 
 
-def _write_job(folder: Path, number: int, binary: CpuBinary, job: CpuJob, mode: str, output: str) -> Path:
-    import numpy as np
-
-    spec = binary.spec
-    names = _buffers(spec)
-    flags = {"in": 1, "out": 2, "inout": 0, "scalar": 0}
-    rows = [f"object {binary.object}", f"data {folder}/{number}.in", output]
-    rows += [f"order {job.order}", f"count {job.count + (job.count and job.every_block)}"]
-    rows.append(f"fibers {_RACE_FIBERS if mode == 'race' else 0}")
-    if len(job.launches) != len(spec.steps):
-        raise MachineError(f"{len(job.launches)} launches for {len(spec.steps)} steps", spec.file)
-    for name in names:
-        array = job.buffers[name]
-        size = job.sample.entries[name] * array.dtype.itemsize if job.sample else array.nbytes
-        rows.append(f"buffer {size} {max(array.dtype.itemsize, 1)} {flags[spec.argument(name).role]}")
-        if job.sample:
-            rows.append(f"tile {array.nbytes} {job.sample.apart[name]}")
-    for step, (launch, part) in enumerate(zip(job.launches, spec.steps, strict=True)):
-        if not (0 < launch.threads <= 1024 and launch.blocks > 0 and 0 <= launch.shared_bytes <= 232448):
-            raise MachineError(
-                f"a launch beyond every GPU's limits: {launch}",
-                spec.file,
-                "check the launch's grid, block and shared memory",
-            )
-        words = []
-        for each in passed(spec, part, job.scalars):
-            words.append("+".join([f"s{each.data.hex()}", *(f"{at}:{names.index(name)}" for at, name in each.places)]))
-        figures = (step, *launch.grid, *launch.block, launch.shared_bytes, len(words))
-        rows.append(" ".join(["launch", *map(str, figures), *words]))
-        if job.sample:
-            rows.append(" ".join(["blocks", *map(str, job.sample.blocks)]))
-    try:
-        with (folder / f"{number}.in").open("wb") as data:
-            for name in names:
-                data.write(np.ascontiguousarray(job.buffers[name]).data)
-        path = folder / f"{number}.job"
-        path.write_text("\n".join(rows) + "\n")
-        for made in (path, folder / f"{number}.in"):
-            made.chmod(0o644)
-    except OSError as error:
-        raise MachineError("the scratch folder cannot be written", str(folder), str(error)) from None
-    return path
+def _report_text(results: BoundedOutput, start: int) -> str:
+    """A job's report, which a zero ends: nearly always a few lines of the room that it has."""
+    for room in (_SHORT_REPORT, MAX_RESULT_BYTES):
+        text, end, _ = results.at(start, room).partition(b"\0")
+        if end:
+            break
+    return text.decode("utf-8", "replace")
 
 
 def _read_run(
@@ -409,9 +404,9 @@ def _read_run(
     names = _buffers(binary.spec)
     elements = [max(job.buffers[name].dtype.itemsize, 1) for name in names]
     report = Report()
-    text = bytes(results.at(start, MAX_RESULT_BYTES)).partition(b"\0")[0]
+    text = _report_text(results, start)
     if text:
-        report = read_report(text.decode("utf-8", "replace"), lines, names, elements, job.launches)
+        report = read_report(text, lines, names, elements, job.launches)
     how, said = end
     if how == "timeout":
         report.findings.append(Finding("timeout", f"did not end in {deadline_s:g} s"))
@@ -433,4 +428,5 @@ def _read_run(
     return CpuRun(
         outputs, tuple(report.findings), report.counts, elapsed,
         {names[i]: n for i, n in report.touched.items()}, {names[i]: n for i, n in report.written.items()}, report.limited, writes,
+        report.seen,
     )  # fmt: skip

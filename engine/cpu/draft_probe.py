@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,12 @@ _MAX_SQUARE = 1 << 20  # a matrix of one size on both sides: the largest trial o
 _LEAST_FINITE = 0.5  # of an output's elements; ours: where most are no numbers little is compared
 _COUNTED = 1 << 10  # elements of a case whose accesses are counted
 _MAX_HALVED = 26  # how often a size may be halved for that
-_ENDS = {"out_of_bounds", "crash", "timeout"}  # findings that end a run: what it had touched by then says nothing
+_ENDS = {
+    "out_of_bounds",
+    "crash",
+    "misaligned",
+    "timeout",
+}  # findings that end a run: what it had touched by then says nothing
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,22 @@ class CpuProbe:
             same.append(values.size > 1 and bool((values == values[0]).all()))
         drawn = any(a.role in ("in", "inout") and a.fill.kind != "constant" for a in spec.arguments)
         return Meaning(tuple(lost), constant=drawn and bool(same) and all(same))
+
+    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> list[Case]:
+        """The cases that end in a finding, as of an access beyond a buffer. Raises as the others."""
+        found = []
+        for case in cases if self._spent_s <= _MAX_S else ():
+            begin = time.monotonic()
+            launch = evaluate(self._program, spec, 0, case.sizes)
+            if not can_launch(launch):
+                found.append(case)
+                continue
+            buffers = poisoned(spec, case, 1, "declared")
+            binary = replace(self._binary, spec=spec)
+            done = self._machine.run(binary, [launch], buffers, scalars(spec, case), deadline_s=_MAX_TRIAL_S)
+            found += [case] if done.findings else []
+            self._spent_s += time.monotonic() - begin
+        return found
 
     def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
         """About how many elements the kernel accesses in a case, and how much fewer when its sizes are halved.

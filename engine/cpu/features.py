@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from engine.cpu.host_source import without_comments
+from engine.cuda.standins import PREFIX, names_of
 
 _FEATURES: tuple[tuple[str, str], ...] = (
-    ("inline PTX", r"\b(?:asm|__asm__|__asm)\b"),
     ("tensor cores (wmma)", r"\bwmma\b|#\s*include\s*[<\"]mma\.h|\b__(?:h|i|b|d)mma_"),
     ("CUB", r"\bcub::|#\s*include\s*[<\"]cub/"),
     ("Thrust", r"\bthrust::|#\s*include\s*[<\"]thrust/"),
-    ("CUTLASS or CuTe", r"\b(?:cutlass|cute)::|#\s*include\s*[<\"](?:cutlass|cute)/"),
+    ("CuTe", r"\bcute::|#\s*include\s*[<\"]cute/"),
     ("cuRAND", r"\bcurand\w*\b"),
     ("textures", r"\btex(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\btexture\s*<|\bcudaTextureObject_t\b"),
     ("surfaces", r"\bsurf(?:1D|2D|3D|Cubemap)\w*\s*[<(]|\bsurface\s*<|\bcudaSurfaceObject_t\b"),
@@ -21,12 +21,38 @@ _FEATURES: tuple[tuple[str, str], ...] = (
     ("cuda::barrier or cuda::pipeline", r"\bcuda::(?:barrier|pipeline|ptx)\b|#\s*include\s*[<\"]cuda/(?:barrier|pipeline|ptx)"),
     ("fp8 or fp4 types", r"\b__nv_fp[468]\w*|#\s*include\s*[<\"]cuda_fp[468]\.h"),
     ("dynamic parallelism", r"<<<"),
-    ("a device heap", r"(?<![\w.>])(?:malloc|free)\s*\(|\bnew\s+[A-Za-z_]\w*\s*[\[(]|\bdelete\b"),
 )  # fmt: skip
+_HEAP = re.compile(r"(?<![\w.>])(?:malloc|free)\s*\(|\bnew\s+[A-Za-z_]\w*\s*[\[(]|\bdelete\b")
+_CLASS = re.compile(r"\b(?:class|struct)\s+\w+[^;{}()]*\{")
+_CUTLASS = re.compile(r"\bcutlass::(?:\w+::)*(\w+)")
+STANDIN_CUTLASS = f'"{PREFIX}cutlass.cuh"'  # as a line marker names it
+_MOST_SHOWN = 3
 _COMPILED = tuple((name, re.compile(pattern)) for name, pattern in _FEATURES)
 
 
 def unsupported(text: str) -> tuple[str, ...]:
     """Names of the features in CUDA source text that running on the CPU does not offer. Empty: it may be tried."""
     plain = without_comments(text)
-    return tuple(name for name, pattern in _COMPILED if pattern.search(plain))
+    found = [name for name, pattern in _COMPILED if pattern.search(plain)]
+    if _HEAP.search(_without_classes(plain)):
+        found.append("a device heap")
+    if _CUTLASS.search(plain):
+        # Ours stands in for what kernels without tensor cores take from it.
+        there = names_of("cutlass.cuh") if STANDIN_CUTLASS in text else frozenset()
+        missing = dict.fromkeys(m[0] for m in _CUTLASS.finditer(plain) if m[1] not in there)
+        found += [f"CUTLASS's {name}" for name in [*missing][:_MOST_SHOWN]]
+    return tuple(found)
+
+
+def _without_classes(plain: str) -> str:
+    """The text without the bodies of classes: what no kernel here calls of them does not count."""
+    kept, at = [], 0
+    for match in _CLASS.finditer(plain):
+        if match.start() < at:
+            continue
+        kept.append(plain[at : match.end()])
+        depth, at = 1, match.end()
+        while depth and at < len(plain):
+            depth += (plain[at] == "{") - (plain[at] == "}")
+            at += 1
+    return "".join([*kept, plain[at:]])

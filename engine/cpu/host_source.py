@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cpu.jobs import Unsupported
 
 _SKIPPED = re.compile(
@@ -17,6 +18,7 @@ _SKIPPED = re.compile(
 )
 _SPACE = re.compile(r"[^\n]")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.']*|::|[^\s\w]")
+ENTRIES = "optiml_entries"  # the file that the runtime's entries stand in
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\r?\n|[^\n])*", re.M)
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 _DROPPED = {"extern", "static", "__shared__"}
@@ -237,13 +239,18 @@ def without_errors(text: str) -> str:
     return _apply(text, [(start, end, "") for start, end in found])
 
 
+def file_name(path: str) -> str:
+    """The name under which the compiler knows the kernel's file."""
+    return re.sub(r"[^\w./+ -]", "_", path) or "kernel.cu"
+
+
 def prepare(text: str, path: str, expressions: list[str]) -> str:
     """The C++ file that is compiled: the kernels' text, and an entry for each step's expression ("k", "k<float, 256>").
 
     Compiler messages and debug information speak of `path` and its lines.
     """
+    text = without_ptx(text, without_comments(text))
     body = mark_exits(place_shared(without_errors(text)))
-    name = re.sub(r"[^\w./+ -]", "_", path) or "kernel.cu"
-    lines = [f'# 1 "{name}"', body, '# 1 "optiml_entries"']
+    lines = [refusals(text), f'# 1 "{file_name(path)}"', body, f'# 1 "{ENTRIES}"']
     lines += [f"OPTIML_ENTRY({step}, {expression})" for step, expression in enumerate(expressions)]
     return "\n".join(lines) + "\n"

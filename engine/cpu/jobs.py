@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.cpu.condition_marks import Condition
 from engine.cpu.sampled import Sample, Writes
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 FindingKind = Literal[
     "out_of_bounds", "shared_out_of_bounds", "uninitialised", "input_written", "race", "barrier_divergence",
-    "deadlock", "timeout", "crash", "assert", "undefined",
+    "deadlock", "timeout", "crash", "misaligned", "assert", "undefined",
 ]  # fmt: skip
 
 
@@ -54,6 +55,14 @@ class CpuBinary:
     spec: KernelSpec
     path: str  # the kernel's file, as findings name it
     compile_s: float = 0.0
+    conditions: tuple[Condition, ...] = ()  # whose outcomes its runs report
+    unread: int = 0  # the first line where conditions could not be read; 0: none
+    seen: dict[int, int] = field(default_factory=dict, compare=False)  # outcomes in runs that count, as in CpuRun
+
+    def saw(self, run: CpuRun) -> None:
+        """Count the outcomes of a run."""
+        for number, outcomes in run.seen.items():
+            self.seen[number] = self.seen.get(number, 0) | outcomes
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class CpuJob:
     count: bool = False
     every_block: bool = False  # count in all blocks; a sample may miss a border, or hold little else
     sample: Sample | None = None  # run only these blocks; one launch
+    moved: bool = False  # each buffer lies one element behind an address that is a multiple of 16 bytes and more
 
 
 @dataclass(frozen=True)
@@ -88,3 +98,5 @@ class CpuRun:
     written: Mapping[str, int] = field(default_factory=dict)
     limited: bool = False  # race detection looked at the first blocks only
     writes: Mapping[str, Writes] = field(default_factory=dict)  # of a sampled run, in place of outputs
+    # Outcomes of marked conditions, by number: 1 it was false, 2 it was true, 4 the compiler did not know its value.
+    seen: Mapping[int, int] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
+from engine.cpu.condition_marks import MOST
 from engine.cpu.jobs import Finding, FindingKind
 from engine.cpu.object_lines import Lines
 from engine.model import LaunchConfig
@@ -14,8 +15,10 @@ from engine.predict.counts import AccessCounts, KernelCounts, Kind, SiteCounts
 
 MAX_RESULT_BYTES = 1 << 20
 _SHARED_BASE = 1000
+_MOST_LINES = 10_000  # a line for each marked condition, and what else a run reports
 _KINDS: dict[str, FindingKind] = {kind: kind for kind in get_args(FindingKind)}
-_TRAPPED = "signal_4"  # what the compiler puts where behaviour is undefined (Toolchain.strict_flags)
+# Ends that have a kind of their own. The signal is what the compiler puts where behaviour is undefined (Toolchain.strict_flags).
+_CRASHES = {"signal_4": "undefined", "misaligned": "misaligned"}
 _SIGNALS = {7: "a bus error", 8: "an integer division by zero or overflow",
             11: "an access to unmapped memory, or a stack overflow"}  # fmt: skip
 
@@ -27,6 +30,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     touched: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)  # outcomes of marked conditions, as in CpuRun
     counts: AccessCounts | None = None
     complete: bool = False
     limited: bool = False
@@ -68,7 +72,7 @@ def _message(kind: str, extra: str, write: int, array: str, index: int, size: in
             return f"threads wait at the barrier at line {line}{other}: deadlock"
         case "assert", _:
             return f"an assertion fails{_where(line)}"
-        case "crash", "misaligned":
+        case "misaligned", _:
             return f"{verb} {size} bytes at {_element(array, index)}, an address that is not a multiple of {size}{_where(line)}"
         case "crash", "argument_count":
             return f"the kernel takes {index} arguments, the spec has {size}"
@@ -98,7 +102,7 @@ def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[
     elif 0 <= array_number < len(names):
         array = names[array_number]
     elements = total // max(element, 1)
-    kind = "undefined" if (kind, extra) == ("crash", _TRAPPED) else kind
+    kind = _CRASHES.get(extra, kind) if kind == "crash" else kind
     name = _KINDS[kind]
     message = _message(kind, extra, write, array, index, size, elements, line)
     thread = (coordinates[0], coordinates[1], coordinates[2]) if has_thread else None
@@ -139,7 +143,7 @@ def read_report(
     races: list[tuple[Finding, str]] = []
     steps: dict[int, list[int]] = {}
     sites: list[list[int]] = []
-    for row in text.splitlines()[:4000]:
+    for row in text.splitlines()[:_MOST_LINES]:
         words = row.split()
         try:
             match words[0] if words else "":
@@ -161,6 +165,8 @@ def read_report(
                     steps[int(words[1])] = [int(w) for w in words[2:]]
                 case "site" if len(words) == 14:
                     sites.append([int(w) for w in words[1:]])
+                case "seen" if len(words) == 3 and 0 <= int(words[1]) < MOST:
+                    report.seen[int(words[1])] = int(words[2])
                 case "limited":
                     report.limited = True
                 case "end":

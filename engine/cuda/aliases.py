@@ -129,11 +129,11 @@ class _Reader:
 
 def _units(program: Program, include: tuple[str, ...], through: str) -> Iterator[Unit]:
     """The kernel's file, the one it is compiled through, and the headers of the program that these include."""
-    waiting = [program.kernel_file, *([through] if through in program.files else [])]
-    seen = set(waiting)
+    waiting = [(path, program.files[path]) for path in (program.kernel_file, through) if path in program.files]
+    seen = {path for path, _ in waiting}
     while waiting and len(seen) <= _MAX_HEADERS:
-        path = waiting.pop(0)
-        unit = parse(program.files[path], path)
+        path, data = waiting.pop(0)
+        unit = parse(data, path)
         yield unit
         for name, quoted, _ in unit.includes:
             try:
@@ -142,7 +142,7 @@ def _units(program: Program, include: tuple[str, ...], through: str) -> Iterator
                 continue
             if found is not None and found[0] not in seen:
                 seen.add(found[0])
-                waiting.append(found[0])
+                waiting.append((found[0], program.files.get(found[0], found[1])))
 
 
 def _is_guard(node: Node) -> bool:

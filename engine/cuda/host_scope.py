@@ -37,6 +37,7 @@ _BY_NAME = (
     (re.compile(r"(?:roundup|alignup|roundupto|roundupmultiple|padto)"), "round_up"),
 )
 
+_LIBRARY = {"C10_WARP_SIZE": "32"}  # macros of headers that no repository holds
 Dims = tuple[arith.Number, ...]
 _Body = tuple[tuple[str, ...], str, bool]  # parameters, text of the value, whether it is a macro
 
@@ -115,7 +116,27 @@ class HostScope:
             return tuple(self.number(part) for part in parts) or (1,)
         if kind == "identifier" and text(node) not in self.known and text(node) not in self.refused:
             return self._named_dims(node)
-        return (self.number(node),)
+        returned = self._returned_dims(node) if kind == "call_expression" else None
+        return returned if returned is not None else (self.number(node),)
+
+    def _returned_dims(self, node: Node) -> Dims | None:
+        """The extents that a function without parameters, mostly a member of a class, returns as one `dim3(…)`; None where it does not."""
+        function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+        if function is None or arguments is None or _operands(arguments) or self._depth > _MAX_DEPTH:
+            return None
+        owner = function.child_by_field_name("argument")
+        named = re.split(r"::|\.|->", text(function))[-1]
+        body = re.compile(rb"\b%s\s*\(\s*\)[\w\s]*\{\s*return\s+(dim3\s*\([^;]*\));\s*\}" % re.escape(named.encode()))
+        returned = {match[1].decode(errors="replace") for unit in self._files() for match in body.finditer(unit.data)}
+        parsed = expression(returned.pop()) if len(returned) == 1 else None
+        if parsed is None:
+            return None
+        self.step(node)
+        fields = f"{squeezed(owner)}." if owner is not None else ""
+        # What is called sees the fields of its object and constants, not the caller's locals.
+        known = {k.removeprefix(fields): v for k, v in self.known.items() if fields and k.startswith(fields)}
+        inner = HostScope(self.program, self.unit, known, self.used, {}, self.types, self._depth + 1, self._steps)
+        return inner.dims(parsed)
 
     def _named_dims(self, node: Node) -> Dims:
         name = text(node)
@@ -259,6 +280,8 @@ class HostScope:
             assert found.value is not None
             self._closed(name, found.value, node, name in self._macro_names)
             return _literal(self.number(found.value))
+        if name in _LIBRARY:
+            return _LIBRARY[name]
         if node.type == "identifier":
             raise self.unknown(node, name)
         raise replace(self.unknown(node, name), do="declare 'launch' in the spec")

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from engine.cuda.parse import has_launch, parse
+from engine.cuda.standins import is_standin, standin
 from engine.errors import SourceError, UsageError
 from engine.model import Program
 
@@ -80,7 +81,7 @@ def resolve_include(
     root: Path | None,
     include: Sequence[str] = (),
 ) -> tuple[str, bytes] | None:
-    """(path, bytes) of a header that belongs to the repository, or None where there is none of that name.
+    """(path, bytes) of a header that belongs to the repository, else of our own that stands in for it, else None.
 
     Looked for beside the file that includes it (in quotes), in the folders `include`, at the root, then in the folders above the
     includer and their `include`, which build files mostly name; first in `files`, then on disk below `root`.
@@ -104,7 +105,7 @@ def resolve_include(
             return path, data
     if outside:
         raise SourceError(f'includes "{name[:200]}", which is outside the repository', includer, "include a file in it")
-    return None
+    return standin(name)
 
 
 def including_files(root: Path, names: Iterable[str]) -> dict[str, bytes]:
@@ -209,7 +210,7 @@ def add_headers(files: dict[str, bytes], main: str, root: Path, include: Sequenc
                 found = resolve_include(name, match[1] is not None, includer, files=files, root=root, include=include)
             except SourceError:
                 continue  # the slice refuses it, if it stands in code and not in a comment
-            if found is not None and found[0] not in files:
+            if found is not None and found[0] not in files and not is_standin(found[0]):
                 files[found[0]] = found[1]
                 waiting.append(found[0])
 

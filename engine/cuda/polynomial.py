@@ -12,7 +12,7 @@ from engine.cuda.clock import tick
 from engine.cuda.syntax import strip, text
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_INTEGER = re.compile(r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*")
+_INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|\d+)[uUlL]*")  # the parser takes the sign of `-1` for a part of it
 _MAX_TERMS = 64
 _MAX_DEPTH = 40
 _MAX_TEXT = 2000  # characters of one atom
@@ -112,8 +112,9 @@ def polynomial(node: Node, resolve: Resolve, depth: int = 0) -> Polynomial | Non
     node = strip(node)
     match = _INTEGER.fullmatch(text(node))
     if match:
-        digits = match[1]
-        return number(int(digits, 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10))
+        digits = match[2]
+        count = int(digits, 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10)
+        return number(-count if match[1] else count)
     if node.type in ("identifier", "call_expression"):
         value = resolve(node)
         if value is not None:

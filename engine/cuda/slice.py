@@ -14,6 +14,7 @@ from engine.cuda.device_headers import FOREIGN, STD_NAMES, header_of, kept_heade
 from engine.cuda.items import Item, Token, directive_parts, items_of
 from engine.cuda.load import read_below, resolve_include
 from engine.cuda.members import Cut, cuts_of, foreign
+from engine.cuda.standins import is_standin
 from engine.errors import SourceError
 from engine.model import Program
 
@@ -206,9 +207,12 @@ class _Slicer:
             self.system[name] = None
             return
         path, data = found
+        if is_standin(path):
+            self.system[name] = None  # the text names it all the same
         if path in stack or path in self.seen:
             return  # its guard would make it empty; without one it would never end
-        self.headers[path] = None
+        if not is_standin(path):
+            self.headers[path] = None
         file.included[item.tokens[0].start] = self._read(path, data, stack, max(0, conditional))
 
     def _define(self, item: Item) -> None:

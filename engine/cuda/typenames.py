@@ -13,6 +13,7 @@ from tree_sitter import Node
 from engine.arith import ArithmeticError_, Number, evaluate
 from engine.cuda.aliases import aliases
 from engine.cuda.parse import parse, text, walk
+from engine.cuda.standins import standins_of
 from engine.model import Program
 
 _SIZES = {
@@ -110,7 +111,7 @@ class TypeNames:
         base, _, rest = self.plain(scope).partition("<")
         found = [
             record
-            for path, data in self.program.files.items()
+            for path, data in (*self.program.files.items(), *standins_of(self.program.files))
             if not path.endswith(".toml")
             for record in _records(data, path).get(base.strip().split("::")[-1], ())
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from engine.spec.kernel_spec import KernelSpec, Step
 from engine.verify.defences import ALL, Defences
 
 
-class Front(Protocol):
+class CandidateBuilder(Protocol):
     """Where candidates are built, once the original is known."""
 
     original_program: Program | None
@@ -28,20 +29,30 @@ class Front(Protocol):
         ...
 
 
-class Builder(Analysis):
-    """Builds programs of one spec for one target. Thread-safe as far as the compiler is.
+@dataclass(frozen=True)
+class BuildOptions:
+    """How programs are built, and what candidates must pass; with `workers` these build them."""
 
-    With a `front`, candidates are built there.
-    """
+    line_info: bool = False
+    defences: Defences = ALL
+    limits: Guardrails = LIMITS
+    workers: CandidateBuilder | None = None
+
+
+_PLAIN = BuildOptions()
+
+
+class Builder(Analysis):
+    """Builds programs of one spec for one target. Thread-safe as far as the compiler is."""
 
     def __init__(
         self, spec: KernelSpec, root: Path, compiler: Compiler, target: Target, spec_path: str | None = None,
-        *, line_info: bool = False, defences: Defences = ALL, limits: Guardrails = LIMITS, front: Front | None = None,
+        options: BuildOptions = _PLAIN,
     ) -> None:  # fmt: skip
-        super().__init__(spec, root, target, spec_path, defences=defences)
-        self.limits = limits  # of the guardrails
-        self._compiler, self._line_info = compiler, line_info
-        self._front = front
+        super().__init__(spec, root, target, spec_path, defences=options.defences)
+        self.limits = options.limits  # of the guardrails
+        self._compiler, self._line_info = compiler, options.line_info
+        self._front = options.workers
         self._original: Binary | None = None
         self.expressions = tuple(expression(step) for step in spec.steps)
 

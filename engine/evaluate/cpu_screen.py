@@ -11,12 +11,14 @@ from engine.compile.built import Built
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun, Finding, Unsupported
 from engine.cpu.object_checks import ObjectFacts, facts_of, objection
 from engine.errors import OptimlError, RefusedError
+from engine.evaluate.added_conditions import AddedConditions, positive_parameters
 from engine.evaluate.build import Builder
 from engine.evaluate.cpu_controls import controls, unwritten
 from engine.evaluate.cpu_failures import refused
 from engine.evaluate.known_runs import KnownRun, screening_set
-from engine.evaluate.sampled_sizes import SAMPLE_DEADLINE_S, Machinery, SampledSizes
+from engine.evaluate.sampled_sizes import SampledSizes
 from engine.evaluate.secret_cases import MOST, SecretCases
+from engine.evaluate.suggestion_runs import MOST_CHECK_BYTES, SuggestionRuns
 from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
 from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.dtypes import parse_dtype
@@ -32,14 +34,11 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-_MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candidate, the reference and a run's process
 _RACES = ("race", "barrier_divergence", "deadlock")
 _ACCESSES = ("input_written", "uninitialised")  # found by looking at each access; the run goes on after them
 _ORDERS = 3  # lane and block orders a candidate is run in: forward, reversed, shuffled
 _VALIDATION_SEEDS = 2
 _ORIGINAL_DEADLINE_S = 10.0
-_MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole because sampled blocks raised a doubt
-_WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
 _DEADLINE_S = 4.0  # of one run on a check shape, which takes milliseconds
 
 
@@ -66,6 +65,8 @@ class CpuScreen:
         self._facts: ObjectFacts | None = None  # of the original's object
         self._sampled: SampledSizes | None = None
         self._strict = builder.defences.undefined
+        self._conditions: AddedConditions | None = None
+        self._runs: SuggestionRuns | None = None
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -82,10 +83,10 @@ class CpuScreen:
         """Compile the original for the CPU and validate the spec on it. Raises RefusedError where nothing can be proven here."""
         where = self._spec.origin or self._spec.file
         for case in self._spec.check:
-            if (needed := bytes_needed(self._spec, case)) > _MOST_CHECK_BYTES:
+            if (needed := bytes_needed(self._spec, case)) > MOST_CHECK_BYTES:
                 raise RefusedError(
                     f"the buffers of the check case {case.name} take {needed >> 20} MiB, over the CPU path's limit of "
-                    f"{_MOST_CHECK_BYTES >> 20} MiB", where, "give smaller sizes, or run it on a machine with a GPU",
+                    f"{MOST_CHECK_BYTES >> 20} MiB", where, "give smaller sizes, or run it on a machine with a GPU",
                 )  # fmt: skip
         try:
             return self._validated(built)
@@ -116,49 +117,15 @@ class CpuScreen:
         if problems:
             raise RefusedError("; ".join(problems), where, "correct the spec")
         self._admit(built)
+        self._runs = SuggestionRuns(
+            self._spec, self._machine, built, self._wide, self._secret.launch,
+            lambda item, outputs: self._compare(item, outputs, loose=not self._builder.defences.scaled_tolerance),
+        )  # fmt: skip
         if self._builder.defences.sampled_sizes:
-            self._sampled = self._samples(built)
+            self._sampled = self._runs.samples(self._random)
+        if self._builder.defences.added_conditions:
+            self._conditions = AddedConditions(self._machine, built, self._strict, positive_parameters(self._spec))
         return built
-
-    def _samples(self, built: Built) -> SampledSizes:
-        def run(binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
-            return self._machine.run_many(binary, jobs, deadline_s=SAMPLE_DEADLINE_S)
-
-        def widened(job: CpuJob) -> tuple[CpuBinary, CpuJob] | None:
-            if self._wide is None:
-                return None
-            twin = replace(
-                job, buffers=wide_buffers(self._spec, dict(job.buffers)), scalars=wide_scalars(self._spec, job.scalars)
-            )
-            return self._wide, twin
-
-        return SampledSizes(self._spec, Machinery(run, self._secret.launch, self._whole, widened), built, self._random)
-
-    def _whole(self, built: Built, case: Case) -> Failure | bool:
-        """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""
-        assert self._original is not None
-        if bytes_needed(self._spec, case) > _MOST_CHECK_BYTES:
-            return False
-        launches = [self._secret.launch(each.program, case.sizes) for each in (self._original, built)]
-        if any(launch.blocks * launch.threads > _MOST_WHOLE_THREADS for each in launches for launch in each):
-            return False
-        values = scalars(self._spec, case)
-        buffers = poisoned(self._spec, case, self._random.getrandbits(40), "declared")
-        jobs = [self._job(each, buffers, values, 0) for each in launches]
-        (first,) = self._machine.run_many(self._original.extra, jobs[:1], deadline_s=_WHOLE_DEADLINE_S)
-        if first.findings:
-            return False
-        (second,) = self._machine.run_many(built.extra, jobs[1:], deadline_s=2 * _WHOLE_DEADLINE_S)
-        if second.findings:
-            return Failure(f"{second.findings[0].message} (at {case.name})", case=case.name)
-        wide = None
-        if self._wide is not None:
-            job = self._job(launches[0], wide_buffers(self._spec, buffers), wide_scalars(self._spec, values), 0)
-            (reference,) = self._machine.run_many(self._wide, [job])
-            wide = None if reference.findings else dict(reference.outputs)
-        item = KnownRun(-1, "declared", buffers, values, dict(first.outputs), wide)
-        failure = self._compare(item, second.outputs)
-        return True if failure is None else replace(failure, case=case.name, reason=f"{failure.reason} at {case.name}")
 
     def _object_facts(self, binary: CpuBinary, where: str) -> ObjectFacts:
         try:
@@ -469,6 +436,7 @@ class CpuScreen:
             failure = self._compare(item, run.outputs, loose=not self._builder.defences.scaled_tolerance)
             if failure:
                 return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=failure)
+            built.extra.saw(run)
         return None
 
     # ---- the suggestion
@@ -479,17 +447,24 @@ class CpuScreen:
         The evaluation of what is refuted (None: it is not), and what was checked.
         """
         assert self._original is not None
+        assert self._runs is not None
         known, _ = self._prepare(self._original.extra, [*self._seeds(1), *self._added()])
-        screened = self._screen(built, known, evaluation)
+        watched, unwatched = self._conditions.watched(built) if self._conditions else (built, None)
+        screened = self._screen(watched, known, evaluation)
         if screened:
             return screened, ()
-        wrong, sampled = self._sampled.judge(built) if self._sampled else (None, None)
+        declared = [item for item in known if item.family == "declared"]
+        launched = self._with_secret(built).launches
+        drawn = [self._job(launched[item.case], self._before(item), item.scalars, 0) for item in declared]
+        wrong, sampled = self._runs.moved(watched, declared, drawn), None
+        if wrong is None and self._sampled:
+            wrong, sampled = self._sampled.judge(watched, watched.extra.saw)
         if wrong:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
         unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
         if not unjudged and self._builder.defences.races:
-            drawn = [(k.case, k.buffers, k.scalars) for k in known if k.family == "declared"]
-            findings = self._race_findings(self._with_secret(built), drawn)
+            inputs = [(k.case, k.buffers, k.scalars) for k in declared]
+            findings = self._race_findings(self._with_secret(built), inputs)
             if findings:
                 return refused(evaluation, findings[0], ""), ()
         races = (
@@ -497,4 +472,27 @@ class CpuScreen:
             if unjudged
             else Guardrail("races", "passed", "by ThreadSanitizer, on check shapes")
         )
-        return None, (races, *([sampled] if sampled else []))
+        wrong, met = self._met(watched, known, unwatched)
+        if wrong:
+            return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
+        if met is not None and met.verdict == "failed":
+            failure = Failure(f"{met.name}: {met.detail}")
+            return replace(evaluation, outcome=Outcome.GUARDRAIL, failure=failure, guardrails=(met,)), ()
+        return None, tuple(verdict for verdict in (races, sampled, met) if verdict is not None)
+
+    def _met(
+        self, watched: Built, known: Sequence[KnownRun], unwatched: Guardrail | None
+    ) -> tuple[Failure | None, Guardrail | None]:
+        """Whether each condition was met in a check, with further ones where one was not; what is wrong in those."""
+        if self._conditions is None or unwatched is not None:
+            return None, unwatched
+        assert self._original is not None
+        assert self._runs is not None
+        launches = self._with_secret(self._original).launches
+        jobs = [self._job(launches[k.case], k.buffers, k.scalars, 0) for k in known]
+        jobs += self._sampled.jobs if self._sampled else ()
+        verdict = self._conditions.judge(watched, jobs)
+        if verdict.verdict == "passed":
+            return None, verdict
+        wrong = self._runs.timed_values(watched, self._random)
+        return wrong, self._conditions.judge(watched, jobs)

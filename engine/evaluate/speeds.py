@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.compile.built import Built
 from engine.cpu import CpuJob, CpuMachine, CpuRun
 from engine.errors import RefusedError
 from engine.evaluate.build import Builder
-from engine.model import CaseTiming, Measurement
+from engine.evaluate.size_relations import relations
+from engine.model import CaseTiming, LaunchConfig, Measurement
+from engine.predict.counts import AccessCounts
 from engine.predict.footprint import Footprint, footprint
 from engine.predict.predictor import Predictor
-from engine.predict.scale import Sizes, extrapolate, probe_sizes
+from engine.predict.probe_sizes import Limits, ProbeSizes, Sizes, probe_sizes
+from engine.predict.scale import Counted, Full, extrapolate
 from engine.spec.data import buffer_elements, bytes_needed, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
@@ -25,13 +29,56 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
     _Probe = tuple[Case, Arrays, Mapping[str, Any]]
+    _Key = tuple[tuple[tuple[str, int | float], ...], int]
 
 _PROBE_BYTES = 512 << 10  # of all buffers of one counting run: some 10^5 elements, tens of milliseconds
 # A kernel whose grid is capped is counted at up to so many times that: its threads then do several trips.
 _PROBE_GROWTH = 32
-# Tens of milliseconds, unless work grows with the square of a size: then smaller sizes are tried, each so many times smaller.
-_COUNT_S, _MOST_COUNT_S = 5.0, 20.0
-_SHRINK, _MOST_SHRINK = 8, 512
+# Tens of milliseconds, unless work grows with the square of a size: then smaller sizes are tried.
+_COUNT_S, _MOST_COUNT_S = 0.5, 20.0
+_SHRINK, _MOST_SHRINK = 8, 1024
+_ACCESSES = 1 << 18  # of all threads in the base run: some 0.05 s
+# A prediction is given up where the inputs change it by more than the first factor, or a run that was held out by the second.
+_REPEATS, _HELD_OUT = 1.3, 1.5
+
+
+def _key(sizes: Sizes, inputs: int) -> _Key:
+    return tuple(sizes.items()), inputs
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs that counted accesses, by sizes and inputs; `sizes` are those of each timing case."""
+
+    sizes: Sequence[ProbeSizes]
+    runs: Mapping[_Key, CpuRun]
+
+    @property
+    def failed(self) -> str:
+        """Why a run counted nothing; "" where all did."""
+        return next((f.message for run in self.runs.values() if run.counts is None for f in run.findings), "")
+
+    @property
+    def over(self) -> int:
+        """How many times less the base runs should do, a power of two; 1 where they are small enough to be done for each candidate."""
+        if self.failed:
+            return _SHRINK
+        runs = [self._counts(each.base, 0) for each in self.sizes]
+        most = max(sum(site.lanes for kernel in run.kernels for site in kernel.sites) for run in runs)
+        return 1 << max(0, math.ceil(math.log2(max(most, 1.0) / _ACCESSES)))
+
+    def of(self, sizes: ProbeSizes) -> Counted:
+        grown = [(one, self._counts(one, 0)) for one in sizes.doubled]
+        return Counted(sizes.base, [self._counts(sizes.base, 0), self._counts(sizes.base, 1)], grown)
+
+    def held_out(self, sizes: ProbeSizes) -> tuple[Sizes, AccessCounts] | None:
+        return None if sizes.held_out is None else (sizes.held_out, self._counts(sizes.held_out, 0))
+
+    def _counts(self, sizes: Sizes, inputs: int) -> AccessCounts:
+        counts = self.runs[_key(sizes, inputs)].counts
+        if counts is None:
+            raise RefusedError("what the kernel accesses cannot be counted on the CPU: a run did not end")
+        return counts
 
 
 class Speeds:
@@ -40,7 +87,7 @@ class Speeds:
     def __init__(self, spec: KernelSpec, builder: Builder, machine: CpuMachine, predictor: Predictor) -> None:
         self._spec, self._builder, self._machine, self.predictor = spec, builder, machine, predictor
         self._random = random.Random(secrets.randbits(64))
-        self._probe_inputs: dict[tuple[tuple[str, int | float], ...], _Probe] = {}
+        self._probe_inputs: dict[_Key, _Probe] = {}
         self._times: dict[tuple[object, ...], list[float]] = {}
         self._original_us: list[float] = []
         self._shrink = 1
@@ -77,52 +124,77 @@ class Speeds:
         self._random.seed(secret)
 
     def _times_us(self, built: Built) -> list[float]:
-        """Predicted time of each timing case, from the accesses counted in small runs. Raises RefusedError where that takes too long."""
-        probes, wanted, runs = self._count(built)
-        while not self._original_us and any(run.counts is None for run in runs) and self._shrink < _MOST_SHRINK:
-            self._shrink *= _SHRINK
-            probes, wanted, runs = self._count(built)
-        why = next((f.message for run in runs if run.counts is None for f in run.findings), "")
-        if why:
+        """Predicted time of each timing case, from the accesses counted in small runs. Raises RefusedError where that takes too long
+        and where the prediction does not hold.
+        """
+        if not self._original_us:
+            while self._shrink < _MOST_SHRINK and (over := self._count(built, brief=True).over) > 1:
+                self._shrink *= over
+        counted = self._count(built)
+        if counted.failed:
             raise RefusedError(
-                f"the kernel's accesses cannot be counted on the CPU: a run {why}", do="measure it on a GPU"
+                f"the kernel's accesses cannot be counted on the CPU: a run {counted.failed}", do="measure it on a GPU"
             )
         times, moved_by = [], []
-        for index, case in enumerate(self._spec.time):
-            counted = [
-                (probe.sizes, run.counts)
-                for probe, _, _ in wanted[index]
-                for (other, _, _), run in zip(probes, runs, strict=True)
-                if probe.sizes == other.sizes and run.counts is not None
-            ]
-            launches = built.launches[len(self._spec.check) + index]
-            moved = {a.name: n * parse_dtype(a.type).itemsize for a, n in self._sized(case)}
-            loaded = sum(n for a, n in moved.items() if self._spec.argument(a).role != "out")
-            stored = sum(n for a, n in moved.items() if self._spec.argument(a).role != "in")
-            counts = extrapolate(
-                counted, case.sizes, launches, load_bytes=loaded, store_bytes=stored, array_bytes=moved
-            )
-            times.append(self.predictor.predict(built.binary, launches, counts).time_us)
-            moved_by.append(footprint(built.binary, launches, counts, self.predictor.code(built.binary)))
+        for index, (case, sizes) in enumerate(zip(self._spec.time, counted.sizes, strict=True)):
+            full = self._full(case, built.launches[len(self._spec.check) + index])
+            runs = counted.of(sizes)
+            counts = extrapolate(runs, full)
+            time_us = self._time_us(built, full, counts)
+            self._doubt(built, full, runs, counted.held_out(sizes), time_us)
+            times.append(time_us)
+            moved_by.append(footprint(built.binary, full.launches, counts, self.predictor.code(built.binary)))
         self._footprints[built.identity] = moved_by
         return times
 
-    def _count(self, built: Built) -> tuple[list[_Probe], list[list[_Probe]], list[CpuRun]]:
-        """Small runs that count accesses: each once, those of each timing case, and what came of them."""
-        wanted = [[self._probe(case, sizes) for sizes in self._probe_sizes(built, case)] for case in self._spec.time]
-        probes: list[_Probe] = []
-        for probe in (probe for one in wanted for probe in one):
-            if not any(probe[0].sizes == other.sizes for other, _, _ in probes):
-                probes.append(probe)
-        jobs = [
-            CpuJob(self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True)
-            for probe, buffers, values in probes
-        ]
-        may_shrink = not self._original_us and self._shrink < _MOST_SHRINK
-        runs = self._machine.run_many(built.extra, jobs, deadline_s=_COUNT_S if may_shrink else _MOST_COUNT_S)
-        return probes, wanted, runs
+    def _full(self, case: Case, launches: Sequence[LaunchConfig]) -> Full:
+        moved = {a.name: n * parse_dtype(a.type).itemsize for a, n in self._sized(case)}
+        loaded = sum(n for a, n in moved.items() if self._spec.argument(a).role != "out")
+        stored = sum(n for a, n in moved.items() if self._spec.argument(a).role != "in")
+        return Full(case.sizes, launches, loaded, stored, moved)
 
-    def _probe_sizes(self, built: Built, case: Case) -> tuple[dict[str, int | float], ...]:
+    def _time_us(self, built: Built, full: Full, counts: AccessCounts) -> float:
+        return self.predictor.predict(built.binary, full.launches, counts).time_us
+
+    def _doubt(
+        self, built: Built, full: Full, runs: Counted, held: tuple[Sizes, AccessCounts] | None, time_us: float
+    ) -> None:
+        """Raise RefusedError where other inputs, or the run that had no part in the prediction, lead to another time."""
+        if any(counts != runs.base[0] for counts in runs.base):
+            times = [self._time_us(built, full, extrapolate(runs, full, sample=i)) for i in range(len(runs.base))]
+            if max(times) > _REPEATS * min(times):
+                raise RefusedError(
+                    f"not predicted: with other inputs of the same sizes it is {max(times) / min(times):.2g} times as long "
+                    f"(more than {_REPEATS:g})", do="measure it on a GPU",
+                )  # fmt: skip
+        if held is not None:
+            other = self._time_us(built, full, extrapolate(runs, full, start=held))
+            missed = max(time_us / other, other / time_us)
+            if missed > _HELD_OUT:
+                raise RefusedError(
+                    f"not predicted: a run that was held out misses what the others predict by {missed:.2g} times "
+                    f"(more than {_HELD_OUT:g})", do="measure it on a GPU",
+                )  # fmt: skip
+
+    def _count(self, built: Built, *, brief: bool = False) -> _Runs:
+        """Small runs that count accesses: those of each timing case, each once; with `brief` the first of each, in little time."""
+        sizes = [self._probe_sizes(built, case) for case in self._spec.time]
+        probes: dict[_Key, _Probe] = {}
+        for case, each in zip(self._spec.time, sizes, strict=True):
+            held = [each.held_out] if each.held_out is not None else []
+            all_of = [(each.base, 0), (each.base, 1), *((one, 0) for one in [*each.doubled, *held])]
+            for at, inputs in all_of[:1] if brief else all_of:
+                probes.setdefault(_key(at, inputs), self._probe(case, at, inputs))
+        jobs = [
+            CpuJob(
+                self._builder.launches_for(built.program, probe.sizes), buffers, values, 0, count=True, every_block=True
+            )
+            for probe, buffers, values in probes.values()
+        ]
+        runs = self._machine.run_many(built.extra, jobs, deadline_s=_COUNT_S if brief else _MOST_COUNT_S)
+        return _Runs(sizes, dict(zip(probes, runs, strict=True)))
+
+    def _probe_sizes(self, built: Built, case: Case) -> ProbeSizes:
         def blocks(sizes: Sizes) -> int:
             return max(launch.blocks for launch in self._builder.launches_for(built.program, sizes))
 
@@ -132,23 +204,21 @@ class Speeds:
         def within(most: int) -> Callable[[Sizes], bool]:
             return lambda sizes: bytes_needed(self._spec, Case("", dict(sizes))) <= most
 
-        small = probe_sizes(case.sizes, within(_PROBE_BYTES), shrink=self._shrink)[0]
-        # A grid of one size loops over the elements: counted are a few blocks, and each thread has to have more than one trip.
+        related = relations(self._spec)
+        fits = within(_PROBE_BYTES // self._shrink)
+        small = probe_sizes(case.sizes, Limits(fits, shrink=self._shrink), related).base
+        # A grid of one size loops over the elements: each thread has to have more than one trip.
         threads = max(x.blocks * x.threads for x in self._builder.launches_for(built.program, case.sizes))
         one_size = blocks(small) == blocks(case.sizes)
-        return probe_sizes(
-            case.sizes,
-            within(_PROBE_BYTES),
-            blocks=blocks,
-            fits_at_most=within(_PROBE_BYTES * _PROBE_GROWTH),
-            work=elements,
-            least_work=2 * threads if one_size else 0,
-            shrink=self._shrink,
-        )
+        limits = Limits(
+            fits, blocks, within(_PROBE_BYTES * _PROBE_GROWTH), elements,
+            2 * threads if one_size else 0, self._shrink,
+        )  # fmt: skip
+        return probe_sizes(case.sizes, limits, related)
 
-    def _probe(self, case: Case, sizes: Sizes) -> _Probe:
-        """Sizes to count accesses at, with their inputs, drawn once: (case, buffers, scalars)."""
-        key = tuple(sizes.items())
+    def _probe(self, case: Case, sizes: Sizes, inputs: int) -> _Probe:
+        """Sizes to count accesses at, with the inputs of that number, drawn once: (case, buffers, scalars)."""
+        key = _key(sizes, inputs)
         if key not in self._probe_inputs:
             probe = Case(case.name, dict(sizes))
             buffers = poisoned(self._spec, probe, self._random.getrandbits(40), "declared")

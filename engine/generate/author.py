@@ -18,8 +18,9 @@ from engine.generate.task import Task, TaskError, read_task
 from engine.generate.trial import Tried
 from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.chat import ChatError, Fault, Message
-from engine.llm.edits import Workplace, make_proposal, plain
+from engine.llm.edits import Workplace, make_proposal
 from engine.llm.failures import lines_around, without_figures
+from engine.llm.plain_words import plain
 from engine.model import Outcome, Program, Target
 from engine.rewrite.proposal import Proposal
 from engine.rules import make_site

@@ -21,7 +21,7 @@ from engine.rewrite.proposal import Proposal
 from engine.run.machine import Machine
 from engine.run.optimization import LEAST, Options, optimize
 from engine.run.result import OptimizationResult
-from engine.run.suggestion_gate import Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.journal import Journal
 from engine.search.progress import Progress
 from engine.spec.kernel_spec import KernelSpec
@@ -114,7 +114,13 @@ class Contest:
         """Those that hold under a second look and pass every guardrail, the fastest first; the yardstick is not among them."""
         found = []
         least = LEAST[evaluator.signals.mode]
-        gate = Gate(self._machine, self._spec, self._root, None, self._options.guardrails, self._options.targets)
+        gate = Gate(
+            self._machine,
+            self._spec,
+            self._root,
+            None,
+            SuggestionConditions(self._options.guardrails, self._options.targets),
+        )
         original = next(c.program for c in ranked if c.proposal is None)
         for candidate in ranked:
             if candidate.proposal is None:

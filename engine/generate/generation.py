@@ -32,7 +32,7 @@ from engine.generate.model_access import Door
 from engine.generate.oracle import Oracle, Reference, ReferenceError_, prepare, repeats
 from engine.generate.strategies import STRATEGIES, Strategy
 from engine.generate.trial import Trial, check_plan
-from engine.llm.edits import plain
+from engine.llm.plain_words import plain
 from engine.llm.session import EXCHANGES, LlmSettings
 from engine.model import Outcome, Program
 from engine.predicted_number import approximate
@@ -129,6 +129,16 @@ def generate(options: GenerateOptions, machine: Machine, told: Told | None = Non
     finally:
         run.close()
         door.close()
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How a generation ended: the verdict ("": the chosen kernel's), the search, the kernel, the fresh checks that it passed."""
+
+    verdict: str
+    searched: OptimizationResult | None = None
+    chosen: _Choice | None = None
+    checks: int = 0
 
 
 class _Run:
@@ -270,7 +280,7 @@ class _Run:
         right = [d for d in drafts if d.right]
         if not right:
             counts = ", ".join(f"{d.strategy.name}: {d.ending.replace('_', ' ')}" for d in drafts)
-            return self._result(author, drafts, [], None, None, f"No strategy produced a correct kernel ({counts}).")
+            return self._result(author, drafts, [], _Ending(f"No strategy produced a correct kernel ({counts})."))
         self._told.step("choosing the baseline")
         o = self._options
         search = Options(
@@ -328,22 +338,20 @@ class _Run:
             tried = self.trial(choice.program, fresh)
             if tried.right and tried.built is not None:
                 if choice.identity in (None, tried.built.identity):
-                    return self._result(author, drafts, candidates, choice, searched, "", checks=len(fresh))
+                    return self._result(author, drafts, candidates, _Ending("", searched, choice, len(fresh)))
                 continue  # other code than what was verified: the next choice is that program itself
             assert tried.failure is not None
             self._notes.append(
                 f"rejected at the end, {tried.outcome.value.replace('_', ' ')} against the reference: {tried.failure.reason}"
             )
         return self._result(
-            author, drafts, candidates, None, searched, "No kernel matches the reference on fresh inputs."
+            author, drafts, candidates, _Ending("No kernel matches the reference on fresh inputs.", searched)
         )
 
     def _result(
-        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[Candidate],
-        chosen: _Choice | None, searched: OptimizationResult | None,
-        verdict: str, checks: int = 0,
-    ) -> GenerationResult:  # fmt: skip
-        o = self._options
+        self, author: Author, drafts: Sequence[Draft], candidates: Sequence[Candidate], ending: _Ending
+    ) -> GenerationResult:
+        o, chosen, searched, verdict = self._options, ending.chosen, ending.searched, ending.verdict
         written = ""
         if chosen is not None:
             target = o.out or o.work / f"{self.task.wrapper}.cu"
@@ -376,7 +384,7 @@ class _Run:
                 "verdict": searched.verdict, "counts": dict(searched.counts), "stopped": searched.stopped,
                 "result": "optimize/result.json",
             },
-            checks={"each": len(self.known), "written": checks},
+            checks={"each": len(self.known), "written": ending.checks},
             model={"requests": author.requests, "spent": dataclasses.asdict(spent), "model": o.llm.model},
             elapsed_s=time.monotonic() - self._begin, notes=(*dict.fromkeys((*self._notes, *self._machine.notes())),),
             provenance=provenance(o.command),

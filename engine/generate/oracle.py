@@ -18,10 +18,10 @@ import numpy as np
 
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.generate.task import Task, TaskArgument
-from engine.llm.edits import plain
+from engine.llm.plain_words import plain
 from engine.model import Failure
 from engine.process.cores import ONE_THREAD
-from engine.process.sandbox import NoSandbox, Sandbox, python_command
+from engine.process.sandbox import Limits, NoSandbox, Sandbox, SandboxAccess, python_command
 from engine.process.wire import WireError
 from engine.process.worker_process import Worker, WorkerLost
 from engine.spec.data import poisoned, scalars
@@ -99,13 +99,15 @@ class Oracle:
     def _start(self) -> Worker:
         command = self._box.command(
             python_command("engine.generate.reference_worker"),
-            gpu=self._gpu,
-            device=self._device,
-            environment={**ONE_THREAD, "CUPY_CACHE_DIR": "/tmp/cupy"},
-            memory_bytes=None if self._gpu else _MEMORY_BYTES,
-            cpu_s=_CPU_S,
-            processes=None if self._gpu else _PROCESSES,
-            file_bytes=1 << 28,
+            SandboxAccess(
+                gpu=self._gpu, device=self._device, environment={**ONE_THREAD, "CUPY_CACHE_DIR": "/tmp/cupy"}
+            ),
+            Limits(
+                memory_bytes=None if self._gpu else _MEMORY_BYTES,
+                cpu_s=_CPU_S,
+                processes=None if self._gpu else _PROCESSES,
+                file_bytes=1 << 28,
+            ),
         )
         self._worker = Worker(command, limit=_MOST_ANSWER)
         header, _ = self._request(
@@ -235,11 +237,12 @@ def prepare(spec: KernelSpec, task: Task, oracles: Sequence[Oracle], checks: Seq
     for check in checks:
         case = (*spec.check, *spec.time)[check.case]
         buffers, values = poisoned(spec, case, check.seed, check.family), scalars(spec, case)
+        asked = Known(check.case, case, check.family, check.seed, buffers, values, {}, {}, {})
         answers = []
         for oracle in oracles:
             wide = oracle.ask(task, case, buffers, values, wide=True)
             narrow = oracle.ask(task, case, buffers, values, wide=False)
-            answers.append(_known(spec, task, check, case, buffers, values, narrow, wide))
+            answers.append(_answered(task, asked, narrow, wide))
         least = answers[0]
         for oracle, other in zip(oracles[1:], answers[1:], strict=True):
             noise = {name: Noise(min(n.error, other.noise[name].error), n.rms) for name, n in least.noise.items()}
@@ -285,9 +288,8 @@ def _stored(task: Task, answers: Arrays) -> dict[str, NDArray[Any]]:
     return kept
 
 
-def _known(
-    spec: KernelSpec, task: Task, check: Check, case: Case, buffers: Arrays, values: Mapping[str, Any], narrow: Arrays, wide: Arrays
-) -> Known:  # fmt: skip
+def _answered(task: Task, asked: Known, narrow: Arrays, wide: Arrays) -> Known:
+    """A check with the answers of a reference."""
     stored = _stored(task, narrow)
     noise = {}
     for argument in task.outputs:
@@ -306,7 +308,7 @@ def _known(
             floor = BLIND_ULPS.get(dtype.itemsize, 256.0) * dtype.epsilon * rms / MAX_ERROR_RATIO
             error = min(max(error, floor), _MOST_ERROR * rms)
         noise[argument.name] = Noise(error, rms)
-    return Known(check.case, case, check.family, check.seed, buffers, values, stored, wide, noise)
+    return replace(asked, narrow=stored, wide=wide, noise=noise)
 
 
 def compare(spec: KernelSpec, task: Task, known: Known, got: Arrays) -> Failure | None:

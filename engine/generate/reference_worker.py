@@ -5,12 +5,18 @@ What the reference prints goes to standard error; what it writes, in its own emp
 
 from __future__ import annotations
 
+import inspect
 import os
+import runpy
 import sys
 import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from engine.process import wire
 
 _MOST_WHAT = 300
 
@@ -23,9 +29,6 @@ class _Reference:
     """One function of one file, imported from a copy in the sandbox's /tmp."""
 
     def __init__(self, header: dict[str, Any], source: bytes) -> None:
-        import inspect
-        import runpy
-
         self.file = str(Path(tempfile.mkdtemp()) / "reference.py")
         Path(self.file).write_bytes(source)
         name = header["function"]
@@ -60,8 +63,6 @@ class _Reference:
 
     def call(self, header: dict[str, Any], blobs: list[bytes]) -> tuple[list[dict[str, Any]], list[bytes]]:
         """The function's outputs for these inputs: float64, int64 or uint64, in the order asked for."""
-        import numpy as np
-
         values: dict[str, Any] = dict(header["scalars"])
         for told, blob in zip(header["inputs"], blobs, strict=True):
             array = np.frombuffer(blob, told["dtype"]).reshape(told["shape"]).copy()
@@ -107,8 +108,6 @@ class _Reference:
 
 def main() -> int:
     """Serve until the input closes. Exit code 0."""
-    from engine.process import wire
-
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a reference prints must not reach the frames
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

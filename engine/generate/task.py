@@ -16,7 +16,8 @@ from typing import Any, NoReturn, cast
 from engine.arith import ArithmeticError_, evaluate_int
 from engine.errors import OptimlError
 from engine.llm.answers import json_objects
-from engine.llm.edits import plain
+from engine.llm.plain_words import plain
+from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, Role
 from engine.spec.spec_checks import case_name, derived_cases
 
@@ -340,8 +341,6 @@ def _elements(argument: TaskArgument, case: Case) -> int:
 
 
 def _bytes(arguments: tuple[TaskArgument, ...], case: Case) -> int:
-    from engine.spec.dtypes import parse_dtype
-
     return sum(_elements(a, case) * parse_dtype(a.type).itemsize for a in arguments if a.role != "scalar")
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.compile.built import Built
+from engine.compile.cubin import find_tool
 from engine.cpu import CpuBinary, CpuJob, CpuMachine, Finding, Unsupported
 from engine.errors import CompileError, MachineError, OptimlError
-from engine.evaluate.build import Builder
+from engine.evaluate.build import Builder, BuildOptions
 from engine.generate.oracle import Known, compare
 from engine.generate.task import Task
-from engine.gpu.runner import DeviceFault, GpuRunner
+from engine.gpu.runner import DeviceFault, GpuRunner, WorkerStart
 from engine.gpu.sanitize import TOOLS, sanitize
 from engine.model import Failure, Outcome, Program
 from engine.run.machine import Machine
@@ -38,7 +39,7 @@ _ORDERS = 3
 _RACED = 2  # shapes for ThreadSanitizer, where a thread costs a millisecond; what is suggested is raced on all of them
 _KINDS = {
     "race": Outcome.RACE, "barrier_divergence": Outcome.RACE, "deadlock": Outcome.RACE, "timeout": Outcome.TIMED_OUT,
-    "crash": Outcome.CRASHED, "assert": Outcome.CRASHED,
+    "crash": Outcome.CRASHED, "misaligned": Outcome.CRASHED, "assert": Outcome.CRASHED,
 }  # fmt: skip
 _FAULTS = {"device": Outcome.MEMORY_ERROR, "timeout": Outcome.TIMED_OUT}
 
@@ -146,7 +147,7 @@ class GpuRuns:
     def _make(self, watcher: Sequence[str] = (), scratch: Path | None = None) -> GpuRunner:
         machine = self._machine
         where = scratch or machine.cache / "worker"
-        return GpuRunner(machine.box, self._tools, where, device=machine.device, watcher=watcher)
+        return GpuRunner(machine.box, self._tools, where, WorkerStart(machine.device, watcher))
 
     def start(self, built: Built) -> Built:
         """Load the machine code."""
@@ -174,8 +175,6 @@ class GpuRuns:
 
     def races(self, built: Built, known: Sequence[Known]) -> str:
         """The first report of compute-sanitizer, "" where none or where it is not there."""
-        from engine.compile.cubin import find_tool
-
         tool = find_tool("compute-sanitizer")
         if tool is None:
             return ""
@@ -194,13 +193,11 @@ class Trial:
     """Tries generated kernels of one task. `known` are checks with the reference's answers. Thread-safe: one at a time runs."""
 
     def __init__(
-        self, task: Task, spec: KernelSpec, root: Path, machine: Machine, skeleton: Program, known: Sequence[Known],
-        runs: Callable[[KernelSpec, Machine], Runs] | None = None,
-    ) -> None:  # fmt: skip
+        self, task: Task, spec: KernelSpec, root: Path, machine: Machine, skeleton: Program, known: Sequence[Known]
+    ) -> None:
         self._task, self._spec, self._root, self._machine = task, spec, root, machine
         self._skeleton, self._known = skeleton, tuple(known)
-        make = runs or (GpuRuns if machine.mode == "measured" else CpuRuns)
-        self._runs = make(spec, machine)
+        self._runs: Runs = (GpuRuns if machine.mode == "measured" else CpuRuns)(spec, machine)
         self._lock = threading.Lock()
 
     def __call__(self, program: Program, known: Sequence[Known] | None = None) -> Tried:
@@ -237,7 +234,13 @@ class Trial:
 
     def _build(self, program: Program) -> Built:
         predicted = self._machine.mode == "predicted"
-        builder = Builder(self._spec, self._root, self._machine.compiler, self._machine.target, line_info=predicted)
+        builder = Builder(
+            self._spec,
+            self._root,
+            self._machine.compiler,
+            self._machine.target,
+            options=BuildOptions(line_info=predicted),
+        )
         return builder.original(program)
 
     def races(self, tried: Tried) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from engine.gpu.device import Arena, Tools
+from engine.gpu.device import Arena, SparseShape, Tools
 from engine.spec.data import Draw, Related, buffer_elements, figures, generate, related, scalars, seed_of
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
@@ -130,7 +130,7 @@ class CaseBuffers:
         self._tools.sparse(
             (self._first(name).address(name), self.item_bytes(name)),
             (self._first(columns).address(columns), self.item_bytes(columns)),
-            self.counts[name] - 1, self.counts[columns], relation.width, relation.seed, salt,
+            SparseShape(self.counts[name] - 1, self.counts[columns], relation.width), relation.seed, salt,
         )  # fmt: skip
 
     def _first(self, name: str) -> Arena:

@@ -12,7 +12,7 @@ import cupy as cp
 import numpy as np
 
 from engine.gpu.buffers import CaseBuffers, tool_kind
-from engine.gpu.device import Arena, Call, Loaded, Tools
+from engine.gpu.device import Arena, Call, Compared, Loaded, Tools
 from engine.gpu.replay import Replays
 from engine.model import LaunchConfig
 from engine.spec.data import families_for
@@ -215,9 +215,7 @@ class Checker:
             record = self.tools.comparison(words[place])
             if record["bad"]:
                 tolerance = tolerances[index, family, name][0]
-                failure = self._difference(
-                    got, index, family, name, int(record["first"]), int(record["bad"]), tolerance
-                )
+                failure = self._difference(got, index, family, name, record, tolerance)
                 break
         self.replays.run(("forget", cases), lambda: self._forget_references(index for index, _ in cases))
         return failure
@@ -265,10 +263,10 @@ class Checker:
         assert buffers.other is not None
         wanted = self._uses_wide(index, name) if wide is None else wide
         twin = buffers.wide.address(name) if wanted and buffers.wide is not None else 0
-        return self.tools.compare(
-            tool_kind(buffers.dtypes[name]), got.address(name), buffers.other.address(name), twin, buffers.counts[name],
-            tolerance, relative,
-        )  # fmt: skip
+        pair = Compared(
+            tool_kind(buffers.dtypes[name]), got.address(name), buffers.other.address(name), twin, buffers.counts[name]
+        )
+        return self.tools.compare(pair, tolerance, relative)
 
     def _differs(self, index: int, name: str, tolerance: tuple[float, float]) -> bool:
         """Whether an output in `main` differs from the reference by more than a tolerance (absolute, relative)."""
@@ -280,8 +278,9 @@ class Checker:
         return {"kind": kind, "case": self.cases[case].name, "family": family, "reason": reason, **more}
 
     def _difference(
-        self, got: Arena, index: int, family: str, name: str, first: int, bad: int, tolerance: float
+        self, got: Arena, index: int, family: str, name: str, record: np.void, tolerance: float
     ) -> dict[str, Any]:
+        first, bad = int(record["first"]), int(record["bad"])
         buffers = self.buffers(index)
         dtype = buffers.dtypes[name]
         assert buffers.other is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cupy as cp
@@ -19,6 +20,26 @@ _ALIGN = 256
 _FILLS = ("normal", "uniform", "integers")  # numbered as in tools.cu
 _MAX_DYNAMIC_SHARED_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_DYNAMIC_SHARED = 48 << 10
+
+
+@dataclass(frozen=True)
+class SparseShape:
+    """A sparse matrix: rows, entries in all, columns."""
+
+    rows: int
+    entries: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Addresses of arrays to compare: what was got, what the original gave, and the same in doubles (0: none)."""
+
+    kind: str
+    got: int
+    original: int
+    wide: int
+    count: int
 
 
 class Loaded:
@@ -188,10 +209,11 @@ class Tools:
         )  # fmt: skip
 
     def sparse(
-        self, offsets: tuple[int, int], columns: tuple[int, int], rows: int, entries: int, width: int, seed: int, salt: int
-    ) -> None:  # fmt: skip
+        self, offsets: tuple[int, int], columns: tuple[int, int], shape: SparseShape, seed: int, salt: int
+    ) -> None:
         """Draw a sparse matrix in compressed rows; `offsets` and `columns` are address and bytes of an item. Seed and salt as
         in `draw`."""
+        rows, entries, width = shape.rows, shape.entries, shape.width
         offset_words = ctypes.c_void_p(offsets[0]), ctypes.c_uint32(offsets[1])
         self._launch(
             "draw_csr_offsets", self._blocks(rows + 1), *offset_words, ctypes.c_uint64(rows), ctypes.c_uint64(entries),
@@ -208,14 +230,13 @@ class Tools:
             ctypes.c_uint64(seed),
         )  # fmt: skip
 
-    def compare(
-        self, kind: str, got: int, original: int, wide: int, count: int, tolerance: float, relative: float
-    ) -> slice:
+    def compare(self, pair: Compared, tolerance: float, relative: float) -> slice:
         """Compare two arrays on the device; `comparison` of what the board has there is the result."""
         address, place = self.board.take(self.COMPARISON.itemsize // 8)
         self._launch(
-            f"compare_{kind}", self._blocks(count), ctypes.c_void_p(got), ctypes.c_void_p(original), ctypes.c_void_p(wide),
-            ctypes.c_uint64(count), ctypes.c_double(tolerance), ctypes.c_double(relative), ctypes.c_void_p(address),
+            f"compare_{pair.kind}", self._blocks(pair.count), ctypes.c_void_p(pair.got), ctypes.c_void_p(pair.original),
+            ctypes.c_void_p(pair.wide), ctypes.c_uint64(pair.count), ctypes.c_double(tolerance), ctypes.c_double(relative),
+            ctypes.c_void_p(address),
         )  # fmt: skip
         return place
 

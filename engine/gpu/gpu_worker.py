@@ -120,7 +120,8 @@ class _Session:
         from engine.gpu.outputs import run_on
 
         loaded, launches = self.loaded[header["key"]]
-        return run_on(self.checker, loaded, launches, header["case"], header["names"], blobs, header["poison"])
+        contents = dict(zip(header["names"], blobs, strict=True))
+        return run_on(self.checker, loaded, launches, header["case"], contents, header["poison"])
 
     def copies(self, header: dict[str, Any]) -> dict[str, Any]:
         """How long copies of so many bytes read and written take, behind the flush that timing uses."""

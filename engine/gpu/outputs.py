@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cupy as cp
@@ -13,12 +13,12 @@ from engine.model import LaunchConfig
 
 
 def run_on(
-    checker: Checker, loaded: Loaded, launches: Sequence[Sequence[LaunchConfig]], index: int, names: Sequence[str],
-    contents: Sequence[bytes], poison: int,
+    checker: Checker, loaded: Loaded, launches: Sequence[Sequence[LaunchConfig]], index: int, contents: Mapping[str, bytes],
+    poison: int,
 ) -> tuple[dict[str, Any], list[bytes]]:  # fmt: skip
-    """Run a program once on a case with these first contents; where it strayed ("" nowhere), and its outputs by name."""
+    """Run a program once on a case with these first contents of its buffers; where it strayed ("" nowhere), and its outputs by name."""
     buffers = checker.buffers(index)
-    for name, content in zip(names, contents, strict=True):
+    for name, content in contents.items():
         buffers.put(name, content)
     checker.tools.board.clear()
     buffers.reset(buffers.main, poison)

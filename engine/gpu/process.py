@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.process.cores import ONE_THREAD
-from engine.process.sandbox import NoSandbox, Sandbox, python_command
+from engine.process.sandbox import NoSandbox, Sandbox, SandboxAccess, python_command
 from engine.process.worker_process import Worker
 
 
@@ -24,13 +24,15 @@ def gpu_process(box: Sandbox | NoSandbox, scratch: Path, device: int = 0, watche
         writable, scratch = [], Path("/tmp/worker") if box.safe else Path(tempfile.mkdtemp(prefix="optiml"))
     command = box.command(
         [*watcher, *python_command("engine.gpu.gpu_worker")],
-        writable=writable,
-        gpu=True,
-        device=device,
-        environment={
-            **ONE_THREAD,
-            "CUPY_CACHE_DIR": str(scratch / "cupy"),
-            "CUDA_CACHE_PATH": str(scratch / "driver"),
-        },
+        SandboxAccess(
+            writable=writable,
+            gpu=True,
+            device=device,
+            environment={
+                **ONE_THREAD,
+                "CUPY_CACHE_DIR": str(scratch / "cupy"),
+                "CUDA_CACHE_PATH": str(scratch / "driver"),
+            },
+        ),
     )
     return Worker(command)

@@ -65,21 +65,32 @@ class Timing:
         return {"op": "time", **vars(self)}
 
 
+@dataclass(frozen=True)
+class WorkerStart:
+    """On which GPU a worker starts, and under which tool (its argv). `process` is the first worker, where one was started before
+    (`gpu_process`)."""
+
+    device: int = 0
+    watcher: Sequence[str] = ()
+    process: Worker | None = None
+
+
+_FIRST_GPU = WorkerStart()
+
+
 class GpuRunner:
     """One worker on one GPU, for one spec at a time. Not thread-safe. `scratch` holds the worker's own compile cache.
 
-    `process` is the first worker, where one was started before (`gpu_process`).
-    With a `watcher` (the argv of a tool that the worker runs under) it is there for `run` alone.
+    With a watcher it is there for `run` alone.
     """
 
     def __init__(
-        self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, *, device: int = 0, watcher: Sequence[str] = (),
-        defences: Defences = ALL, process: Worker | None = None,
+        self, box: Sandbox | NoSandbox, tools: bytes, scratch: Path, start: WorkerStart = _FIRST_GPU, defences: Defences = ALL
     ) -> None:  # fmt: skip
         self._defences = defences
-        self._ahead = process
-        self._box, self._tools, self._scratch, self._index = box, tools, scratch, device
-        self._watcher = tuple(watcher)
+        self._ahead = start.process
+        self._box, self._tools, self._scratch, self._index = box, tools, scratch, start.device
+        self._watcher = tuple(start.watcher)
         self._worker: Worker | None = None
         self._greeting: threading.Thread | None = (
             None  # sends the first request of a worker that has not answered it yet
@@ -88,7 +99,7 @@ class GpuRunner:
         self._kept: dict[str, tuple[object, ...]] = {}
         self._sent: Timing | None = None  # what the worker was asked for beside the checks before it
         self.restarts = -1
-        self.monitor = Monitor(device)
+        self.monitor = Monitor(start.device)
         self.device: Mapping[str, Any] = {}
 
     def start_ahead(self) -> None:

@@ -16,12 +16,15 @@ from engine.llm.chat import Fault
 from engine.llm.comments import known_comments, without_comments
 from engine.llm.failures import without_figures
 from engine.llm.launches import launch_edits
+from engine.llm.plain_words import plain
 from engine.llm.spans import spans_of, without_marks
 from engine.model import Program
 from engine.rewrite.proposal import Proposal, merge
 from engine.rewrite.site import Site
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.tables import tuning_lines
+from engine.tune.offers import check_declared
+from engine.verify.screen import screen
 
 # The most that is read of one answer: beyond, it is no edit of one kernel. Ours.
 _MOST_SEARCH = 20_000  # characters
@@ -29,7 +32,6 @@ _MOST_ITEMS = 64  # at file scope beside a whole kernel
 
 _OPEN = re.compile(r"//[ \t]*optiml:[ \t]*(?:tune|where)[ \t]+[^\s=.]")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
-_PLAIN = re.compile(r"[^\w .,:;()+*/%='-]")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Workplace:
         return self.sites[0].spec
 
 
+# What says already how a function is linked, or is no plain function.
+_LINKED = frozenset({"static", "inline", "__inline__", "__forceinline__", "constexpr", "extern", "template", "__host__", "__global__",
+                     "struct", "class", "union", "namespace", "operator"})  # fmt: skip
+
+
 def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.5, **parameters: int | str) -> Proposal:
     """The suggestion as a proposal for the place's program.
 
@@ -59,8 +66,6 @@ def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.
     NOT_FOUND, AMBIGUOUS, FORBIDDEN (outside device functions and launch arguments), UNCHANGED or UNREADABLE (figures left open in a
     way that no tuner can use, too).
     """
-    from engine.verify.screen import screen
-
     if len(suggestion.replacements) > MOST_REPLACEMENTS:
         raise EditError(f"has over {MOST_REPLACEMENTS} replacements")
     located = _located(suggestion.replacements, place)
@@ -93,19 +98,12 @@ def make_proposal(suggestion: Suggestion, place: Workplace, *, prior: float = 0.
     return Proposal("llm", _slug(idea), idea, edits, {**expected, **parameters}, prior)
 
 
-def plain(text: str, most: int = 140) -> str:
-    """A model's sentence as one line of plain words: no mark-up, links or mentions come through to a reader."""
-    line = " ".join(_PLAIN.sub(" ", re.sub(r"\w+://\S*|www\.\S*", " ", text[: 4 * most])).split())
-    return line if len(line) <= most else line[:most].rsplit(" ", 1)[0]
-
-
 def _slug(idea: str) -> str:
     return "_".join(re.findall(r"[a-z0-9]+", idea.lower())[:6])[:48] or "edit"
 
 
 def _check_open(place: Workplace, program: Program) -> None:
     """Raises EditError where the suggestion leaves figures open by lines that no search could use."""
-    from engine.tune.offers import check_declared
 
     def lines(of: Program) -> set[tuple[str, str]]:
         return {(kind, text) for kind, text, _ in tuning_lines(parse(of.data, of.kernel_file))}
@@ -226,12 +224,24 @@ def _whole(text: str, place: Workplace) -> dict[str, tuple[Edit, ...]]:
     if len(beside) > _MOST_ITEMS:
         raise EditError(f"brings over {_MOST_ITEMS} definitions beside the kernel", fault=Fault.FORBIDDEN)
     added = "".join(
-        given.text(span).strip("\n") + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
+        _internal(given.text(span).strip("\n")) + "\n\n" for span in beside if _squeezed(given.text(span)) not in known
     )
     if added:
         at = site.declaration_start
         edits.append(Edit(Span(at, at), added))
     return {unit.path: tuple(sorted(edits, key=lambda e: e.span))} if edits else {}
+
+
+def _internal(text: str) -> str:
+    """A new device function with internal linkage.
+
+    nvcc gives others a symbol in the host object: two files with the same helper would not link, and host code would change.
+    """
+    head = text[: max(0, text.find("("))]
+    words = set(re.findall(r"\w+", head))
+    if "__device__" in words and text.endswith("}") and not words & _LINKED and not {"=", "{", "["} & set(head):
+        return f"static {text}"
+    return text
 
 
 def _beside(given: Unit) -> list[Span]:

@@ -66,32 +66,47 @@ class _Job:
     ask: Callable[[], Proposed | None]
 
 
-class LlmFeed:
-    """Follows `engine.search.participants.Feed`. `diagnose` gives what is known of a node, waiting so many seconds at most, and
-    `recall` what was learnt from others; both are called from the feed's threads. `holds` says whether the answer to a label is
-    at hand and costs nothing: it is given at once. `judge` scores what was proposed and the best of what the rules have.
+@dataclass(frozen=True)
+class Background:
+    """What a question says of a node besides its evaluation: which counters, what `diagnose` gives of it within so many seconds, and
+    what `recall` gives of others. Both are called from the feed's threads."""
+
+    diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed()
+    recall: Callable[[Node], Sequence[str]] = lambda node: ()
+    counters: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Answering:
+    """How answers come. `holds` says whether the answer to a label is at hand and costs nothing: it is given at once.
 
     `workers` requests run at once, in threads that end with the process: no answer holds up its end. With `deferring`, answers come
     in another run: at most `workers` questions wait for them, and a resumed run asks its questions again.
     """
+
+    holds: Callable[[str], bool] = lambda label: False
+    workers: int = 2
+    deferring: bool = False
+
+
+_NO_BACKGROUND, _AT_ONCE = Background(), Answering()
+
+
+class LlmFeed:
+    """Follows `engine.search.participants.Feed`. `judge` scores what was proposed and the best of what the rules have."""
 
     def __init__(
         self,
         proposer: LlmProposer,
         spec: KernelSpec,
         target: Target,
-        *,
-        counters: Sequence[str] = (),
-        diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
-        recall: Callable[[Node], Sequence[str]] = lambda node: (),
-        holds: Callable[[str], bool] = lambda label: False,
+        background: Background = _NO_BACKGROUND,
+        answering: Answering = _AT_ONCE,
         judge: Judge | None = None,
-        workers: int = 2,
-        deferring: bool = False,
     ) -> None:
-        self._proposer, self._spec, self._target = proposer, spec, target
-        self._counters, self._diagnose, self._recall, self._holds = tuple(counters), diagnose, recall, holds
-        self._judge, self._workers, self._deferring = judge, workers, deferring
+        self._proposer, self._spec, self._target, self._background = proposer, spec, target, background
+        self._holds, self._workers, self._deferring = answering.holds, answering.workers, answering.deferring
+        self._judge = judge
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._arrived: list[tuple[_Job, Proposed]] = []
@@ -103,7 +118,7 @@ class LlmFeed:
         self._stopped = ""
         self._closed = False
         self._hurry = False  # no question waits for its diagnosis any more
-        for i in range(workers):
+        for i in range(self._workers):
             threading.Thread(target=self._work, name=f"llm-{i}", daemon=True).start()
 
     # ---- what the search calls, from one thread
@@ -251,13 +266,13 @@ class LlmFeed:
 
     def _edits(self, node: Node, question: Question, held: bool) -> Proposed | None:
         round = question.round
-        diagnosed = self._diagnose(node, 0.0) if held else self._waited_for(node)
+        diagnosed = self._background.diagnose(node, 0.0) if held else self._waited_for(node)
         if self._closed:
             return None
         try:
             context = make_context(
                 node, self._spec, self._target,
-                counters=self._counters, diagnosed=diagnosed, memory=self._recall(node),
+                counters=self._background.counters, diagnosed=diagnosed, memory=self._background.recall(node),
             )  # fmt: skip
         except (OptimlError, LookupError):
             return None
@@ -277,14 +292,14 @@ class LlmFeed:
         deadline = time.monotonic() + _DIAGNOSIS_S
         diagnosed = Diagnosed(pending=True)
         while diagnosed.pending and not self._hurry and not self._closed and time.monotonic() < deadline:
-            diagnosed = self._diagnose(node, _TICK_S)
+            diagnosed = self._background.diagnose(node, _TICK_S)
         return diagnosed
 
     def _correct(self, node: Node, question: Question, held: bool) -> Proposed | None:
         candidate = next((child for child in node.children if child.id == question.about), None)
         if candidate is None or candidate.evaluation is None:
             return None
-        diagnosed = self._diagnose(node, 0.0) if held else self._waited_for(node)
+        diagnosed = self._background.diagnose(node, 0.0) if held else self._waited_for(node)
         if self._closed:
             return None
         return self._proposer.repair(node.program, candidate.program, candidate.evaluation, diagnosed)

@@ -12,8 +12,8 @@ from engine.cuda.edit import edit_program
 from engine.errors import OptimlError
 from engine.llm.answers import json_objects
 from engine.llm.chat import ChatClient, ChatError, ChatRequest, Fault
-from engine.llm.edits import plain
 from engine.llm.node_context import Context, node_key, program_diff
+from engine.llm.plain_words import plain
 from engine.llm.prompts import TOLD, PromptError, Telling, judge
 from engine.model import Outcome
 from engine.rewrite.proposal import Proposal

@@ -16,6 +16,7 @@ from engine.cuda.terms import kernel_terms
 from engine.errors import OptimlError, SourceError
 from engine.llm.answers import MOST_LAUNCHES, EditError, Launch, Suggestion
 from engine.llm.chat import Fault
+from engine.llm.plain_words import plain
 from engine.model import LaunchConfig, Program
 from engine.rewrite.proposal import merge
 from engine.rewrite.site import Site
@@ -85,8 +86,6 @@ def _by_kernel(suggestion: Suggestion, place: Workplace) -> Iterator[tuple[str, 
 
 def _kernel(launch: Launch, suggestion: Suggestion, place: Workplace) -> str:
     """Whose launch it is: the kernel that it names, else the one that the suggestion gives or names in its blocks, else the first."""
-    from engine.llm.edits import plain
-
     known = [site.kernel.name for site in place.sites]
     name = launch.kernel.partition("<")[0].rpartition("::")[2].strip()
     if launch.kernel:
@@ -102,8 +101,6 @@ def _kernel(launch: Launch, suggestion: Suggestion, place: Workplace) -> str:
 
 def _given(launch: LaunchExpr, site: Site, program: Program) -> dict[str, tuple[Edit, ...]]:
     """Source and spec of the site's program with a launch. `program` is the one with the suggestion's other edits."""
-    from engine.llm.edits import plain
-
     if len(launch.grid) > 3 or len(launch.block) > 3:
         raise EditError("a launch has at most three extents", fault=Fault.FORBIDDEN)
     for text in (*launch.grid, *launch.block, launch.shared):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from engine.errors import MachineError, UsageError
-from engine.llm.edits import plain
+from engine.llm.plain_words import plain
 from engine.model import Outcome
 from engine.rewrite.site import Site
 from engine.search.reward import failed
@@ -116,6 +116,16 @@ def lesson_of(
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class KernelTraits:
+    """What makes a kernel like another: its repository, its target, the codes of its diagnosis, counts of its code."""
+
+    repository: str
+    target: str
+    signature: Sequence[str]
+    features: Mapping[str, float]
+
+
 class Memory:
     """A store of lessons in one file, shared by runs; the newest of equal ones counts. Thread-safe.
 
@@ -161,17 +171,16 @@ class Memory:
                 ) from None
 
     def recall(
-        self, repository: str, target: str, signature: Sequence[str], features: Mapping[str, float], count: int = 4, *,
-        seed: int = 0, across: bool = False,
-    ) -> list[tuple[Lesson, float]]:  # fmt: skip
+        self, kernel: KernelTraits, count: int = 4, *, seed: int = 0, across: bool = False
+    ) -> list[tuple[Lesson, float]]:
         """Up to `count` lessons that are most like the kernel, each with its likeness in (0, 1].
 
         Chosen by weighted chance among the likest (KernelBlaster, arXiv 2602.14293: better than always the best). `across`
         also tells what was learnt in other repositories. The same seed gives the same choice.
         """
         scored = []
-        for lesson in self._newest(None if across else repository):
-            like = _likeness(lesson, target, signature, features)
+        for lesson in self._newest(None if across else kernel.repository):
+            like = _likeness(lesson, kernel)
             if like >= _LEAST_LIKE:
                 scored.append((lesson, like))
         scored.sort(key=lambda pair: (-pair[1], -_weight(pair[0])))
@@ -182,19 +191,11 @@ class Memory:
             chosen.append(pool.pop(pick))
         return sorted(chosen, key=lambda pair: -pair[1])
 
-    def priors(
-        self,
-        repository: str,
-        target: str,
-        signature: Sequence[str],
-        features: Mapping[str, float],
-        *,
-        across: bool = False,
-    ) -> dict[str, float]:
+    def priors(self, kernel: KernelTraits, *, across: bool = False) -> dict[str, float]:
         """For each rule with lessons: the mean log2 gain, weighted by likeness; a failure counts as -0.5. For other proposers."""
         sums: dict[str, tuple[float, float]] = {}
-        for lesson in self._newest(None if across else repository):
-            like = _likeness(lesson, target, signature, features)
+        for lesson in self._newest(None if across else kernel.repository):
+            like = _likeness(lesson, kernel)
             if like < _LEAST_LIKE:
                 continue
             gain = -0.5 if lesson.ratio is None or failed(lesson.outcome) else math.log2(max(lesson.ratio, 0.1))
@@ -321,10 +322,10 @@ def _lesson(value: Mapping[str, object], *, parsed: bool) -> Lesson | None:
     )  # fmt: skip
 
 
-def _likeness(lesson: Lesson, target: str, signature: Sequence[str], features: Mapping[str, float]) -> float:
-    like = _signature_like(signature, lesson.signature) * _SIGNATURE_SHARE
-    like += _features_like(features, lesson.features) * (1 - _SIGNATURE_SHARE)
-    return like if lesson.target == target else like * _OTHER_TARGET
+def _likeness(lesson: Lesson, kernel: KernelTraits) -> float:
+    like = _signature_like(kernel.signature, lesson.signature) * _SIGNATURE_SHARE
+    like += _features_like(kernel.features, lesson.features) * (1 - _SIGNATURE_SHARE)
+    return like if lesson.target == kernel.target else like * _OTHER_TARGET
 
 
 def _signature_like(a: Sequence[str], b: Sequence[str]) -> float:

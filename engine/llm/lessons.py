@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import OptimlError
-from engine.llm.lesson_store import Memory, features_of, lesson_of
+from engine.llm.lesson_store import KernelTraits, Memory, features_of, lesson_of
 from engine.llm.node_context import Diagnosed
 from engine.model import Target
 from engine.rewrite.proposal import Proposal
@@ -78,13 +78,9 @@ class Lessons:
         found: list[str] = []
         self._with(
             lambda memory: found.extend(
-                lesson.sentence
-                for lesson, _ in memory.recall(
-                    s.repository, self._target.arch, self._diagnose(node, 0.0).codes, features_of(site), seed=s.seed,
-                    across=s.across,
-                )
+                lesson.sentence for lesson, _ in memory.recall(self._traits(node, site), seed=s.seed, across=s.across)
             )
-        )  # fmt: skip
+        )
         self.told += len(found)
         return found
 
@@ -96,18 +92,16 @@ class Lessons:
             return None
         s = self._settings
         priors: dict[str, float] = {}
-        self._with(
-            lambda memory: priors.update(
-                memory.priors(
-                    s.repository, self._target.arch, self._diagnose(node, 0.0).codes, features_of(site), across=s.across
-                )
-            )
-        )
+        self._with(lambda memory: priors.update(memory.priors(self._traits(node, site), across=s.across)))
         if not any(p.rule in priors for p in proposals):
             return None
         self.reweighed += 1
         changed = [replace(p, prior=_shifted(p.prior, priors.get(p.rule, 0.0))) for p in proposals]
         return sorted(changed, key=lambda p: -p.prior)
+
+    def _traits(self, node: Node, site: Site) -> KernelTraits:
+        codes = self._diagnose(node, 0.0).codes
+        return KernelTraits(self._settings.repository, self._target.arch, codes, features_of(site))
 
     def _site(self, node: Node) -> Site | None:
         if self._memory is None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from engine.cuda.kernel import Span
 from engine.errors import OptimlError
-from engine.llm.edits import Workplace, plain
+from engine.llm.edits import Workplace
+from engine.llm.plain_words import plain
 from engine.llm.spans import marked, spans_of
 from engine.llm.techniques import Technique
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target

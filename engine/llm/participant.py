@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.compile.built import Built
+from engine.llm.feed import Background
 from engine.llm.lessons import Lessons, MemorySettings
 from engine.llm.session import Known, LlmSession, LlmSettings, diagnoser
 from engine.model import Program, Target
@@ -18,6 +20,24 @@ from engine.search.tree import Node, Tree
 from engine.spec.kernel_spec import KernelSpec
 
 
+@dataclass(frozen=True)
+class WantedPart:
+    """The model and the memory that a run asks for, and whether it goes on with an earlier one."""
+
+    llm: LlmSettings | None
+    memory: MemorySettings | None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class DiagnosisSources:
+    """Where diagnoses come from: a profiler, or what stands in for it; `build` is for nodes of an earlier part of the run."""
+
+    insight: Insight | None
+    build: Callable[[Program], Built]
+    known: Known | None = None
+
+
 class Part:
     """Follows `engine.search.participants.Feed`. Call `join` with the run's tree before the search starts.
 
@@ -25,16 +45,15 @@ class Part:
     """
 
     def __init__(
-        self, llm: LlmSettings | None, memory: MemorySettings | None, spec: KernelSpec, target: Target, out: Path,
-        insight: Insight | None, known: Known | None = None, *, build: Callable[[Program], Built], resume: bool = False,
-    ) -> None:  # fmt: skip
-        self._insight = insight
-        diagnose = diagnoser(insight or known, build)
-        self.lessons = Lessons(memory, spec, target, diagnose) if memory is not None else None
+        self, wanted: WantedPart, spec: KernelSpec, target: Target, out: Path, sources: DiagnosisSources
+    ) -> None:
+        self._insight = sources.insight
+        diagnose = diagnoser(sources.insight or sources.known, sources.build)
+        self.lessons = Lessons(wanted.memory, spec, target, diagnose) if wanted.memory is not None else None
         self.model: LlmSession | None = None
-        if llm is not None:
+        if wanted.llm is not None:
             recall = self.lessons.recall if self.lessons is not None else (lambda node: ())
-            self.model = LlmSession(llm, spec, target, out, diagnose=diagnose, recall=recall, resume=resume)
+            self.model = LlmSession(wanted.llm, spec, target, out, Background(diagnose, recall), resume=wanted.resume)
 
     def join(self, tree: Tree) -> None:
         """Compete in the tree's mixture, and let the judge's opinion count in its rewards."""

@@ -12,9 +12,10 @@ from engine.errors import OptimlError
 from engine.llm.answers import SCHEMA, EditError, Suggestion, read_answer
 from engine.llm.budget import prompt_estimate
 from engine.llm.chat import ChatAnswer, ChatClient, ChatError, ChatRequest, Fault, Message, estimated_tokens
-from engine.llm.edits import make_proposal, plain
+from engine.llm.edits import make_proposal
 from engine.llm.failures import Failed, detail
 from engine.llm.node_context import Context, Diagnosed, ending, node_key, program_diff
+from engine.llm.plain_words import plain
 from engine.llm.prompts import PromptError, Telling, again, debug, propose
 from engine.llm.prompts import plan as plan_messages
 from engine.model import Evaluation, Outcome, Program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,11 +14,11 @@ from engine.llm.batch import BatchClient
 from engine.llm.budget import BudgetedClient, Limit, LlmBudget, Price
 from engine.llm.cassette import Recorder, Replayer
 from engine.llm.chat import ChatClient
-from engine.llm.edits import plain
-from engine.llm.feed import LlmFeed
+from engine.llm.feed import Answering, Background, LlmFeed
 from engine.llm.judge import Judge
 from engine.llm.node_context import Diagnosed
 from engine.llm.openai_client import ClientOptions, OpenAIClient
+from engine.llm.plain_words import plain
 from engine.llm.prompts import PARTS, Telling
 from engine.llm.prompts import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
@@ -82,19 +82,20 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
     return (Path(path), None) if kind == "batch" else (None, Path(path))
 
 
+_NO_BACKGROUND = Background()
+
+
 class LlmSession:
-    """Follows `engine.search.participants.Feed`. `diagnose` gives what the profiler said of a node, waiting so many seconds at most;
-    `recall` what earlier runs taught. `mixture`, once it is set, is told what was spent.
+    """Follows `engine.search.participants.Feed`. `mixture`, once it is set, is told what was spent.
 
     Raises UsageError and MachineError where the model cannot be asked at all.
     """
 
     def __init__(
-        self, settings: LlmSettings, spec: KernelSpec, target: Target, out: Path, *,
-        diagnose: Callable[[Node, float], Diagnosed] = lambda node, wait_s: Diagnosed(),
-        recall: Callable[[Node], Sequence[str]] = lambda node: (), resume: bool = False,
+        self, settings: LlmSettings, spec: KernelSpec, target: Target, out: Path, background: Background = _NO_BACKGROUND,
+        *, resume: bool = False,
     ) -> None:  # fmt: skip
-        self._settings, self._diagnose = settings, diagnose
+        self._settings, self._background = settings, replace(background, counters=COUNTERS)
         self.mixture: Mixture | None = None
         self._charged_usd, self._running = 0.0, False
         self.budget = LlmBudget(settings.limit, settings.price)
@@ -117,12 +118,17 @@ class LlmSession:
         self.judge = judge if settings.judge_model else None
         self._proposer = LlmProposer(asked, options)
         self._feed = LlmFeed(
-            self._proposer, spec, target,
-            counters=COUNTERS, diagnose=diagnose, recall=recall, judge=self.judge,
-            workers=settings.concurrency if self.batch is None else _BATCH_WORKERS,
-            holds=self.batch.holds if self.batch is not None else lambda label: settings.replay is not None,
-            deferring=self.batch is not None,
-        )  # fmt: skip
+            self._proposer,
+            spec,
+            target,
+            self._background,
+            Answering(
+                holds=self.batch.holds if self.batch is not None else lambda label: settings.replay is not None,
+                workers=settings.concurrency if self.batch is None else _BATCH_WORKERS,
+                deferring=self.batch is not None,
+            ),
+            self.judge,
+        )
         self._edits: list[Node] = []
         self._expectations: list[dict[str, Any]] = []
 
@@ -209,7 +215,7 @@ class LlmSession:
         expects = str(node.proposal.parameters.get("expects", "")) if node.proposal is not None else ""
         counter, _, direction = expects.partition(" ")
         before, after = (
-            _value(self._diagnose(at, 0.0).counters.get(counter)) if at is not None and counter else None
+            _value(self._background.diagnose(at, 0.0).counters.get(counter)) if at is not None and counter else None
             for at in (node.parent, node)
         )
         held = None

@@ -57,7 +57,7 @@ class _Decoder:
     def value(self, kind: Any, data: Any, where: str, depth: int) -> Any:
         if depth > _MAX_DEPTH:
             raise NotThis("is nested too deeply", where)
-        if kind is Any:
+        if kind in (Any, object):
             return self._plain(data, where, depth)
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             return self._instance(kind, data, where, depth)

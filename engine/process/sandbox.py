@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -39,12 +39,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
-class _Limits:
+class Limits:
+    """Limits of each process inside: address space (None for GPU and ThreadSanitizer processes, which reserve far more than they
+    use), CPU seconds, processes of the sandbox (4096 by default), bytes per file (8 GiB)."""
+
     memory_bytes: int | None = None
     cpu_s: int | None = None
     processes: int | None = None
     file_bytes: int | None = None
-    open_files: int = _OPEN_FILES
 
     def launcher(self) -> list[str]:
         """The argv prefix that sets these limits and then becomes the program."""
@@ -53,7 +55,7 @@ class _Limits:
             ("cpu", "RLIMIT_CPU", self.cpu_s),
             ("nproc", "RLIMIT_NPROC", self.processes if _counts_processes_by_namespace() else None),
             ("fsize", "RLIMIT_FSIZE", self.file_bytes),
-            ("nofile", "RLIMIT_NOFILE", self.open_files),
+            ("nofile", "RLIMIT_NOFILE", _OPEN_FILES),
             ("core", "RLIMIT_CORE", 0),
         )
         wanted = [(short, name, int(value)) for short, name, value in values if value is not None]
@@ -64,6 +66,28 @@ class _Limits:
         return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(len(pairs)), *pairs]
 
 
+@dataclass(frozen=True)
+class SandboxAccess:
+    """What a program gets inside: folders that it reads, folders that it writes, the GPU of NVML's index `device`, variables.
+
+    `readable` and `writable` must be the caller's own choice, with links resolved: what they lead to is shown. Where the
+    caller is root, `readable` must be readable by others.
+    """
+
+    readable: Sequence[Path] = ()
+    writable: Sequence[Path] = ()
+    gpu: bool = False
+    device: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+
+    @property
+    def shown_device(self) -> int | None:
+        """The GPU that is seen inside."""
+        return self.device if self.gpu else None
+
+
+_NOTHING, _UNLIMITED = SandboxAccess(), Limits()
 _LAUNCHER = (
     "import os, resource, sys\n"
     "count = int(sys.argv[1])\n"
@@ -142,47 +166,29 @@ class Sandbox:
     memory_group: str = ""
     safe: bool = True
 
-    def command(
-        self,
-        argv: Sequence[str],
-        *,
-        readable: Sequence[Path] = (),
-        writable: Sequence[Path] = (),
-        gpu: bool = False,
-        device: int = 0,
-        environment: Mapping[str, str] = {},
-        memory_bytes: int | None = None,
-        cpu_s: int | None = None,
-        processes: int | None = None,
-        file_bytes: int | None = None,
-        cwd: Path | None = None,
-    ) -> list[str]:
+    def command(self, argv: Sequence[str], access: SandboxAccess = _NOTHING, limits: Limits = _UNLIMITED) -> list[str]:
         """The argv that runs `argv` inside.
 
         Own user (65534), pid, ipc, uts, cgroup and network namespaces; no capability; the environment cleared but for
-        an allow list and `environment`; system folders, this Python, CUDA toolkits and `readable` read-only, at their
+        an allow list and the access's own; system folders, this Python, CUDA toolkits and `readable` read-only, at their
         own paths; `writable` writable, given to user 65534 where the caller is root; an empty /tmp of 1 GiB that goes with
         the process; /proc of its own, the kernel's part read-only; with `gpu` the driver's nodes, and of the GPUs' own that
-        of `device` (NVML's index) alone.
-        `readable` and `writable` must be the caller's own choice, with links resolved: what they lead to is shown. Where the
-        caller is root, `readable` must be readable by others.
+        of `device` alone.
         System calls that neither compilers nor CUDA need are refused (`engine.process.seccomp`).
-        Limits count per process: address space in bytes (leave None for GPU and ThreadSanitizer processes, which
-        reserve far more than they use), CPU seconds, processes of the sandbox (4096 by default), bytes per file (8 GiB). 1024 files
-        may be open. Core dumps are off. With a memory group all sandboxes together have a limit too.
+        1024 files may be open. Core dumps are off. With a memory group all sandboxes together have a limit too.
 
         The process ends with the *thread* that started it (`--die-with-parent` is Linux's PR_SET_PDEATHSIG): start what
         shall live long from a thread that does.
         """
         # In the user namespace of "outer", the machine's, processes of all sandboxes count as one user's.
-        count = _PROCESSES if self.drop == "outer" else processes or _PROCESSES
-        limits = _Limits(memory_bytes, cpu_s, count, file_bytes or _FILE_BYTES)
-        launched = [*limits.launcher(), *argv]
+        count = _PROCESSES if self.drop == "outer" else limits.processes or _PROCESSES
+        limits = replace(limits, processes=count, file_bytes=limits.file_bytes or _FILE_BYTES)
+        launched, device, cwd = [*limits.launcher(), *argv], access.shown_device, access.cwd
         program = seccomp.path() if self.filtered else None
         seccomp_options = ["--seccomp", str(_FILTER_FD)] if program else []
         user = ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
         user += ["--disable-userns"] if self.nested else []
-        drop = _drop(node_groups(device) if gpu else ()) if self.drop != "no" else []
+        drop = _drop(node_groups(device) if device is not None else ()) if self.drop != "no" else []
         # Root's part keeps what it takes to become another user, and nothing else.
         root = [word for cap in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{cap}")]
         # env -i, since bubblewrap stays as process 1 inside and /proc/1/environ would show what it was started with.
@@ -193,12 +199,12 @@ class Sandbox:
         result += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"]
         result += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
         result += root if self.drop in ("nested", "outer") else []
-        result += self._shown(readable, writable, device if gpu else None)
+        result += self._shown(access.readable, access.writable, device)
         result += (
             _kernel_read_only() if self.drop != "nested" else []
         )  # there the second one writes to forbid namespaces
         result += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(cwd) if cwd else "/tmp", "--clearenv"]
-        for name, value in _environment(environment, device if gpu else None).items():
+        for name, value in _environment(access.environment, device).items():
             result += ["--setenv", name, value]
         result.append("--")
         if self.drop == "outer":
@@ -256,25 +262,12 @@ class NoSandbox:
 
     safe: bool = False
 
-    def command(
-        self,
-        argv: Sequence[str],
-        *,
-        readable: Sequence[Path] = (),
-        writable: Sequence[Path] = (),
-        gpu: bool = False,
-        device: int = 0,
-        environment: Mapping[str, str] = {},
-        memory_bytes: int | None = None,
-        cpu_s: int | None = None,
-        processes: int | None = None,
-        file_bytes: int | None = None,
-        cwd: Path | None = None,
-    ) -> list[str]:
+    def command(self, argv: Sequence[str], access: SandboxAccess = _NOTHING, limits: Limits = _UNLIMITED) -> list[str]:
         """The argv with a cleared environment and the same limits, but every file and the network in reach."""
-        limits = _Limits(memory_bytes, cpu_s, None, file_bytes)  # processes would count all of the user's
-        settings = [f"{name}={value}" for name, value in _environment(environment, device if gpu else None).items()]
-        change = ["--chdir", str(cwd)] if cwd else []
+        limits = replace(limits, processes=None)  # they would count all of the user's
+        variables = _environment(access.environment, access.shown_device)
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        change = ["--chdir", str(access.cwd)] if access.cwd else []
         return ["/usr/bin/env", "-i", *change, *settings, *limits.launcher(), *argv]
 
 

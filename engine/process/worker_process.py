@@ -105,6 +105,12 @@ class Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def ended_by(self) -> int | None:
+        """The signal that ended the process, None where it runs or ended otherwise. A sandbox reports it as 128 and its number."""
+        code = self._process.poll()
+        return None if code is None else -code if code < 0 else code - 128 if code > 128 else None
+
     def call(
         self, header: Mapping[str, Any], blobs: Sequence[bytes] = (), *, timeout_s: float
     ) -> tuple[dict[str, Any], list[bytes]]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from engine.compile.cubin import find_tool
 from engine.process import wire
-from engine.process.sandbox import NoSandbox, Sandbox, python_command
+from engine.process.sandbox import Limits, NoSandbox, Sandbox, SandboxAccess, python_command
 from engine.process.worker_process import Worker, WorkerLost
 from engine.profile import output
 from engine.profile.counters import CHEAP, FailureKind, MetricSet, Profile, ProfileFailure, ProfileRequest, StepProfile
@@ -56,7 +56,7 @@ def ncu_version(ncu: Path, box: Sandbox | NoSandbox) -> str:
     """What `ncu --version` says ("2025.3.1.0"), "" where it says nothing that can be read."""
     try:
         done = subprocess.run(
-            box.command([str(ncu), "--version"], readable=_readable(ncu), gpu=True),  # it may be a script that looks in /opt
+            box.command([str(ncu), "--version"], SandboxAccess(readable=_readable(ncu), gpu=True)),  # it may be a script that looks in /opt
             capture_output=True, timeout=_END_S, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
@@ -324,12 +324,14 @@ class _Session:
         ]  # fmt: skip
         command = profiler._box.command(
             argv,
-            readable=[*_readable(ncu), setup],
-            writable=[self._log.parent, cache],
-            gpu=True,
-            device=profiler._device,
-            environment={"CUPY_CACHE_DIR": str(cache)},
-            file_bytes=2 << 30,
+            SandboxAccess(
+                readable=[*_readable(ncu), setup],
+                writable=[self._log.parent, cache],
+                gpu=True,
+                device=profiler._device,
+                environment={"CUPY_CACHE_DIR": str(cache)},
+            ),
+            Limits(file_bytes=2 << 30),
         )
         try:
             self._worker = Worker(command, limit=_MAX_FRAME)

@@ -46,6 +46,7 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("excess_traffic", "swap_axes", 1.5, "half-used sectors are fetched again"),
     # More bytes than the arrays hold: reuse what was loaded.
     Influence("excess_traffic", "matmul_tile", 2.5, "a tile is loaded once and used by the whole block"),
+    Influence("excess_traffic", "conv_tile", 2.5, "pixels and filters are loaded once and used by the whole block"),
     Influence("excess_traffic", "stencil_tile", 1.8, "each element is fetched once for all its neighbours"),
     Influence("excess_traffic", "register_accumulate", 2.0, "sums in global memory are read and written in every step"),
     Influence("excess_traffic", "row_parallel", 1.5, "strided rows fetch whole sectors for single elements"),
@@ -74,6 +75,7 @@ INFLUENCES: tuple[Influence, ...] = (
     Influence("memory_stalls", "fast_math", 0.5, "arithmetic is not the bottleneck"),
     Influence("memory_queue_stalls", "vectorize", 1.8, "fewer requests enter the queue"),
     Influence("memory_queue_stalls", "row_vectorize", 1.8, "fewer requests enter the queue"),
+    Influence("memory_queue_stalls", "conv_tile", 1.5, "shared memory takes the requests"),
     Influence("memory_queue_stalls", "matmul_tile", 1.5, "shared memory takes the requests"),
     Influence("memory_queue_stalls", "stencil_tile", 1.4, "shared memory takes the requests"),
     Influence("memory_queue_stalls", "atomic_aggregate", 1.6, "one atomic replaces a block's"),

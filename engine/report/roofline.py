@@ -11,7 +11,9 @@ from typing import Literal
 
 from engine.errors import OptimlError
 from engine.model import Measurement
+from engine.predict.targets import figures_for
 from engine.process.decode import NotThis, decode
+from engine.profile.evidence import heaviest_case
 from engine.report.run_folder import Run
 from engine.spec.kernel_spec import KernelSpec
 
@@ -46,8 +48,6 @@ class Roofline:
 
 def roofline(run: Run) -> Roofline | str:
     """The roofline of a run, or one sentence why there is none."""
-    from engine.predict.targets import figures_for
-
     result = run.result
     predicted = result.mode == "predicted"
     device = result.signals.get("device")
@@ -111,8 +111,6 @@ def _points(run: Run, rate: float, issue: float, predicted: bool) -> list[Point]
 
 def _heaviest(run: Run) -> str | None:
     """The name of the timing case that was counted."""
-    from engine.profile.evidence import heaviest_case
-
     try:
         spec = decode(KernelSpec, dict(run.result.spec), "spec", later=True)
         return spec.time[heaviest_case(spec) - len(spec.check)].name

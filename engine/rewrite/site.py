@@ -241,6 +241,17 @@ class Site:
         names = (f"{base}{count}" if count > 1 else base for count in range(1, len(used) + len(taken) + 3))
         return next(name for name in names if name not in used and name not in taken)
 
+    def fresh_names(self) -> Callable[[str], str]:
+        """A function that gives each name that is asked for a free one, always the same, made from it."""
+        chosen: dict[str, str] = {}
+
+        def name(base: str) -> str:
+            if base not in chosen:
+                chosen[base] = self.fresh(base, list(chosen.values()))
+            return chosen[base]
+
+        return name
+
     def in_file(self, *edits: Edit) -> dict[str, tuple[Edit, ...]]:
         """Edits of the kernel's own file, by path."""
         return {self.program.kernel_file: tuple(sorted(edits, key=lambda e: e.span))}

@@ -6,7 +6,7 @@ Stages within a warp need neither shared memory nor barriers (CUDA C++ Programmi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ from engine.cuda.declarations import Declared, variables
 from engine.cuda.effects import written
 from engine.cuda.kernel import SharedArray
 from engine.cuda.syntax import THREAD_NAMES, called, children, compact, inside, names, strip, text, walk
-from engine.rewrite import Edit, Node, Pattern, Proposal, Site, Span, proposal, template
+from engine.rewrite import Edit, Node, Pattern, Proposal, Site, Span, once, proposal, template
 from engine.rules.idioms.blocks import SHUFFLED, WARP, halves, is_barrier, is_thread, one_dimensional
 from engine.rules.reduction.register_accumulate import with_pragma
 
@@ -25,7 +25,8 @@ _STAGES = Pattern(
         for xor in ("$t ^ $stride", "$stride ^ $t")
     )
 )
-_COMPARED = ("($x > $y) == $up", "$up == ($x > $y)")
+_COMPARED = ("($x > $y) == $up", "$up == ($x > $y)", "$up ? $x > $y : $x < $y")
+_SWAPPED = "{ $T $z = $own; $own = $other; $other = $z; }"
 # The smaller element goes to the lower thread where `up` holds, else the larger one.
 _ORDERED = Pattern(
     *(
@@ -34,10 +35,8 @@ _ORDERED = Pattern(
         for c in _COMPARED
     ),
     *(f"{{ $T $x = $own; $T $y = $other; if ({c}) {{ $own = $y; $other = $x; }} }}" for c in _COMPARED),
-    *(
-        "if (" + c.replace("$x", "$own").replace("$y", "$other") + ") { $T $z = $own; $own = $other; $other = $z; }"
-        for c in _COMPARED
-    ),
+    *(f"if ({c.replace('$x', '$own').replace('$y', '$other')}) {_SWAPPED}" for c in _COMPARED),
+    f"if ($up) {{ if ($own > $other) {_SWAPPED} }} else {{ if ($own < $other) {_SWAPPED.replace('$z', '$w')} }}",
 )
 # Equal elements cannot be told apart, and there are no NaNs.
 _INTEGERS = SHUFFLED - {"float", "double"}
@@ -47,7 +46,7 @@ _DEPTH = 12
 
 
 @dataclass(frozen=True)
-class _Stages:
+class Stages:
     """A nest of loops over stages. `work` is what the lower thread of a pair does with both elements of each of `arrays`."""
 
     site: Site
@@ -70,12 +69,7 @@ class WarpExchange:
     summary = "Use warp shuffles for compare-exchange instead of shared memory"
 
     def propose(self, site: Site) -> Iterator[Proposal]:
-        blocks = one_dimensional(site) if site.sound and site.manageable else set()
-        # Partners of a warp are then in it, and those of the block.
-        if not blocks or any(block % WARP or block & (block - 1) for block in blocks):
-            return
-        found = (_stages(site, node) for node in walk(site.body) if node.type == "for_statement")
-        stages = next((each for each in found if each is not None), None)
+        stages = stages_of(site)
         if stages is None:
             return
         said = "Use warp shuffles for compare-exchange within warps"
@@ -85,7 +79,18 @@ class WarpExchange:
             yield from proposal(self.name, f"{said}, with two buffers between warps", edits, 0.55, buffers=2)
 
 
-def _stages(site: Site, node: Node) -> _Stages | None:
+@once
+def stages_of(site: Site) -> Stages | None:
+    """The first nest of stages in which all of a block's threads take part, each with an element; None where there is none."""
+    blocks = one_dimensional(site) if site.sound and site.manageable else set()
+    # Partners of a warp are then in it, and those of the block.
+    if not blocks or any(block % WARP or block & (block - 1) for block in blocks):
+        return None
+    found = (_stages(site, node) for node in walk(site.body) if node.type == "for_statement")
+    return next((each for each in found if each is not None), None)
+
+
+def _stages(site: Site, node: Node) -> Stages | None:
     thread = partial(is_thread, site)
     found = _STAGES.match(node, t=thread, barrier=partial(is_barrier, site))
     if found is None or not halves(found["step"], text(found["stride"])):
@@ -103,7 +108,7 @@ def _stages(site: Site, node: Node) -> _Stages | None:
     loops = {text(n) for header in _headers(nest) for n in walk(header) if n.type == "identifier"}
     if not _alone(site, work, arrays, partner) or not _same_for_all(site, work, arrays | loops | {partner}):
         return None
-    return _Stages(site, nest, node, stride, partner, text(found["t"]), work, tuple(used))
+    return Stages(site, nest, node, stride, partner, text(found["t"]), work, tuple(used))
 
 
 def _outermost(loop: Node) -> Node:
@@ -127,12 +132,31 @@ def _written_before(site: Site, nest: Node, array: str) -> bool:
     """Whether every thread that reaches the nest stored its own element, so that it has one."""
     above = nest.prev_named_sibling
     while above is not None:
-        for node in children(above) if above.type == "expression_statement" else ():
-            left = node.child_by_field_name("left") if node.type == "assignment_expression" else None
-            if left is not None and left.type == "subscript_expression" and _element(left, array) is not None:
-                return is_thread(site, _element(left, array))
+        stored = [_stored(part, array) for part in _branches(above)]
+        if any(index is not None for index in stored):
+            return all(index is not None and is_thread(site, index) for index in stored)
         above = above.prev_named_sibling
     return False
+
+
+def _branches(statement: Node) -> list[Node]:
+    """The statement, or both of an `if` with an `else`."""
+    other = statement.child_by_field_name("alternative")
+    then = statement.child_by_field_name("consequence")
+    if statement.type != "if_statement" or then is None or other is None:
+        return [statement]
+    return [then, children(other)[0] if other.type == "else_clause" else other]
+
+
+def _stored(statement: Node, array: str) -> Node | None:
+    """The index of what a statement stores in the array; None where it is no such store, or one of several statements' at once."""
+    while statement.type == "compound_statement" and len(children(statement)) == 1:
+        statement = children(statement)[0]
+    for node in children(statement) if statement.type == "expression_statement" else ():
+        left = node.child_by_field_name("left") if node.type == "assignment_expression" else None
+        if left is not None and left.type == "subscript_expression":
+            return _element(left, array)
+    return None
 
 
 def _element(node: Node, array: str) -> Node | None:
@@ -208,7 +232,7 @@ def _is_called(node: Node) -> bool:
     return call is not None and call.type == "call_expression" and call.child_by_field_name("function") == node
 
 
-def _edits(match: _Stages, *, twice: bool) -> list[Edit]:
+def _edits(match: Stages, *, twice: bool) -> list[Edit]:
     site, arrays = match.site, match.arrays
     taken: list[str] = []
 
@@ -239,11 +263,11 @@ def _edits(match: _Stages, *, twice: bool) -> list[Edit]:
             for a in arrays
         )  # fmt: skip
 
-    up = _upwards(match)
+    up = upwards(match)
     if up is None:
         chosen = lines(f"{{T}} {{first}} = {lower} ? {{own}} : {{other}};")
         chosen += "\n" + lines(f"{{T}} {{second}} = {lower} ? {{other}} : {{own}};")
-        work, kept = _worked(match, first, second), lines(f"{{own}} = {lower} ? {{first}} : {{second}};")
+        work, kept = worked(match, first, second), lines(f"{{own}} = {lower} ? {{first}} : {{second}};")
     else:
         chosen, kept = "", ""
         work = lines(f"{{own}} = {lower} == ({up}) ? min({{own}}, {{other}}) : max({{own}}, {{other}});")
@@ -263,16 +287,16 @@ def _edits(match: _Stages, *, twice: bool) -> list[Edit]:
     stores = [f"{a.name}[{t}] = {own[a.name]};" for a in arrays]
     after = [*(["__syncthreads();"] if twice else []), *stores, "__syncthreads();"]
     return [
-        Edit(Span(begin, begin), _indented(before, outer).lstrip() + outer),
+        Edit(Span(begin, begin), indented(before, outer).lstrip() + outer),
         Edit(
             Span(body.start_byte, body.end_byte),
-            f"{{\n{_indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}",
+            f"{{\n{indented(step, inner)}{inner.removesuffix(site.indent_unit)}}}",
         ),
         Edit(Span(nest.end_byte, nest.end_byte), "".join(f"\n{outer}{line}" for line in after)),
     ]
 
 
-def _upwards(match: _Stages) -> str | None:
+def upwards(match: Stages) -> str | None:
     """The condition under which the lower thread keeps the smaller of two whole numbers; None for other work."""
     site = match.site
     found = _ORDERED.match(match.work, own=partial(_is_element, match, True), other=partial(_is_element, match, False))
@@ -285,18 +309,18 @@ def _upwards(match: _Stages) -> str | None:
     sign = up.child_by_field_name("operator")
     if up.type != "binary_expression" or sign is None or text(sign) not in _COMPARISONS:
         return None
-    locals_ = {text(found[hole]) for hole in ("x", "y", "z", "flag") if hole in found}
+    locals_ = {text(found[hole]) for hole in ("x", "y", "z", "w", "flag") if hole in found}
     if text(found["T"]) != match.arrays[0].type or names(up) & (locals_ | {match.arrays[0].name}):
         return None
     return site.render(up.start_byte, up.end_byte, _of_lower(match, up))
 
 
-def _is_element(match: _Stages, own: bool, node: Node) -> bool:
+def _is_element(match: Stages, own: bool, node: Node) -> bool:
     index = _element(node, match.arrays[0].name)
     return index is not None and (is_thread(match.site, index) if own else text(index) == match.partner)
 
 
-def _of_lower(match: _Stages, part: Node, but: Sequence[Node] = ()) -> list[tuple[int, int, str]]:
+def _of_lower(match: Stages, part: Node, but: Sequence[Node] = ()) -> list[tuple[int, int, str]]:
     """Changes that give the thread's and its partner's number as the lower thread of the pair has them."""
     changes = []
     for node in walk(part):
@@ -309,7 +333,7 @@ def _of_lower(match: _Stages, part: Node, but: Sequence[Node] = ()) -> list[tupl
     return changes
 
 
-def _worked(match: _Stages, first: dict[str, str], second: dict[str, str]) -> str:
+def worked(match: Stages, first: Mapping[str, str], second: Mapping[str, str]) -> str:
     """The work on the two elements in registers, done by both threads of a pair as the lower one does it."""
     site, work = match.site, match.work
     changes = []
@@ -325,8 +349,9 @@ def _worked(match: _Stages, first: dict[str, str], second: dict[str, str]) -> st
     return "\n".join(line.removeprefix(margin) for line in lines)
 
 
-def _indented(code: str, margin: str) -> str:
+def indented(code: str, margin: str) -> str:
+    """The lines with a margin before each that is not empty."""
     return "".join(f"{margin}{line}" if line.strip() else line for line in code.splitlines(keepends=True))
 
 
-__all__ = ["WarpExchange"]
+__all__ = ["Stages", "WarpExchange", "indented", "stages_of", "upwards", "worked"]

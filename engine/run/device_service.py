@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.compile.built import Built, NotBuilt
 from engine.errors import MachineError, OptimlError
-from engine.evaluate.build import Builder
+from engine.evaluate.build import Builder, BuildOptions
 from engine.evaluate.contained import unexpected
 from engine.evaluate.cpu import CpuEvaluator
 from engine.evaluate.device_frames import (
@@ -112,9 +112,13 @@ class Session:
         try:
             root = self.machine.scratch
             builder = _Received(
-                spec, root, self.machine.compiler, self.machine.target, given.spec_path,
-                line_info=given.mode == "predicted", defences=given.defences, limits=given.limits,
-            )  # fmt: skip
+                spec,
+                root,
+                self.machine.compiler,
+                self.machine.target,
+                given.spec_path,
+                BuildOptions(line_info=given.mode == "predicted", defences=given.defences, limits=given.limits),
+            )
             builder.received = built
             self.evaluator = self.machine.evaluator_with(spec, builder)
             assert isinstance(self.evaluator, CpuEvaluator | GpuEvaluator)

@@ -11,11 +11,11 @@ from pathlib import Path
 from engine.compile.built import Built
 from engine.cuda.parse import parse
 from engine.errors import OptimlError, RefusedError
-from engine.evaluate.build import Builder
+from engine.evaluate.build import Builder, BuildOptions
 from engine.model import PASSED, CaseTiming, Evaluation, Guardrail, Program
 from engine.run.machine import Machine
 from engine.run.optimization import LEAST
-from engine.run.suggestion_gate import Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.settings.config import Guardrails
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.reader import specs_in
@@ -70,8 +70,7 @@ class Confirming:
             self.spec,
             self.root,
             self.spec_path,
-            dataclasses.replace(self.limits, command=()),
-            self.targets,
+            SuggestionConditions(dataclasses.replace(self.limits, command=()), self.targets),
         )
         evaluations: list[Evaluation] = []
         timed: dict[str, CaseTiming] = {}
@@ -86,7 +85,9 @@ class Confirming:
         verdicts: tuple[Guardrail, ...] = ()
         refused = f"below the threshold of {least:g}×" if ratio < least else ""
         if not refused:
-            verdicts = Gate(self.machine, self.spec, self.root, self.spec_path, self.limits).whole(original, program)
+            verdicts = Gate(
+                self.machine, self.spec, self.root, self.spec_path, SuggestionConditions(self.limits)
+            ).whole(original, program)
             refused = next((f"{v.name}: {v.detail}" for v in verdicts if v.verdict == "failed"), "")
         files = tuple(sorted(k for k, v in program.files.items() if original.files.get(k) != v))
         dispatch = Dispatch(
@@ -140,7 +141,12 @@ class Confirming:
         own = dataclasses.replace(found, steps=(dataclasses.replace(found.steps[0], template_args=arguments),))
         machine = self.machine
         builder = Builder(
-            own, self.root, machine.compiler, machine.target, self.spec_path, line_info=machine.mode == "predicted"
+            own,
+            self.root,
+            machine.compiler,
+            machine.target,
+            self.spec_path,
+            BuildOptions(line_info=machine.mode == "predicted"),
         )
         return builder.original(program)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from engine.model import Guardrail
 from engine.process.process_wait import wait_process
-from engine.process.sandbox import NoSandbox, Sandbox
+from engine.process.sandbox import NoSandbox, Sandbox, SandboxAccess
 from engine.settings.config import Guardrails
 from engine.statistics import Interval, paired_ratio
 
@@ -153,7 +153,7 @@ class _Command:
         return "" if run.code == 0 else f"it ends with {_ending(run.code)}{_saying(run)}"
 
     def _run(self, tree: Path, argv: Sequence[str], limit_s: float | None = None) -> _Run:
-        command = self._box.command(argv, writable=[tree], gpu=self._gpu, cwd=tree)
+        command = self._box.command(argv, SandboxAccess(writable=[tree], gpu=self._gpu, cwd=tree))
         output = tree.parent / f"{tree.name}.output"
         with output.open("wb") as sink:
             begin = time.perf_counter()

@@ -10,34 +10,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from engine.errors import MachineError
+from engine.builders.builders import LEAST_CORES, BuildWorkers, Compiling
+from engine.compile.compiler import Translation
+from engine.compile.cubin import disassemble, find_tool
+from engine.compile.nvrtc import NvrtcCompiler
+from engine.cpu import CpuMachine
+from engine.evaluate.build import Builder, BuildOptions
+from engine.evaluate.cpu import CpuEvaluator
+from engine.evaluate.gpu import GpuEvaluator
 from engine.evaluate.guardrails import LIMITS
+from engine.evaluate.second_opinion import SecondOpinion
+from engine.gpu.runner import GpuRunner, WorkerStart
+from engine.gpu.sanitize import TOOLS, sanitize
+from engine.predict.targets import target_for
 from engine.process.fair_lock import Turns
-from engine.process.sandbox import NoSandbox, Sandbox, sandbox
-from engine.settings.folders import cache_folder, private_folder
+from engine.process.sandbox import NoSandbox, Sandbox
+from engine.profile.counters import CHEAP, FULL, LINES
+from engine.profile.evidence import heaviest_case
+from engine.profile.ncu import Profiler, find_ncu
+from engine.profile.service import BATCH, SHARE, ProfileService
+from engine.run.device_choice import WORKER_CACHE, ChosenDevice, Device, choose_device, gpu_name
+from engine.search.predicted_profile import PredictedWatch
+from engine.search.profiling import ProfilerInsight, Waiting
 from engine.settings.scratch import Scratch
 from engine.verify.defences import ALL, Defences
 
 if TYPE_CHECKING:
-    from engine.builders.builders import Front as Workers
     from engine.compile.built import Built
-    from engine.compile.nvrtc import NvrtcCompiler
-    from engine.cpu import CpuMachine
-    from engine.evaluate.build import Builder, Front
+    from engine.evaluate.build import CandidateBuilder
     from engine.evaluate.evaluator import Evaluator
     from engine.gpu.sanitize import Sanitized
     from engine.model import Binary, Target
     from engine.process.worker_process import Worker
-    from engine.profile.ncu import Profiler
     from engine.profile.service import Source
-    from engine.search.predicted_profile import PredictedWatch
     from engine.search.profiling import Insight
     from engine.settings.config import Guardrails
     from engine.spec.kernel_spec import KernelSpec
     from engine.verify.plan import Check
 
-_CPU_ARCH = "sm_90"
-_WORKER_CACHE, _COMPILED = "worker", "compile"  # folders of the cache
+_COMPILED = "compile"  # folder of the cache
 
 
 @dataclass
@@ -65,19 +76,17 @@ class Machine:
 
     def builder(
         self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL, limits: Guardrails = LIMITS,
-        front: Front | None = None,
+        front: CandidateBuilder | None = None,
     ) -> Builder:  # fmt: skip
         """What makes machine code of programs of one spec, as the evaluator has it."""
-        from engine.evaluate.build import Builder
-
         return Builder(
-            spec, root, self.compiler, self.target, spec_path, line_info=self.mode == "predicted", defences=defences,
-            limits=limits, front=front,
+            spec, root, self.compiler, self.target, spec_path,
+            BuildOptions(self.mode == "predicted", defences, limits, front),
         )  # fmt: skip
 
     def evaluator(
         self, spec: KernelSpec, root: Path, spec_path: str | None, defences: Defences = ALL, limits: Guardrails = LIMITS,
-        front: Front | None = None,
+        front: CandidateBuilder | None = None,
     ) -> Evaluator:  # fmt: skip
         """The evaluator for one spec. Raises MachineError where a part cannot start."""
         return self.evaluator_with(spec, self.builder(spec, root, spec_path, defences, limits, front))
@@ -88,25 +97,18 @@ class Machine:
         if self.remote is not None:
             return self.remote(spec, builder)
         if self.mode == "predicted":
-            from engine.evaluate.cpu import CpuEvaluator
-
             return CpuEvaluator(spec, builder, self.cpu_machine(), self.target, self.box)
-        from engine.compile.cubin import find_tool
-        from engine.evaluate.gpu import GpuEvaluator
-        from engine.evaluate.second_opinion import SecondOpinion
-        from engine.gpu.runner import GpuRunner
-        from engine.gpu.sanitize import TOOLS, sanitize
 
         tools = self.tool_kernels()
 
         def make() -> GpuRunner:
             process, self.process = self.process, None
             return GpuRunner(
-                self.box, tools, self.cache / _WORKER_CACHE, device=self.device, defences=defences, process=process
+                self.box, tools, self.cache / WORKER_CACHE, WorkerStart(self.device, process=process), defences
             )
 
         def watched(watcher: Sequence[str], scratch: Path) -> GpuRunner:
-            return GpuRunner(self.box, tools, scratch, device=self.device, watcher=watcher)
+            return GpuRunner(self.box, tools, scratch, WorkerStart(self.device, watcher))
 
         found = find_tool("compute-sanitizer")
         tools_wanted = tuple(tool for tool in TOOLS if tool in limits.sanitizers)
@@ -120,26 +122,17 @@ class Machine:
 
     def cpu_machine(self) -> CpuMachine:
         """What runs kernels on the CPU. Raises MachineError where there is no C++ compiler."""
-        from engine.cpu import CpuMachine
-
         return CpuMachine(self.cache / "cpu", sandbox=self.box, scratch=self.scratch, jobs=self.jobs)
 
-    def front(self, spec: KernelSpec, root: Path, spec_path: str | None) -> Workers | None:
+    def front(self, spec: KernelSpec, root: Path, spec_path: str | None) -> BuildWorkers | None:
         """Worker processes that read and build candidates; None where there are too few cores for them. Whoever asks closes them."""
-        from engine.builders.builders import LEAST_CORES
-        from engine.builders.builders import Front as Workers
-
         if self.jobs < LEAST_CORES:
             return None
-        return Workers(
-            spec, root, self.target, spec_path, arch=self.arch, box=self.box, cache=self.cache / _COMPILED, builds=self.jobs,
-            line_info=self.mode == "predicted",
-        )  # fmt: skip
+        compiling = Compiling(self.arch, self.box, self.cache / _COMPILED, self.jobs, self.mode == "predicted")
+        return BuildWorkers(spec, root, self.target, spec_path, compiling)
 
     def tool_kernels(self) -> bytes:
         """The machine code of the worker's own kernels (tools.cu and relations.cu in engine/gpu). Raises CompileError."""
-        from engine.compile.compiler import Translation
-
         text = "".join((Path(__file__).parents[1] / "gpu" / name).read_text() for name in ("tools.cu", "relations.cu"))
         return self.compiler.compile(Translation(text=text, path="tools.cu", expressions=())).cubin
 
@@ -155,12 +148,6 @@ class Machine:
         """
         if self.mode == "predicted" or self.remote is not None:
             return None
-        from engine.compile.compiler import Translation
-        from engine.compile.cubin import disassemble
-        from engine.profile.counters import CHEAP, FULL, LINES
-        from engine.profile.evidence import heaviest_case
-        from engine.profile.service import BATCH, SHARE, ProfileService
-        from engine.search.profiling import ProfilerInsight
 
         device, timed = evaluator.signals.device, spec.time[heaviest_case(spec) - len(spec.check)]
         peak = float(device.get("copy_bytes_per_s", 0.0))
@@ -180,13 +167,11 @@ class Machine:
             return binary, disassemble(binary.cubin, sandbox=self.box, line_info=True)
 
         return ProfilerInsight(
-            service, spec, self.target, bandwidth, lambda: self.turns.waited_s - before_s, lined, every
+            service, spec, self.target, bandwidth, Waiting(lambda: self.turns.waited_s - before_s, every), lined
         )
 
     def watch(self, spec: KernelSpec, evaluator: Evaluator) -> PredictedWatch | None:
         """Who says what programs move and execute where no profiler does: on the CPU path, the model's counts."""
-        from engine.search.predicted_profile import PredictedWatch
-
         speeds = getattr(evaluator, "speeds", None)  # of those that predict
         return PredictedWatch(speeds, spec, self.target) if speeds is not None else None
 
@@ -227,7 +212,6 @@ def make_profiler(
 ) -> Profiler:
     """The profiler of a machine with a GPU, for one spec; look at `unusable` before using it. Raises CompileError."""
     # CuPy and ncu are looked for only on a machine with a GPU
-    from engine.profile.ncu import Profiler, find_ncu
 
     return Profiler(
         machine.box, find_ncu(), machine.tool_kernels(), machine.cache / "profiler", spec,
@@ -235,102 +219,28 @@ def make_profiler(
     )  # fmt: skip
 
 
-def visible_gpu() -> tuple[int, str] | None:
-    """NVML's index of the first GPU that CUDA_VISIBLE_DEVICES leaves, and its architecture ("sm_90"); None: none that answers.
-
-    Raises MachineError where the variable names a part of a GPU (MIG), which cannot be timed alone.
-    """
-    import pynvml
-
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    if wanted.startswith("MIG-"):
-        raise MachineError("a MIG instance shares its GPU's memory bandwidth, so nothing can be timed", wanted)
-    try:
-        pynvml.nvmlInit()
-        if wanted.startswith("GPU-"):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(wanted)
-        elif wanted.isdecimal():
-            handle = pynvml.nvmlDeviceGetHandleByIndex(int(wanted))
-        else:
-            return None
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        return int(pynvml.nvmlDeviceGetIndex(handle)), f"sm_{major}{minor}"
-    except pynvml.NVMLError:
-        return None
-
-
-def gpu_name(index: int) -> str:
-    """A GPU by NVML's index, with its driver; "" where NVML does not answer."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        return f"{pynvml.nvmlDeviceGetName(handle)}, driver {pynvml.nvmlSystemGetDriverVersion()}"
-    except pynvml.NVMLError:
-        return ""
-
-
-def usable_gpu(device: str) -> tuple[int, str] | None:
-    """The GPU that a run with this `device` ("auto", "gpu" or "cpu") measures on, as `visible_gpu`; None: it predicts.
-
-    Raises MachineError where "gpu" is asked for and missing.
-    """
-    found = None if device == "cpu" else visible_gpu()
-    if device == "gpu" and found is None:
-        raise MachineError("no NVIDIA GPU found", do="use --device cpu to screen and predict without one")
-    from engine.compile.toolkit import for_driver
-
-    if found is None or _has_cupy():
-        return found
-    if device == "gpu":
-        raise MachineError("CuPy is missing, so nothing can run on the GPU", do=f"pip install '{for_driver()}'")
-    return None
-
-
 def make_machine(
     *,
-    device: Literal["auto", "gpu", "cpu"] = "auto",
+    device: Device = "auto",
     arch: str | None = None,
     jobs: int | None = None,
     unsafe: bool = False,
-    ahead: bool = False,
+    chosen: ChosenDevice | None = None,
 ) -> Machine:
-    """Look at what is here and set it up.
-
-    With `ahead` a GPU's worker starts at once, for who needs an evaluator as soon as the rest of the program is imported.
+    """Look at what is here and set it up; `chosen` is what `choose_device` found before for the same options.
 
     `auto` measures on a GPU where there is one (with CuPy), else screens on the CPU and predicts for `arch` (sm_90).
     Raises MachineError where what is asked for is missing.
     """
-    index, found = usable_gpu(device) or (0, None)
-    if found is not None and arch is not None and arch.rstrip("a") != found:
-        raise MachineError(
-            f"this machine's GPU is {found}, so nothing can be measured for {arch}",
-            do="omit --arch, or use --device cpu",
-        )
-    chosen = arch or found or _CPU_ARCH
-    box = sandbox(unsafe)
-    cache = private_folder(cache_folder())
-    count = jobs or len(os.sched_getaffinity(0))
+    here = chosen or choose_device(device=device, arch=arch, unsafe=unsafe)
     with ExitStack() as undo:
-        process: Worker | None = None
-        if ahead and found is not None:
-            from engine.gpu.process import gpu_process
-
-            process = gpu_process(box, cache / _WORKER_CACHE, index)
-            undo.callback(process.kill)
-        from engine.compile.nvrtc import NvrtcCompiler
-        from engine.predict.targets import target_for
-
-        compiler = NvrtcCompiler(chosen, cache=cache / _COMPILED, sandbox=box, jobs=count)
-        mode: Literal["measured", "predicted"] = "measured" if found else "predicted"
-        machine = Machine(mode, chosen, target_for(chosen), count, box, cache, compiler, index, process=process)
+        if here.process is not None:
+            undo.callback(here.process.kill)
+        count = jobs or len(os.sched_getaffinity(0))
+        compiler = NvrtcCompiler(here.arch, cache=here.cache / _COMPILED, sandbox=here.box, jobs=count)
+        machine = Machine(
+            here.mode, here.arch, target_for(here.arch), count, here.box, here.cache, compiler, here.index,
+            process=here.process,
+        )  # fmt: skip
         undo.pop_all()
     return machine
-
-
-def _has_cupy() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("cupy") is not None

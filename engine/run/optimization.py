@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +23,7 @@ from engine.evaluate.analysis import Analysis
 from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.guardrails import LIMITS, stopped
 from engine.evaluate.remote import RemoteEvaluator
+from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.model import Evaluation, Failure, Outcome, Program, Refusal
 from engine.process.fair_lock import WAITED
 from engine.rewrite.proposal import Proposal
@@ -29,10 +31,11 @@ from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
 from engine.run.provenance import provenance
 from engine.run.result import SCHEMA, Best, OptimizationResult, Step, check_version, faster, keeps_suggestion, write
-from engine.run.suggestion_gate import Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.participants import Builds, Participants
 from engine.search.policies import Strategy
 from engine.search.predicted_profile import PredictedWatch
 from engine.search.profiling import PATIENCE_S, Evidence, Insight
@@ -46,12 +49,12 @@ from engine.settings.folders import results_folder
 from engine.spec.find import find_spec
 from engine.spec.host_launch import unseen_launches
 from engine.spec.kernel_spec import KernelSpec
+from engine.tune.inner import TunerPace, TunerPart
+from engine.tune.offers import check_declared, offers
 
 if TYPE_CHECKING:
     from engine.llm.lessons import MemorySettings
-    from engine.llm.participant import Part
     from engine.llm.session import LlmSettings
-    from engine.tune.inner import TunerPart
 
 # The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
 _RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
@@ -67,7 +70,10 @@ Coverage = Literal["none", "best", "all"]
 # Programs that are read at once beside those that are built: what the tree waits for, or a search within a template found, before it
 # ends; and candidates, of which the tree may ask next. Ours.
 _ASIDE, _READERS = 2, 4
-_CONFIRMED = 3  # at most so many of the best are confirmed, in order, until one holds
+# At most so many of the best are confirmed, in order, until one holds, and so many that begin with the same edit. Ours: a model's edit had
+# a fault that only the inputs of a confirmation show; three tries went to it and what was built upon it, none to what the rules had found.
+_CONFIRMED, _OF_A_BRANCH = 5, 2
+_DISTURBED = frozenset({Outcome.UNSTABLE, Outcome.SLOWER, Outcome.NO_DIFFERENCE})  # no fault of the edits
 # Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
 LEAST = {"measured": 1.02, "predicted": 1.2}
 
@@ -124,8 +130,6 @@ def optimize(
     if options.resume:
         check_version(out, SCHEMA)
     if "tuner" in options.proposers:
-        from engine.tune.offers import check_declared
-
         check_declared(program, spec, spec_path, machine.target)
     front = machine.front(spec, root, spec_path)
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
@@ -136,12 +140,9 @@ def optimize(
         Analysis(spec, root, machine.target, spec_path), front, rules="rules" in options.proposers, aside=aside
     )
     foresight = Foresight([source], aside)
-    gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
+    gate = Gate(machine, spec, root, spec_path, SuggestionConditions(options.guardrails, options.targets))
     inner: TunerPart | None = None
     if "tuner" in options.proposers:
-        from engine.tune.inner import TunerPart
-        from engine.tune.offers import offers
-
         here = partial(offers, spec=spec, spec_path=spec_path, target=machine.target)
         templates = Ahead(here, None if front is None else front.offers, aside)
         foresight = Foresight([source, templates], aside)
@@ -149,9 +150,11 @@ def optimize(
             templates,
             machine.target,
             evaluator,
-            in_flight=machine.jobs + SPARE + machine.devices - 1,
-            seed=options.seed,
-            counted=options.budget.candidates is not None,
+            TunerPace(
+                in_flight=machine.jobs + SPARE + machine.devices - 1,
+                seed=options.seed,
+                counted=options.budget.candidates is not None,
+            ),
             foresee=foresight.soon,
         )
     try:
@@ -160,9 +163,22 @@ def optimize(
         machine.compiler.warm(None if front is None else 1)
         if front is not None:
             front.warm(program)
-        return _run(
-            options, machine, evaluator, gate, source, inner, foresight, executor, readers, spec, program, out, on_progress
-        ), out  # fmt: skip
+        parts = _Parts(
+            options,
+            machine,
+            spec,
+            program,
+            out,
+            evaluator,
+            gate,
+            source,
+            inner,
+            foresight,
+            executor,
+            readers,
+            on_progress,
+        )
+        return _run(parts), out
     finally:
         pools = [pool for pool in (executor, readers, aside) if pool is not None]
         for pool in pools:
@@ -174,11 +190,37 @@ def optimize(
             pool.shutdown()  # what they waited for has ended with these: none goes on beside the next run
 
 
-def _run(
-    options: Options, machine: Machine, evaluator: Evaluator, gate: Gate, source: Proposals, inner: TunerPart | None,
-    foresight: Foresight, executor: ThreadPoolExecutor, readers: ThreadPoolExecutor, spec: KernelSpec, program: Program, out: Path,
-    on_progress: Callable[[Progress], None],
-) -> OptimizationResult:  # fmt: skip
+@dataclass(frozen=True)
+class _Parts:
+    """One run: what was asked for, and what it is put together of."""
+
+    options: Options
+    machine: Machine
+    spec: KernelSpec
+    program: Program  # the original
+    out: Path
+    evaluator: Evaluator
+    gate: Gate
+    source: Proposals
+    inner: TunerPart | None
+    foresight: Foresight
+    executor: ThreadPoolExecutor
+    readers: ThreadPoolExecutor
+    on_progress: Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """What runs beside a search: a profiler or what stands in for it, a model or a memory."""
+
+    insight: Insight | None
+    predicted: PredictedWatch | None
+    part: Part | None
+
+
+def _run(parts: _Parts) -> OptimizationResult:
+    options, machine, evaluator = parts.options, parts.machine, parts.evaluator
+    spec, program, out = parts.spec, parts.program, parts.out
     begin = time.monotonic()
     settings = {"kernel": spec.kernel, "arch": machine.arch, "mode": machine.mode}
     with ExitStack() as held:
@@ -197,18 +239,30 @@ def _run(
         if insight is not None:
             held.callback(insight.close)
         predicted = machine.watch(spec, evaluator) if insight is None else None
-        part = _model(options, machine, evaluator, spec, out, insight, predicted)
+        part = _model(parts, insight, predicted)
         if part is not None:
             held.callback(part.close)
-        tree = _tree(options, program, source if inner is None else inner.wrap(source), foresight, insight, part)
+        beside = _Beside(insight, predicted, part)
+        tree = _tree(parts, beside)
         search = Search(
-            tree, evaluator, journal, executor,
-            in_flight=in_flight(machine.jobs, options.budget, machine.devices), prefetch=foresight.read, readers=readers,
-            on_progress=on_progress,
-            feed=part, watch=insight or predicted, inner=inner,
-            on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
-            devices=evaluator if isinstance(evaluator, RemoteEvaluator) else None,
-        )  # fmt: skip
+            tree,
+            evaluator,
+            journal,
+            Builds(
+                parts.executor,
+                in_flight=in_flight(machine.jobs, options.budget, machine.devices),
+                readers=parts.readers,
+                prefetch=parts.foresight.read,
+                devices=evaluator if isinstance(evaluator, RemoteEvaluator) else None,
+            ),
+            Participants(
+                feed=part,
+                watch=insight or predicted,
+                inner=parts.inner,
+                on_incumbent=insight.look if insight is not None else (lambda built, evaluation: None),
+            ),
+            parts.on_progress,
+        )
         search.start(built, original)
         tree.first(options.seeds)
         if insight is not None:
@@ -219,22 +273,22 @@ def _run(
         held.enter_context(options.budget.interrupt.patient())
         found = None
         try:
-            _search(search, evaluator, source, options.budget, insight)
-            executor.shutdown(wait=False, cancel_futures=True)
-            found = _conclude(search, evaluator, gate, source, options.budget, insight, predicted, part)
+            _search(search, parts, insight)
+            parts.executor.shutdown(wait=False, cancel_futures=True)
+            found = _conclude(search, parts, beside)
         except KeyboardInterrupt:
             search.progress.stopped = INTERRUPTED
-            executor.shutdown(wait=False, cancel_futures=True)
+            parts.executor.shutdown(wait=False, cancel_futures=True)
         interrupted, found = found is None, found or _Found(None, program, [], [tree.root], [], ())
         notes = [
             *options.notes,
             *unseen_launches(program, spec),
             *evaluator.signals.missing,
             *found.lost,
-            *_closed(search, insight, part),
+            *_closed(search, beside),
             *machine.notes(),
         ]
-        result = _result(options, search, evaluator, spec, found, source, notes, part)
+        result = _result(parts, search, found, notes, part)
         patch = make_patch(program, found.program) if found.best is not None else None
         if not (interrupted and options.resume and keeps_suggestion(out)):
             write(result, out, patch)
@@ -244,48 +298,42 @@ def _run(
         return result
 
 
-def _model(
-    options: Options, machine: Machine, evaluator: Evaluator, spec: KernelSpec, out: Path, insight: Insight | None,
-    predicted: PredictedWatch | None,
-) -> Part | None:  # fmt: skip
+def _model(parts: _Parts, insight: Insight | None, predicted: PredictedWatch | None) -> Part | None:
     """The model's part and the memory's, where either is asked for."""
+    options = parts.options
     llm = options.llm if "llm" in options.proposers else None
     if llm is not None:
         llm = dataclasses.replace(llm, templates="tuner" in options.proposers)
     if llm is None and options.memory is None:
         return None
-    from engine.llm.participant import Part
 
-    return Part(
-        llm, options.memory, spec, machine.target, out, insight, predicted, build=evaluator.build, resume=options.resume
-    )
+    wanted = WantedPart(llm, options.memory, options.resume)
+    sources = DiagnosisSources(insight, parts.evaluator.build, predicted)
+    return Part(wanted, parts.spec, parts.machine.target, parts.out, sources)
 
 
-def _tree(
-    options: Options, program: Program, propose: Callable[[Program], list[Proposal]], foresight: Foresight,
-    insight: Insight | None, part: Part | None,
-) -> Tree:  # fmt: skip
+def _tree(parts: _Parts, beside: _Beside) -> Tree:
+    options, insight, part = parts.options, beside.insight, beside.part
+    propose = parts.source if parts.inner is None else parts.inner.wrap(parts.source)
     weigh = insight.weigh if insight is not None else (lambda digest, proposals: None)
     weigh = part.weigh if part is not None else weigh
-    tree = Tree(
-        program, propose, options.seed, options.search, weigh, Reward(proxies=options.proxies), foresight.coming
-    )
+    tree = Tree(parts.program, propose, options.seed, options.search, weigh, parts.foresight.coming)
+    tree.reward = Reward(proxies=options.proxies)
     tree.mixture.counted = options.budget.candidates is not None
     if part is not None:
         part.join(tree)
     return tree
 
 
-def _search(
-    search: Search, evaluator: Evaluator, source: Proposals, budget: Budget, insight: Insight | None
-) -> None:  # fmt: skip
+def _search(search: Search, parts: _Parts, insight: Insight | None) -> None:
     """Search within the budget, less what its end takes."""
+    budget = parts.options.budget
     profiled = insight is not None and not insight.unusable
     within = budget if budget.seconds is None else replace(budget, seconds=_limit_s(budget.seconds, profiled))
 
     def foresee() -> None:
         if insight is not None:
-            insight.foresee(_likely(search, evaluator, source))
+            insight.foresee(_likely(search, parts))
 
     search.run(within, nearly=_nearly(within), then=foresee)
 
@@ -308,34 +356,33 @@ class _Found:
     lost: tuple[str, ...]
 
 
-def _conclude(
-    search: Search, evaluator: Evaluator, gate: Gate, source: Proposals, budget: Budget,
-    insight: Insight | None, predicted: PredictedWatch | None, part: Part | None,
-) -> _Found:  # fmt: skip
+def _conclude(search: Search, parts: _Parts, beside: _Beside) -> _Found:
     """Confirm the best, and have it and its steps profiled."""
+    insight, part, evaluator, budget = beside.insight, beside.part, parts.evaluator, parts.options.budget
     search.enter(CONFIRMING)
     if part is not None:
         with _booked(search, "profile"):  # that is what the questions wait for
             part.settle(_QUESTIONS_S if budget.seconds is None else _QUESTIONS_SHORT_S)
     if insight is not None:  # the profiler starts beside the confirmation
         with _booked(search, "profile"), suppress(NotBuilt):  # it is asked for once more below
-            insight.prepare(_likely(search, evaluator, source)())
-    best, program, refused = _confirmed(search, evaluator, gate)
+            insight.prepare(_likely(search, parts)())
+    best, program, refused = _confirmed(search, evaluator, parts.gate)
     search.enter(EXPLAINING)
-    path = steps_that_count(best[0].path(), source) if best is not None else [search.tree.root]
-    seer = insight or predicted
+    path = steps_that_count(best[0].path(), parts.source) if best is not None else [search.tree.root]
+    seer = insight or beside.predicted
     evidence, lost = ([], ()) if seer is None else _evidence(search, evaluator, seer, path, _patience_s(budget))
     return _Found(best, program, refused, path, evidence, lost)
 
 
-def _likely(search: Search, evaluator: Evaluator, source: Proposals) -> Callable[[], list[tuple[Built, Evaluation]]]:
+def _likely(search: Search, parts: _Parts) -> Callable[[], list[tuple[Built, Evaluation]]]:
     """The steps to what is the best now, built when they are asked for, on whatever thread."""
     path = next(iter(best_nodes(search.tree, search.incumbent, 1)), search.tree.root).path()
-    return lambda: _looked_at(search, evaluator, steps_that_count(path, source))
+    return lambda: _looked_at(search, parts.evaluator, steps_that_count(path, parts.source))
 
 
-def _closed(search: Search, insight: Insight | None, part: Part | None) -> tuple[str, ...]:
+def _closed(search: Search, beside: _Beside) -> tuple[str, ...]:
     """End what ran beside the search; what it has to say, in sentences."""
+    insight, part = beside.insight, beside.part
     if part is not None:
         part.observe()
     search.observe()
@@ -367,7 +414,13 @@ def _confirmed(
     original = search.tree.root.program
     refused: list[Refusal] = []
     least = LEAST[evaluator.signals.mode]
-    for node in best_nodes(search.tree, search.incumbent, _CONFIRMED, least):
+    branches: Counter[int] = Counter()  # refused, by the first edit
+    for node in best_nodes(search.tree, search.incumbent, len(search.tree.nodes), least):
+        branch = node.path()[1].id
+        if len(refused) == _CONFIRMED:
+            break
+        if branches[branch] == _OF_A_BRANCH:
+            continue
         try:
             built: Built = search.built.get(node.id) or evaluator.build(node.program)
             built = _tidied(evaluator, built, original)
@@ -383,6 +436,7 @@ def _confirmed(
             if _holds(evaluation, least):
                 return (node, evaluation), built.program, refused
         refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
+        branches[branch] += evaluation.outcome not in _DISTURBED
     return None, original, refused
 
 
@@ -440,12 +494,10 @@ def _booked(search: Search, stage: str) -> Iterator[None]:
         stages[stage] = stages.get(stage, 0.0) + time.monotonic() - begin
 
 
-def _result(
-    options: Options, search: Search, evaluator: Evaluator, spec: KernelSpec, found: _Found, source: Proposals, notes: list[str],
-    part: Part | None,
-) -> OptimizationResult:  # fmt: skip
+def _result(parts: _Parts, search: Search, found: _Found, notes: list[str], part: Part | None) -> OptimizationResult:
+    options, spec, source = parts.options, parts.spec, parts.source
     progress, evidence, refused = search.progress, found.evidence, found.refused
-    signals = evaluator.signals
+    signals = parts.evaluator.signals
     original = search.tree.root.evaluation
     assert original is not None
     steps: list[Step] = []

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.compile.built import Built
+from engine.compile.nvrtc import NvrtcCompiler
 from engine.errors import OptimlError
 from engine.evaluate import guardrails, steering
-from engine.evaluate.build import Builder
+from engine.evaluate.build import Builder, BuildOptions
 from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
+from engine.predict.targets import figures_for, target_for
 from engine.run.end_to_end import end_to_end
 from engine.run.whole_check import WholeCheck
 from engine.settings.config import Guardrails
@@ -25,22 +27,28 @@ if TYPE_CHECKING:
     from engine.run.machine import Machine
 
 
+@dataclass(frozen=True)
+class SuggestionConditions:
+    """What a suggestion must hold: the settings' limits, the other targets that it must compile for, our defences."""
+
+    limits: Guardrails
+    targets: Sequence[str] = ()
+    defences: Defences = ALL
+
+
 class Gate:
     """The guardrails that need neither the GPU's worker nor the CPU's: for one spec of the repository at `root`."""
 
     def __init__(
-        self, machine: Machine, spec: KernelSpec, root: Path, spec_path: str | None, limits: Guardrails,
-        targets: Sequence[str] = (), defences: Defences = ALL,
-    ) -> None:  # fmt: skip
+        self, machine: Machine, spec: KernelSpec, root: Path, spec_path: str | None, conditions: SuggestionConditions
+    ) -> None:
         self._machine, self._spec, self._root, self._spec_path = machine, spec, root, spec_path
-        self._limits, self._defences = limits, defences
-        self._whole = WholeCheck(spec, root, machine.arch, machine.box)
-        self._targets = [t for t in dict.fromkeys(targets) if t.rstrip("a") != machine.arch.rstrip("a")]
+        self._limits, self._defences = conditions.limits, conditions.defences
+        self._whole = WholeCheck(spec, root, machine.arch, machine.box, machine.cache / "whole")
+        self._targets = [t for t in dict.fromkeys(conditions.targets) if t.rstrip("a") != machine.arch.rstrip("a")]
 
     def judge(self, evaluation: Evaluation, original: Program, built: Built) -> Evaluation:
         """A confirmed evaluation with the further verdicts; GUARDRAIL where one failed. The cheap ones come first."""
-        from engine.predict.targets import figures_for
-
         verdicts: list[Guardrail] = [self._scope(original, built.program)]
         if self._machine.mode == "predicted" and steering.steers_only(original, built.program):
             verdicts.append(steering.REFUSED)
@@ -88,9 +96,6 @@ class Gate:
 
     def _other_target(self, arch: str, original: Program, candidate: Program) -> list[Guardrail]:
         """Whether a declared target's compiler takes it, and whether its launches fit there."""
-        from engine.compile.nvrtc import NvrtcCompiler
-        from engine.predict.targets import figures_for, target_for
-
         machine = self._machine
         try:
             target, figures = target_for(arch), figures_for(arch)
@@ -100,7 +105,12 @@ class Gate:
         try:
             # The text was screened before: here the compiler alone has a say.
             builder = Builder(
-                self._spec, self._root, compiler, target, self._spec_path, defences=replace(ALL, screening=False)
+                self._spec,
+                self._root,
+                compiler,
+                target,
+                self._spec_path,
+                BuildOptions(defences=replace(ALL, screening=False)),
             )
             try:
                 builder.original(original)

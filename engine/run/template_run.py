@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.builders.builders import Front
+from engine.builders.builders import BuildWorkers
 from engine.compile.built import Built
 from engine.cuda.load import load_program, repository_root
 from engine.cuda.patch import make_patch
@@ -26,24 +26,26 @@ from engine.run.machine import Machine
 from engine.run.optimization import LEAST
 from engine.run.provenance import provenance
 from engine.run.result import check_version, keeps_suggestion
-from engine.run.suggestion_gate import Gate
-from engine.run.tuning_verdict import configurations, verdict, verdict_with_dispatch
+from engine.run.suggestion_gate import Gate, SuggestionConditions
+from engine.run.tuning_verdict import TuningExtent, configurations, verdict, verdict_with_dispatch
 from engine.search.journal import Journal
+from engine.search.participants import Builds
 from engine.search.progress import CONFIRMING, INTERRUPTED, SPARE, Progress
 from engine.settings.folders import results_folder
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.chosen_template import NoTemplate, make_template
-from engine.tune.compiled_probe import probe
+from engine.tune.compiled_probe import Compilers, probe
 from engine.tune.dispatch import NothingToSelect, possible
 from engine.tune.evaluated_point import Tried
 from engine.tune.feasible import Feasible, check_left, feasible
 from engine.tune.named_constants import check, written
 from engine.tune.space import Point
-from engine.tune.strategy import Known, Strategy, choose
+from engine.tune.strategy import Known, Strategy
+from engine.tune.strategy_choice import choose
 from engine.tune.template import ConstantTemplate, RuleTemplate, Template, program_at
 from engine.tune.tune_options import TuneOptions
-from engine.tune.tuner import Tuner
+from engine.tune.tuner import Reports, TemplateSearch, Tuner
 from engine.tune.tuning_result import (
     CONSTANTS_PATCH,
     SCHEMA,
@@ -101,9 +103,13 @@ def tune(
     threads = ThreadPoolExecutor(machine.jobs, thread_name_prefix="probe")
     try:
         points = probe(
-            program, template, points, builder, lambda text: threads.submit(machine.compiler.compile, text), machine.jobs,
+            program,
+            template,
+            points,
+            builder,
+            Compilers(lambda text: threads.submit(machine.compiler.compile, text), machine.jobs),
             options.budget.candidates,
-        )  # fmt: skip
+        )
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
     listing_s = time.monotonic() - begin
@@ -112,7 +118,7 @@ def tune(
     many = min(len(points.points), options.budget.candidates or len(points.points)) >= _MANY
     front = machine.front(spec, root, spec_path) if many else None
     evaluator = machine.evaluator(spec, root, spec_path, limits=options.guardrails, front=front)
-    gate = Gate(machine, spec, root, spec_path, options.guardrails, options.targets)
+    gate = Gate(machine, spec, root, spec_path, SuggestionConditions(options.guardrails, options.targets))
     try:
         run = _Run(
             options, machine, evaluator, front, gate, spec, spec_path, program, template, points, strategy, reason, notes,
@@ -132,12 +138,24 @@ def output_folder(options: TuneOptions) -> Path:
     return options.out or root / ".optiml" / f"{options.path.stem}-{spec.kernel.replace('::', '.')}-tune"
 
 
+@dataclass(frozen=True)
+class _Searched:
+    """What a search came to; `earlier` are the points and evaluations of the run that it goes on with."""
+
+    best: tuple[Tried, Evaluation] | None
+    refused: Sequence[Refusal]
+    shapes: tuple[ShapeBest, ...]
+    earlier: tuple[int, int]
+    setup_s: float
+    searched_s: float
+
+
 @dataclass
 class _Run:
     options: TuneOptions
     machine: Machine
     evaluator: Evaluator
-    front: Front | None
+    front: BuildWorkers | None
     gate: Gate
     spec: KernelSpec
     spec_path: str | None
@@ -173,9 +191,13 @@ class _Run:
         ahead = self.machine.jobs + SPARE + self.machine.devices - 1
         try:
             tuner = Tuner(
-                self.program, self.template, self.points, self.strategy, self.evaluator, self.machine.target, executor,
-                in_flight=ahead, journal=journal, on_progress=on_progress,
-            )  # fmt: skip
+                self.program,
+                TemplateSearch(self.template, self.points, self.strategy),
+                self.evaluator,
+                self.machine.target,
+                Builds(executor, in_flight=ahead),
+                Reports(journal=journal, on_progress=on_progress),
+            )
 
             def ready() -> None:
                 if (
@@ -220,7 +242,9 @@ class _Run:
             finally:
                 executor.shutdown(wait=False, cancel_futures=True)  # what is built may take its time
             searched_s = searched_s or time.monotonic() - begin - setup_s
-            result, patches = self._result(tuner, original, best, refused, shapes, earlier, setup_s, searched_s)
+            result, patches = self._result(
+                tuner, original, _Searched(best, refused, shapes, earlier, setup_s, searched_s)
+            )
             problem: OptimlError | KeyboardInterrupt | None = KeyboardInterrupt() if interrupted else None
             ending = interrupted or options.budget.interrupt.asked
             if wanted is not None and result.shapes and not ending:
@@ -364,15 +388,12 @@ class _Run:
         patches[CONSTANTS_PATCH] = make_patch(self.program, found.program)
         return dataclasses.replace(result, constants=Constants(found.names, found.fixed, checked, CONSTANTS_PATCH))
 
-    def _result(
-        self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None, refused: Sequence[Refusal],
-        shapes: tuple[ShapeBest, ...], earlier: tuple[int, int], setup_s: float, searched_s: float,
-    ) -> tuple[TuneResult, dict[str, bytes]]:  # fmt: skip
+    def _result(self, tuner: Tuner, original: Evaluation, searched: _Searched) -> tuple[TuneResult, dict[str, bytes]]:
         options, progress, signals = self.options, tuner.progress, self.evaluator.signals
         patches: dict[str, bytes] = {}
         general = None
-        if best is not None:
-            tried, evaluation = best
+        if searched.best is not None:
+            tried, evaluation = searched.best
             changed = program_at(self.program, self.template, tried.point)
             patches["best.patch"] = make_patch(self.program, changed)
             files = tuple(sorted(k for k, v in changed.files.items() if self.program.files.get(k) != v))
@@ -388,12 +409,12 @@ class _Run:
             "configurations": decided, "evaluations": tuner.evaluations, "verified": progress.verified,
             **{outcome.value: n for outcome, n in sorted(progress.outcomes.items())},
         }  # fmt: skip
-        whole_s = max(searched_s, 1e-9)
+        whole_s = max(searched.searched_s, 1e-9)
         rates = {
-            "configurations_per_s": (decided - earlier[0]) / whole_s,
-            "evaluations_per_s": (tuner.evaluations - earlier[1]) / whole_s,
-            "searched_s": searched_s,
-            "setup_s": setup_s,
+            "configurations_per_s": (decided - searched.earlier[0]) / whole_s,
+            "evaluations_per_s": (tuner.evaluations - searched.earlier[1]) / whole_s,
+            "searched_s": searched.searched_s,
+            "setup_s": searched.setup_s,
         }
         strategy = self.strategy.name
         result = TuneResult(
@@ -403,27 +424,29 @@ class _Run:
             verdict=verdict(
                 self.spec.kernel,
                 general,
-                refused,
+                searched.refused,
                 signals,
-                progress.stopped == INTERRUPTED,
-                configurations(
-                    len({t.point for t in tuner.tried}),
-                    len(self.points.points),
-                    tuner.evaluations,
-                    signals.mode,
-                    default in self.points.points,
-                    sum(tuner.impossible.values()),
+                TuningExtent(
+                    configurations(
+                        len({t.point for t in tuner.tried}),
+                        len(self.points.points),
+                        tuner.evaluations,
+                        signals.mode,
+                        default in self.points.points,
+                        sum(tuner.impossible.values()),
+                    ),
+                    progress.stopped == INTERRUPTED,
+                    None if tuner.tried else (self.listing_s, searched.setup_s - self.listing_s),
                 ),
-                None if tuner.tried else (self.listing_s, setup_s - self.listing_s),
             ),
             template=info,
             space=SpaceInfo(space.size, len(self.points.points), self.points.excluded, dict(tuner.impossible)),
             strategy=strategy,
             strategy_reason=self.reason,
             best=general,
-            shapes=shapes,
+            shapes=searched.shapes,
             dispatch=None,
-            refused=tuple(refused),
+            refused=tuple(searched.refused),
             original=original,
             counts=counts,
             rates=rates,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.evaluate.evaluator import Signals
 from engine.evaluate.guardrails import stopped
@@ -19,15 +20,22 @@ def configurations(tried: int, feasible: int, evaluations: int, mode: str, origi
     return said if mode == "predicted" else f"{said}, {evaluations} evaluation{'s' * (evaluations != 1)} on the device"
 
 
-def verdict(
-    kernel: str, general: General | None, refused: Sequence[Refusal], signals: Signals, interrupted: bool, tried: str,
-    untried: tuple[float, float] | None = None,
-) -> str:  # fmt: skip
-    """What came of the general configuration.
+@dataclass(frozen=True)
+class TuningExtent:
+    """How far a tuning run came, in words. `untried` are the seconds that listing the points and setting up the original took,
+    where they left no time for a point."""
 
-    `untried` are the seconds that listing the points and setting up the original took, where they left no time for a point.
-    """
-    if general is None and interrupted:
+    tried: str
+    interrupted: bool = False
+    untried: tuple[float, float] | None = None
+
+
+def verdict(
+    kernel: str, general: General | None, refused: Sequence[Refusal], signals: Signals, extent: TuningExtent
+) -> str:
+    """What came of the general configuration."""
+    tried, untried = extent.tried, extent.untried
+    if general is None and extent.interrupted:
         return f"The tuning of {kernel} was interrupted, and nothing was confirmed: {tried}."
     if untried is not None:
         listing_s, original_s = untried

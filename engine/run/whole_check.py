@@ -11,8 +11,9 @@ from posixpath import basename
 
 from engine.compile.built import Built
 from engine.compile.compiler import CompileTimeout
+from engine.compile.kept_whole import WholeBuilds
 from engine.compile.nvcc import find_nvcc
-from engine.compile.whole import Options, WholeFile, build_whole
+from engine.compile.whole import Options, WholeFile
 from engine.cuda.load import add_headers, including_files
 from engine.errors import OptimlError
 from engine.model import Guardrail, Program
@@ -37,11 +38,13 @@ _MOST_UNITS = 4  # of files that are built for one suggestion: each takes a seco
 class WholeCheck:
     """Builds the original's and a suggestion's files whole, for one spec of the repository at `root`.
 
-    The original's are built once, beside the suggestion's.
+    The original's are built once, beside the suggestion's, or taken from `cache` where an earlier run built them.
     """
 
-    def __init__(self, spec: KernelSpec, root: Path, arch: str, sandbox: Sandbox | NoSandbox) -> None:
-        self._spec, self._root, self._sandbox = spec, root, sandbox
+    def __init__(
+        self, spec: KernelSpec, root: Path, arch: str, sandbox: Sandbox | NoSandbox, cache: Path | None = None
+    ) -> None:
+        self._spec, self._root, self._builds = spec, root, WholeBuilds(sandbox, cache)
         compiled = spec.compile
         self._options = Options(compiled.defines, compiled.std, compiled.include, arch)
         instances = (f"{s.kernel}<{s.template_args}>" for s in spec.steps if s.template_args)
@@ -51,6 +54,14 @@ class WholeCheck:
 
     def judge(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
         """The guardrails of one confirmed suggestion. Several seconds where files are large."""
+        found = self._judge(original, built)
+        if self._builds.taken and any(verdict.verdict == "failed" for verdict in found):
+            self._builds.forget()
+            self._before.clear()
+            found = self._judge(original, built)
+        return found
+
+    def _judge(self, original: Program, built: Built) -> tuple[Guardrail, ...]:
         candidate = built.program
         if find_nvcc() is None:
             return (Guardrail(BUILT, "not checked", "nvcc is not installed"),)
@@ -86,7 +97,7 @@ class WholeCheck:
         return self._others(tuple(basename(path) for path in changed))
 
     def _build(self, files: Mapping[str, bytes], unit: str, main: str) -> WholeFile:
-        return build_whole(files, unit, self._options, self._sandbox, self._instances if unit == main else ())
+        return self._builds.build(files, unit, self._options, self._instances if unit == main else ())
 
     def _including(self, names: tuple[str, ...]) -> dict[str, bytes]:
         found = including_files(self._root, names)

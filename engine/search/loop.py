@@ -6,13 +6,13 @@ import contextlib
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from engine.compile.built import Built, NotBuilt
 from engine.cuda.edit import edit_program
-from engine.evaluate.devices import Devices, Job, OneDevice, first_done
+from engine.evaluate.devices import Job, OneDevice, first_done
 from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program
 from engine.process.cores import attentive
@@ -20,7 +20,7 @@ from engine.rewrite.proposal import Proposal
 from engine.search.asking import Asking
 from engine.search.journal import Credit, Entry, Journal
 from engine.search.journal_writer import Scribe
-from engine.search.participants import Feed, InnerSearch, Watch
+from engine.search.participants import Builds, Participants
 from engine.search.pending import Booked, Running, Within
 from engine.search.progress import (
     BOOK,
@@ -41,8 +41,9 @@ from engine.search.tree import TUNER, Node, NotYet, Tree
 # Templates that are searched at once. With two the device waits less for the compilers and runs up to twice the candidates, but on the
 # suite these find nothing better, and choosing among them takes longer (docs/search.md). Ours.
 _WITHIN = 1
+_NOBODY = Participants()
 
-_Builds = dict[Future[Built], tuple[Node, Proposal, Program]]  # candidates that are built, or wait for the device
+_Pending = dict[Future[Built], tuple[Node, Proposal, Program]]  # candidates that are built, or wait for the device
 
 
 class Search:
@@ -53,23 +54,16 @@ class Search:
         tree: Tree,
         evaluator: Evaluator,
         journal: Journal,
-        executor: Executor,
-        *,
-        in_flight: int,
-        prefetch: Callable[[Program], object] = lambda program: None,
-        readers: Executor | None = None,
+        builds: Builds,
+        participants: Participants = _NOBODY,
         on_progress: Callable[[Progress], None] = lambda progress: None,
-        on_incumbent: Callable[[Built, Evaluation], None] = lambda built, evaluation: None,
-        feed: Feed | None = None,
-        watch: Watch | None = None,
-        inner: InnerSearch | None = None,
-        devices: Devices | None = None,
     ) -> None:
-        self._feed, self._watch, self._inner, self._given = feed, watch, inner, devices
+        self._feed, self._watch, self._inner = participants.feed, participants.watch, participants.inner
         self.tree, self.evaluator, self.journal = tree, evaluator, journal
-        self._executor, self._in_flight, self._prefetch, self._on_progress = executor, in_flight, prefetch, on_progress
-        self._on_incumbent, self._readers, self._scribe = on_incumbent, readers or executor, Scribe(journal)
-        self._asking = Asking(tree, feed, self._scribe)
+        self._builds, self._executor, self._in_flight = builds, builds.executor, builds.in_flight
+        self._readers, self._on_progress = builds.readers or builds.executor, on_progress
+        self._on_incumbent, self._scribe = participants.on_incumbent, Scribe(journal)
+        self._asking = Asking(tree, self._feed, self._scribe)
         tree.known = self._known
         self.progress = Progress()
         self.incumbent: Node | None = None
@@ -77,7 +71,7 @@ class Search:
         self._codes: dict[tuple[object, ...], Twin] = {}  # by machine code and launches
         self._dropped: set[tuple[object, ...]] = set()  # edits that an earlier part of this run could not apply
         self._running: list[Running] = []  # the oldest first
-        self._pending: _Builds = {}
+        self._pending: _Pending = {}
         self._open: Counter[str] = Counter()  # digests of what is built or evaluated
         self._queued: deque[tuple[Node, Proposal]] = deque()  # templates whose turn comes
         self._within: list[Within] = []
@@ -174,7 +168,7 @@ class Search:
         Each device evaluates one candidate at a time: what is to be written of the one before, and what to try next, is done beside
         that. `then` is called once, on this thread, when the smaller budget `nearly` is spent.
         """
-        self._devices = self._given or OneDevice(self.evaluator)
+        self._devices = self._builds.devices or OneDevice(self.evaluator)
         # Where candidates are counted the clock must not decide which: each is selected with the same results whatever takes how long.
         self._ordered, self._selected = budget.candidates is not None and self._devices.count == 1, None
         # A model may have what rules have not: a search with one has the whole budget.
@@ -384,7 +378,7 @@ class Search:
 
     def _read(self, program: Program, building: Future[Built]) -> None:
         if not building.cancelled():
-            self._prefetch(program)
+            self._builds.prefetch(program)
 
     def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
         with self._timed(BOOK):
@@ -437,7 +431,7 @@ class Search:
                 candidates=None if candidates is None else candidates - self.progress.evaluated,
             )
             steps = self._inner.search(
-                parent.program, proposal, champion, left, self._executor, self._devices, self._codes
+                parent.program, proposal, champion, left, replace(self._builds, devices=self._devices), self._codes
             )
             self._within.append(Within(parent, champion, steps))
             self._advance(self._within[-1], budget)

@@ -19,6 +19,21 @@ if TYPE_CHECKING:
     from engine.search.progress import Budget
 
 
+@dataclass(frozen=True)
+class Builds:
+    """Where candidates are read, built and evaluated, so many at once.
+
+    `prefetch` reads a program on `readers` (None: on `executor`) before its proposals are asked for. Without `devices` the search's
+    evaluator is the only one.
+    """
+
+    executor: Executor
+    in_flight: int
+    readers: Executor | None = None
+    prefetch: Callable[[Program], object] = lambda program: None
+    devices: Devices | None = None
+
+
 class Feed(Protocol):
     """A proposer that is asked at a program of the tree, and answers when it answers. Called from one thread."""
 
@@ -96,12 +111,12 @@ class InnerSearch(Protocol):
     """Searches within a proposal of the proposer "tuner" before it becomes a node (engine.tune.inner)."""
 
     def search(
-        self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        devices: Devices, known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
+        self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, builds: Builds,
+        known: Mapping[tuple[object, ...], tuple[int, Evaluation]],
     ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
         """Search under `left`, the best measured against `champion`; `known` is what has been evaluated, by machine code.
 
-        Gives the builds of which one is wanted before it can go on; it leaves the `devices`, which evaluate, free then.
+        Gives the builds of which one is wanted before it can go on; it leaves the devices, which evaluate, free then.
         """
         ...
 
@@ -128,3 +143,13 @@ class Watch(Protocol):
     def arrivals(self) -> Sequence[Observation]:
         """What was counted since the last call."""
         ...
+
+
+@dataclass(frozen=True)
+class Participants:
+    """Who takes part in one search; `on_incumbent` is told of each program that becomes the best."""
+
+    feed: Feed | None = None
+    watch: Watch | None = None
+    inner: InnerSearch | None = None
+    on_incumbent: Callable[[Built, Evaluation], None] = lambda built, evaluation: None

@@ -117,18 +117,29 @@ class Insight(Protocol):
         ...
 
 
-class ProfilerInsight:
-    """Insight from a profile service on a GPU, with what can be said without counters where it has none.
+@dataclass(frozen=True)
+class Waiting:
+    """How long timing has waited for the profiler, and whether the search waits for it.
 
-    With `every` the search waits for it: nothing is built upon before its diagnosis, and no candidate that passed is left without
-    counters. The service should then have no bound on its share.
+    With `every` nothing is built upon before its diagnosis, and no candidate that passed is left without counters. The service
+    should then have no bound on its share.
     """
 
+    waited_s: Callable[[], float] = lambda: 0.0
+    every: bool = False
+
+
+_NO_WAITING = Waiting()
+
+
+class ProfilerInsight:
+    """Insight from a profile service on a GPU, with what can be said without counters where it has none."""
+
     def __init__(
-        self, service: ProfileService, spec: KernelSpec, target: Target, bandwidth: float,
-        waited_s: Callable[[], float] = lambda: 0.0, lined: Callable[[Built], Lined] | None = None, every: bool = False,
+        self, service: ProfileService, spec: KernelSpec, target: Target, bandwidth: float, waiting: Waiting = _NO_WAITING,
+        lined: Callable[[Built], Lined] | None = None,
     ) -> None:  # fmt: skip
-        self._lined, self._every = lined, every
+        self._lined, self._every = lined, waiting.every
         self._counting: set[Future[None]] = set()  # with `every` alone, as the next two
         self._diagnosing: dict[str, Future[None]] = {}
         self._counted_s = self._selecting_s = 0.0
@@ -139,7 +150,7 @@ class ProfilerInsight:
         self._required: dict[str, Future[Answer]] = {}
         self._lines_missing = ""
         self._service, self._spec, self._target, self._bandwidth = service, spec, target, bandwidth
-        self._waited_s = waited_s
+        self._waited_s = waiting.waited_s
         self._case = heaviest_case(spec)
         self._known: dict[str, tuple[Diagnosis, Profile]] = {}
         self._asked: set[str] = set()  # for the full set

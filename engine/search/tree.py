@@ -76,16 +76,16 @@ class Tree:
 
     `propose` gives a node's proposals, asked for once and only when needed. `coming` says what they wait for where that is done
     elsewhere and has not ended, None where `propose` has them or makes them itself. `weigh` gives them priors by the diagnosis of the
-    program with this digest, most promising first, or None as long as there is none. `reward` says what evaluations are worth.
+    program with this digest, most promising first, or None as long as there is none.
     """
 
     def __init__(
         self, original: Program, propose: Callable[[Program], list[Proposal]], seed: int, strategy: Strategy = "mcts",
         weigh: Callable[[str, list[Proposal]], list[Proposal] | None] = lambda digest, proposals: None,
-        reward: Reward | None = None, coming: Callable[[Program], Future[Any] | None] = lambda program: None,
+        coming: Callable[[Program], Future[Any] | None] = lambda program: None,
     ) -> None:  # fmt: skip
         self._propose, self._weigh, self._coming, self._patient = propose, weigh, coming, True
-        self.reward = reward or Reward()
+        self.reward = Reward()
         self.mixture = Mixture()
         self.experience = Experience()
         self.opinion: Callable[[Node], float] = lambda node: 0.0  # a judge's, as a part of the reward

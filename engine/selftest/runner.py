@@ -17,7 +17,7 @@ from engine.evaluate import guardrails, steering
 from engine.evaluate.evaluator import Evaluator
 from engine.model import Evaluation, Failure, Guardrail, Outcome, Program
 from engine.run.machine import Machine
-from engine.run.suggestion_gate import Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.selftest.cases import CORRECT, SelfCase
 from engine.spec.find import find_spec
 from engine.verify.defences import ALL, Defences
@@ -87,7 +87,7 @@ def _of_original(
         program = load_program(path, spec_file=spec_path, kernels=[step.kernel for step in spec.steps])
         with closing(machine.evaluator(spec, root, spec_path, defences)) as evaluator:
             first, _ = evaluator.open(program)
-            gate = Gate(machine, spec, root, spec_path, guardrails.LIMITS, defences=defences)
+            gate = Gate(machine, spec, root, spec_path, SuggestionConditions(guardrails.LIMITS, defences=defences))
             judges = Judges(evaluator, gate, first)
             with ThreadPoolExecutor(machine.jobs) as executor:
                 builds = [executor.submit(_build, evaluator, program, case) for case in cases]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Any, NoReturn
 
 from engine.errors import OptimlError
+from engine.settings.toml_positions import check_keys, locate
 
 Keys = tuple[str | int, ...]
 _MAX_DEPTH = 32
@@ -19,10 +21,6 @@ class ConfigError(OptimlError):
 
 def from_toml(text: str, path: str) -> tuple[object, dict[Keys, int]]:
     """The value of `[tool.optiml]` (None where there is none) and the line of each key. Raises ConfigError."""
-    import tomllib
-
-    from engine.settings.toml_positions import check_keys, locate
-
     plain = text.replace("\r\n", "\n")
     try:
         check_keys(plain)
@@ -45,6 +43,7 @@ def from_yaml(text: str, path: str) -> tuple[object, dict[Keys, int]]:
 
     Only plain values: no alias, no tag of Python's, no key twice, no depth to exhaust the stack with.
     """
+    # Settings in YAML are rare, and hooks start without the reader of it.
     import yaml
 
     lines: dict[Keys, int] = {(): 1}

@@ -219,26 +219,48 @@ def poisoned(spec: KernelSpec, case: Case, seed: int, family: str) -> dict[str, 
     return values
 
 
-def tiles(spec: KernelSpec, case: Case, seed: int, most: int) -> dict[str, Array] | None:
+class Tiles:
     """First contents of all buffers, on the host, of at most `most` elements each: repeated, they fill a buffer of any size.
 
-    None where some contents are no independent numbers and the buffer has more elements.
+    What is drawn for one case serves every other with the same figures, such as bounds: it begins alike.
     """
-    found: dict[str, Array] = {}
-    word = plausible_word(random.Random(f"poison {seed}")).to_bytes(4, "little")
-    for name, elements in buffer_elements(spec, case).items():
-        argument = spec.argument(name)
-        dtype = parse_dtype(argument.type)
-        count = min(elements, most) * dtype.lanes
+
+    def __init__(self, spec: KernelSpec, seed: int, most: int) -> None:
+        self._spec, self._seed, self._most = spec, seed, most
+        self._drawn: dict[tuple[object, ...], Array] = {}
+        self._word = plausible_word(random.Random(f"poison {seed}")).to_bytes(4, "little")
+
+    def of(self, case: Case) -> dict[str, Array] | None:
+        """None where some contents are no independent numbers. Raises SpecError."""
+        found: dict[str, Array] = {}
+        for name, elements in buffer_elements(self._spec, case).items():
+            argument = self._spec.argument(name)
+            dtype = parse_dtype(argument.type)
+            if argument.role != "out" and argument.fill.kind not in ("normal", "uniform", "integers", "constant"):
+                return None
+            key = (name, *self._figures(case, argument, dtype))
+            if key not in self._drawn:
+                self._drawn[key] = self._draw(case, argument, dtype)
+            found[name] = self._drawn[key][: min(elements, self._most) * dtype.lanes]
+        return found
+
+    def _figures(self, case: Case, argument: Argument, dtype: DType) -> tuple[object, ...]:
+        """What the contents of an argument depend on beside the seed."""
         if argument.role == "out":
-            words = count * dtype.storage.itemsize // len(word) + 1
-            found[name] = np.frombuffer(word * words, dtype.storage, count).copy()
-        elif argument.fill.kind in ("normal", "uniform", "integers", "constant"):
-            own = seed_of(spec, case, argument, "declared", seed)
-            found[name] = _fill(spec, case, argument, dtype, count, own, "declared", np)
-        else:
-            return None
-    return found
+            return ()
+        if argument.fill.kind == "constant":
+            return (_number(argument.fill.low or "0", argument, self._spec, case),)
+        if argument.fill.kind == "normal" and dtype.kind == "float":
+            return _moments(self._spec, case, argument)
+        return _range(self._spec, case, argument, dtype)
+
+    def _draw(self, case: Case, argument: Argument, dtype: DType) -> Array:
+        count = self._most * dtype.lanes
+        if argument.role == "out":
+            words = count * dtype.storage.itemsize // len(self._word) + 1
+            return np.frombuffer(self._word * words, dtype.storage, count).copy()
+        own = seed_of(self._spec, case, argument, "declared", self._seed)
+        return _fill(self._spec, case, argument, dtype, count, own, "declared", np)
 
 
 def seed_of(spec: KernelSpec, case: Case, argument: Argument, family: str, seed: int) -> int:

@@ -22,9 +22,10 @@ from engine.spec.extents import Extent, Trial, fit, trial_sizes, value_at
 from engine.spec.gaps import Gap
 from engine.spec.host_launch import deciding, grid_extents, host_sizes, in_grid
 from engine.spec.indirect import ROWS, Indirect, indirect
-from engine.spec.kernel_spec import Argument, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
-from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk
+from engine.spec.kernel_spec import Argument, Case, CompileOptions, Fill, KernelSpec, LaunchExpr, Role, Step
+from engine.spec.shapes import MAX_CHECKED, first_shapes, is_tiled, launchable_shapes, shrunk, varied
 from engine.spec.spec_text import spec_text
+from engine.spec.strides import strides
 from engine.spec.types import template_defaults
 from engine.spec.usage import Usage
 
@@ -33,6 +34,7 @@ Roles = Callable[[Mapping[str, int]], Mapping[str, Role]]
 
 
 _BLOCK = 256  # threads of a launch that is assumed
+_MOST_SHAPES = 6  # to check, where those that come first go beyond buffers
 _LAUNCH = "the launch: "
 _UNSEEN = "no host code launches the kernel; add launch.grid and launch.block"
 
@@ -56,7 +58,8 @@ class _Way:
 
     `launching` are scalars that are sizes because launches depend on them, `hosts` sizes that the host's code alone knows.
     `grids` are expressions for extents of the launch's
-    grid. `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing case's lengths.
+    grid. `whole`: shapes to check are whole tiles. `positive`: floats are drawn from 0.1 to 1. `halvings`: of the timing
+    case's lengths. `rows`: how long a row of a buffer may be. `shapes`: to check instead of those that follow from the sizes.
     """
 
     probe: Probe | None = None
@@ -73,6 +76,8 @@ class _Way:
     launch: LaunchExpr | None = None
     positive: bool = False
     halvings: int = 0
+    rows: tuple[str, ...] = ()
+    shapes: tuple[Case, ...] = ()
 
 
 def draft(
@@ -128,6 +133,11 @@ def _tried(made: Draft, way: _Way, made_by: Callable[[_Way], Draft], trials: Tri
         mark = "// optiml: " if made.text.startswith("//") else ""
         return replace(made, missing=(gap,), text=f"{made.text}{mark}# missing: {gap}\n")
     way = replace(way, positive=positive)
+    failing = trials.failing(made.spec, made.spec.check)
+    if failing:
+        other = [case for case in varied(made.spec) if not trials.failing(made.spec, (case,))]
+        way = replace(way, shapes=tuple([c for c in made.spec.check if c not in failing] + other)[:_MOST_SHAPES])
+        made = made_by(way)
     count = halvings(trials, made.spec)
     return made_by(replace(way, halvings=count)) if positive or count else made
 
@@ -155,6 +165,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     except KeyError:
         there = ", ".join(sorted(k.qualified for k in unit.kernels)) or "no kernel"
         raise UsageError(f"has no kernel '{base[:100]}'", program.kernel_file, f"it has {there}") from None
+    base = kernel.qualified
     missing: list[Gap] = []
     notes: list[str] = []
     if condition := condition_around(program, kernel, way.options.defines):
@@ -168,9 +179,10 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     parts = [part for p in kernel.parameters for part in drafted_parts(kinds, p, usage, missing)]
     _note_shared(program, kernel, parts)
     known = {p.name: kinds.of(p).dtype is not None for p in kernel.parameters}
+    rows = _set_strides(parts, way)
     sizes = list(dict.fromkeys([p.size for p in parts if p.size] + [*way.hosts]))
     way = replace(way, divided=usage.divided(sizes))
-    extents, tables, touched = _extents(usage, parts, sizes, way)
+    extents, tables, touched = _extents(usage, parts, sizes, replace(way, rows=rows))
     if touched:  # a pointer of a struct that no trial follows may be null
         parts = [
             p for p in parts if "." not in p.argument.name or p.argument.role == "scalar" or p.argument.name in touched
@@ -220,6 +232,7 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
         missing.append(Gap(f"{_LAUNCH}{problem}", "launch"))
     spec = launchable_shapes(program, spec, sizes, host, way.divided, way.whole)
     spec = shrunk(program, spec, sizes, way.halvings)
+    spec = replace(spec, check=way.shapes or spec.check)
     # Where no line of a spec can help, what else is missing is of no use to anybody.
     missing = [gap for gap in missing if not gap.key] or missing
     text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, way)
@@ -318,7 +331,7 @@ def _extents(
     for name in buffers:
         # A probe reaches what it reaches: a buffer read at random places, or by a small fixed grid, looks constant or small.
         # The text then decides.
-        measured, read = fit(trials.get(name, []), way.grids), fit(static.get(name, []))
+        measured, read = fit(trials.get(name, []), way.grids, way.rows), fit(static.get(name, []))
         options = [o for o in (measured, read and replace(read, measured=False)) if o is not None]
         options.sort(key=lambda o: (not o.exact, o.text.isdigit()))
         best = options[0] if options else None
@@ -337,6 +350,23 @@ def _as_others(trials: list[Trial], sizes: list[str]) -> str:
         return ""
     room = [s for s in dict.fromkeys(sizes) if all((value_at(s, chosen) or 0) >= touched for chosen, touched in trials)]
     return min(room, key=lambda s: value_at(s, trials[-1][0]) or 0, default="")
+
+
+def _set_strides(parts: list[Part], way: _Way) -> tuple[str, ...]:
+    """Gives strides their values, as those of memory without gaps; the lengths of rows that are no size themselves."""
+    whole = {
+        p.argument.name.rpartition(".")[2]: p
+        for p in parts
+        if p.argument.role == "scalar"
+        and parse_dtype(p.argument.type).kind == "int"
+        and (p.size or p.argument.value == "1")
+    }
+    found = strides([*whole], [*(p.size for p in whole.values() if p.size), *way.hosts])
+    for name, value in found.items():
+        part = whole[name]
+        part.argument, part.size = replace(part.argument, value=value), ""
+        part.notes = ["assumed: memory without gaps"]
+    return tuple(dict.fromkeys(value for value in found.values() if not value.isdigit()))
 
 
 def _set_roles(usage: Usage, parts: list[Part], sizes: list[str], way: _Way) -> None:
@@ -363,6 +393,9 @@ def _set_extent(
     part: Part, extent: Extent | None, table: Indirect | None, usage: Usage, missing: list[Gap], untried: str
 ) -> None:
     name = part.argument.name
+    if part.extent:
+        part.argument = replace(part.argument, size=part.extent)
+        return
     if table is not None:
         part.argument = replace(part.argument, size=table.size)
         part.notes.append("assumed: the size" if table.high else f"assumed: a table of {ROWS} rows")
@@ -425,7 +458,10 @@ def _render(
         "kernel": notes,
         "deterministic": ["assumed: atomics on floats"],
         "launch": [] if way.launch is not None else ["assumed: the launch, as the host's cannot be read"],
-        "check": ["assumed: the kernel is made for whole tiles"] if way.whole else [],
+        "check": [
+            *(["assumed: the kernel is made for whole tiles"] if way.whole else []),
+            *(["assumed: shapes at which the kernel keeps to its buffers"] if way.shapes else []),
+        ],
         "time": ["assumed: the shapes", *shapes],
         **{f"args.{part.argument.name}": part.notes for part in parts},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from engine.spec.kernel_spec import Case, KernelSpec
@@ -16,6 +16,9 @@ class Trials(Protocol):
 
     def meaning(self, spec: KernelSpec) -> Meaning:
         """What the check cases show."""
+
+    def failing(self, spec: KernelSpec, cases: Sequence[Case]) -> list[Case]:
+        """The cases in which the kernel fails on its own."""
 
     def accesses(self, spec: KernelSpec, case: Case) -> tuple[float, float] | None:
         """About how many elements are accessed in a case, how much fewer when its sizes are halved; None: that cannot be told."""

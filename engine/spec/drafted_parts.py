@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.cuda.kernel import Parameter
 from engine.spec.drafted_type import ParameterTypes
 from engine.spec.dtypes import DType
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Role
+from engine.spec.library_views import View, view_of
 from engine.spec.struct_layout import Field, Layout, described, target_type
 from engine.spec.usage import Usage
 
@@ -27,13 +28,14 @@ SAID: Mapping[Role, str] = {
 class Part:
     """An argument of a draft. `size` is the free size that gives a scalar its value, "": none.
 
-    `opaque`: the kernel sees something else in the bytes of a buffer.
+    `opaque`: the kernel sees something else in the bytes of a buffer. `extent`: its elements, where its class says so; else "".
     """
 
     argument: Argument
     notes: list[str]
     size: str = ""
     opaque: bool = False
+    extent: str = ""
 
 
 def drafted_parts(types: ParameterTypes, parameter: Parameter, usage: Usage, missing: list[Gap]) -> list[Part]:
@@ -96,8 +98,15 @@ def _of_struct(
     name = parameter.name
     kind = f"struct:{layout.size}"
     parts = [Part(Argument(name, kind, "scalar", value=f"hex:{'00' * layout.size}"), [])]
+    view = _view(types, parameter, layout)
     for field in [each for f in layout.fields for each in f.elements]:
         full = f"{name}.{field.name}"
+        if field.dtype is not None and field.name in view.values:
+            value = view.values[field.name]
+            notes = [view.note] if field.name not in view.sizes or value != view.sizes[field.name] else []
+            part = Part(Argument(full, field.dtype.name, "scalar", value=value, offset=field.offset), notes)
+            parts.append(replace(part, size=view.sizes.get(field.name, "")))
+            continue
         if field.dtype is not None:
             parts.append(_of_field(full, field, field.dtype, usage))
             continue
@@ -111,8 +120,17 @@ def _of_struct(
         role: Role = "in" if field.const else "inout"
         notes = [] if field.const else [SAID["inout"]]
         opaque = dtype.kind == "bytes" or field.target == "void"
-        parts.append(Part(Argument(full, dtype.name, role, offset=field.offset), notes, opaque=opaque))
+        extent = view.extents.get(field.name, "")
+        parts.append(Part(Argument(full, dtype.name, role, offset=field.offset), notes, opaque=opaque, extent=extent))
     return parts
+
+
+def _view(types: ParameterTypes, parameter: Parameter, layout: Layout) -> View:
+    """What the parameter is where its class is a library's view of memory."""
+    pointed = [dtype for f in layout.fields if f.dtype is None and (dtype := target_type(types.program, f)) is not None]
+    kind = types.plain(parameter.base).partition("<")[0].split("::")[-1]
+    whole = [p.name for p in types.kernel.parameters if not p.pointer]
+    return view_of(kind, layout, pointed[0].itemsize if pointed else 1, whole) or View()
 
 
 def _of_field(full: str, field: Field, dtype: DType, usage: Usage) -> Part:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.cuda.kernel import Kernel, Parameter
+from engine.cuda.typenames import TypeNames
 from engine.model import Program
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.gaps import Gap
@@ -30,6 +31,10 @@ class ParameterTypes:
     names: Mapping[str, str]
     kernel: Kernel
     template_args: str
+
+    def plain(self, kind: str) -> str:
+        """The type that a name stands for in the end, as text."""
+        return TypeNames(self.program, bound=bindings(self.kernel, self.template_args)).plain(kind)
 
     def of(self, parameter: Parameter) -> DraftedType:
         """Of one parameter. A gap without a key is one that no line of a spec closes."""

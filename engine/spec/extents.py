@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
@@ -12,11 +13,11 @@ from engine.arith import ArithmeticError_, evaluate_int
 # two sizes the trials can be large enough to tell `cdiv(n, 512)` from a constant.
 _ONE = (41, 101, 1031, 4099)
 _TWO = ((29, 43), (47, 31), (127, 59), (257, 521))
-# For grids that count whole tiles, and blocks as large as a size: multiples of a warp (of four sizes, of a quarter of one),
-# products of no more than 4 * 10**6.
+# For grids that count whole tiles, and blocks as large as a size: multiples of two warps (of three sizes, of one; of four, of a
+# quarter of one), products of no more than 4 * 10**6.
 _TILED = {
-    1: (32, ((2,), (5,), (11,), (23,))),
-    2: (32, ((2, 3), (5, 2), (7, 5), (3, 11))),
+    1: (64, ((2,), (5,), (11,), (23,))),
+    2: (64, ((2, 3), (5, 2), (7, 5), (3, 11))),
     3: (32, ((1, 2, 3), (3, 1, 5), (5, 3, 2), (2, 7, 1))),
     4: (8, ((1, 2, 3, 5), (3, 1, 5, 2), (5, 7, 1, 3), (2, 5, 7, 1))),
 }
@@ -46,7 +47,7 @@ def trial_sizes(
 ) -> tuple[dict[str, int], ...]:
     """Three or four sets of co-prime sizes, all different; the product of up to four stays below 2 * 10**6.
 
-    `tiled`: all are multiples of 32 and none is above 1024, for up to three names; of 8 for four. `divided` names sizes that are
+    `tiled`: all are multiples of 64 for one or two names, of 32 for three, of 8 for four. `divided` names sizes that are
     multiples of others, with these: they are so, of small ones.
     """
     tiled = tiled and len(names) in _TILED
@@ -111,10 +112,11 @@ def candidates(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def fit(trials: Sequence[Trial], grids: Sequence[str] = ()) -> Extent | None:
+def fit(trials: Sequence[Trial], grids: Sequence[str] = (), rows: Sequence[str] = ()) -> Extent | None:
     """The simplest expression that gives what was touched in every trial; None where none does.
 
-    `grids` are expressions for extents of the launch's grid: a buffer may have so many elements for each block.
+    `grids` are expressions for extents of the launch's grid: a buffer may have so many elements for each block. `rows` are
+    lengths that a row of the buffer may have.
     A kernel may leave the end of a buffer alone, as a stencil does with its border. So where nothing fits exactly, the product of
     sizes counts, or a small multiple of one, that covers every trial most closely and is larger by no more than a few rows.
     """
@@ -132,6 +134,7 @@ def fit(trials: Sequence[Trial], grids: Sequence[str] = ()) -> Extent | None:
         if len(set(blocks)) > 1 and len(each) == 1 and (own := each.pop()) >= 1 and own == int(own):
             return Extent(f"{int(own)}*({text})", True)
     several = [f"{k}*{p}" for k in (2, 3, 4) for p in products(names)]
+    several += [f"{n}*{row}" for row in rows for n in names]
     covering = [p for p in products(names) + several if all(_covers(p, sizes, touched) for sizes, touched in trials)]
 
     def excess(text: str) -> float:
@@ -142,7 +145,7 @@ def fit(trials: Sequence[Trial], grids: Sequence[str] = ()) -> Extent | None:
 
 def _covers(product: str, sizes: Mapping[str, int], touched: int) -> bool:
     total = value_at(product, sizes) or 0
-    lengths = [sizes[name] for name in set(product.split("*")) if sizes.get(name, 0) >= _LEAST_ROWS]
+    lengths = [sizes[name] for name in set(re.split(r"[*(), ]+", product)) if sizes.get(name, 0) >= _LEAST_ROWS]
     slack = 2 + sum(2 * total // length for length in lengths)
     return touched <= total <= touched + min(slack, touched // 2 + 2)  # many short rows are no few
 

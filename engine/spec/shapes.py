@@ -141,6 +141,22 @@ def shrunk(program: Program, spec: KernelSpec, sizes: list[str], halvings: int) 
     return replace(spec, time=(time,))
 
 
+def varied(spec: KernelSpec) -> tuple[Case, ...]:
+    """Shapes of one length on every side, and with one side of half of it: some keep what sizes have to be to each other."""
+    first = spec.check[0].sizes
+    lengths = [n for n, v in first.items() if not _SMALL.search(n) and len({c.sizes[n] for c in spec.check}) > 1]
+    found = []
+    for side in (_TILE, 2 * _TILE, _TILE // 2):
+        while (
+            side > 1
+            and _largest(list(spec.arguments), Case("", {**first, **dict.fromkeys(lengths, side)})) > MAX_CHECKED
+        ):
+            side //= 2
+        even = {**first, **dict.fromkeys(lengths, side)}
+        found += [even, *({**even, n: max(1, side // 2)} for n in lengths)]
+    return tuple(Case(case_name(s), s) for at, s in enumerate(found) if s not in found[:at])
+
+
 def _whole_tiles(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
     """Check shapes whose lengths are multiples of the sides of tiles."""
     sizes = [{n: -(-int(v) // _TILE) * _TILE if n in lengths else v for n, v in c.sizes.items()} for c in spec.check]

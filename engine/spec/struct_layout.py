@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from tree_sitter import Node
@@ -13,6 +14,7 @@ from engine.arith import ArithmeticError_, evaluate_int
 from engine.cuda.constants import integers, words
 from engine.cuda.kernel import Unit
 from engine.cuda.parse import declared, parse, text, walk
+from engine.cuda.standins import standins_of
 from engine.cuda.typenames import TypeNames, split_arguments
 from engine.errors import SpecError
 from engine.model import Program
@@ -119,18 +121,21 @@ class _Reader:
         plain = (
             types.plain(text).partition("{")[0].strip() or text
         )  # `typedef struct a { … } A;`; without a name it is A alone
-        base, _, rest = plain.partition("<")
-        name = base.strip().split("::")[-1]
+        scope, own_name = _scoped(plain)
+        base, _, rest = own_name.partition("<")
+        name = base.strip()
         if depth > _MAX_DEPTH:
             raise Unclear(f"'{name[:60]}' is nested too deeply")
-        classes = list(self._classes(name))
+        classes, around = self._within(types.plain(scope), name, bound)
+        if not classes:
+            classes, around = list(self._classes(name)), {}
         if not classes:
             raise Unclear(f"'{name[:60]}' is defined in no file of the repository that this one includes")
         if len(classes) > 1:
             raise Unclear(f"'{name[:60]}' is defined more than once")
         unit, node = classes[0]
         given = split_arguments(rest.strip().removesuffix(">")) if rest else []
-        inner = {**self._bound(node, [bound.get(g, g) for g in given])}
+        inner = {**around, **self._bound(node, [bound.get(g, g) for g in given])}
         inner |= {name: written for name, written in self._own_types(node, 0) if name not in inner}
         fields: list[Field] = []
         at, align = 0, 1
@@ -159,8 +164,27 @@ class _Reader:
             raise unclear
         return found
 
+    def _within(
+        self, scope: str, name: str, bound: Mapping[str, str]
+    ) -> tuple[list[tuple[Unit, Node]], dict[str, str]]:
+        """The classes of a name inside the class `scope`, and what stands for types there; none where it is a namespace."""
+        base, _, rest = _scoped(scope)[1].partition("<")
+        outer = list(self._classes(base.strip())) if base else []
+        if len(outer) != 1:
+            return [], {}
+        unit, node = outer[0]
+        given = split_arguments(rest.strip().removesuffix(">")) if rest else []
+        around = self._bound(node, [bound.get(g, g) for g in given])
+        around |= {own: written for own, written in self._own_types(node, 0) if own not in around}
+        found = [(u, n) for u, n in self._classes(name) if u.path == unit.path and _inside(n, node)]
+        return found, around
+
+    @cached_property
+    def _files(self) -> list[tuple[str, bytes]]:
+        return [*self.program.files.items(), *standins_of(self.program.files)]
+
     def _classes(self, name: str) -> Iterator[tuple[Unit, Node]]:
-        for path, data in self.program.files.items():
+        for path, data in self._files:
             if path.endswith(".toml") or name.encode() not in data:
                 continue
             unit = parse(data, path)
@@ -236,6 +260,20 @@ class _Reader:
         whole = dtype.lanes in (1, 2, 4) and dtype.kind != "bytes"
         align = min(16, dtype.itemsize) if whole else dtype.storage.itemsize
         return dtype.itemsize * count, align, (Field(named, 0, dtype, count),)
+
+
+def _scoped(text: str) -> tuple[str, str]:
+    """What stands before and after the last `::` outside of template arguments."""
+    depth = 0
+    for at in range(len(text) - 1, 0, -1):
+        depth += (text[at] == ">") - (text[at] == "<")
+        if depth == 0 and text[at - 1 : at + 1] == "::":
+            return text[: at - 1].strip(), text[at + 1 :].strip()
+    return "", text.strip()
+
+
+def _inside(node: Node, outer: Node) -> bool:
+    return outer.start_byte < node.start_byte and node.end_byte <= outer.end_byte
 
 
 def _placed(at: int, align: int) -> int:

@@ -20,6 +20,7 @@ _STATIC_CAST = re.compile(r"static_cast\s*<[\w\s:]{1,40}>")
 _HINT = re.compile(r"__(ld|st)(?:g|ca|cg|cs|cv|lu|wb|wt)\b")
 _SIGN = re.compile(r"\s*([-+*/%])\s*")
 _QUOTIENT = re.compile(r"(?<![\w.)\]*/%])([A-Za-z_]\w*)/([A-Za-z_]\w*)(?![\w\[(.])")
+_MAX_CALLS = 4  # functions in functions
 _MAX_STEPS = 40  # definitions followed for one value
 _MAX_TEXT = 400  # characters of an expression, or of a definition that it is made from
 _LINE = re.compile(
@@ -102,6 +103,23 @@ def _plain(text: str) -> str:
     return _STATIC_CAST.sub("", _CAST.sub("", text))
 
 
+def _counting(body: Node) -> set[str]:
+    """The names in a function that bound something or stand in an index, and those that these are made of."""
+    found: set[str] = set()
+    made: dict[str, str] = {}
+    for node in walk(body):
+        if node.type == "binary_expression" and node.children[1].type in ("<", "<=", ">", ">=", "==", "!="):
+            found |= _words(text(node))
+        elif node.type == "subscript_expression" and (index := node.child_by_field_name("indices")) is not None:
+            found |= _words(text(index))
+        for variable in variables(node) if node.type == "declaration" else ():
+            if variable.value is not None:
+                made.setdefault(variable.name, text(variable.value))
+    for _ in range(_MAX_CALLS):
+        found |= {word for name in found & made.keys() for word in _words(made[name])}
+    return found
+
+
 class Usage:
     """The analysis of one kernel's body."""
 
@@ -124,6 +142,7 @@ class Usage:
         for node in walk(self.body):
             if node.type == "binary_expression":
                 self._bound(node)
+        self._called(self.body, {}, 0)
         self.uses = {name: Use() for name in self.pointers}
         for access in kernel.accesses:
             self._access(access)
@@ -177,6 +196,29 @@ class Usage:
             self.bounds.setdefault(text(left), []).append(f"({text(right)}) + 1")
         elif operator == ">" and right.type in named:
             self.bounds.setdefault(text(right), []).append(text(left))
+
+    def _called(self, body: Node, passed: Mapping[str, str], depth: int) -> None:
+        """Takes in parameters that a function of the file, which they are handed to, bounds or indexes something with.
+
+        `passed` are the names that parameters of the function with this body have in the kernel.
+        """
+        functions = {f.name: f for f in self.unit.functions if not isinstance(f, Kernel)}
+        for call in walk(body) if depth < _MAX_CALLS else ():
+            name, given = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+            if call.type != "call_expression" or name is None or given is None:
+                continue
+            callee = functions.get(re.split(r"<", text(name), maxsplit=1)[0].rpartition("::")[2])
+            inner = callee.node.child_by_field_name("body") if callee is not None and callee.node is not None else None
+            if callee is None or inner is None:
+                continue
+            values = [text(n) for n in given.named_children if n.type != "comment"]
+            handed = {
+                p.name: passed.get(v, v if depth == 0 else "")
+                for p, v in zip(callee.parameters, values, strict=False)
+                if not p.pointer
+            }
+            self.guards |= {handed[word] for word in _counting(inner) if handed.get(word)}
+            self._called(inner, handed, depth + 1)
 
     def _access(self, access: Access) -> None:
         parameter, offset = self.aliases.get(access.array, (access.array, "0"))

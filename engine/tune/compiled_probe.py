@@ -46,27 +46,39 @@ class _Group:
         return min(self.points, key=lambda p: max((s.threads for case in self.points[p] for s in case), default=0))
 
 
+@dataclass(frozen=True)
+class Compilers:
+    """So many compilers; `submit` starts a compile on one of them."""
+
+    submit: Callable[[Translation], Future[Binary]]
+    count: int
+
+
 def probe(
-    original: Program, template: Template, found: Feasible, builder: Builder,
-    submit: Callable[[Translation], Future[Binary]], jobs: int, limit: int | None = None,
-) -> Feasible:  # fmt: skip
+    original: Program,
+    template: Template,
+    found: Feasible,
+    builder: Builder,
+    compilers: Compilers,
+    limit: int | None = None,
+) -> Feasible:
     """The set without the points whose blocks would need more registers (or shared memory) than a multiprocessor has.
 
     Points that differ only in what the compiler does not see have the same machine code, so one compile speaks for all of
     them: the original's if it is among them, else that of the smallest block. Asked are the groups with the most points in
-    doubt, at most four for each of `jobs` compilers. A point with code of its own is asked only where all points will be tried
+    doubt, at most four for each compiler. A point with code of its own is asked only where all points will be tried
     (there are few, and no fewer evaluations allowed: `limit`). What does not compile or has no answer 1.5 s after the first stays in
-    the set, and its own compile will tell. `submit` starts a compile; what it made comes from the cache when the point is tried.
+    the set, and its own compile will tell. What it made comes from the cache when the point is tried.
     Raises RefusedError that names the limit which leaves nothing to tune.
     """
     all_tried = len(found.points) <= min(EXHAUSTIVE_MOST, EXHAUSTIVE_MOST if limit is None else limit)
     groups = [g for g in _groups(original, template, found, builder) if g.large and (all_tried or len(g.points) > 1)]
     groups.sort(key=lambda g: -len(g.large))
     asked: list[tuple[_Group, Future[Binary]]] = []
-    for group in groups[: min(_MOST, _OF_EACH * jobs)]:
+    for group in groups[: min(_MOST, _OF_EACH * compilers.count)]:
         with suppress(OptimlError):
             program = program_at(original, template, group.probe(template.default))
-            asked.append((group, submit(builder.translation(builder.slice(program)))))
+            asked.append((group, compilers.submit(builder.translation(builder.slice(program)))))
     futures = [future for _, future in asked]
     if wait(futures, timeout=_FIRST_S, return_when=FIRST_COMPLETED).done:
         wait(futures, timeout=_MOST_S)

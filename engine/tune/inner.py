@@ -9,17 +9,19 @@ from dataclasses import dataclass, field, replace
 
 from engine.compile.built import Built
 from engine.errors import RefusedError
-from engine.evaluate.devices import Devices
+from engine.evaluate.devices import OneDevice
 from engine.evaluate.evaluator import Evaluator, Twin
 from engine.model import Evaluation, Failure, Outcome, Program, Target
 from engine.rewrite.proposal import Proposal
+from engine.search.participants import Builds
 from engine.search.progress import EDIT, SELECT, Budget
 from engine.tune.evaluated_point import WRONG, Tried
 from engine.tune.feasible import Feasible
 from engine.tune.offers import Offer
-from engine.tune.strategy import EXHAUSTIVE_MOST, Known, Trial, choose
+from engine.tune.strategy import EXHAUSTIVE_MOST, Known, Trial
+from engine.tune.strategy_choice import choose
 from engine.tune.template import Template, program_at
-from engine.tune.tuner import Tuner
+from engine.tune.tuner import Reports, TemplateSearch, Tuner
 
 POINTS = (
     16  # of one template: what a person would try by hand, twice over; the tree goes on with the best of them. Ours
@@ -54,19 +56,26 @@ class Inner:
     stage_s: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class TunerPace:
+    """How many points are built at once, and how they are chosen: candidates are `counted` where their number ends the search;
+    else its time does."""
+
+    in_flight: int
+    seed: int
+    counted: bool = True
+
+
 class TunerPart:
     """Proposes templates for programs and searches the one that the tree chose."""
 
     def __init__(
-        self, offers: Callable[[Program], Sequence[Offer]], target: Target, evaluator: Evaluator, *, in_flight: int, seed: int,
-        counted: bool = True, foresee: Callable[[Program], None] = lambda program: None,
+        self, offers: Callable[[Program], Sequence[Offer]], target: Target, evaluator: Evaluator, pace: TunerPace,
+        foresee: Callable[[Program], None] = lambda program: None,
     ) -> None:  # fmt: skip
-        """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with.
-
-        Candidates are `counted` where their number ends the search; else its time does.
-        """
-        self._offers, self._foresee, self._target, self._counted = offers, foresee, target, counted
-        self._evaluator, self._in_flight, self._seed = evaluator, in_flight, seed
+        """`offers` gives a program's templates. `foresee` is told of programs that a search within a template may end with."""
+        self._offers, self._foresee, self._target, self._counted = offers, foresee, target, pace.counted
+        self._evaluator, self._in_flight, self._seed = evaluator, pace.in_flight, pace.seed
         self._begun: dict[tuple[str, str], Future[Tuner]] = {}  # searches within templates that the tree has chosen
         self._done: dict[str, set[str]] = {}  # templates that a program is the tuned best of, by its digest
 
@@ -87,15 +96,16 @@ class TunerPart:
         ]  # fmt: skip
 
     def search(
-        self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, executor: Executor,
-        devices: Devices, known: Mapping[tuple[object, ...], Twin],
+        self, program: Program, proposal: Proposal, champion: Built | None, left: Budget, builds: Builds,
+        known: Mapping[tuple[object, ...], Twin],
     ) -> Generator[Sequence[Future[Built]], None, Inner]:  # fmt: skip
         """Try some points of the proposal's template, at most what is left of the budget; the best of them stands for it.
 
-        Gives the builds of which one is wanted before it can go on. Each of the `devices` evaluates one point at a time.
+        Gives the builds of which one is wanted before it can go on. Each of the devices evaluates one point at a time.
         """
         begin = time.monotonic()
-        tuner = self._begun_or_new(program, proposal, executor)
+        tuner = self._begun_or_new(program, proposal, builds.executor)
+        devices = builds.devices or OneDevice(self._evaluator)
         tuner.enter(champion, known)
         template, most = tuner.template, self._most(tuner.feasible)
         limit = min(most, left.candidates or most)
@@ -155,9 +165,13 @@ class TunerPart:
         assert points is not None
         most = self._most(points)
         tuner = Tuner(
-            program, template, points, choose(None, Known(points.points, self._seed, most))[0], self._evaluator,
-            self._target, executor, in_flight=self._in_flight, on_best=self._foresee,
-        )  # fmt: skip
+            program,
+            TemplateSearch(template, points, choose(None, Known(points.points, self._seed, most))[0]),
+            self._evaluator,
+            self._target,
+            Builds(executor, in_flight=self._in_flight),
+            Reports(on_best=self._foresee),
+        )
         if template.default is not None:
             tuner.strategy.tell(Trial(template.default), 0.0)  # that is the program itself
         tuner.begin(min(most, self._in_flight // 2))  # not all: others may be waited for sooner

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.errors import UsageError
 from engine.tune.space import Point
 
-NAMES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
 # Below this a strategy saves less than a second of device time, and going through all of them misses nothing. Ours.
 EXHAUSTIVE_MOST = 32
 _KEEP = 3  # one in three goes on to the next rung. Ours; Hyperband's paper uses 3 and 4
@@ -128,34 +126,3 @@ class Halving:
 
     def describe(self, point: Point, features: Mapping[str, float]) -> None:
         pass
-
-
-def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
-    """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError, MachineError."""
-    if name is None:
-        points = len(known.points)
-        if points <= EXHAUSTIVE_MOST and (known.limit is None or known.limit >= points):
-            return Listed("exhaustive", known), f"{points} points are few enough to try all of them"
-        from engine.tune.surrogate import Surrogate
-
-        many = f"{points} points are too many to try all"
-        few = many if points > EXHAUSTIVE_MOST else f"the budget is for {known.limit} of {points} points"
-        return Surrogate(known), f"{few}: a model fitted to the measurements chooses"
-    reason = "asked for"
-    if name in ("exhaustive", "random"):
-        return Listed(name, known), reason
-    if name == "halving":
-        return Halving(known), reason
-    if name == "annealing":
-        from engine.tune.annealing import DualAnnealing
-
-        return DualAnnealing(known), reason
-    if name == "model":
-        from engine.tune.surrogate import Surrogate
-
-        return Surrogate(known), reason
-    if name == "bayes":
-        from engine.tune.bayes import Bayes
-
-        return Bayes(known), reason
-    raise UsageError(f"unknown strategy '{name[:40]}'", "--strategy", f"use one of {', '.join(NAMES)}")

@@ -6,8 +6,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, wait
-from dataclasses import replace
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from engine.evaluate.evaluator import WIN, Evaluator, Twin, duplicate, unbuilt
 from engine.model import PASSED, Evaluation, Failure, Outcome, Program, Target
 from engine.rewrite.proposal import Proposal
 from engine.search.journal import Entry, Journal
+from engine.search.participants import Builds
 from engine.search.progress import JOURNAL, SELECT, Budget, Progress, on_devices
 from engine.tune.evaluated_point import EFFORT, WRONG, Mark, Running, Tried, entry_of, mean_us, value_of
 from engine.tune.feasible import Feasible, fits
@@ -34,18 +35,38 @@ _COUNTED_PATIENCE_S = 5.0  # the same where evaluations are limited and time is 
 _AHEAD_OF_EACH = 4  # points compiled for each that may still be evaluated: what the compiler says of them ranks them
 
 
+@dataclass(frozen=True)
+class TemplateSearch:
+    """A template, the points of it that can run, and the strategy that orders them."""
+
+    template: Template
+    feasible: Feasible
+    strategy: Strategy
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where a tuner's results go: evaluated points to the journal, counts to `on_progress`, each best program to `on_best`."""
+
+    journal: Journal | None = None
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_best: Callable[[Program], None] = lambda program: None
+
+
+_NO_REPORTS = Reports()
+
+
 class Tuner:
     """Searches one template. Use `start`, `run`, then `best`."""
 
     def __init__(
-        self, original: Program, template: Template, feasible: Feasible, strategy: Strategy, evaluator: Evaluator, target: Target,
-        executor: Executor, *, in_flight: int, journal: Journal | None = None,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
-        on_best: Callable[[Program], None] = lambda program: None,
+        self, original: Program, searched: TemplateSearch, evaluator: Evaluator, target: Target, builds: Builds,
+        reports: Reports = _NO_REPORTS,
     ) -> None:  # fmt: skip
-        self._original, self.template, self.feasible, self.strategy = original, template, feasible, strategy
-        self._evaluator, self._target, self._executor, self._in_flight = evaluator, target, executor, in_flight
-        self._journal, self._on_progress, self.progress = journal, on_progress, Progress()
+        self._original, self.template, self.feasible = original, searched.template, searched.feasible
+        self.strategy, self._evaluator, self._target = searched.strategy, evaluator, target
+        self._executor, self._in_flight = builds.executor, builds.in_flight
+        self._journal, self._on_progress, self.progress = reports.journal, reports.on_progress, Progress()
         self.tried: list[Tried] = []
         self.trace: list[Mark] = []
         self.evaluations = 0  # that ran on the device: without duplicates and what did not compile
@@ -53,14 +74,14 @@ class Tuner:
         self.checked: list[Point] = []
         self.built: dict[Point, Built] = {}  # the incumbent's
         self._fastest: tuple[float, Built] | None = None  # of all that passed, the incumbent or not, with its value
-        self._on_best = on_best
+        self._on_best = reports.on_best
         self._figures = figures_of(target.arch)
         self._rival: Built | None = None  # the incumbent of a search around this one
         self.against: float | None = None  # the best point's speedup over the rival
         self._pending: dict[Point, Future[Built]] = {}
         self._asked: dict[Point, float] = {}  # when they were
         # Written once: for a rule's template that takes as long as reading the program.
-        self.proposal_of: Callable[[Point], Proposal] = cache(template.proposal)
+        self.proposal_of: Callable[[Point], Proposal] = cache(self.template.proposal)
         self._build_s = 0.0
         self._running: list[Running] = []  # the oldest first
         self._unwritten: deque[tuple[Tried, Built | None]] = deque()
@@ -72,9 +93,9 @@ class Tuner:
         self._next_id = 1
         self._chosen: Sequence[Trial] = ()  # what was to be tried next when that was last asked
         self._begin = time.monotonic()
-        for point in feasible.points:
-            if launches := template.launches(point):
-                strategy.describe(point, of_launch(launches[-1][0]))
+        for point in self.feasible.points:
+            if launches := self.template.launches(point):
+                self.strategy.describe(point, of_launch(launches[-1][0]))
 
     # ---- start
 

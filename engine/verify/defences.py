@@ -40,6 +40,7 @@ class Defences:
     sanitizers: bool = True  # GPU: compute-sanitizer on what is to be suggested
     second_opinion: bool = True  # GPU: the CPU path's checks of what is to be suggested
     sampled_sizes: bool = True  # CPU: some blocks of launches at sizes from the check cases up to 2^30 elements
+    added_conditions: bool = True  # CPU: every condition of what is to be suggested was true and false in a check
     undefined: bool = True  # CPU: undefined shifts and indices end a run, and variables start from a pattern
     thread_orders: bool = True  # CPU: several orders of threads and blocks
     access_checks: bool = True  # CPU: what the checks of each access found

@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -158,7 +158,7 @@ def test_waiting_ends(server: Server) -> None:
 
 def test_the_token_goes_to_no_other_host(server: Server) -> None:
     other = Server()
-    threading.Thread(target=other.serve_forever, daemon=True).start()
+    threading.Thread(target=other.serve_forever, args=(0.02,), daemon=True).start()
     try:
         other.answers = [(200, {}, {"role_name": "admin"})]
         server.answers = [(302, {"Location": f"{other.url}/repos/o/r"}, {})]

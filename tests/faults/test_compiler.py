@@ -38,6 +38,10 @@ while True:
         os.kill(os.getpid(), signal.SIGSEGV)
     if "hang_here" in text:
         time.sleep(60)
+    if "busy_here" in text:
+        signal.setitimer(signal.ITIMER_PROF, header["seconds"])
+        while True:
+            pass
     if "garbage_here" in text:
         os.write(1, b"no frame at all" * 100)
         time.sleep(60)
@@ -88,12 +92,13 @@ def test_each_costs_one_candidate_and_the_compiler_is_replaced(builder: tuple[Bu
     for name, says in (
         ("crash_here", "crashed on this code"),
         ("hang_here", "did not finish within 1 s"),
+        ("busy_here", "did not finish within 1 s"),
         ("garbage_here", "the compiler"),
         ("odd_here", "an invalid answer"),
         ("short_here", "an invalid answer"),
         ("useless_here", "did not report the resources of 'k'"),
     ):
-        compiler._timeout_s = 1.0 if name == "hang_here" else 60.0
+        compiler._timeout_s = 1.0 if name in ("hang_here", "busy_here") else 60.0
         evaluation = _built(*builder, name)
         compiler._timeout_s = 60.0
         assert evaluation.outcome is Outcome.COMPILE_ERROR

@@ -10,6 +10,7 @@ import pytest
 
 from engine.compile.built import Built
 from engine.cuda.load import load_program, repository_root
+from engine.evaluate.build import BuildOptions
 from engine.profile.counters import CHEAP, FULL, LINES, Profile, ProfileRequest
 from engine.profile.source_lines import worst_site
 from engine.run.machine import Machine, make_machine, make_profiler
@@ -34,7 +35,7 @@ def built(machine: Machine, name: str) -> tuple[KernelSpec, Built]:
     root = repository_root(file)
     spec, spec_path = find_spec(root, file, None)
     program = load_program(file, spec_file=spec_path, kernels=[s.kernel for s in spec.steps])
-    builder = Builder(spec, root, machine.compiler, machine.target, spec_path, line_info=True)
+    builder = Builder(spec, root, machine.compiler, machine.target, spec_path, BuildOptions(line_info=True))
     return spec, builder.original(program)
 
 

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from engine.process.sandbox import Sandbox, available, sandbox
-from engine.run.machine import visible_gpu
+from engine.process.sandbox import Sandbox, SandboxAccess, available, sandbox
+from engine.run.device_choice import visible_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not available()[0], reason=f"no sandbox here: {available()[1]}")]
 
@@ -39,7 +39,7 @@ def test_the_worker_sees_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> N
     environment = {"CUPY_CACHE_DIR": "/tmp/cupy", "CUDA_CACHE_PATH": "/tmp/driver"}
     with socket.create_server(("127.0.0.1", 0)) as listening:
         look = [sys.executable, "-I", "-c", _LOOK, str(listening.getsockname()[1])]
-        command = box.command(look, gpu=True, device=found[0], environment=environment)
+        command = box.command(look, SandboxAccess(gpu=True, device=found[0], environment=environment))
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 """Work that many tests ask for anew, done once in a session of tests and shared between its processes.
 
-An evaluator looks for races in its original, and the gate builds it whole with nvcc: seconds of a core, and
+An evaluator looks for races in its original and reads its machine code: seconds of a core, and
 most tests open one of a few originals. The first that does takes the whole way; those after it get its answer.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,12 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Keep in `folder` what nvcc makes of a file, what nvdisasm makes of machine code, and where ThreadSanitizer found nothing."""
-    from engine.compile.nvcc import find_nvcc
-    from engine.compile.whole import Options, WholeFile
+    """Keep in `folder` what nvdisasm makes of machine code, and where ThreadSanitizer found nothing."""
     from engine.cpu import CpuBinary, CpuJob, CpuMachine, Finding
     from engine.predict import predictor
-    from engine.run import whole_check
 
     kept = DiskCache(folder)
-    races, build_whole = CpuMachine.races, whole_check.build_whole
+    races = CpuMachine.races
 
     def raced(
         machine: CpuMachine, binary: CpuBinary, jobs: Sequence[CpuJob], *, deadline_s: float = 20
@@ -46,19 +43,6 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
                 kept.put(key, {}, b"")
         return found
 
-    def built_whole(
-        files: Mapping[str, bytes], unit: str, options: Options, sandbox: Any, instances: Sequence[str] = ()
-    ) -> WholeFile:
-        parts = (find_nvcc(), sorted(files.items()), unit, options, instances)
-        key = f"whole {hashlib.sha256(repr(parts).encode()).hexdigest()}"
-        found = kept.get(key)
-        if found is not None:
-            size = found[0]["cubin_bytes"]
-            return WholeFile(found[0]["host"], found[1][:size], found[1][size:])
-        whole = build_whole(files, unit, options, sandbox, instances)
-        kept.put(key, {"host": whole.host, "cubin_bytes": len(whole.cubin)}, whole.cubin + whole.object)
-        return whole
-
     disassemble = predictor.disassemble
 
     def disassembled(cubin: bytes, *, sandbox: Any, line_info: bool = False) -> str:
@@ -71,7 +55,6 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
         return text
 
     patch.setattr(predictor, "disassemble", disassembled)
-    patch.setattr(whole_check, "build_whole", built_whole)
     patch.setattr(CpuMachine, "races", raced)
 
 

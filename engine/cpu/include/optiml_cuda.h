@@ -2,6 +2,7 @@
 #ifndef OPTIML_CUDA_H
 #define OPTIML_CUDA_H
 #include <cassert>
+#include <new>
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -224,6 +225,7 @@ OPTIML_INLINE unsigned long long __globaltimer() { return optiml_clock(); }
 
 #include "optiml_atomics.h"
 #include "optiml_math.h"
+#include "optiml_ptx.h"
 
 // Cache hints say how, not what.
 #define OPTIML_LOAD(NAME)             \

@@ -144,6 +144,27 @@ OPTIML_CONVERT(double, double, ll, long long)
 OPTIML_CONVERT(double, double, ull, unsigned long long)
 #undef OPTIML_CONVERT
 OPTIML_INLINE float __double2float_rn(double x) { return static_cast<float>(x); }
+namespace optiml {
+// `to` is where a value that is no F is rounded. A long double holds what is converted exactly.
+template <class F, class V>
+OPTIML_INLINE F directed(V x, F to) {
+    F near = static_cast<F>(x);
+    long double exact = x, got = near;
+    return (got < exact && near < to) || (got > exact && to < near) ? std::nextafter(near, to) : near;
+}
+}  // namespace optiml
+#define OPTIML_DIRECTED(FROM, V, TO, F)                                                             \
+    OPTIML_INLINE F __##FROM##2##TO##_rz(V x) { return optiml::directed<F>(x, F(0)); }              \
+    OPTIML_INLINE F __##FROM##2##TO##_ru(V x) { return optiml::directed<F>(x, __builtin_inf()); }   \
+    OPTIML_INLINE F __##FROM##2##TO##_rd(V x) { return optiml::directed<F>(x, -__builtin_inf()); }
+OPTIML_DIRECTED(int, int, float, float)
+OPTIML_DIRECTED(uint, unsigned, float, float)
+OPTIML_DIRECTED(ll, long long, float, float)
+OPTIML_DIRECTED(ull, unsigned long long, float, float)
+OPTIML_DIRECTED(ll, long long, double, double)
+OPTIML_DIRECTED(ull, unsigned long long, double, double)
+OPTIML_DIRECTED(double, double, float, float)
+#undef OPTIML_DIRECTED
 OPTIML_INLINE int __float_as_int(float x) { return optiml::bits<int>(x); }
 OPTIML_INLINE unsigned __float_as_uint(float x) { return optiml::bits<unsigned>(x); }
 OPTIML_INLINE float __int_as_float(int x) { return optiml::bits<float>(x); }

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -93,13 +94,15 @@ void read_job(const char *path) {
             fields >> job.max_fibers;
         } else if (word == "buffer") {
             Array a;
-            fields >> a.bytes >> a.element >> a.flags;
+            fields >> a.bytes >> a.element >> a.flags >> a.at;
             buffers.push_back(a);
         } else if (word == "tile") {  // of the buffer before it
             size_t bytes = 0;
-            fields >> bytes >> buffers.back().touched;
-            buffers.back().tile.resize(bytes);
+            fields >> bytes >> buffers.back().apart;
+            buffers.back().tile_bytes = bytes;
             job.sampled = true;
+        } else if (word == "apart") {  // of the buffer before it
+            fields >> buffers.back().apart;
         } else if (word == "blocks") {  // of the launch before it
             for (long long block; fields >> block;) job.launches.back().sample.push_back(block);
         } else if (word == "launch") {
@@ -150,18 +153,30 @@ void put_writes(off_t at) {
     put(reinterpret_cast<const char *>(writes.data()), count * sizeof(Write), at + static_cast<off_t>(sizeof count));
 }
 
+// What stands in a sampled buffer at first is read where it is touched: of most jobs' contents that is little.
+const char *map_tile(FILE *in, const Array &a) {
+    struct stat found{};
+    if (fstat(fileno(in), &found) != 0 || a.tile_bytes == 0 || a.at > static_cast<size_t>(found.st_size) ||
+        a.tile_bytes > static_cast<size_t>(found.st_size) - a.at)
+        refuse("the data file is too short");
+    void *p = mmap(nullptr, a.tile_bytes, PROT_READ, MAP_PRIVATE, fileno(in), static_cast<off_t>(a.at));
+    if (p == MAP_FAILED) refuse("cannot map the data file");
+    return static_cast<const char *>(p);
+}
+
 void load_buffers() {
     FILE *in = fopen(job.data.c_str(), "rb");
     if (!in) refuse("cannot read the data file");
     for (size_t i = 0; i < buffers.size(); ++i) {
         Array &a = buffers[i];
         if (job.sampled) {
-            a.base = hook_sampled_buffer(a.bytes, i, std::exchange(a.touched, 0));
+            a.base = hook_sampled_buffer(a.bytes, i, a.apart);
             a.pages.resize(a.bytes / PAGE + 1);
-            if (a.tile.empty() || fread(a.tile.data(), 1, a.tile.size(), in) != a.tile.size()) refuse("the data file is too short");
+            a.tile = map_tile(in, a);
             continue;
         }
-        a.base = hook_buffer(a.bytes, i);
+        a.base = hook_buffer(a.bytes + a.apart, i) + a.apart;
+        if (fseek(in, static_cast<long>(a.at), SEEK_SET) != 0) refuse("cannot read the data file");
         if (a.bytes && fread(a.base, 1, a.bytes, in) != a.bytes) refuse("the data file is too short");
         if (a.flags & BUFFER_UNWRITTEN) a.written = static_cast<uint8_t *>(calloc(a.bytes + 1, 1));
     }

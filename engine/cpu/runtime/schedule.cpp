@@ -13,7 +13,6 @@ optiml_uint3 thread_index, block_index, block_dimension, grid_dimension;
 
 namespace {
 
-constexpr size_t STACK_BYTES = size_t{128} << 10;
 constexpr int WARP = 32;
 constexpr uint64_t POISON = 0x7fedbeef7fedbeefULL;  // what a shuffle reads from a lane that is not there
 

@@ -23,6 +23,8 @@ struct Range {
     const char *begin, *end;
 };
 std::vector<Range> modules;
+constexpr unsigned MOST_CONDITIONS = 4096;
+uint8_t outcomes[MOST_CONDITIONS];  // of each condition: 1 it was false, 2 it was true, 4 its value was not known to the compiler
 
 char *reserve(size_t bytes) {
     void *p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -72,8 +74,8 @@ void sample(Array *a, const void *pc, size_t begin, size_t bytes, int write, boo
         if (++pages > MOST_PAGES) found_last("timeout", pc, 0, -1, 0, 0, 0, "sample");
         size_t end = std::min(a->bytes, (page + 1) * PAGE);
         for (size_t at = page * PAGE; at < end;) {
-            size_t from = at % a->tile.size(), count = std::min(a->tile.size() - from, end - at);
-            memcpy(a->base + at, a->tile.data() + from, count);
+            size_t from = at % a->tile_bytes, count = std::min(a->tile_bytes - from, end - at);
+            memcpy(a->base + at, a->tile + from, count);
             at += count;
         }
     }
@@ -124,7 +126,7 @@ inline void check(const void *pc, const void *where, size_t bytes, int write, bo
     auto begin = static_cast<size_t>(offset);
     if (begin + bytes > a->touched) a->touched = begin + bytes;
     if (write && (a->flags & BUFFER_INPUT)) found("input_written", pc, 0, number, offset / element, size, write, "");
-    if (!a->tile.empty()) sample(a, pc, begin, bytes, write, atomic);
+    if (a->tile) sample(a, pc, begin, bytes, write, atomic);
     if (a->written) {
         uint8_t *w = a->written + begin;
         if (!write || atomic) {
@@ -152,7 +154,13 @@ void hook_setup() {
     shared_arena = reserve(SHARED_SLOTS * SHARED_SLOT_BYTES);
 }
 
-void hook_prepare() {}
+// Each job's process inherits the stacks: their guard pages take a system call for each thread.
+void hook_prepare() {
+    size_t most = 0;
+    for (const Launch &launch : job.launches)
+        most = std::max(most, size_t{launch.block.x} * launch.block.y * launch.block.z);
+    if (most) hook_stacks(nullptr, STACK_BYTES, most);
+}
 
 char *hook_buffer(size_t bytes, size_t number) {
     if (number >= SLOTS - 2 || bytes > SLOT / 2) _exit(3);
@@ -180,9 +188,9 @@ char *hook_shared(size_t bytes, size_t number) {
     return base;
 }
 
-char *hook_stacks(char *old, size_t bytes_each, size_t count) {
-    if (old && stack_bytes >= bytes_each * count) return old;
-    if (old) munmap(old, stack_bytes);
+char *hook_stacks(char *, size_t bytes_each, size_t count) {
+    if (stack_base && stack_bytes >= bytes_each * count) return stack_base;
+    if (stack_base) munmap(stack_base, stack_bytes);
     stack_bytes = bytes_each * count;
     stack_base = reserve(stack_bytes);
     // The lowest page of each stack stays without rights: one that overflows crashes instead of writing its neighbour's.
@@ -217,7 +225,11 @@ bool hook_more_blocks() {
     return true;
 }
 void hook_module(const char *begin, const char *end) { modules.push_back({begin, end}); }
-void hook_report(FILE *out) { count_report(out); }
+void hook_report(FILE *out) {
+    for (unsigned id = 0; id < MOST_CONDITIONS; ++id)
+        if (outcomes[id]) fprintf(out, "seen %u %d\n", id, outcomes[id]);
+    count_report(out);
+}
 
 void hook_atomic_begin(const void *pc, const void *address, void *old, size_t bytes) {
     check(pc, address, bytes, 1, true, true);
@@ -290,6 +302,10 @@ int hook_locate(const void *, long long *) { return -1; }
     }
 
 extern "C" {
+// Called by kernels whose conditions are marked (condition_marks.py).
+void optiml_seen(unsigned id, int outcome, int constant) {
+    if (id < MOST_CONDITIONS) outcomes[id] |= static_cast<uint8_t>((outcome ? 2 : 1) | (constant ? 0 : 4));
+}
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)
@@ -306,7 +322,7 @@ void __tsan_write_range(void *p, size_t n) { check(PC, p, n, 1, false, false); }
 void __tsan_init(void) {}
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_update(void **p, void *) { check(PC, p, sizeof(void *), 1, false, false); }
 void __tsan_vptr_read(void **) {}
 void *__tsan_memcpy(void *d, const void *s, size_t n) {
     check(PC, s, n, 0, false, false);

@@ -26,13 +26,16 @@ struct Array {
     size_t bytes = 0;
     size_t element = 1;
     int flags = 0;
+    size_t at = 0;  // where its first contents begin in the job's data
     bool shared = false;
     const char *name = "";  // of a shared array; buffers go by their number
     uint8_t *written = nullptr;  // one byte per byte; null: all of it counts as written
     size_t touched = 0;     // highest byte offset touched, plus one
+    size_t apart = 0;       // bytes by which it lies behind an aligned address
     uint8_t *sectors[2] = {nullptr, nullptr};  // counting: one byte per 32-byte sector, [load, store]
     // Of a sampled launch alone: what stands in it at first, again and again, and what has been touched.
-    std::vector<char> tile;
+    const char *tile = nullptr;
+    size_t tile_bytes = 0;
     std::vector<bool> pages;
     std::unordered_map<size_t, Writer> writers;  // by element
 };
@@ -143,6 +146,7 @@ inline void quiet_fill(void *to, int value, size_t bytes) {
 }
 
 constexpr size_t PAGE = 4096;
+constexpr size_t STACK_BYTES = size_t{128} << 10;  // of a thread
 constexpr size_t MOST_PAGES = size_t{1} << 16;    // of a sampled launch: 256 MiB
 constexpr size_t MOST_ELEMENTS = size_t{1} << 18;  // that a sampled launch may write
 constexpr size_t SAMPLED_ELEMENT = 16;            // bytes of the largest one

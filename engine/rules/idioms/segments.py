@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.cuda.effects import assigned
 from engine.cuda.syntax import called, children, compact, inside, is_unroll, names, strip, text, walk
-from engine.rewrite import Declared, Edit, Node, Site, Span
+from engine.rewrite import Declared, Edit, Edits, Node, Site, Span, merge
 from engine.rewrite.wording import reindent
 from engine.rules.idioms.blocks import is_barrier
 
@@ -34,7 +34,9 @@ class BarrierSegment:
     again: dict[str, _Value] = field(default_factory=dict)
     redefined: list[tuple[Node, Declared]] = field(default_factory=list)  # assignments that become declarations
     own: set[str] = field(default_factory=set)  # the names that the loop declares
-    shared: list[Node] = field(default_factory=list)  # declarations of shared arrays that move in front of the loop
+    ahead: list[Node] = field(
+        default_factory=list
+    )  # declarations that are the same for all rows move in front of the loop
 
 
 class NoSegments(Exception):
@@ -74,8 +76,8 @@ def segments_of(site: Site, axis: str, between: Sequence[Node] = ()) -> list[Bar
         if declared and _stays(declared, changed, moving):
             if not segment.looped:
                 continue
-            if all("__shared__" in text(d.node) and d.value is None for d in declared):
-                segment.shared.append(statement)
+            if not names(statement) & segment.own:
+                segment.ahead.append(statement)
                 continue
         _take(site, segment, statement, declared, top, known)
     if not any(s.looped for s in segments):
@@ -205,7 +207,7 @@ def looped(site: Site, found: Sequence[BarrierSegment], loop: str, values: Mappi
             for name, one in segment.again.items()
         )
         changes = [change for statement in segment.looped for change in thread_changes(statement, values)]
-        moved = [n for n in segment.shared if n.end_byte <= end]
+        moved = [n for n in segment.ahead if n.end_byte <= end]
         changes += [(site.line_span(n).start, site.line_span(n).end, "") for n in moved]
         above = "".join(f"{text(n)}\n{outer}" for n in moved)
         for statement, declared in segment.redefined:
@@ -219,3 +221,28 @@ def looped(site: Site, found: Sequence[BarrierSegment], loop: str, values: Mappi
             )
         )
     return edits
+
+
+def fewer_threads(
+    site: Site, found: Sequence[BarrierSegment], threads: int, items: int, between: Sequence[Edit]
+) -> Edits | None:
+    """Blocks of so many threads, each with `items` elements of the segments' work; `between` are the edits of what stands between them.
+
+    None where a launch would get another grid or other shared memory, which may be made of the block's size.
+    """
+    elements = str(threads * items)
+    first = site.fresh("first")
+    item = site.fresh("item", (first,))
+    loop = f"for (int {first} = 0; {first} < {elements}; {first} += {threads}) {{\nconst int {item} = {first} + threadIdx.x;"
+    edits = [*looped(site, found, loop, {"threadIdx.x": item, "blockDim.x": elements}), *between]
+    edits += [
+        Edit(Span(begin, end), written)
+        for begin, end, written in thread_changes(site.body, {"blockDim.x": elements})
+        if not any(edit.span.contains(Span(begin, end)) for edit in edits)
+    ]
+    merged = merge(site.in_file(*edits), site.launch_edits(block=[str(threads)]))
+    before, after = site.configs_after({}), site.configs_after(merged) if merged is not None else None
+    if before is None or after is None:
+        return None
+    alike = [(c.grid, c.shared_bytes) for c in before] == [(c.grid, c.shared_bytes) for c in after]
+    return merged if alike else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
@@ -179,7 +179,7 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     outer = site.indent_at(site.kernel.span.start)
     unit = site.indent_unit
     indent = outer + unit
-    name = _names(site)
+    name = site.fresh_names()
     i, j = name("i"), name("j")
     blocks = [reindent(_verbatim(site, d), site.indent_at(d.start_byte), indent) for d in form.map.invariant]
     blocks.append(reindent(tile_body(form, tiling, parts, name, unit), "", indent))
@@ -213,17 +213,6 @@ def _rewrite(site: Site, form: Product, tiling: Tiling, parts: tuple[Part, Part]
     edits = [Edit(Span(body.start_byte, body.end_byte), "{\n" + "\n".join(blocks) + f"\n{outer}}}")]
     bounds = _bounds(site, tiling)
     return [bounds, *edits] if bounds is not None else edits
-
-
-def _names(site: Site) -> Callable[[str], str]:
-    chosen: dict[str, str] = {}
-
-    def name(key: str) -> str:
-        if key not in chosen:
-            chosen[key] = site.fresh(key, list(chosen.values()))
-        return chosen[key]
-
-    return name
 
 
 def _verbatim(site: Site, node: Node) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from engine.cuda.syntax import children, compact
-from engine.rewrite import Edit, Edits, Proposal, Site, Span, merge, proposal, template
+from engine.rewrite import Edit, Edits, Proposal, Site, Span, proposal, template
 from engine.rules.idioms.blocks import WARP, one_dimensional
-from engine.rules.idioms.segments import BarrierSegment, NoSegments, looped, segments_of, thread_changes
+from engine.rules.idioms.segments import BarrierSegment, NoSegments, fewer_threads, segments_of
 from engine.rules.reduction.warp_scan import BlockScan, block_scans
 
 _ITEMS = (4, 8, 2)
@@ -45,7 +45,7 @@ class ScanItems:
             if elements % (items * WARP) or threads < _LEAST_THREADS:
                 continue
             edits = _edits(site, segments, scans, items, threads)
-            if edits is not None and _launched_alike(site, edits):
+            if edits is not None:
                 said = f"Block prefix sum with {threads} threads, {items} elements each"
                 yield from proposal(self.name, said, edits, 0.6 - 0.05 * rank, items=items)
 
@@ -53,37 +53,17 @@ class ScanItems:
 def _edits(
     site: Site, segments: Sequence[BarrierSegment], scans: Sequence[BlockScan], items: int, threads: int
 ) -> Edits | None:
-    elements = str(items * threads)
-    first = site.fresh("first")
-    item = site.fresh("item", (first,))
-    helper = site.fresh("block_scan", (first, item))
-    loop = f"for (int {first} = 0; {first} < {elements}; {first} += {threads}) {{\nconst int {item} = {first} + threadIdx.x;"
-    edits = looped(site, segments, loop, {"threadIdx.x": item, "blockDim.x": elements})
-    edits += [scan.call(site, helper) for scan in scans]
-    outside = thread_changes(site.body, {"blockDim.x": elements})
-    edits += [
-        Edit(Span(begin, end), written)
-        for begin, end, written in outside
-        if not any(edit.span.contains(Span(begin, end)) for edit in edits)
-    ]
+    helper = site.fresh("block_scan", ("first", "item"))
     written = template("engine.rules", "block_scan_items").render(
         name=helper,
         T=scans[0].type,
-        elements=elements,
+        elements=str(items * threads),
         threads=str(threads),
         items=str(items),
         warps=str(threads // WARP),
     )
     above = Edit(Span(site.declaration_start, site.declaration_start), written)
-    return merge(site.in_file(above, *edits), site.launch_edits(block=[str(threads)]))
-
-
-def _launched_alike(site: Site, edits: Edits) -> bool:
-    """Whether the edits leave each launch its grid and its shared memory, which may be made of the block's size."""
-    before, after = site.configs_after({}), site.configs_after(edits)
-    if before is None or after is None:
-        return False
-    return [(c.grid, c.shared_bytes) for c in before] == [(c.grid, c.shared_bytes) for c in after]
+    return fewer_threads(site, segments, threads, items, [above, *(scan.call(site, helper) for scan in scans)])
 
 
 __all__ = ["ScanItems"]

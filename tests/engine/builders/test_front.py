@@ -14,7 +14,7 @@ import pytest
 import tree_sitter
 
 from engine.builders import builders as client
-from engine.builders.builders import Front
+from engine.builders.builders import BuildWorkers, Compiling
 from engine.compile.built import Built, NotBuilt
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.cuda.edit import edit_program
@@ -43,13 +43,15 @@ def known() -> tuple[KernelSpec, str | None, Program]:
 def started(
     known: tuple[KernelSpec, str | None, Program], builds: int = 1, box: Sandbox | NoSandbox | None = None,
     cache: Path | None = None,
-) -> Front:  # fmt: skip
+) -> BuildWorkers:  # fmt: skip
     spec, spec_path, _ = known
-    return Front(spec, ROOT, TARGET, spec_path, arch="sm_90", box=box or sandbox(), cache=cache, builds=builds)
+    return BuildWorkers(
+        spec, ROOT, TARGET, spec_path, Compiling(arch="sm_90", box=box or sandbox(), cache=cache, builds=builds)
+    )
 
 
 @pytest.fixture(scope="module")
-def front(known: tuple[KernelSpec, str | None, Program]) -> Iterator[Front]:
+def front(known: tuple[KernelSpec, str | None, Program]) -> Iterator[BuildWorkers]:
     made = started(known)
     made.original_program = known[2]
     yield made
@@ -79,7 +81,7 @@ def what(built: Built) -> tuple[Any, ...]:
 
 
 def test_who_edits_a_program_that_a_worker_has_read_does_not_parse_it(
-    front: Front, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
+    front: BuildWorkers, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = known[2]
     program = plain.replace({plain.kernel_file: plain.data + b"// read by a worker\n"})
@@ -92,7 +94,7 @@ def test_who_edits_a_program_that_a_worker_has_read_does_not_parse_it(
 
 
 def test_says_and_builds_what_is_said_and_built_here(
-    front: Front, here: Builder, known: tuple[KernelSpec, str | None, Program]
+    front: BuildWorkers, here: Builder, known: tuple[KernelSpec, str | None, Program]
 ) -> None:
     program = known[2]
     proposals, failures = front.propose(program)
@@ -106,7 +108,9 @@ def test_says_and_builds_what_is_said_and_built_here(
     assert set(built.stage_s) == {"parse", "compile"}
 
 
-def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+def test_offers_the_templates_that_there_are_here(
+    front: BuildWorkers, known: tuple[KernelSpec, str | None, Program]
+) -> None:
     spec, spec_path, program = known
     here = offers(program, spec, spec_path, TARGET)
     there = front.offers(program)
@@ -124,7 +128,7 @@ def test_offers_the_templates_that_there_are_here(front: Front, known: tuple[Ker
 
 
 def test_a_point_is_built_where_it_is_written(
-    front: Front, here: Builder, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
+    front: BuildWorkers, here: Builder, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = known[2]
     offer = front.offers(program)[0]
@@ -140,7 +144,7 @@ def test_a_point_is_built_where_it_is_written(
 
 
 def test_what_is_wrong_with_a_point_is_said_when_its_program_is_built(
-    front: Front, known: tuple[KernelSpec, str | None, Program]
+    front: BuildWorkers, known: tuple[KernelSpec, str | None, Program]
 ) -> None:
     program = known[2]
     hostile = program.replace({program.kernel_file: program.data.replace(b"{", b'{ asm("trap;");', 1)})
@@ -151,7 +155,7 @@ def test_what_is_wrong_with_a_point_is_said_when_its_program_is_built(
 
 
 def test_a_point_that_the_rule_cannot_write_is_none(
-    front: Front, known: tuple[KernelSpec, str | None, Program]
+    front: BuildWorkers, known: tuple[KernelSpec, str | None, Program]
 ) -> None:
     program = known[2]
     offer = front.offers(program)[0]
@@ -168,7 +172,7 @@ def test_a_point_that_the_rule_cannot_write_is_none(
         front._write(program, family.rule, (0, 99), names, {})
 
 
-def test_offers_what_a_person_declared(front: Front, known: tuple[KernelSpec, str | None, Program]) -> None:
+def test_offers_what_a_person_declared(front: BuildWorkers, known: tuple[KernelSpec, str | None, Program]) -> None:
     program = known[2]
     text = program.data + b"// optiml: tune WIDTH = 4, 1, 2, 8\n#define WIDTH 4\n"
     found = front.offers(program.replace({program.kernel_file: text}))
@@ -178,7 +182,7 @@ def test_offers_what_a_person_declared(front: Front, known: tuple[KernelSpec, st
 
 
 def test_a_refusal_comes_back_with_its_reason(
-    front: Front, here: Builder, known: tuple[KernelSpec, str | None, Program]
+    front: BuildWorkers, here: Builder, known: tuple[KernelSpec, str | None, Program]
 ) -> None:
     program = known[2]
     hostile = program.replace({program.kernel_file: program.data.replace(b"{", b'{ asm("trap;");', 1)})
@@ -204,7 +208,7 @@ def test_a_refusal_comes_back_with_its_reason(
 
 
 def test_a_worker_that_dies_or_hangs_costs_one_program(
-    front: Front, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
+    front: BuildWorkers, known: tuple[KernelSpec, str | None, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = known[2]
     front.build(program)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from benchmarks.report_size import synthesise
-from engine import cli
 from engine.cli import main
 from engine.commands import capture
+from engine.commands.command_line import make_parser
 from engine.llm.lesson_store import Lesson, Memory
 from engine.model import Outcome
 from engine.process.plain_output import adapt
@@ -36,7 +36,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
 
 
 def test_every_verb_that_prints_has_json() -> None:
-    parser = cli._parser()
+    parser = make_parser()
     (action,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     without = {
         verb for verb, sub in action.choices.items() if not any("json" in (a.choices or ()) for a in sub._actions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.commands import doctor
+from engine.commands.command_line import make_parser
 from engine.compile import cubin, toolkit
 from engine.cpu import toolchain
 from engine.process import sandbox
@@ -19,9 +19,7 @@ from tests.spent import spent
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    doctor.add_parser(parser.add_subparsers())
-    return doctor.run(parser.parse_args(["doctor", *arguments]))
+    return doctor.run(make_parser().parse_args(["doctor", *arguments]))
 
 
 def parts() -> dict[str, doctor.Part]:
@@ -125,9 +123,9 @@ def test_tools_that_hang_or_fail_are_missing(monkeypatch: pytest.MonkeyPatch, tm
         assert "does not answer" in found[name].detail
 
 
-def test_importing_it_stays_light() -> None:
+def test_the_command_line_stays_light() -> None:
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import engine.commands.doctor;"
+        "import sys; sys.path.insert(0, sys.argv[1]); import engine.commands.command_line;"
         "print([m for m in ('numpy', 'rich', 'cuda', 'pynvml', 'subprocess', 'elftools', 'json') if m in sys.modules])"
     )
     root = str(Path(doctor.__file__).parents[2])

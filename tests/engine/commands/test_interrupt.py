@@ -193,7 +193,7 @@ def test_generating_names_the_command_that_uses_its_answers(
 ) -> None:
     """It said that --resume goes on, which `generate` does not have."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("engine.generate.generation.generate", interrupted)
+    monkeypatch.setattr("engine.commands.generate.generate", interrupted)
     arguments = ["generate", "the sum of two vectors", "--device", "cpu", "--work", "work"]
     assert main(arguments) == 130
     assert capsys.readouterr().err == "optiml: interrupted; nothing was written\n"
@@ -211,8 +211,8 @@ def test_other_verbs_say_what_goes_on(
 ) -> None:
     file = tmp_path / "a.cu"
     file.write_text(TUNED)
-    monkeypatch.setattr("engine.run.template_run.tune", interrupted)
-    monkeypatch.setattr("engine.selftest.runner.run_cases", interrupted)
+    monkeypatch.setattr("engine.commands.tune.tune", interrupted)
+    monkeypatch.setattr("engine.commands.selftest.run_cases", interrupted)
     for arguments, said in (
         (["tune", str(file), "--device", "cpu"], f"; continue with: optiml tune {file} --device cpu"),
         (["selftest", "--device", "cpu"], ""),

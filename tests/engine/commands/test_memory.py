@@ -71,6 +71,6 @@ def test_wrong_use_is_said(repository, tmp_path, capsys, given):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_verb_loads_nothing_heavy_before_it_runs():
-    code = "import sys, engine.commands.memory as m; print([n for n in ('numpy', 'rich', 'openai', 'sqlite3') if n in sys.modules])"
+def test_nothing_heavy_is_loaded_before_a_verb_runs():
+    code = "import sys, engine.cli; print([n for n in ('numpy', 'rich', 'openai', 'sqlite3') if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -98,7 +98,7 @@ def test_a_run_leaves_result_journal_and_a_patch_that_applies(finished):
     assert counted == [row[0] for row in rows(out) if row[3] == "screened"]  # the original's outcome is that too
     assert all(step["diagnosis"] for step in result["trajectory"])
     assert "predicted for sm_90, not measured" in " ".join(done.stdout.split())
-    assert result["best"] is not None
+    assert result["best"] is not None, (result["verdict"], result["refused"])
     subprocess.run(["git", "apply", "--check", str(out / "best.patch")], cwd=repository, check=True)
     assert "src/row_sum.cu" in (out / "best.patch").read_text()
     assert not subprocess.run(
@@ -173,7 +173,9 @@ def test_bad_input_gets_one_clear_sentence(optiml, repository, arguments, code, 
     done = optiml("optimize", *arguments, cwd=repository)
     assert done.returncode == code, done.stderr
     assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    # A busy machine takes longer to be looked at, and that is said.
+    said = [line for line in done.stderr.strip().splitlines() if not line.startswith("looking at this machine")]
+    assert len(said) == 1
     assert "Traceback" not in done.stderr
 
 

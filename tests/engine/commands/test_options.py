@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("openai")
 
 from engine.cli import main
-from engine.commands.options import add_llm, llm_settings
+from engine.commands.llm_settings import llm_settings
+from engine.commands.options import add_llm
 from engine.errors import UsageError
 from engine.llm.budget import Limit, Price
 

@@ -33,9 +33,9 @@ def test_cases_are_counted_while_they_are_judged(
 
     said: list[str] = []
     machine = SimpleNamespace(mode="predicted", arch="sm_90", close=lambda: None)
-    monkeypatch.setattr("engine.run.machine.make_machine", lambda **options: machine)
-    monkeypatch.setattr("engine.selftest.runner.run_cases", judge)
-    monkeypatch.setattr("engine.report.terminal.Live", functools.partial(Live, every_s=0.01))
+    monkeypatch.setattr("engine.commands.selftest.make_machine", lambda **options: machine)
+    monkeypatch.setattr("engine.commands.selftest.run_cases", judge)
+    monkeypatch.setattr("engine.commands.selftest.Live", functools.partial(Live, every_s=0.01))
     assert main(["selftest", "zeros", "single-block", "shrinks-grid"]) == 1
     assert "attacks refused on the CPU path: 2 of 3" in capfd.readouterr().out
     assert "\r" not in said[0]

@@ -32,6 +32,7 @@ from engine.model import Evaluation, Failure, Outcome, Program
 from engine.process.decode import NotThis
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.participants import Builds
 from engine.search.progress import Budget, in_flight
 from engine.search.tree import Tree
 from engine.settings.config import Guardrails
@@ -130,9 +131,11 @@ def test_one_search_runs_over_two_devices(tmp_path: Any) -> None:
     with ThreadPoolExecutor(2) as executor:
         journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
         search = Search(
-            Tree(original, Factors(("1.5", "0.7", "1.1", "0.9", "wrong")), 0), evaluator, journal, executor,
-            in_flight=in_flight(2, budget, evaluator.count), devices=evaluator,
-        )  # fmt: skip
+            Tree(original, Factors(("1.5", "0.7", "1.1", "0.9", "wrong")), 0),
+            evaluator,
+            journal,
+            Builds(executor, in_flight=in_flight(2, budget, evaluator.count), devices=evaluator),
+        )
         search.start(*evaluator.open(original))
         search.run(budget)
     assert {entry.evaluation.device.get("name") for entry in journal.entries() if entry.id} >= {"0", "1"}

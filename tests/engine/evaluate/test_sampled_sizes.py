@@ -141,6 +141,26 @@ def test_blocks_that_do_not_end_are_a_doubt_that_the_whole_launch_settles(monkey
     assert _judge(slow, whole=True)[0] is None
 
 
+@pytest.mark.parametrize(("off", "refused"), [(5e-5, False), (5e-2, True)])
+def test_a_sum_that_is_exact_by_luck_leaves_room_for_another_order_of_its_terms(off: float, refused: bool) -> None:
+    """One row_sum in fourteen met such a size among the sampled ones, and the search ended without a suggestion."""
+
+    def run(value: Callable[[CpuJob], float], jobs: Sequence[CpuJob]) -> list[CpuRun]:
+        return [_run(lambda i, n, threads, job=job: (0, value(job)) if i == 0 else None, job) for job in jobs]  # type: ignore[misc]
+
+    def rounded(job: CpuJob) -> float:
+        return 0.5 + (1e-4 if job.buffers["x"][0] > 0 else 0.0)  # half of the contents are lucky
+
+    launch = (LaunchConfig((1, 1, 1), (BLOCK, 1, 1), 0),)
+    machinery = Machinery(
+        run, lambda program, sizes: launch, lambda candidate, case: False, lambda job: (lambda job: 0.5, job)  # type: ignore[arg-type, return-value]
+    )  # fmt: skip
+    original = SimpleNamespace(program="original", extra=rounded)
+    samples = SampledSizes(SPEC, machinery, original, random.Random(7))  # type: ignore[arg-type]
+    failure, _ = samples.judge(SimpleNamespace(program="candidate", extra=lambda job: 0.5 + off))  # type: ignore[arg-type]
+    assert (failure is not None) == refused, failure
+
+
 def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
     def grid(*extent: int) -> LaunchConfig:
         return LaunchConfig((extent[0], extent[1] if len(extent) > 1 else 1, 1), (BLOCK, 1, 1), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -71,7 +72,7 @@ def test_a_kernel_whose_work_grows_with_the_square_is_counted_at_smaller_sizes(m
     machine = Slow()
     measurement = predicted(monkeypatch, machine)
     assert machine.tried[0] == FULL
-    assert max(machine.tried[1:]) <= FULL // 4
+    assert max(machine.tried[2:]) <= FULL // 8  # the run that is held out among them
     assert measurement.cases[0].original_us == pytest.approx(FULL**2, rel=0.01)  # and still grows as it does
 
 
@@ -110,12 +111,46 @@ def test_a_grid_that_moves_with_a_size_is_not_capped_by_what_an_array_holds(monk
         monkeypatch, machine, sizes=sizes,
         launches=lambda program, sizes: (LaunchConfig((-(-int(sizes["edges"]) // 256), 1, 1), (256, 1, 1)),),
     )  # fmt: skip
-    assert max(machine.sizes) <= 512
+    assert max(machine.sizes) <= 1 << 17
 
 
 def test_a_kernel_that_takes_too_long_at_any_size_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RefusedError, match="did not end in 20 s"):
         predicted(monkeypatch, Slow(unit=1))
+
+
+class Counting:
+    """Counts barriers by a function of n and of the number of the job: the first two are of the base with other inputs."""
+
+    def __init__(self, barriers: Callable[[int, int], float]) -> None:
+        self.barriers, self.asked = barriers, 0
+
+    def run_many(self, binary: Any, jobs: Any, *, deadline_s: float) -> list[CpuRun]:
+        runs = []
+        for number, job in enumerate(jobs):
+            n = len(job.buffers["x"])
+            counts = KernelCounts(job.launches[0], (), 0.0, 0.0, barriers=self.barriers(n, number))
+            runs.append(CpuRun({}, (), AccessCounts((counts,)), 0.0))
+        return runs
+
+
+def test_a_text_whose_two_predictions_differ_is_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops of another length for each input: one prediction was 6 microseconds, the next one 11 seconds."""
+    noisy = Counting(lambda n, number: n * (1.5 if number == 1 else 1.0))
+    with pytest.raises(RefusedError, match="not predicted: with other inputs of the same sizes it is"):
+        predicted(monkeypatch, noisy, full=1 << 24)
+    even = predicted(monkeypatch, Counting(lambda n, number: n * (1.02 if number == 1 else 1.0)), full=1 << 24)
+    assert even.cases[0].original_us == pytest.approx(1 << 24, rel=0.02)
+
+
+def test_a_run_that_is_held_out_and_missed_ends_the_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(n: int, number: int) -> float:
+        return float(n) if n <= 1 << 16 else 10.0 * n  # a second kind of work that no smaller run has shown
+
+    with pytest.raises(
+        RefusedError, match="not predicted: a run that was held out misses what the others predict by 10 times"
+    ):
+        predicted(monkeypatch, Counting(steps), full=1 << 24)
 
 
 def test_an_incumbent_of_an_earlier_run_that_cannot_be_predicted_ends_no_search() -> None:

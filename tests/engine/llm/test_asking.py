@@ -9,11 +9,13 @@ from typing import get_args
 
 import pytest
 
+from engine.search.participants import Builds, Participants
+
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
 from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
-from engine.llm.feed import LlmFeed
+from engine.llm.feed import Answering, LlmFeed
 from engine.llm.openai_client import ClientOptions, OpenAIClient
 from engine.llm.proposer import LlmOptions, LlmProposer
 from engine.model import Outcome, Program, Target
@@ -77,7 +79,7 @@ def search_with(
     tree = Tree(program, Factors(factors), 0, strategy)
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, evaluator, journal, executor, in_flight=in_flight, feed=feed)
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=in_flight), Participants(feed=feed))
         if prepare is not None:
             prepare(search)
         search.start(*evaluator.open(program))
@@ -203,7 +205,12 @@ def test_policies_differ_in_what_they_ask(tmp_path):
         script = Script()
         (tmp_path / strategy).mkdir()
         search_with(
-            tmp_path / strategy, script, Budget(candidates=20), strategy=strategy, holds=lambda label: True, in_flight=1
+            tmp_path / strategy,
+            script,
+            Budget(candidates=20),
+            strategy=strategy,
+            in_flight=1,
+            answering=Answering(lambda label: True),
         )
         asked[strategy] = [about for kind, about in script.asked if kind == "propose"]
     assert len({tuple(about) for about in asked.values()}) == 4
@@ -286,7 +293,7 @@ class Tape(Script):
 def test_what_a_recording_lacks_is_no_failure_of_the_model(tmp_path):
     """Twenty questions without an answer ended the asking, and one kept the later ones at its program from being asked."""
     search, feed = search_with(
-        tmp_path, Tape(), Budget(candidates=40), factors=("1.5", "1.1", "0.9"), holds=lambda label: True
+        tmp_path, Tape(), Budget(candidates=40), factors=("1.5", "1.1", "0.9"), answering=Answering(lambda label: True)
     )
     assert feed.report.faults[Fault.NOT_RECORDED] > 20
     assert feed.stopped == ""

@@ -3,6 +3,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from engine.llm.feed import Answering, Background
+from engine.search.participants import Builds, Participants
+
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
@@ -178,13 +181,17 @@ def run(tmp_path, *, resume, factors=("1.5",), in_flight=2, more=None, diagnose=
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
     client = BatchClient(tmp_path / "batch", "m")
     feed = LlmFeed(
-        LlmProposer(client), spec, Target(), holds=client.holds, diagnose=diagnose, workers=16, deferring=True
+        LlmProposer(client),
+        spec,
+        Target(),
+        Background(diagnose=diagnose),
+        answering=Answering(holds=client.holds, workers=16, deferring=True),
     )
     evaluator = FakeEvaluator()
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)
     with ThreadPoolExecutor(2) as executor:
         tree = Tree(program, Factors(factors), 0)
-        search = Search(tree, evaluator, journal, executor, in_flight=in_flight, feed=feed)
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=in_flight), Participants(feed=feed))
         search.start(*evaluator.open(program))
         search.run(Budget(30, None if more is None else search.progress.evaluated + more))
     search.journal_entries = list(journal.entries())

@@ -7,7 +7,8 @@ import pytest
 from engine.cuda.edit import edit_program
 from engine.llm.answers import EditError, read_answer
 from engine.llm.chat import Fault
-from engine.llm.edits import Workplace, make_proposal, plain
+from engine.llm.edits import Workplace, make_proposal
+from engine.llm.plain_words import plain
 from engine.llm.spans import marked, spans_of, without_marks
 from engine.model import Program, Target
 from engine.rules import make_site

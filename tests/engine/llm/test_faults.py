@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from engine.llm.feed import Background
+from engine.search.participants import Builds, Participants
+
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
@@ -53,12 +56,14 @@ class Run:
         )
         self.budget = budget or LlmBudget()
         self.proposer = proposer or LlmProposer(BudgetedClient(client, self.budget), LlmOptions(repairs=repairs))
-        self.feed = LlmFeed(self.proposer, spec, Target(), counters=("dram__bytes.sum",))
+        self.feed = LlmFeed(self.proposer, spec, Target(), Background(counters=("dram__bytes.sum",)))
         self.evaluator = evaluator or FakeEvaluator()
         self.journal = Journal(tmp_path / "j.sqlite", program, {}, resume=False)
         tree = Tree(program, factors, 0)
         with ThreadPoolExecutor(2) as executor:
-            self.search = Search(tree, self.evaluator, self.journal, executor, in_flight=2, feed=self.feed)
+            self.search = Search(
+                tree, self.evaluator, self.journal, Builds(executor, in_flight=2), Participants(feed=self.feed)
+            )
             self.search.start(*self.evaluator.open(program))
             begin = time.monotonic()
             self.search.run(Budget(seconds=60, candidates=200))
@@ -237,7 +242,9 @@ def test_a_time_budget_ends_the_search_while_an_answer_is_awaited(tmp_path, serv
     evaluator = FakeEvaluator()
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(Tree(program, RULES, 0), evaluator, journal, executor, in_flight=2, feed=feed)
+        search = Search(
+            Tree(program, RULES, 0), evaluator, journal, Builds(executor, in_flight=2), Participants(feed=feed)
+        )
         search.start(*evaluator.open(program))
         begin = time.monotonic()
         search.run(Budget(seconds=1.5))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import MachineError, UsageError
-from engine.llm.lesson_store import Lesson, Memory, _features_like, features_of, lesson_of
+from engine.llm.lesson_store import KernelTraits, Lesson, Memory, _features_like, features_of, lesson_of
 from engine.model import Evaluation, Measurement, Outcome, Program
 from engine.rewrite.proposal import Proposal
 from engine.rules import make_site
@@ -59,7 +59,7 @@ def memory(tmp_path):
 
 
 def told(memory, signature=("memory_bound", "uncoalesced"), features=ROW, repository="repo-a", **more):
-    return [lesson for lesson, _ in memory.recall(repository, "sm_90", signature, features, **more)]
+    return [lesson for lesson, _ in memory.recall(KernelTraits(repository, "sm_90", signature, features), **more)]
 
 
 def test_what_is_like_is_told_and_the_rest_is_not(memory):
@@ -96,9 +96,9 @@ def test_the_choice_is_by_weighted_chance_and_repeats_with_its_seed(memory):
 def test_priors_follow_what_the_rules_brought(memory):
     memory.add(replace(GOOD, ratio=4.0))
     memory.add(BAD)
-    priors = memory.priors("repo-a", "sm_90", GOOD.signature, ROW)
+    priors = memory.priors(KernelTraits("repo-a", "sm_90", GOOD.signature, ROW))
     assert priors == {"warp_row": pytest.approx(2.0), "unroll": pytest.approx(-0.5)}
-    assert memory.priors("repo-b", "sm_90", GOOD.signature, ROW) == {}
+    assert memory.priors(KernelTraits("repo-b", "sm_90", GOOD.signature, ROW)) == {}
 
 
 def test_it_outlives_the_process_that_wrote_it(tmp_path):

@@ -351,10 +351,11 @@ def test_a_model_sees_which_figures_are_open_and_nothing_else_of_a_spec():
 @pytest.mark.parametrize("proposers", [("rules", "llm"), ("rules", "tuner", "llm")])
 def test_a_run_tells_the_model_of_the_tuner_where_it_is_among_the_proposers(monkeypatch, proposers):
     told = []
-    monkeypatch.setattr("engine.llm.participant.Part", lambda llm, *args, **kwargs: told.append(llm))
+    monkeypatch.setattr("engine.run.optimization.Part", lambda wanted, *args: told.append(wanted.llm))
     options = Options(SOFTMAX, proposers=proposers, llm=LlmSettings(model="m"))
     machine, evaluator = SimpleNamespace(target=Target()), SimpleNamespace(build=None)
-    _model(options, machine, evaluator, None, SOFTMAX.parent, None, None)
+    parts = SimpleNamespace(options=options, machine=machine, evaluator=evaluator, spec=None, out=SOFTMAX.parent)
+    _model(parts, None, None)
     assert [settings.templates for settings in told] == ["tuner" in proposers]
 
 

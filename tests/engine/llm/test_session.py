@@ -6,18 +6,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from engine.search.participants import Builds, Participants
+
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
 from engine.errors import MachineError, UsageError
 from engine.llm import feed
 from engine.llm.budget import Limit, Price
-from engine.llm.feed import LlmFeed
+from engine.llm.feed import Background, LlmFeed
 from engine.llm.judge import MOST_JUDGED
 from engine.llm.lesson_store import Memory
 from engine.llm.lessons import MemorySettings
 from engine.llm.node_context import Diagnosed
-from engine.llm.participant import Part
+from engine.llm.participant import DiagnosisSources, Part, WantedPart
 from engine.llm.proposer import LlmProposer
 from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, from_config, parse_door
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
@@ -47,13 +49,14 @@ def run(
     monkey = pytest.MonkeyPatch()
     monkey.setattr("engine.llm.participant.diagnoser", lambda *_: diagnose)
     evaluator = FakeEvaluator()
-    part = Part(settings, memory, spec, Target(), folder / name, None, build=evaluator.build)
+    sources = DiagnosisSources(None, evaluator.build)
+    part = Part(WantedPart(settings, memory), spec, Target(), folder / name, sources)
     monkey.undo()
     tree = Tree(program, Factors(factors), 0, weigh=part.weigh)
     part.join(tree)
     journal = Journal(folder / name / "journal.sqlite", program, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, evaluator, journal, executor, in_flight=2, feed=part)
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=2), Participants(feed=part))
         search.start(*evaluator.open(program))
         search.run(Budget(seconds=30))
     part.observe()
@@ -221,7 +224,9 @@ def test_a_question_for_a_batch_waits_for_its_diagnosis_and_not_for_ever(tmp_pat
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
     profiler, node = Profiler(), evaluated(SOFTMAX.read_bytes())
     diagnose = diagnoser(profiler, lambda program: program)
-    session = LlmSession(LlmSettings(model="m", batch=tmp_path / "batch"), spec, Target(), tmp_path, diagnose=diagnose)
+    session = LlmSession(
+        LlmSettings(model="m", batch=tmp_path / "batch"), spec, Target(), tmp_path, Background(diagnose)
+    )
     session.ask(*session.questions(node)[0])
     time.sleep(0.05)
     assert session.deferred == 0  # it waits

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
 from engine.process import sandbox as module
-from engine.process.sandbox import NoSandbox, Sandbox
+from engine.process.sandbox import Limits, NoSandbox, Sandbox, SandboxAccess
 
 _WORKS, _WHY = module.available()
 needs_sandbox = pytest.mark.skipif(not _WORKS, reason=f"no sandbox here: {_WHY}")
@@ -23,9 +26,18 @@ def run(argv: list[str], timeout: float = 100) -> Done:
     )
 
 
-def python(box: Sandbox | NoSandbox, code: str, **options: object) -> Done:
-    return run(box.command([sys.executable, "-I", "-c", code], **options))  # type: ignore[arg-type]
+def python(box: Sandbox | NoSandbox, code: str, **options: Any) -> Done:
+    return run(command(box, [sys.executable, "-I", "-c", code], options))
 
 
-def shell(box: Sandbox | NoSandbox, code: str, **options: object) -> Done:
-    return run(box.command(["/bin/sh", "-c", code], **options))  # type: ignore[arg-type]
+def shell(box: Sandbox | NoSandbox, code: str, **options: Any) -> Done:
+    return run(command(box, ["/bin/sh", "-c", code], options))
+
+
+def command(box: Sandbox | NoSandbox, argv: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    limits = {each.name for each in fields(Limits)}
+    return box.command(
+        argv,
+        SandboxAccess(**{name: value for name, value in options.items() if name not in limits}),
+        Limits(**{name: value for name, value in options.items() if name in limits}),
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.process.sandbox import Sandbox
+from engine.process.sandbox import Sandbox, SandboxAccess
 
 from .inside import SECRET, Done, needs_sandbox, run
 
@@ -23,7 +23,7 @@ def source(scratch: Path) -> Path:
 def compile_inside(box: Sandbox, source: Path, *options: str) -> Done:
     assert CXX is not None
     argv = [CXX, "-std=c++17", "-c", *options, str(source), "-o", str(source.with_suffix(".o"))]
-    return run(box.command(argv, writable=[source.parent]))
+    return run(box.command(argv, SandboxAccess(writable=[source.parent])))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from engine.compile.compiler import Translation
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.process import gpu_nodes, seccomp
 from engine.process import sandbox as module
-from engine.process.sandbox import NOBODY, Sandbox
+from engine.process.sandbox import NOBODY, Sandbox, SandboxAccess
 
 from .inside import SECRET, needs_sandbox, python, run, shell
 
@@ -420,7 +420,7 @@ def test_device_nodes_of_another_gpu(box: Sandbox, monkeypatch: pytest.MonkeyPat
         return []
 
     monkeypatch.setattr(gpu_nodes, "nodes_for", nodes)
-    box.command(["/bin/true"], gpu=True, device=2)
+    box.command(["/bin/true"], SandboxAccess(gpu=True, device=2))
     assert sorted(set(bound)) == ["nvidia-uvm", "nvidia11", "nvidiactl"]
 
 
@@ -458,6 +458,6 @@ def test_preloaded_library(box: Sandbox, scratch: Path, monkeypatch: pytest.Monk
 def test_hostile_file_name(box: Sandbox, scratch: Path, name: str) -> None:
     path = scratch / name.replace("/", "_")
     path.write_text("content")
-    done = run(box.command(["/bin/cat", str(path)], writable=[scratch], cwd=scratch))
+    done = run(box.command(["/bin/cat", str(path)], SandboxAccess(writable=[scratch], cwd=scratch)))
     assert done.stdout == "content"
     assert not (scratch / "pwned").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.process.memory_group import make_group, remove_group, sweep_groups
-from engine.process.sandbox import Sandbox
+from engine.process.sandbox import Limits, Sandbox
 
 from .inside import needs_sandbox, run
 
@@ -45,11 +45,11 @@ def group() -> Iterator[Path]:
 def test_total_memory_is_limited(box: Sandbox, group: Path) -> None:
     limited = dataclasses.replace(box, memory_group=str(group))
     argv = [sys.executable, "-I", "-c", _GREEDY]
-    done = run(limited.command(argv, memory_bytes=1 << 30))
+    done = run(limited.command(argv, limits=Limits(memory_bytes=1 << 30)))
     assert done.stdout.strip() != "4"
     # Without the group the same program gets what it wants: each process is within its own limit.
     free = dataclasses.replace(box, memory_group="")
-    assert run(free.command(argv, memory_bytes=1 << 30)).stdout.strip() == "4"
+    assert run(free.command(argv, limits=Limits(memory_bytes=1 << 30))).stdout.strip() == "4"
 
 
 @needs_sandbox

@@ -16,7 +16,7 @@ import pytest
 from engine.errors import MachineError
 from engine.process import sandbox as module
 from engine.process import visible_paths
-from engine.process.sandbox import NoSandbox, Sandbox, python_command, sandbox
+from engine.process.sandbox import NoSandbox, Sandbox, SandboxAccess, python_command, sandbox
 from tests.spent import slowdown
 
 from .inside import needs_sandbox, python, run, shell
@@ -142,7 +142,10 @@ def test_module_command_ignores_the_current_folder(box: Sandbox, tmp_path: Path)
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "__init__.py").write_text("raise SystemExit('shadowed')")
     argv = python_command("engine.arith")
-    for command in (box.command(argv, readable=[tmp_path], cwd=tmp_path), NoSandbox().command(argv, cwd=tmp_path)):
+    for command in (
+        box.command(argv, SandboxAccess(readable=[tmp_path], cwd=tmp_path)),
+        NoSandbox().command(argv, SandboxAccess(cwd=tmp_path)),
+    ):
         done = run(command)
         assert done.returncode == 0, done.stderr
 
@@ -220,9 +223,9 @@ def test_commands_can_be_made_from_many_threads(box: Sandbox) -> None:
 
 def test_bad_requests_are_refused(box: Sandbox, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="does not exist"):
-        box.command(["true"], readable=[tmp_path / "missing"])
+        box.command(["true"], SandboxAccess(readable=[tmp_path / "missing"]))
     with pytest.raises(MachineError, match="environment"):
-        box.command(["true"], environment={"A=B": "x"})
+        box.command(["true"], SandboxAccess(environment={"A=B": "x"}))
 
 
 def test_library_path_loses_relative_entries(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,12 +40,21 @@ _RESULTS: dict[tuple[str, ...], dict[str, np.ndarray[Any, Any]]] = {}
 
 
 def results(
-    site: Site, sizes: Mapping[str, int], expression: str = "", *, races: bool = False, seed: int = 1
+    site: Site,
+    sizes: Mapping[str, int],
+    expression: str = "",
+    *,
+    races: bool = False,
+    seed: int = 1,
+    infinite: str = "",
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The buffers that are not inputs after one checked run. Fails the test where the run finds anything."""
+    """The buffers that are not inputs after one checked run. Fails the test where the run finds anything.
+
+    The first element of the buffer `infinite` is infinite.
+    """
     kernel = (device(site), expression or site.kernel.name, repr(site.spec))
     launch = evaluate(site.program, site.spec, 0, sizes)
-    run = (*kernel, repr(launch), repr(sorted(sizes.items())), str(seed))
+    run = (*kernel, repr(launch), repr(sorted(sizes.items())), str(seed), infinite)
     if run in _RESULTS and not races:
         return _RESULTS[run]
     rng = np.random.default_rng(seed)
@@ -59,6 +68,8 @@ def results(
         count = evaluate_int(argument.size, sizes)
         drawn = rng.standard_normal(count) if np.issubdtype(kind, np.floating) else rng.integers(-9, 9, count)
         buffers[argument.name] = drawn.astype(kind)
+        if argument.name == infinite:
+            buffers[argument.name][0] = np.inf
     cpu = machine()
     if kernel not in _BINARIES:
         _BINARIES[kernel] = cpu.build(kernel[0], PATH, site.spec, [kernel[1]])

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from engine.errors import MachineError
-from engine.run.machine import visible_gpu
+from engine.run.device_choice import visible_gpu
 
 ARCHES = [(9, 0), (8, 0)]
 

@@ -13,7 +13,7 @@ from engine.evaluate.build import Builder
 from engine.evaluate.guardrails import LIMITS
 from engine.model import Evaluation, Measurement, Outcome
 from engine.run.machine import make_machine
-from engine.run.suggestion_gate import Gate
+from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.run.whole_check import BUILT, HOST, OTHERS, VERIFIED
 from engine.settings.config import Guardrails
 from engine.spec.find import find_spec
@@ -47,7 +47,7 @@ def judge(repository, old, new, limits=LIMITS, targets=()):
     assert old in original.data
     candidate = original.replace({original.kernel_file: original.data.replace(old, new)})
     built = dataclasses.replace(builder.original(original), program=candidate)
-    gate = Gate(machine, spec, root, spec_path, limits, targets)
+    gate = Gate(machine, spec, root, spec_path, SuggestionConditions(limits, targets))
     return gate.judge(CONFIRMED, original, built)
 
 
@@ -78,7 +78,7 @@ def test_an_honest_edit_passes_for_every_declared_target(repository):
 def test_what_another_target_cannot_compile_is_not_suggested(repository):
     new = b'y[i] = a * x[i] + y[i]; asm volatile("fence.proxy.async;");'  # of sm_90 and newer
     machine, spec, root, spec_path, original = repository
-    gate = Gate(machine, spec, root, spec_path, Guardrails(), ("sm_80",))
+    gate = Gate(machine, spec, root, spec_path, SuggestionConditions(Guardrails(), ("sm_80",)))
     candidate = original.replace({original.kernel_file: original.data.replace(b"y[i] = a * x[i] + y[i];", new)})
     found = gate._other_target("sm_80", original, candidate)
     assert [(g.name, g.verdict) for g in found] == [("compiles for sm_80", "failed")]

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.evaluate.evaluator import Signals
-from engine.run.tuning_verdict import configurations, verdict
+from engine.run.tuning_verdict import TuningExtent, configurations, verdict
 
 MEASURED, PREDICTED = Signals("measured", {"name": "a"}), Signals("predicted", {"arch": "sm_90"})
 
@@ -31,12 +31,14 @@ def test_the_numbers_agree(counts, said):
 
 def test_a_budget_that_went_into_setting_up_is_no_verdict_on_the_template():
     """It said that no point is faster, 0 of 2 tried: nothing had been tried."""
-    said = verdict("saxpy", None, [], MEASURED, False, "0 of 2 feasible points tried", (8.31, 1.2))
+    said = verdict("saxpy", None, [], MEASURED, TuningExtent("0 of 2 feasible points tried", False, (8.31, 1.2)))
     assert said == (
         "No point of the template was tried for saxpy: the budget was spent on enumerating the feasible points (8.3 s) and on "
         "setting up the original (1.2 s)."
     )
-    assert verdict("saxpy", None, [], PREDICTED, False, "1 of 2 feasible points tried", None) == (
+    assert verdict("saxpy", None, [], PREDICTED, TuningExtent("1 of 2 feasible points tried", False, None)) == (
         "No point of the template is faster than the original saxpy: 1 of 2 feasible points tried."
     )
-    assert "was interrupted" in verdict("saxpy", None, [], MEASURED, True, "0 of 2 feasible points tried", (8.31, 1.2))
+    assert "was interrupted" in verdict(
+        "saxpy", None, [], MEASURED, TuningExtent("0 of 2 feasible points tried", True, (8.31, 1.2))
+    )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.compile import kept_whole
 from engine.compile.built import Built
 from engine.compile.compiler import make_compiler
 from engine.compile.nvcc import find_nvcc
+from engine.compile.whole import WholeFile
 from engine.cuda.load import load_program
 from engine.evaluate.build import Builder
 from engine.model import Guardrail, Program, Target
@@ -170,6 +174,28 @@ def test_a_file_that_does_not_build_is_refused_and_one_that_never_did_is_named(p
     found = strange.judge(STORE)
     assert verdicts(found) == {BUILT: "not checked"}
     assert "torch/extension.h" in found[BUILT].detail
+
+
+def test_bad_news_of_kept_builds_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header of the system or the host's compiler may have changed since the original was kept."""
+    (tmp_path / "place").mkdir()
+    place = Place(tmp_path / "place", main_cu=MAIN)
+    spec, _ = find_spec(tmp_path / "place", place.path)
+
+    def judged() -> dict[str, str]:
+        place.check = WholeCheck(spec, tmp_path / "place", "sm_90", sandbox(), tmp_path / "kept")
+        return verdicts(place.judge(STORE))
+
+    good = judged()
+    assert good == {HOST: "passed", OTHERS: "passed", VERIFIED: "passed"}
+    unpacked = kept_whole._unpacked
+
+    def other(header: Any, blob: bytes) -> WholeFile:
+        whole = unpacked(header, blob)
+        return replace(whole, host=whole.host + "int more;") if b"float v" in whole.host.encode() else whole
+
+    monkeypatch.setattr(kept_whole, "_unpacked", other)
+    assert judged() == good
 
 
 def test_without_nvcc_the_result_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

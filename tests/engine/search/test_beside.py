@@ -10,6 +10,7 @@ import pytest
 from engine.evaluate.evaluator import Signals
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.participants import Builds
 from engine.search.progress import ON_DEVICE, Budget
 from engine.search.tree import Tree
 
@@ -34,7 +35,7 @@ def test_a_candidate_is_evaluated_while_its_proposals_are_still_looked_for(tmp_p
     tree = Tree(original, Factors(("1.5",)), 0)
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     with ThreadPoolExecutor(1) as executor:
-        search = Search(tree, evaluator, journal, executor, in_flight=1, prefetch=lambda of: known.wait(60))
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=1, prefetch=lambda of: known.wait(60)))
         search.start(*evaluator.open(original))
         search.run(Budget(candidates=1))
         assert len(evaluator.evaluated) == 1
@@ -55,7 +56,7 @@ def test_what_to_try_after_a_candidate_is_read_while_it_is_built(tmp_path):
     tree = Tree(original, Factors(("1.5",)), 0)
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, evaluator, journal, executor, in_flight=1, prefetch=lambda of: read.set())
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=1, prefetch=lambda of: read.set()))
         search.start(*evaluator.open(original))
         search.run(Budget(candidates=1))
     assert met == [True]
@@ -99,7 +100,7 @@ def test_waiting_for_proposals_is_told_apart_from_choosing(tmp_path):
     tree = Tree(original, Factors(("1.5",)), 0, coming=lambda of: None if coming.done() else coming)
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     evaluator = FakeEvaluator()
-    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=1)
+    search = Search(tree, evaluator, journal, Builds(ThreadPoolExecutor(1), in_flight=1))
     search.start(*evaluator.open(original))
     threading.Timer(0.2, coming.set_result, (None,)).start()
     search.run(Budget(candidates=1))
@@ -111,7 +112,9 @@ def test_where_every_compiler_works_they_are_what_is_waited_for(tmp_path, builds
     """Proposals are waited for as well, but nothing would be compiled sooner with more of them: of five in flight two stand by."""
     original, evaluator = program(), FakeEvaluator()
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
-    search = Search(Tree(original, Factors(("1.5",)), 0), evaluator, journal, ThreadPoolExecutor(1), in_flight=5)
+    search = Search(
+        Tree(original, Factors(("1.5",)), 0), evaluator, journal, Builds(ThreadPoolExecutor(1), in_flight=5)
+    )
     search.start(*evaluator.open(original))
     search._pending = {Future(): None for _ in range(builds)}
     search._coming = [Future()]
@@ -136,7 +139,7 @@ def test_what_is_built_is_evaluated_while_the_tree_waits_for_proposals(tmp_path)
 
     tree = Tree(original, Factors(("1.5", "1.2", "1.1")), 0, coming=read)
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
-    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=3)
+    search = Search(tree, evaluator, journal, Builds(ThreadPoolExecutor(1), in_flight=3))
     search.start(*evaluator.open(original))
     search.run(Budget(seconds=60))
     assert asked[0] < 3
@@ -151,7 +154,7 @@ def test_what_is_waited_for_is_not_asked_again_before_anything_has_changed(tmp_p
     tree = Tree(original, Factors(("1.5", "1.2")), 0, coming=lambda of: asks.append(of) or coming)
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     evaluator = FakeEvaluator()
-    search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=3)
+    search = Search(tree, evaluator, journal, Builds(ThreadPoolExecutor(1), in_flight=3))
     search.start(*evaluator.open(original))
     for _ in range(5):
         assert search._fill(Budget(seconds=1.0)) is False
@@ -179,7 +182,7 @@ def test_more_is_chosen_beside_what_is_there_for_the_device(tmp_path, monkeypatc
     tree = Tree(original, Factors(("1.5", "0.7", "1.1", "0.9", "1.2", "0.8")), 0)
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     with ThreadPoolExecutor(2) as executor:
-        search = Search(tree, evaluator, journal, executor, in_flight=6)
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=6))
         search.start(*evaluator.open(original))
         select = tree.select
 

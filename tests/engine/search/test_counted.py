@@ -9,6 +9,7 @@ import pytest
 
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.participants import Builds
 from engine.search.progress import Budget, in_flight
 from engine.search.tree import Tree
 
@@ -59,7 +60,10 @@ def rows(folder, seed, *, jobs=2, late=False):
     journal = Journal(folder / f"{seed}-{jobs}.sqlite", original, {}, resume=False)
     with ThreadPoolExecutor(jobs) as executor:
         search = Search(
-            Tree(original, propose, 0, coming=coming), evaluator, journal, executor, in_flight=in_flight(jobs, budget)
+            Tree(original, propose, 0, coming=coming),
+            evaluator,
+            journal,
+            Builds(executor, in_flight=in_flight(jobs, budget)),
         )
         search.start(*evaluator.open(original))
         search.run(budget)

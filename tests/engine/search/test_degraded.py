@@ -19,7 +19,8 @@ from engine.profile.service import ProfileService
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
-from engine.search.profiling import ProfilerInsight
+from engine.search.participants import Builds, Participants
+from engine.search.profiling import ProfilerInsight, Waiting
 from engine.search.progress import Budget
 from engine.search.tree import Tree
 from tests.engine.profile.fake_ncu import install, spec
@@ -50,13 +51,19 @@ def searched(folder, mode="", unknown=(), every=False):
         profiler = Profiler(NoSandbox(), find_ncu(), b"tools", folder / "scratch", spec(), spares=1)
         insight = ProfilerInsight(
             ProfileService(profiler, turns.guest(), share=math.inf if every else 10.0, prepare=(FULL,)),
-            spec(), TARGET, 4e12, every=every,
+            spec(), TARGET, 4e12, Waiting(every=every),
         )  # fmt: skip
         original, evaluator = program(), Evaluator()
         tree = Tree(original, Factors(("1.5", "0.9")), 0, "mcts", insight.weigh)
         journal = Journal(folder / "journal.sqlite", original, {}, resume=False)
         with ThreadPoolExecutor(1) as executor:
-            search = Search(tree, evaluator, journal, executor, in_flight=1, watch=insight, on_incumbent=insight.look)
+            search = Search(
+                tree,
+                evaluator,
+                journal,
+                Builds(executor, in_flight=1),
+                Participants(watch=insight, on_incumbent=insight.look),
+            )
             built, evaluation = evaluator.open(original)
             search.start(built, evaluation)
             insight.look(built, evaluation)

@@ -12,6 +12,7 @@ from engine.evaluate.devices import evaluate
 from engine.model import Evaluation, Failure, Outcome
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.participants import Builds
 from engine.search.progress import Budget, in_flight, on_devices
 from engine.search.tree import Tree
 
@@ -39,9 +40,11 @@ def searched(folder, evaluator, count, budget, source=None):
     journal = Journal(folder / "journal.sqlite", original, {}, resume=False)
     with ThreadPoolExecutor(4) as executor:
         search = Search(
-            Tree(original, source or Factors(FACTORS), 0), evaluator, journal, executor,
-            in_flight=in_flight(4, budget, count), devices=Threads(evaluator, count),
-        )  # fmt: skip
+            Tree(original, source or Factors(FACTORS), 0),
+            evaluator,
+            journal,
+            Builds(executor, in_flight=in_flight(4, budget, count), devices=Threads(evaluator, count)),
+        )
         search.start(*evaluator.open(original))
         search.run(budget)
     return search

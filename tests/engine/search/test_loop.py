@@ -14,7 +14,7 @@ from engine.rewrite.proposal import Proposal
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
-from engine.search.participants import Observation
+from engine.search.participants import Builds, Observation, Participants
 from engine.search.progress import Budget
 from engine.search.reward import Proxies
 from engine.search.tree import Tree
@@ -28,7 +28,7 @@ def start(tmp_path, proposer, *, seed=0, strategy="mcts", resume=False, in_fligh
     tree = Tree(original, proposer, seed, strategy)
     journal = Journal(tmp_path / "journal.sqlite", original, {"kernel": "k"}, resume=resume)
     executor = ThreadPoolExecutor(2)
-    search = Search(tree, evaluator, journal, executor, in_flight=in_flight)
+    search = Search(tree, evaluator, journal, Builds(executor, in_flight=in_flight))
     search.start(*evaluator.open(original))
     return search
 
@@ -266,7 +266,7 @@ def test_counters_are_booked_and_change_the_reward(tmp_path):
         original, evaluator = program(), FakeEvaluator()
         tree = Tree(original, Factors(("1.5", "0.7", "wrong")), 0)
         journal = Journal(folder / "journal.sqlite", original, {}, resume=resume)
-        search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=2, watch=watch)
+        search = Search(tree, evaluator, journal, Builds(ThreadPoolExecutor(1), in_flight=2), Participants(watch=watch))
         search.start(*evaluator.open(original))
         return search
 
@@ -376,7 +376,7 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
             template = Proposal("tuner", "tile", "Tune: tile", edit(of, "// speed 1.2 tile").edits, {}, 0.5)
             return [] if (of.digest, "tile") in self.done else [template]
 
-        def search(self, of, proposal, champion, left, executor, device, known):
+        def search(self, of, proposal, champion, left, builds, known):
             self.searched.append(of.digest)
             evaluator = FakeEvaluator()
             best = program(of.data.decode() + f"// speed 1.{5 + len(self.searched)} tiled\n")
@@ -402,7 +402,7 @@ def test_a_template_that_was_searched_is_not_searched_again_after_a_kill(tmp_pat
         inner, evaluator, original = Templates(), FakeEvaluator(), program()
         tree = Tree(original, inner.wrap, 0)
         journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=resume)
-        search = Search(tree, evaluator, journal, ThreadPoolExecutor(1), in_flight=1, inner=inner)
+        search = Search(tree, evaluator, journal, Builds(ThreadPoolExecutor(1), in_flight=1), Participants(inner=inner))
         search.start(*evaluator.open(original))
         search.run(Budget(candidates=40))
         return search, inner

@@ -18,7 +18,7 @@ from engine.profile.counters import CHEAP, FULL, LINES, Profile, ProfileFailure
 from engine.profile.service import Priority
 from engine.rewrite.proposal import Proposal
 from engine.search.predicted_profile import PredictedWatch
-from engine.search.profiling import COUNTED, HELD, WAITED, ProfilerInsight
+from engine.search.profiling import COUNTED, HELD, WAITED, ProfilerInsight, Waiting
 from engine.search.progress import SELECT
 from engine.search.tree import Node
 from tests.engine.profile.fake_ncu import spec
@@ -86,7 +86,7 @@ def profile(name, **changed):
 
 def insight(lined=None, every=False):
     service = Service()
-    return ProfilerInsight(service, SPEC, TARGET, 4e12, lambda: 0.5, lined, every), service
+    return ProfilerInsight(service, SPEC, TARGET, 4e12, Waiting(lambda: 0.5, every), lined), service
 
 
 class Late(Service):
@@ -137,7 +137,7 @@ def test_the_full_set_is_for_what_is_about_to_be_built_upon():
 
 
 def test_a_search_that_waits_builds_upon_nothing_before_its_diagnosis_is_there():
-    made = ProfilerInsight(Late(), SPEC, TARGET, 4e12, every=True)
+    made = ProfilerInsight(Late(), SPEC, TARGET, 4e12, Waiting(every=True))
     a, proposals = built("a\n"), [Proposal("rules", "block_size", "x", {}, {}, 0.5)]
     made.passed(node(1, a), a)
     assert [p.rule for p in made.weigh(a.program.digest, proposals)] == ["block_size"]
@@ -146,7 +146,7 @@ def test_a_search_that_waits_builds_upon_nothing_before_its_diagnosis_is_there()
 
 
 def test_a_search_that_waits_leaves_no_candidate_without_counters():
-    made = ProfilerInsight(Late(), SPEC, TARGET, 4e12, every=True)
+    made = ProfilerInsight(Late(), SPEC, TARGET, 4e12, Waiting(every=True))
     for number in range(1, 41):
         made.passed(node(number, built(f"{number}\n")), built(f"{number}\n"))
         assert len(made._counting) <= 32

@@ -140,7 +140,8 @@ def test_a_late_loss_takes_the_best_down_with_it():
 
 
 def test_without_proxies_counters_change_nothing():
-    tree = Tree(program(), Factors(()), 0, reward=Reward(proxies=False))
+    tree = Tree(program(), Factors(()), 0)
+    tree.reward = Reward(proxies=False)
     tree.observe(tree.root, Proxies(1e9, 1e6))
     a = tree.add(1, tree.root, edit(program(), "a"), program("a"), evaluated(2.0))
     tree.observe(a, Proxies(1e6, 1e3))

@@ -9,6 +9,7 @@ import pytest
 from engine.rewrite.proposal import Proposal
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.participants import Builds, Participants
 from engine.search.progress import NOTHING_LEFT, Budget
 from engine.search.tree import Tree
 
@@ -27,7 +28,7 @@ class Templates:
             return []
         return [Proposal("tuner", f"tile {s}", "Tune", edit(of, f"// tuned {s}").edits, {}, 0.9) for s in self.speeds]
 
-    def search(self, of, proposal, champion, left, executor, device, known):
+    def search(self, of, proposal, champion, left, builds, known):
         speed = proposal.rule.split()[1]
         end = None if left.seconds is None else time.monotonic() + left.seconds
         self.active += 1
@@ -84,9 +85,14 @@ def searched(tmp_path):
         journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
         with ThreadPoolExecutor(2) as executor:
             search = Search(
-                tree, evaluator, journal, executor, in_flight=6, inner=templates,
-                on_incumbent=lambda built, evaluation: templates.log.append(("best", built.text)),
-            )  # fmt: skip
+                tree,
+                evaluator,
+                journal,
+                Builds(executor, in_flight=6),
+                Participants(
+                    inner=templates, on_incumbent=lambda built, evaluation: templates.log.append(("best", built.text))
+                ),
+            )
             search.start(*evaluator.open(original))
             search.run(budget)
         return search
@@ -174,7 +180,7 @@ def test_the_next_candidate_is_on_the_device_before_more_are_chosen(tmp_path):
     tree.select = select
     journal = Journal(tmp_path / "journal.sqlite", original, {}, resume=False)
     with ThreadPoolExecutor(4) as executor:
-        search = Search(tree, evaluator, journal, executor, in_flight=6, inner=templates)
+        search = Search(tree, evaluator, journal, Builds(executor, in_flight=6), Participants(inner=templates))
         search.start(*evaluator.open(original))
         search.run(Budget(seconds=60))
     assert busy

@@ -15,10 +15,11 @@ from engine.model import Binary, LaunchConfig, Resources, Target
 from engine.run.machine import make_machine
 from engine.run.template_run import tune
 from engine.spec.find import find_spec
-from engine.tune.compiled_probe import probe, shapes_code
+from engine.tune.compiled_probe import Compilers, probe, shapes_code
 from engine.tune.feasible import feasible, fits
 from engine.tune.offers import rule_templates
 from engine.tune.tune_options import TuneOptions
+from tests.runtime import with_runtime
 
 from .kernels import HELD, template
 from .test_tuner import Evaluator
@@ -59,7 +60,7 @@ def ask(text=HELD, registers=heavy, jobs=2, limit=None, made=None, spec=None, **
     asked = Asked(registers)
     builder = Builder(spec or made.spec, Path("/nowhere"), None, Target())
     found = feasible(made, Target())
-    return found, probe(made.original, made, found, builder, asked, jobs, limit), asked
+    return found, probe(made.original, made, found, builder, Compilers(asked, jobs), limit), asked
 
 
 def test_points_that_one_compile_shows_to_be_too_large_leave_the_set():
@@ -175,7 +176,7 @@ def test_a_warp_lives_in_one_schedulers_registers():
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
         patch.setattr("engine.tune.compiled_probe._FIRST_S", 60)  # on a busy machine compilers start late
         patch.setattr("engine.tune.compiled_probe._MOST_S", 60)
         found = make_machine(device="cpu", jobs=2)

@@ -11,7 +11,7 @@ from engine.tune import tuning_result as result
 from engine.tune.evaluated_point import Mark
 from engine.tune.feasible import feasible
 from engine.tune.space import Excluded
-from engine.tune.strategy import NAMES
+from engine.tune.strategy_choice import NAMES
 from engine.tune.template import tunable
 
 from .kernels import SAXPY, template
@@ -58,8 +58,8 @@ def test_every_rule_that_writes_templates_is_documented():
 
 
 def test_every_strategy_is_documented_and_offered():
-    from engine.commands.tune import _STRATEGIES
+    from engine.commands.command_line import STRATEGIES
 
-    assert set(_STRATEGIES) == set(NAMES)
+    assert set(STRATEGIES) == set(NAMES)
     assert [n for n in NAMES if f"`{n}`" not in TEXT] == []
     assert f"`{result.SCHEMA}`" in TEXT

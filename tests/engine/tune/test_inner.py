@@ -17,11 +17,12 @@ from engine.model import Outcome, Target
 from engine.rewrite.proposal import Proposal
 from engine.search.journal import Journal
 from engine.search.loop import Search
+from engine.search.participants import Builds, Participants
 from engine.search.progress import Budget
 from engine.search.tree import Tree
 from engine.spec.reader import specs_in
 from engine.tune.feasible import feasible
-from engine.tune.inner import POINTS, TunerPart
+from engine.tune.inner import POINTS, TunerPace, TunerPart
 from engine.tune.offers import offers
 from engine.tune.surrogate import Surrogate
 from engine.verify.screen import screen
@@ -33,10 +34,10 @@ from .test_tuner import TEXT, Evaluator, speed, values
 def start(tmp_path, evaluator, *, resume=False, text=TEXT, source=lambda program: []):
     original = program(text)
     reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
-    part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0)
+    part = TunerPart(reads, Target(), evaluator, TunerPace(in_flight=4, seed=0))
     tree = Tree(original, part.wrap(source), 0)
     journal = Journal(tmp_path / "journal.sqlite", original, {"kernel": "saxpy"}, resume=resume)
-    search = Search(tree, evaluator, journal, ThreadPoolExecutor(2), in_flight=3, inner=part)
+    search = Search(tree, evaluator, journal, Builds(ThreadPoolExecutor(2), in_flight=3), Participants(inner=part))
     search.start(*evaluator.open(original))
     return search
 
@@ -105,7 +106,7 @@ def test_an_edit_may_bring_a_template_with_it():
     spec = specs_in(original, None)[0]
     assert screen(original, program(written), spec) is None
     reads = partial(offers, spec=spec, spec_path=None, target=Target())
-    part = TunerPart(reads, Target(), Evaluator(), in_flight=1, seed=0)
+    part = TunerPart(reads, Target(), Evaluator(), TunerPace(in_flight=1, seed=0))
     assert not [p for p in part.proposals(original) if p.rule == "constants"]
     assert [p.proposer for p in part.proposals(program(written)) if p.rule == "constants"] == ["tuner"]
 
@@ -202,12 +203,12 @@ def test_where_time_ends_the_search_all_points_of_a_small_template_are_tried(ste
     """To choose sixteen of so few took longer than to try the others."""
     original = program(TEXT.replace("step 64", f"step {step}").replace("64..", f"{step}.."))
     reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
-    part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0, counted=counted)
+    part = TunerPart(reads, Target(), Evaluator(), TunerPace(in_flight=4, seed=0, counted=counted))
     proposal = next(p for p in part.proposals(original) if p.rule == "constants")
     assert proposal.tries == tried
     left = Budget(candidates=100) if counted else Budget(seconds=60)
     with ThreadPoolExecutor(2) as executor, device_of(part) as device:
-        found, _ = ended(part.search(original, proposal, None, left, executor, device, {}))
+        found, _ = ended(part.search(original, proposal, None, left, Builds(executor, 4, devices=device), {}))
     assert found.points == tried - (tried == 28)  # one of them is the program as it is
 
 
@@ -235,13 +236,15 @@ def test_the_best_point_is_built_once_and_foreseen_whether_or_not_it_beats_the_i
     original = program(TEXT)
     evaluator, foreseen = Evaluator(), []
     reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
-    part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0, foresee=foreseen.append)
+    part = TunerPart(reads, Target(), evaluator, TunerPace(in_flight=4, seed=0), foresee=foreseen.append)
     proposal = next(p for p in part.proposals(original) if p.rule == "constants")
     rival = evaluator.build(program(TEXT.replace("#define BLOCK 256", "#define BLOCK 1024")))
     for champion in (None, dataclasses.replace(rival, text="(1, 1024)")):  # faster than every point
         evaluator.built.clear()
         with ThreadPoolExecutor(2) as executor, device_of(part) as device:
-            found, _ = ended(part.search(original, proposal, champion, Budget(None, None), executor, device, {}))
+            found, _ = ended(
+                part.search(original, proposal, champion, Budget(None, None), Builds(executor, 4, devices=device), {})
+            )
         assert found.against == (None if champion is None else 1.0)
         assert evaluator.built.count(values(found.program.data.decode())) == 1
         assert foreseen[-1] == found.program
@@ -251,7 +254,7 @@ def test_the_best_point_is_written_once():
     """Once more for its node, on the thread that feeds the device."""
     original, written = program(TEXT), []
     reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
-    part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0)
+    part = TunerPart(reads, Target(), Evaluator(), TunerPace(in_flight=4, seed=0))
     proposal = next(p for p in part.proposals(original) if p.rule == "constants")
     template = proposal.template
 
@@ -265,7 +268,9 @@ def test_the_best_point_is_written_once():
 
     counted = dataclasses.replace(proposal, template=Counted())
     with ThreadPoolExecutor(2) as executor, device_of(part) as device:
-        found, _ = ended(part.search(original, counted, None, Budget(None, None), executor, device, {}))
+        found, _ = ended(
+            part.search(original, counted, None, Budget(None, None), Builds(executor, 4, devices=device), {})
+        )
     best = tuple(found.proposal.parameters[name] for name in template.space.names)
     assert best in written
     assert len(set(written)) == len(written)
@@ -277,11 +282,13 @@ def test_what_a_search_within_a_template_takes_of_its_own_is_selecting_and_writi
     reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
     unbooked = []
     for _ in range(5):  # others may use the machine meanwhile
-        part = TunerPart(reads, Target(), Evaluator(), in_flight=4, seed=0)
+        part = TunerPart(reads, Target(), Evaluator(), TunerPace(in_flight=4, seed=0))
         proposal = next(p for p in part.proposals(original) if p.rule == "constants")
         with ThreadPoolExecutor(2) as executor, device_of(part) as device:
             begin = time.monotonic()
-            found, waited_s = ended(part.search(original, proposal, None, Budget(None, None), executor, device, {}))
+            found, waited_s = ended(
+                part.search(original, proposal, None, Budget(None, None), Builds(executor, 4, devices=device), {})
+            )
             took_s = time.monotonic() - begin
         assert {"select", "edit"} <= set(found.stage_s)
         unbooked.append(took_s - waited_s - sum(found.stage_s.values()) - 0.1 * took_s)
@@ -294,10 +301,12 @@ def test_what_was_measured_beside_an_earlier_best_does_not_take_the_place_of_a_b
     original = program(TEXT)
     evaluator = Evaluator()
     reads = partial(offers, spec=specs_in(original, None)[0], spec_path=None, target=Target())
-    part = TunerPart(reads, Target(), evaluator, in_flight=4, seed=0)
+    part = TunerPart(reads, Target(), evaluator, TunerPace(in_flight=4, seed=0))
     proposal = next(p for p in part.proposals(original) if p.rule == "constants")
     rival = evaluator.build(program(TEXT))
     with ThreadPoolExecutor(2) as executor, device_of(part) as device:
-        found, _ = ended(part.search(original, proposal, rival, Budget(60.0, None), executor, device, {}))
+        found, _ = ended(
+            part.search(original, proposal, rival, Budget(60.0, None), Builds(executor, 4, devices=device), {})
+        )
     assert values(found.program.data.decode()) == max(evaluator.evaluated, key=lambda point: speed(*point))
     assert found.against == pytest.approx(speed(*values(found.program.data.decode())) / speed(256, 1), rel=1e-6)

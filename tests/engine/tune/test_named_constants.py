@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
         found = make_machine(device="cpu", jobs=2)
     yield found
     found.close()

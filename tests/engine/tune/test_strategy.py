@@ -5,7 +5,8 @@ import pytest
 
 from engine.errors import UsageError
 from engine.tune import surrogate
-from engine.tune.strategy import NAMES, Halving, Known, Listed, Trial, choose
+from engine.tune.strategy import Halving, Known, Listed, Trial
+from engine.tune.strategy_choice import NAMES, choose
 from engine.tune.surrogate import Surrogate
 
 POINTS = tuple((b, t, u) for b in range(32, 513, 32) for t in (1, 2, 4, 8) for u in (1, 2, 4, 8))  # 256

@@ -27,6 +27,7 @@ from engine.settings.config import Guardrails
 from engine.spec.kernel_spec import KernelSpec
 from engine.tune.tune_options import TuneOptions
 from engine.tune.tuning_result import TuneResult
+from tests.runtime import with_runtime
 
 from .kernels import SAXPY
 
@@ -96,7 +97,7 @@ class Evaluator:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPTIML_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OPTIML_CACHE", str(with_runtime(tmp_path_factory.mktemp("cache"))))
         found = make_machine(device="cpu", jobs=2)
 
     def evaluator(spec: KernelSpec, root: Path, spec_path: str | None, **named: Any) -> Evaluator:

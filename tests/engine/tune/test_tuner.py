@@ -14,10 +14,12 @@ from engine.errors import RefusedError, UsageError
 from engine.evaluate.evaluator import Signals
 from engine.model import Binary, CaseTiming, Evaluation, Failure, LaunchConfig, Measurement, Outcome, Resources, Target
 from engine.search.journal import Journal
+from engine.search.participants import Builds
 from engine.search.progress import ON_DEVICE, Budget
 from engine.tune.feasible import feasible
-from engine.tune.strategy import Known, Listed, choose
-from engine.tune.tuner import Tuner
+from engine.tune.strategy import Known, Listed
+from engine.tune.strategy_choice import choose
+from engine.tune.tuner import Reports, TemplateSearch, Tuner
 
 from .kernels import SAXPY, template
 
@@ -106,7 +108,12 @@ def run(tmp_path, evaluator, *, name="model", budget=30, resume=False, seed=0, t
     try:
         with ThreadPoolExecutor(4) as executor:
             tuner = Tuner(
-                made.original, made, points, strategy, evaluator, Target(), executor, in_flight=6, journal=journal
+                made.original,
+                TemplateSearch(made, points, strategy),
+                evaluator,
+                Target(),
+                Builds(executor, in_flight=6),
+                Reports(journal=journal),
             )
             tuner.start(*evaluator.open(made.original))
             tuner.run(Budget(seconds, budget))

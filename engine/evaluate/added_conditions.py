@@ -1,0 +1,115 @@
+"""Conditions that an edit adds: each must have been seen true and false in runs whose results were compared.
+
+Code behind a condition that no check met is not verified, however rare the condition is by construction. What the original itself
+leaves unseen in the same runs, in the same words, is no fault of an edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from engine.compile.built import Built
+from engine.cpu import CpuMachine
+from engine.cpu.condition_marks import Condition
+from engine.cpu.jobs import CpuBinary, CpuJob
+from engine.errors import CompileError
+from engine.model import Guardrail
+from engine.spec.data import scalars
+from engine.spec.kernel_spec import KernelSpec
+
+NAME = "conditions of the edit met"
+_FALSE, _TRUE, _VARIES = 1, 2, 4  # of CpuRun.seen
+_MOST_SHOWN = 3
+
+Unseen = tuple[str, bool]  # the words of a condition, and the outcome that no run had
+
+
+@dataclass
+class AddedConditions:
+    """The judge of one original's edits."""
+
+    machine: CpuMachine
+    original: Built
+    strict: bool
+    positive: frozenset[str]  # the kernel's parameters that are above zero in every case
+    _own: CpuBinary | None = field(default=None, init=False)
+
+    def watched(self, built: Built) -> tuple[Built, Guardrail | None]:
+        """A candidate whose runs report the outcomes of its conditions; as it is, with the guardrail, where they cannot."""
+        try:
+            return replace(built, extra=self._marked(built)), None
+        except CompileError as error:
+            return built, Guardrail(NAME, "failed", f"the conditions cannot be marked: {error.what}")
+
+    def _marked(self, built: Built) -> CpuBinary:
+        return self.machine.marked(built.text, built.extra, built.expressions, strict=self.strict)
+
+    def judge(self, built: Built, jobs: Sequence[CpuJob]) -> Guardrail:
+        """The guardrail on a watched candidate after its runs; `jobs` are those of the original."""
+        binary: CpuBinary = built.extra
+        if binary.unread:
+            return Guardrail(NAME, "failed", f"the conditions from line {binary.unread} on cannot be read")
+        missing = unseen(binary.conditions, binary.seen, self.positive)
+        if missing:
+            excused = self._unseen_in_original(missing, jobs)
+            missing = {what: condition for what, condition in missing.items() if what not in excused}
+        if not missing:
+            count = sum(bool(mask & _VARIES) for mask in binary.seen.values())
+            return Guardrail(NAME, "passed", f"{count} conditions, each true and false in some check")
+        shown = [f"line {condition.line}: {_said(*what)}" for what, condition in missing.items()][:_MOST_SHOWN]
+        more = f" and {len(missing) - len(shown)} more" if len(missing) > len(shown) else ""
+        return Guardrail(
+            NAME, "failed", f"no check met {'; '.join(shown)}{more}: leave it out, or add a check case that meets it"
+        )
+
+    def _unseen_in_original(self, missing: Mapping[Unseen, Condition], jobs: Sequence[CpuJob]) -> frozenset[Unseen]:
+        if self._own is None:
+            try:
+                self._own = self._marked(self.original)
+            except CompileError:
+                return frozenset()
+        assert self._own is not None
+        if {words for words, _ in missing}.isdisjoint(_words(condition) for condition in self._own.conditions):
+            return frozenset()
+        if not self._own.seen:
+            for run in self.machine.run_many(self._own, jobs):
+                self._own.saw(run)
+        return frozenset(unseen(self._own.conditions, self._own.seen, self.positive))
+
+
+def unseen(
+    conditions: Sequence[Condition], seen: Mapping[int, int], positive: frozenset[str] = frozenset()
+) -> dict[Unseen, Condition]:
+    """The outcomes that no run had. A condition that no run came to lies behind another one; a constant has one outcome."""
+    found: dict[Unseen, Condition] = {}
+    for number, condition in enumerate(conditions):
+        mask = seen.get(number, 0)
+        words = _words(condition)
+        if not condition.marked or (condition.label and not mask):
+            found.setdefault((words, True), condition)
+        elif mask & _VARIES and not condition.label and condition.positive not in positive:
+            for outcome, bit in ((False, _FALSE), (True, _TRUE)):
+                if not mask & bit:
+                    found.setdefault((words, outcome), condition)
+    return found
+
+
+def positive_parameters(spec: KernelSpec) -> frozenset[str]:
+    """The whole numbers among the kernel's parameters that are above zero in every case."""
+    cases = [scalars(spec, case) for case in (*spec.check, *spec.time)]
+    return frozenset(name for name in cases[0] if all(_positive(case[name]) for case in cases))
+
+
+def _positive(value: np.generic | bytes) -> bool:
+    return isinstance(value, np.integer) and int(value) > 0
+
+
+def _words(condition: Condition) -> str:
+    return "".join(condition.text.split())
+
+
+def _said(words: str, outcome: bool) -> str:
+    return f"'{words}'" if outcome else f"'{words}' being false"

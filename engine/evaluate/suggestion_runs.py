@@ -1,0 +1,113 @@
+"""Further runs of what is to be suggested, beside an original on the CPU: at sizes of no check case, at other addresses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from engine.compile.built import Built
+from engine.cpu import CpuBinary, CpuJob, CpuMachine, CpuRun
+from engine.errors import OptimlError
+from engine.evaluate.known_runs import KnownRun
+from engine.evaluate.sampled_sizes import SAMPLE_DEADLINE_S, Machinery, SampledSizes
+from engine.model import Failure, LaunchConfig, Program
+from engine.spec.data import bytes_needed, poisoned, scalars
+from engine.spec.kernel_spec import Case, KernelSpec
+from engine.verify.widen import wide_buffers, wide_scalars
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+MOST_CHECK_BYTES = 128 << 20  # each array is there for the original, the candidate, the reference and a run's process
+_MOST_WHOLE_THREADS = 1 << 20  # of a launch at a size that no case has, run whole
+_WHOLE_DEADLINE_S = 5.0  # of the original; a candidate gets twice that
+
+Launch = Callable[[Program, Mapping[str, int | float]], tuple[LaunchConfig, ...]]
+Compare = Callable[[KnownRun, Mapping[str, Any]], Failure | None]
+
+
+@dataclass(frozen=True)
+class SuggestionRuns:
+    """Runs beside one original; `wide` is its twin in double precision. `launch` raises OptimlError."""
+
+    spec: KernelSpec
+    machine: CpuMachine
+    original: Built
+    wide: CpuBinary | None
+    launch: Launch
+    compare: Compare
+
+    def samples(self, rng: random.Random) -> SampledSizes:
+        """The sampled sizes of a run."""
+
+        def run(binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
+            return self.machine.run_many(binary, jobs, deadline_s=SAMPLE_DEADLINE_S)
+
+        def whole(built: Built, case: Case) -> Failure | bool:
+            return self.whole(built, case, rng)
+
+        return SampledSizes(self.spec, Machinery(run, self.launch, whole, self._widened), self.original, rng)
+
+    def whole(self, built: Built, case: Case, rng: random.Random) -> Failure | bool:
+        """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""
+        if bytes_needed(self.spec, case) > MOST_CHECK_BYTES:
+            return False
+        launches = [self.launch(each.program, case.sizes) for each in (self.original, built)]
+        if any(launch.blocks * launch.threads > _MOST_WHOLE_THREADS for each in launches for launch in each):
+            return False
+        values = scalars(self.spec, case)
+        buffers = poisoned(self.spec, case, rng.getrandbits(40), "declared")
+        jobs = [CpuJob(each, buffers, values) for each in launches]
+        (first,) = self.machine.run_many(self.original.extra, jobs[:1], deadline_s=_WHOLE_DEADLINE_S)
+        if first.findings:
+            return False
+        (second,) = self.machine.run_many(built.extra, jobs[1:], deadline_s=2 * _WHOLE_DEADLINE_S)
+        if second.findings:
+            return Failure(f"{second.findings[0].message} (at {case.name})", case=case.name)
+        wide = None
+        if (twin := self._widened(jobs[0])) is not None:
+            (reference,) = self.machine.run_many(twin[0], [twin[1]])
+            wide = None if reference.findings else dict(reference.outputs)
+        failure = self.compare(KnownRun(-1, "declared", buffers, values, dict(first.outputs), wide), second.outputs)
+        if failure is not None:
+            return replace(failure, case=case.name, reason=f"{failure.reason} at {case.name}")
+        built.extra.saw(second)
+        return True
+
+    def timed_values(self, built: Built, rng: random.Random) -> Failure | None:
+        """What is wrong at a small check case that has one size of a timing case: for such sizes edits specialise."""
+        smallest = min(self.spec.check, key=lambda case: bytes_needed(self.spec, case))
+        values = {
+            (name, value) for case in self.spec.time for name, value in case.sizes.items() if name in smallest.sizes
+        }
+        for name, value in sorted(values):
+            try:
+                found = self.whole(built, Case(f"{name} = {value}", {**smallest.sizes, name: value}), rng)
+            except OptimlError:
+                continue
+            if isinstance(found, Failure):
+                return found
+        return None
+
+    def moved(self, built: Built, known: Sequence[KnownRun], jobs: Sequence[CpuJob]) -> Failure | None:
+        """What is wrong where buffers are aligned as their elements alone. A run that ends there says nothing (verify/assumptions.py)."""
+        runs = self.machine.run_many(
+            built.extra, [replace(job, moved=True) for job in jobs], deadline_s=_WHOLE_DEADLINE_S
+        )
+        for item, run in zip(known, runs, strict=True):
+            if run.findings:
+                continue
+            if failure := self.compare(item, run.outputs):
+                return failure
+            built.extra.saw(run)
+        return None
+
+    def _widened(self, job: CpuJob) -> tuple[CpuBinary, CpuJob] | None:
+        if self.wide is None:
+            return None
+        buffers = wide_buffers(self.spec, dict(job.buffers))
+        return self.wide, replace(job, buffers=buffers, scalars=wide_scalars(self.spec, job.scalars))

@@ -1,0 +1,1 @@
+"""Rules for convolutions: one thread for each output of a layer over images."""

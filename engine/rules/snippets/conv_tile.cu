@@ -1,0 +1,140 @@
+//: body
+// A block computes $tile_w x $tile_h outputs of $tile_k channels, a thread $per_w x $per_h of $per_k.
+// Images and filters pass through shared memory, $stage of their channels at a time.
+alignas(16) __shared__ $T $in_tile$buffers[$stage * $rows][$pitch];
+alignas(16) __shared__ $T $filter_tile$buffers[$stage * $taps][$filter_pitch];
+const int $tid = threadIdx.x;
+const int $groups = ($outputs + $last_k) / $tile_k;
+const int $first_x = blockIdx.x * $tile_w;
+const int $first_y = blockIdx.y * $tile_h;
+const int $first_k = blockIdx.z % $groups * $tile_k;
+const int $image_at = blockIdx.z / $groups;
+const int $own_x = $tid % $across * $per_w;
+const int $own_y = $tid / $across % $down * $per_h;
+const int $own_k = $tid / $pixels * $per_k;
+$image
+const $T* $source = $in + static_cast<size_t>($in_base);
+const $T* $weights = $filters + static_cast<size_t>($filter_base);
+const int $channels = $depth;
+$S $sums[$per_k][$per_h][$per_w] = {};
+//: stages
+for (int $first_c = 0; $first_c < $channels; $first_c += $stage) {
+    $load
+    __syncthreads();
+    $multiply
+    __syncthreads();
+}
+//: copied
+const int $stages = ($channels + $last_stage) / $stage;
+for (int $turn = 0; $turn <= $stages; ++$turn) {
+    if ($turn < $stages) {
+        const int $first_c = $turn * $stage;
+        const int $buffer = $turn % 2;
+        $load
+    }
+    __pipeline_commit();
+    if ($turn > 0) {
+        const int $buffer = ($turn - 1) % 2;
+        __pipeline_wait_prior(1);
+        __syncthreads();
+        $multiply
+        __syncthreads();
+    }
+}
+//: load
+#pragma unroll $load_unroll
+for (unsigned $at = $tid; $at < $in_count; $at += $threads) {
+    const int $row = $at / $columns;
+    const int $column = $at % $columns;
+    const int $plane_at = $at / $plane;
+    const int $c = $first_c + $plane_at;
+    const int $y = $first_y$times_y + $row - $plane_at * $rows$shift_y;
+    const int $x = $first_x$times_x + $column$shift_x;
+    const bool $inside = $c < $channels$tests;
+    const $T* $from = $source + static_cast<size_t>($c) * $in_channel + $y * $in_row + $x;
+    $take_pixel
+}
+#pragma unroll $load_unroll
+for (unsigned $at = $tid; $at < $filter_count; $at += $threads) {
+    const int $k = $at / $run;
+    const int $tap = $at % $run;
+    $take_weight
+}
+//: weights_in_order
+const bool $inside = $first_c * $taps + $tap < $channels * $taps && $first_k + $k < $outputs;
+const $T* $from = $weights + static_cast<size_t>($first_k + $k) * $filter_output + $first_c * $taps + $tap;
+$take_filter
+//: weights_anywhere
+const int $c = $first_c + $tap / $taps;
+const int $row = $tap % $taps / $taps_x;
+const int $column = $tap % $taps_x;
+const bool $inside = $c < $channels && $first_k + $k < $outputs;
+const $T* $from =
+    $weights + static_cast<size_t>($first_k + $k) * $filter_output + $c * $filter_channel + $row * $filter_row + $column * $filter_column;
+$take_filter
+//: take
+$place = $inside ? *$from : $zero;
+//: copy
+__pipeline_memcpy_async(&$place, $inside ? $from : $array, sizeof($T), $inside ? 0 : sizeof($T));
+//: multiply
+#pragma unroll $channel_unroll
+for (int $c = 0; $c < $stage; ++$c) {
+    $T $window[$span_y][$span_x];
+    #pragma unroll
+    for (int $row = 0; $row < $span_y; ++$row) {
+        #pragma unroll
+        for (int $column = 0; $column < $span_x; ++$column) {
+            $window[$row][$column] = $in_tile$at_buffer[$c * $rows + $own_y$times_y + $row][$own_x$times_x + $column];
+        }
+    }
+    #pragma unroll
+    for (int $tap = 0; $tap < $taps; ++$tap) {
+        $T $part[$per_k];
+        #pragma unroll
+        for (int $k = 0; $k < $per_k; ++$k) {
+            $part[$k] = $filter_tile$at_buffer[$c * $taps + $tap][$own_k + $k];
+        }
+        #pragma unroll
+        for (int $k = 0; $k < $per_k; ++$k) {
+            #pragma unroll
+            for (int $row = 0; $row < $per_h; ++$row) {
+                #pragma unroll
+                for (int $column = 0; $column < $per_w; ++$column) {
+                    const $T $pixel = $window[$row$times_y + $tap / $taps_x$by_y][$column$times_x + $tap % $taps_x$by_x];
+                    $sums[$k][$row][$column] += $pixel * $part[$k];
+                }
+            }
+        }
+    }
+}
+//: assumed
+// With arguments unlike those of the cases each result is computed by itself.
+bool $alone = $others;
+//: border_alone
+bool $alone = false;
+//: border
+// Zeros stand for what is outside. A filter that is infinite makes them NaN: such results are computed by themselves.
+#pragma unroll
+for (int $at = 0; $at < $results; ++$at) {
+    const $S $sum = $sums[$at / $per_hw][$at % $per_hw / $per_w][$at % $per_w];
+    $alone = $alone || $sum != $sum;
+}
+//: outputs
+#pragma unroll
+for (int $k = 0; $k < $per_k; ++$k) {
+    #pragma unroll
+    for (int $row = 0; $row < $per_h; ++$row) {
+        #pragma unroll
+        for (int $column = 0; $column < $per_w; ++$column) {
+            $work
+        }
+    }
+}
+//: plainly
+#pragma unroll 1
+for (int $at = 0; $at < $results; ++$at) {
+    const int $k = $at / $per_hw;
+    const int $row = $at % $per_hw / $per_w;
+    const int $column = $at % $per_w;
+    $work
+}

@@ -1,0 +1,50 @@
+"""Strides among a kernel's whole numbers: of memory without gaps, where the names say which dimensions they are of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+_FAMILY = re.compile(r"(?P<of>(?:\w+?_)?)stride_(?P<dim>[A-Za-z]\w{0,15})")
+_SINGLE = re.compile(r"(?:\w+_)?(?:stride|pitch|ld)|\w+_s0|ld[abcd]")
+_INNERMOST = re.compile(r"d|dim|w|x|k|e|c|cols?|hidden|head_dim", re.IGNORECASE)  # its elements lie beside each other
+_MOST_SIZES = 6  # that a row may be as long as the largest of
+
+
+def strides(names: Sequence[str], sizes: Sequence[str]) -> Mapping[str, str]:
+    """The values of those among a kernel's whole numbers that are strides, in elements and over its sizes.
+
+    `names` are all of them in order, fields without what they are of; `sizes` those that count something. A family
+    (`stride_b`, `stride_h`, `stride_d`) is that of a tensor with these dimensions, outermost first; where the size of one is not
+    known nothing is said. A single stride is as long as the largest size: no two rows overlap then.
+    """
+    found: dict[str, str] = {}
+    families: dict[str, list[tuple[str, str]]] = {}
+    for name in names:
+        if match := _FAMILY.fullmatch(name):
+            families.setdefault(match["of"], []).append((name, match["dim"]))
+    counted = [s for s in sizes if not _FAMILY.fullmatch(s) and not _SINGLE.fullmatch(s)]
+    longest = counted[0] if len(counted) == 1 else f"max({', '.join(counted)})"
+    if not counted or len(counted) > _MOST_SIZES:
+        return found
+    for of, members in families.items():
+        value = "1" if _INNERMOST.fullmatch(members[-1][1]) else longest
+        values = {members[-1][0]: value}
+        for (name, _), (_, inner) in zip(reversed(members[:-1]), reversed(members[1:]), strict=True):
+            size = _size(of, inner, counted)
+            if not size:
+                break
+            value = size if value == "1" else f"{size}*{value}"
+            values[name] = value
+        if len(values) == len(members):
+            found |= values
+    found |= {name: longest for name in names if _SINGLE.fullmatch(name) and name not in found}
+    return found
+
+
+def _size(of: str, dimension: str, counted: Sequence[str]) -> str:
+    """The size of a dimension by its letter or word; "" where no name says it."""
+    for name in (dimension, f"{of}{dimension}", f"num_{dimension}", f"n_{dimension}", f"{dimension}s"):
+        if name in counted:
+            return name
+    return ""

@@ -1,0 +1,34 @@
+"""Which strategy searches a template: the one asked for, or one for so many points."""
+
+from __future__ import annotations
+
+from engine.errors import UsageError
+from engine.tune.annealing import DualAnnealing
+from engine.tune.bayes import Bayes
+from engine.tune.strategy import EXHAUSTIVE_MOST, Halving, Known, Listed, Strategy
+from engine.tune.surrogate import Surrogate
+
+NAMES = ("exhaustive", "halving", "model", "bayes", "annealing", "random")
+
+
+def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
+    """The strategy of that name, or the one for a set of this size; with the reason. Raises UsageError, MachineError."""
+    if name is None:
+        points = len(known.points)
+        if points <= EXHAUSTIVE_MOST and (known.limit is None or known.limit >= points):
+            return Listed("exhaustive", known), f"{points} points are few enough to try all of them"
+        many = f"{points} points are too many to try all"
+        few = many if points > EXHAUSTIVE_MOST else f"the budget is for {known.limit} of {points} points"
+        return Surrogate(known), f"{few}: a model of what was measured chooses"
+    reason = "asked for"
+    if name in ("exhaustive", "random"):
+        return Listed(name, known), reason
+    if name == "halving":
+        return Halving(known), reason
+    if name == "annealing":
+        return DualAnnealing(known), reason
+    if name == "model":
+        return Surrogate(known), reason
+    if name == "bayes":
+        return Bayes(known), reason
+    raise UsageError(f"there is no strategy '{name[:40]}'", "--strategy", f"use one of {', '.join(NAMES)}")

@@ -1,0 +1,76 @@
+"""Which candidates are confirmed, in which order, after one of them was refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+from engine.model import Evaluation, Failure, Measurement, Outcome, Program
+from engine.process.decode import decode, load
+from engine.rewrite.proposal import Proposal
+from engine.run.optimization import _confirmed
+from engine.search.tree import Node, Tree
+
+
+def _passed(ratio: float, outcome: Outcome = Outcome.ACCEPTED) -> Evaluation:
+    return Evaluation(outcome, measurement=Measurement((), ratio, ratio, ratio))
+
+
+class _Search:
+    """A tree: a faulty edit with four edits upon it, all faster than a correct one beside it."""
+
+    def __init__(self) -> None:
+        self.tree = Tree(Program({"k.cu": b"0"}, "k.cu"), lambda program: [], 0)
+        self.tree.root.evaluation = Evaluation(Outcome.NO_DIFFERENCE)
+        self.incumbent, self.built = None, dict[int, Any]()
+        self.progress = SimpleNamespace(
+            stage_s=dict.fromkeys(("confirm", "guardrails"), 0.0), stage=lambda name: contextlib.nullcontext()
+        )
+        faulty = self.add(self.tree.root, "faulty", 5.0)
+        for i in range(4):
+            self.add(faulty, f"upon it {i}", 6.0 + i)
+        self.add(self.tree.root, "correct", 2.0)
+
+    def add(self, parent: Node, name: str, ratio: float) -> Node:
+        program = Program({"k.cu": name.encode()}, "k.cu")
+        return self.tree.add(len(self.tree.nodes), parent, Proposal("llm", name, name, {}, {}), program, _passed(ratio))
+
+
+def _run(outcome: Outcome) -> tuple[str | None, list[str]]:
+    search = _Search()
+
+    def confirm(built: Any) -> Evaluation:
+        text = built.program.files["k.cu"]
+        if text == b"correct":
+            return _passed(2.0)
+        return Evaluation(outcome, failure=Failure("'y' differs", got=float("nan")))
+
+    evaluator = SimpleNamespace(
+        signals=SimpleNamespace(mode="measured"),
+        build=lambda program: SimpleNamespace(program=program, identity=1),
+        confirm=confirm,
+    )
+    gate = SimpleNamespace(judge=lambda evaluation, original, built: evaluation)
+    best, _, refused = _confirmed(cast(Any, search), cast(Any, evaluator), cast(Any, gate))
+    return best[0].proposal.summary if best and best[0].proposal else None, [one.summary for one in refused]
+
+
+def test_a_fault_that_only_a_confirmation_shows_does_not_hide_a_correct_candidate() -> None:
+    """A model's edits that fail for NaN inputs left no try for what the rules had found."""
+    assert _run(Outcome.WRONG_RESULT) == ("correct", ["upon it 3", "upon it 2"])
+    best, refused = _run(Outcome.UNSTABLE)  # a disturbance says nothing of a branch
+    assert (best, len(refused)) == (None, 5)
+
+
+def test_a_result_with_numbers_that_json_lacks_can_be_read_again() -> None:
+    """A result whose refused candidate had given NaN, and each with the state of a device, were refused by `optiml show`."""
+    failure = Failure("'y' differs: nan instead of 1", got=float("nan"), error=float("inf"), expected=1.0)
+    device = {"driver": "580.159.04", "sm_mhz": 1980}
+    given = Evaluation(Outcome.WRONG_RESULT, failure=failure, device=device)
+    text = json.dumps(dataclasses.asdict(given))
+    assert decode(Evaluation, load(text)) == given
+    assert given.failure is not None
+    assert (given.failure.got, given.failure.error, given.failure.expected) == (None, None, 1.0)

@@ -1,0 +1,68 @@
+"""The foreign set's harness, with the command replaced by one whose answers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks import foreign
+from benchmarks.foreign import Foreign, examine, page
+
+SOURCE = "template <int N>\n__global__ void k(float* x) { x[threadIdx.x] = N; }\n"
+ANSWER = 'kernel = "k<8>"'
+
+
+def _examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Sequence[str], answer: str = ANSWER, ends: int = 0
+) -> tuple[foreign.Row, list[str]]:
+    """The row, and the texts that `optimize` found."""
+    (tmp_path / "a__b").mkdir()
+    file = tmp_path / "a__b" / "k.cu"
+    file.write_text(SOURCE)
+    seen: list[str] = []
+
+    def optiml(arguments: Sequence[str], limit_s: float) -> tuple[int, str, str]:
+        if arguments[0] == "init":
+            return 1, "draft\n", "".join(f"missing: {each}\n" for each in missing)
+        seen.append(file.read_text())
+        return ends, "", "optiml: refused for a reason\n" if ends else ""
+
+    monkeypatch.setattr(foreign, "_optiml", optiml)
+    row = examine(Foreign("a/b", "0" * 40, "k.cu", "k", False, answer), tmp_path)
+    assert file.read_text() == SOURCE  # the checkout is as it was
+    return row, seen
+
+
+def test_a_kernel_that_asks_for_one_thing_counts_with_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, seen = _examined(tmp_path, monkeypatch, ["the template argument for 'int N'"])
+    assert (row.state, row.reason) == ("one answer", "")
+    assert seen == [f"// optiml: {ANSWER}\n{SOURCE}"]
+
+
+def test_one_answer_is_no_help_where_two_things_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, seen = _examined(tmp_path, monkeypatch, ["the template argument for 'int N'", "the launch"])
+    assert (row.state, row.reason) == ("asks", "the template argument for 'int N'; the launch")
+    assert not seen
+
+
+def test_a_kernel_without_an_answer_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _examined(tmp_path, monkeypatch, ["the launch"], answer="")[0].state == "asks"
+
+
+def test_an_answer_that_is_refused_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, _ = _examined(tmp_path, monkeypatch, ["the launch"], ends=1)
+    assert (row.state, row.reason) == ("refused", "optiml: refused for a reason")
+
+
+def test_the_page_shows_answers_apart() -> None:
+    kernels = [
+        {"repository": "a/b", "file": "k.cu", "kernel": name, "held_out": False, "answer": answer, "state": state, "reason": ""}
+        for name, state, answer in (("k", "as drafted", ""), ("m", "one answer", ANSWER), ("n", "asks", ""))
+    ]  # fmt: skip
+    text = page(kernels)
+    assert "## Open: 2 of 3 reach a validated spec (1 of them with one answer)" in text
+    assert '| a/b | `k.cu` `m` | one answer | `kernel = "k<8>"` |' in text
