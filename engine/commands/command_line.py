@@ -245,7 +245,7 @@ def _tune(verbs: Verbs) -> None:
         "--budget", default="60s", metavar="N", help="60s, 10m or 1h; a plain number is points (default: 60s)"
     )
     parser.add_argument(
-        "--strategy", metavar="NAME", help=f"of {', '.join(STRATEGIES)} (default: by the number of points)"
+        "--strategy", metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: by the number of points)"
     )
     parser.add_argument(
         "--param",

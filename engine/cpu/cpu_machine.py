@@ -214,7 +214,7 @@ class CpuMachine:
             raise CompileError(f"the C++ compiler did not end in {timeout_s:g} s", path, log=log)
         if refused := tuple(dict.fromkeys(_PTX.findall(log))):
             raise Unsupported(f"this code cannot run on the CPU: it uses {', '.join(refused)}", path,
-                              "it is compiled for the GPU only", features=refused)  # fmt: skip
+                              "it is only compiled for the GPU", features=refused)  # fmt: skip
         told = compile_error(log, path)
         raise CompileError(
             f"the C++ compiler reports an error in the kernel: {told.what}", told.where, told.do, log=log

@@ -41,8 +41,8 @@ def choose_device(
     index, found = usable_gpu(device) or (0, None)
     if found is not None and arch is not None and arch.rstrip("a") != found:
         raise MachineError(
-            f"the GPU here is {found}, so nothing can be measured for {arch}",
-            do="leave --arch away, or use --device cpu",
+            f"this machine's GPU is {found}, so nothing can be measured for {arch}",
+            do="omit --arch, or use --device cpu",
         )
     box = sandbox(unsafe)
     cache = private_folder(cache_folder())
@@ -57,7 +57,7 @@ def visible_gpu() -> tuple[int, str] | None:
     """
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if wanted.startswith("MIG-"):
-        raise MachineError("a part of a GPU (MIG) shares its memory bandwidth, so nothing can be timed", wanted)
+        raise MachineError("a MIG instance shares its GPU's memory bandwidth, so nothing can be timed", wanted)
     try:
         pynvml.nvmlInit()
         if wanted.startswith("GPU-"):

@@ -19,7 +19,7 @@ def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
             return Listed("exhaustive", known), f"{points} points are few enough to try all of them"
         many = f"{points} points are too many to try all"
         few = many if points > EXHAUSTIVE_MOST else f"the budget is for {known.limit} of {points} points"
-        return Surrogate(known), f"{few}: a model of what was measured chooses"
+        return Surrogate(known), f"{few}: a model fitted to the measurements chooses"
     reason = "asked for"
     if name in ("exhaustive", "random"):
         return Listed(name, known), reason
@@ -31,4 +31,4 @@ def choose(name: str | None, known: Known) -> tuple[Strategy, str]:
         return Surrogate(known), reason
     if name == "bayes":
         return Bayes(known), reason
-    raise UsageError(f"there is no strategy '{name[:40]}'", "--strategy", f"use one of {', '.join(NAMES)}")
+    raise UsageError(f"unknown strategy '{name[:40]}'", "--strategy", f"use one of {', '.join(NAMES)}")

@@ -91,11 +91,11 @@ def test_response_files_are_read_inside_the_repository_alone(root: Path, tmp_pat
         ("[" * 100_000, "not a valid compile_commands.json"),
         ('{"directory": "/"}', "not a valid compile_commands.json"),
         ('[1, {"directory": 1, "file": []}]', ""),
-        ('[{"directory": "/else", "file": "/else/k.cu", "command": "nvcc"}]', "outside of the repository"),
-        ('[{"directory": ".", "file": "src/k.cu", "command": "nvcc \'"}]', "open quote"),
+        ('[{"directory": "/else", "file": "/else/k.cu", "command": "nvcc"}]', "outside the repository"),
+        ('[{"directory": ".", "file": "src/k.cu", "command": "nvcc \'"}]', "unclosed quote"),
         ('[{"directory": ".", "file": "src/k.cu", "command": "cl.exe /Iinclude"}]', "'cl.exe'"),
         ('[{"directory": ".", "file": "src/k.cu", "arguments": []}]', ""),
-        ('[{"directory": ".", "file": "src/k\\u0000.cu", "arguments": ["nvcc"]}]', "outside of the repository"),
+        ('[{"directory": ".", "file": "src/k\\u0000.cu", "arguments": ["nvcc"]}]', "outside the repository"),
     ],
 )
 def test_a_bad_database_gives_a_note_and_no_failure(root: Path, content: str, note: str) -> None:

@@ -131,7 +131,7 @@ def test_the_default_goes_by_the_number_of_points_and_says_so():
     assert strategy.name == "model"
     assert "256" in reason
     assert choose(None, Known(POINTS[:20], 0, 10))[0].name == "model"
-    with pytest.raises(UsageError, match="no strategy"):
+    with pytest.raises(UsageError, match="unknown strategy"):
         choose("genetic", Known(POINTS, 0, None))
 
 
