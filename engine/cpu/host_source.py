@@ -246,6 +246,6 @@ def prepare(text: str, path: str, expressions: list[str]) -> str:
     text = without_ptx(text, without_comments(text))
     body = mark_exits(place_shared(without_errors(text)))
     name = re.sub(r"[^\w./+ -]", "_", path) or "kernel.cu"
-    lines = [refusals(text), f'# 1 "{name}"', body, '# 1 "optiml_entries"']
+    lines = [*filter(None, [refusals(text)]), f'# 1 "{name}"', body, '# 1 "optiml_entries"']
     lines += [f"OPTIML_ENTRY({step}, {expression})" for step, expression in enumerate(expressions)]
     return "\n".join(lines) + "\n"
