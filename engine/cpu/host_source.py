@@ -251,6 +251,6 @@ def prepare(text: str, path: str, expressions: list[str]) -> str:
     """
     text = without_ptx(text, without_comments(text))
     body = mark_exits(place_shared(without_errors(text)))
-    lines = [refusals(text), f'# 1 "{file_name(path)}"', body, f'# 1 "{ENTRIES}"']
+    lines = [*filter(None, [refusals(text)]), f'# 1 "{file_name(path)}"', body, f'# 1 "{ENTRIES}"']
     lines += [f"OPTIML_ENTRY({step}, {expression})" for step, expression in enumerate(expressions)]
     return "\n".join(lines) + "\n"

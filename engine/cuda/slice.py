@@ -14,7 +14,7 @@ from engine.cuda.device_headers import FOREIGN, STD_NAMES, header_of, kept_heade
 from engine.cuda.items import Item, Token, directive_parts, items_of
 from engine.cuda.load import read_below, resolve_include
 from engine.cuda.members import Cut, cuts_of, foreign
-from engine.cuda.standins import is_standin
+from engine.cuda.standins import PREFIX, is_standin, names_of
 from engine.errors import SourceError
 from engine.model import Program
 
@@ -128,6 +128,8 @@ class _Slicer:
         self.bodies: dict[str, list[str]] = {}  # of macros, as text
         self.conditions = Conditions(self.macros, self._expanded)
         self.namespaces: set[str] = set()
+        self.own_namespaces: set[str] = set()  # those that the repository's own files open
+        self.stood_in: set[str] = set()  # the words of the stand-ins that were read
         self.seen: set[str] = set()  # files that are included for good: later includes of them give nothing
         self.inclusions = self.characters = 0
         self.needed: set[str] = set()
@@ -177,6 +179,7 @@ class _Slicer:
                 self._define(item)
             elif item.kind == "open":
                 self.namespaces.update(item.defines)
+                self.own_namespaces.update(() if is_standin(path) else item.defines)
             for token in item.tokens if item.kind != "directive" else ():
                 if token.kind == "directive":
                     self._inner(file, item, token, (*stack, path))
@@ -209,6 +212,7 @@ class _Slicer:
         path, data = found
         if is_standin(path):
             self.system[name] = None  # the text names it all the same
+            self.stood_in.update(names_of(path.removeprefix(PREFIX)))
         if path in stack or path in self.seen:
             return  # its guard would make it empty; without one it would never end
         if not is_standin(path):
@@ -351,7 +355,8 @@ class _Slicer:
                     found.add(tokens[index + 2].text)
                 elif (
                     token.text in FOREIGN
-                    and token.text not in self.namespaces
+                    and token.text not in self.own_namespaces
+                    and not (token.text in self.namespaces and tokens[index + 2].text in self.stood_in)
                     and not depth
                     and entry.item.kind == "function"
                     and not torch_type(token.text, tokens[index + 2].text)
@@ -395,6 +400,11 @@ class _Slicer:
                 yield entry.between(inside, end) if keep else _blank(text[inside:end])
         yield _blank(text[at:])
 
+    def _taken(self, entry: _Entry) -> bool:
+        """Whether the kernels take the entry, or a macro that it defines."""
+        name = _NAME.match(entry.item.rest) if entry.item.word == "define" else None
+        return id(entry) in self.kept or (name is not None and name[0] in self.needed)
+
     def _render_directive(self, file: _File, token: Token, line: int, inside: bool = False) -> Iterator[str]:
         word, rest = directive_parts(token.text)
         self.conditions.see(word, rest)
@@ -407,6 +417,8 @@ class _Slicer:
             yield token.text
         elif word == "include":
             header = file.included.get(token.start)
+            if header is not None and is_standin(header.path) and not any(map(self._taken, header.entries)):
+                header, rest = None, ""  # nothing of it is needed
             if header is not None:
                 # Inside an item, as a table in an initialiser, the header's text is part of that item.
                 body = header.text if inside else "".join(self._render(header))

@@ -235,6 +235,9 @@ def _draft(program: Program, kernel_name: str, form: str, toml_file: str, way: _
     spec = replace(spec, check=way.shapes or spec.check)
     # Where no line of a spec can help, what else is missing is of no use to anybody.
     missing = [gap for gap in missing if not gap.key] or missing
+    if instance := [gap for gap in missing if gap.key == "kernel"]:
+        # Types and sizes follow from the template arguments: what else is missing shows when these are known.
+        missing = [Gap("; ".join(instance), "kernel")]
     text = _render(spec, parts, notes, missing, form, toml_file or program.kernel_file, way)
     return Draft(spec, text, tuple(missing))
 

@@ -274,7 +274,7 @@ def test_trials_are_whole_tiles_where_the_grid_counts_them() -> None:
 
     code = LAUNCHER.replace("(n + threads - 1)", "n")
     assert draft(_program(code), "k", probe=probe).spec.argument("y").size == "n"
-    assert [sizes["n"] for sizes in asked] == [64, 160, 352, 736]
+    assert [sizes["n"] for sizes in asked] == [128, 320, 704, 1472]
 
 
 def test_a_template_of_defaults_is_written_out() -> None:
