@@ -234,7 +234,7 @@ def test_a_moved_head_gets_nothing_of_the_old_run(server: Server) -> None:
 
 
 def test_nothing_to_say_posts_no_review(server: Server) -> None:
-    assert post(server, bundle(looked(None))).ending == "nothing to say"
+    assert post(server, bundle(looked(None))).ending == "nothing to report"
     assert server.reviews == {}
     assert "No suggestion" in status(server)
     assert [c["conclusion"] for c in server.checks.values()] == ["success"]

@@ -171,7 +171,7 @@ def test_what_the_launch_passes_is_repeated_only_where_that_changes_nothing(pass
     if fine:
         assert relaunch(before, sites(before, "k"), kernel, grid=["n"])
     else:
-        with pytest.raises(SourceError, match="not repeated"):
+        with pytest.raises(SourceError, match="cannot be duplicated"):
             relaunch(before, sites(before, "k"), kernel, grid=["n"])
         assert relaunch(before, sites(before, "k"), kernel, grid=["m"])
 

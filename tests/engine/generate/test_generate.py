@@ -276,7 +276,7 @@ def test_a_budget_stops_it_and_says_so(run: Any) -> None:
         (["saxpy"], 2, "no model server is configured"),
         (["saxpy", "--reference", "nowhere.py:f"], 2, "cannot be read"),
         (["saxpy", "--strategies", "magic"], 2, "unknown strategy 'magic'"),
-        (["saxpy", "--out", "k.txt"], 2, "is no CUDA file"),
+        (["saxpy", "--out", "k.txt"], 2, "is not a CUDA file"),
         (["saxpy", "--out", "there.cu"], 2, "already exists"),
         (["saxpy", "--out", "no/where.cu"], 2, "does not exist"),
         (["saxpy", "--budget", "soon"], 2, "invalid budget"),

@@ -64,5 +64,5 @@ def test_takes_the_first_visible_gpu(
 
 def test_refuses_a_part_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-3eb87630")
-    with pytest.raises(MachineError, match="part of a GPU"):
+    with pytest.raises(MachineError, match="MIG instance"):
         visible_gpu()
