@@ -45,7 +45,7 @@ OPTIML_MARK void optiml_reaches(unsigned id) {
 
 
 @dataclass(frozen=True)
-class TestedCondition:
+class MarkedCondition:
     """A condition: its line and its words. A label of a switch is only ever true.
 
     `marked` is false where runs cannot report it: it declares a variable, or there are too many. `positive` names the parameter
@@ -64,7 +64,7 @@ class Marked:
     """A text whose conditions report by their number. `unread` is the first line that could not be parsed; 0: none."""
 
     text: str
-    conditions: tuple[TestedCondition, ...]
+    conditions: tuple[MarkedCondition, ...]
     unread: int = 0
 
 
@@ -80,7 +80,7 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
     data = data[max(0, data.find(b'# 1 "%s"' % name.encode())) :]
     own, lines = _own(data, end)
     root = Parser(Language(tree_sitter_cuda.language())).parse(own).root_node
-    conditions: list[TestedCondition] = []
+    conditions: list[MarkedCondition] = []
     fixed = _fixed(root)
     edits: list[tuple[int, int, int, str]] = []  # place, order there, text
     for node in _found(root):
@@ -97,7 +97,7 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
             edits.append((node.end_byte, 0, size, f"), {constant}))"))
         bare = _ZERO.fullmatch(words)
         positive = next((name for name in bare.groups() if name in fixed), "") if bare else ""
-        conditions.append(TestedCondition(lines(node.start_byte), words, label, marked, positive))
+        conditions.append(MarkedCondition(lines(node.start_byte), words, label, marked, positive))
     out, at = [_HELPERS.encode()], 0
     for place, _, _, new in sorted(edits):
         out += [data[at:place], new.encode()]

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.compile.built import Built
 from engine.cpu import CpuMachine
-from engine.cpu.condition_marks import TestedCondition
+from engine.cpu.condition_marks import MarkedCondition
 from engine.cpu.jobs import CpuBinary, CpuJob
 from engine.errors import CompileError
 from engine.model import Guardrail
@@ -66,7 +66,7 @@ class AddedConditions:
         )
 
     def _unseen_in_original(
-        self, missing: Mapping[Unseen, TestedCondition], jobs: Sequence[CpuJob]
+        self, missing: Mapping[Unseen, MarkedCondition], jobs: Sequence[CpuJob]
     ) -> frozenset[Unseen]:
         if self._own is None:
             try:
@@ -83,10 +83,10 @@ class AddedConditions:
 
 
 def unseen(
-    conditions: Sequence[TestedCondition], seen: Mapping[int, int], positive: frozenset[str] = frozenset()
-) -> dict[Unseen, TestedCondition]:
+    conditions: Sequence[MarkedCondition], seen: Mapping[int, int], positive: frozenset[str] = frozenset()
+) -> dict[Unseen, MarkedCondition]:
     """The outcomes that no run had. A condition that no run came to lies behind another one; a constant has one outcome."""
-    found: dict[Unseen, TestedCondition] = {}
+    found: dict[Unseen, MarkedCondition] = {}
     for number, condition in enumerate(conditions):
         mask = seen.get(number, 0)
         words = _words(condition)
@@ -109,7 +109,7 @@ def _positive(value: np.generic | bytes) -> bool:
     return isinstance(value, np.integer) and int(value) > 0
 
 
-def _words(condition: TestedCondition) -> str:
+def _words(condition: MarkedCondition) -> str:
     return "".join(condition.text.split())
 
 
