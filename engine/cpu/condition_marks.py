@@ -45,7 +45,7 @@ OPTIML_MARK void optiml_reaches(unsigned id) {
 
 
 @dataclass(frozen=True)
-class Condition:
+class MarkedCondition:
     """A condition: its line and its words. A label of a switch is only ever true.
 
     `marked` is false where runs cannot report it: it declares a variable, or there are too many. `positive` names the parameter
@@ -64,7 +64,7 @@ class Marked:
     """A text whose conditions report by their number. `unread` is the first line that could not be parsed; 0: none."""
 
     text: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[MarkedCondition, ...]
     unread: int = 0
 
 
@@ -80,7 +80,7 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
     data = data[max(0, data.find(b'# 1 "%s"' % name.encode())) :]
     own, lines = _own(data, end)
     root = Parser(Language(tree_sitter_cuda.language())).parse(own).root_node
-    conditions: list[Condition] = []
+    conditions: list[MarkedCondition] = []
     fixed = _fixed(root)
     edits: list[tuple[int, int, int, str]] = []  # place, order there, text
     for node in _found(root):
@@ -97,7 +97,7 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
             edits.append((node.end_byte, 0, size, f"), {constant}))"))
         bare = _ZERO.fullmatch(words)
         positive = next((name for name in bare.groups() if name in fixed), "") if bare else ""
-        conditions.append(Condition(lines(node.start_byte), words, label, marked, positive))
+        conditions.append(MarkedCondition(lines(node.start_byte), words, label, marked, positive))
     out, at = [_HELPERS.encode()], 0
     for place, _, _, new in sorted(edits):
         out += [data[at:place], new.encode()]
@@ -106,7 +106,7 @@ def mark_conditions(text: str, name: str, end: str) -> Marked:
     return Marked(b"".join([*out, data[at:]]).decode(), tuple(conditions), lines(wrong.start_byte) if wrong else 0)
 
 
-class _Lines:
+class _SourceLines:
     """The line of its own file at a place of a preprocessed text."""
 
     def __init__(self, data: bytes, markers: list[tuple[int, int]]) -> None:
@@ -117,7 +117,7 @@ class _Lines:
         return first + self._data.count(b"\n", start, at)
 
 
-def _own(data: bytes, end: str) -> tuple[bytes, _Lines]:
+def _own(data: bytes, end: str) -> tuple[bytes, _SourceLines]:
     """The text with blanks in the place of line markers and of what files of the system brought: as long as before."""
     out, at, foreign = [], 0, False
     markers: list[tuple[int, int]] = []
@@ -130,7 +130,7 @@ def _own(data: bytes, end: str) -> tuple[bytes, _Lines]:
             markers.append((match.end() + 1, int(match[1])))
             out.append(_blank(match[0]))
             at = match.end()
-    return b"".join(out), _Lines(data, markers)
+    return b"".join(out), _SourceLines(data, markers)
 
 
 def _blank(part: bytes) -> bytes:

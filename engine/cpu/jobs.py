@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from engine.cpu.condition_marks import Condition
+from engine.cpu.condition_marks import MarkedCondition
 from engine.cpu.sampled import Sample, Writes
 from engine.errors import OptimlError
 from engine.model import LaunchConfig
@@ -55,7 +55,7 @@ class CpuBinary:
     spec: KernelSpec
     path: str  # the kernel's file, as findings name it
     compile_s: float = 0.0
-    conditions: tuple[Condition, ...] = ()  # whose outcomes its runs report
+    conditions: tuple[MarkedCondition, ...] = ()  # whose outcomes its runs report
     unread: int = 0  # the first line where conditions could not be read; 0: none
     seen: dict[int, int] = field(default_factory=dict, compare=False)  # outcomes in runs that count, as in CpuRun
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.compile.built import Built
 from engine.cpu import CpuMachine
-from engine.cpu.condition_marks import Condition
+from engine.cpu.condition_marks import MarkedCondition
 from engine.cpu.jobs import CpuBinary, CpuJob
 from engine.errors import CompileError
 from engine.model import Guardrail
@@ -65,7 +65,9 @@ class AddedConditions:
             NAME, "failed", f"no check met {'; '.join(shown)}{more}: leave it out, or add a check case that meets it"
         )
 
-    def _unseen_in_original(self, missing: Mapping[Unseen, Condition], jobs: Sequence[CpuJob]) -> frozenset[Unseen]:
+    def _unseen_in_original(
+        self, missing: Mapping[Unseen, MarkedCondition], jobs: Sequence[CpuJob]
+    ) -> frozenset[Unseen]:
         if self._own is None:
             try:
                 self._own = self._marked(self.original)
@@ -81,10 +83,10 @@ class AddedConditions:
 
 
 def unseen(
-    conditions: Sequence[Condition], seen: Mapping[int, int], positive: frozenset[str] = frozenset()
-) -> dict[Unseen, Condition]:
+    conditions: Sequence[MarkedCondition], seen: Mapping[int, int], positive: frozenset[str] = frozenset()
+) -> dict[Unseen, MarkedCondition]:
     """The outcomes that no run had. A condition that no run came to lies behind another one; a constant has one outcome."""
-    found: dict[Unseen, Condition] = {}
+    found: dict[Unseen, MarkedCondition] = {}
     for number, condition in enumerate(conditions):
         mask = seen.get(number, 0)
         words = _words(condition)
@@ -107,7 +109,7 @@ def _positive(value: np.generic | bytes) -> bool:
     return isinstance(value, np.integer) and int(value) > 0
 
 
-def _words(condition: Condition) -> str:
+def _words(condition: MarkedCondition) -> str:
     return "".join(condition.text.split())
 
 

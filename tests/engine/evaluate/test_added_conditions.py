@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.cpu.condition_marks import Condition, mark_conditions
+from engine.cpu.condition_marks import MarkedCondition, mark_conditions
 from engine.cpu.jobs import CpuBinary, CpuRun
 from engine.evaluate.added_conditions import NAME, AddedConditions, positive_parameters, unseen
 from engine.spec.kernel_spec import Argument, Case, KernelSpec, Step
@@ -19,7 +19,7 @@ SPEC = KernelSpec(
     (Argument("y", "float", "out", "n"), Argument("n", "int", "scalar", ""), Argument("k", "int", "scalar", "")),
     (Case("small", {"n": 3, "k": 2}),), (Case("large", {"n": 100, "k": 7}),),
 )  # fmt: skip
-TESTED = Condition(3, "n % 97 == 5")
+TESTED = MarkedCondition(3, "n % 97 == 5")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_condition_is_met_when_it_was_true_and_false(mask: int, missing: set[b
 
 
 def test_a_label_that_no_run_reached_and_a_declaration_are_unmet() -> None:
-    conditions = [Condition(3, "case 7", label=True), Condition(4, "int m = n", marked=False)]
+    conditions = [MarkedCondition(3, "case 7", label=True), MarkedCondition(4, "int m = n", marked=False)]
     assert set(unseen(conditions, {})) == {("case7", True), ("intm=n", True)}
     assert set(unseen(conditions, {0: 6})) == {("intm=n", True)}
 
@@ -72,7 +72,7 @@ def test_what_the_original_leaves_unmet_in_the_same_words_is_excused_and_nothing
     same = replace(binary, conditions=(replace(TESTED, line=9, text="n%97 == 5"),), seen={})
     assert _judge(binary, same, {0: 4 | 1}).verdict == "passed"
     assert _judge(binary, replace(same, seen={}), {0: 4 | 1 | 2}).verdict == "failed"
-    other = replace(same, conditions=(Condition(3, "n % 98 == 5"),), seen={})
+    other = replace(same, conditions=(MarkedCondition(3, "n % 98 == 5"),), seen={})
     verdict = _judge(binary, other, {0: 4 | 1})
     assert (verdict.name, verdict.verdict) == (NAME, "failed")
     assert "no check met line 3: 'n%97==5'" in verdict.detail
