@@ -20,6 +20,7 @@ class Built:
     binary: Binary
     launches: tuple[tuple[LaunchConfig, ...], ...]
     stage_s: Mapping[str, float] = field(default_factory=dict)
+    by_rules: bool = False  # every edit of it was written by an installed rule or the tuner, whose code is trusted
     extra: Any = field(default=None, compare=False, repr=False)  # what the evaluator's build adds (the CPU binary)
 
     @property

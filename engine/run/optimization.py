@@ -423,7 +423,7 @@ def _confirmed(
             continue
         try:
             built: Built = search.built.get(node.id) or evaluator.build(node.program)
-            built = _tidied(evaluator, built, original)
+            built = replace(_tidied(evaluator, built, original), by_rules=_by_rules(node))
         except NotBuilt as error:  # it was built once; what became of the compiler since must not cost the others
             evaluation = error.evaluation or Evaluation(Outcome.COMPILE_ERROR, failure=Failure(error.what))
         else:
@@ -438,6 +438,11 @@ def _confirmed(
         refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
         branches[branch] += evaluation.outcome not in _DISTURBED
     return None, original, refused
+
+
+def _by_rules(node: Node) -> bool:
+    """Whether installed rules and the tuner alone wrote what leads to a node."""
+    return all(step.proposal is None or step.proposal.proposer in ("rules", "tuner") for step in node.path())
 
 
 def _tidied(evaluator: Evaluator, built: Built, original: Program) -> Built:

@@ -8,6 +8,7 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
+from engine.compile.built import Built
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program
 from engine.process.decode import decode, load
 from engine.rewrite.proposal import Proposal
@@ -50,7 +51,7 @@ def _run(outcome: Outcome) -> tuple[str | None, list[str]]:
 
     evaluator = SimpleNamespace(
         signals=SimpleNamespace(mode="measured"),
-        build=lambda program: SimpleNamespace(program=program, identity=1),
+        build=lambda program: Built(program, "", (), cast(Any, SimpleNamespace(code_hash=program.digest)), ()),
         confirm=confirm,
     )
     gate = SimpleNamespace(judge=lambda evaluation, original, built: evaluation)
