@@ -233,8 +233,8 @@ class Inspector:
             prepare_later(std)
             return "accesses were not analysed: their runtime is being built for the next check"
         from engine.evaluate.size_relations import relations
-        from engine.predict.probe_sizes import Limits, probe_sizes
-        from engine.predict.scale import Counted, Full, extrapolate
+        from engine.predict.probe_sizes import ProbeLimits, probe_sizes
+        from engine.predict.scale import CountedRuns, Full, extrapolate
 
         def fits(sizes: Mapping[str, int | float]) -> bool:
             return bytes_needed(spec, Case("", sizes)) <= _PROBE_BYTES
@@ -244,7 +244,7 @@ class Inspector:
         )
         machine = CpuMachine(self._cache / "cpu", sandbox=self._box, scratch=self._scratch, jobs=1, toolchain=toolchain)
         full = spec.time[0].sizes
-        small = probe_sizes(full, Limits(fits), relations(spec))
+        small = probe_sizes(full, ProbeLimits(fits), relations(spec))
         cases = [Case("", sizes) for sizes in small.fitted]
         try:
             binary = machine.build(self._slice(target), spec.file, spec, builder.expressions, timeout_s=self._left())
@@ -272,7 +272,7 @@ class Inspector:
             if len(known) == len(cases):
                 grown = list(zip(small.doubled, known[1:], strict=True))
                 at = Full(full, builder.launches_for(target.program, full))
-                return extrapolate(Counted(small.base, known[:1], grown), at)
+                return extrapolate(CountedRuns(small.base, known[:1], grown), at)
         return found or "accesses were not analysed: the small run on the CPU did not end"
 
     def _left(self) -> float:

@@ -54,7 +54,7 @@ _SPECIAL = {"%laneid": "optiml::lane()", "%lanemask_lt": "((1u << optiml::lane()
 
 
 @dataclass(frozen=True)
-class _Instruction:
+class _PtxInstruction:
     """`parts` are those of the name between points, `operands` C++ expressions."""
 
     parts: tuple[str, ...]
@@ -201,7 +201,7 @@ def _body(code: str, names: list[str]) -> Iterator[str]:
         if _NOTHING.fullmatch(head):
             made = "" if not head.startswith("createpolicy") else f"{operands[0]} = 0;"
         else:
-            made = _written(_Instruction(tuple(re.split(r"\.|::", head)), operands))
+            made = _written(_PtxInstruction(tuple(re.split(r"\.|::", head)), operands))
         yield f"if ({guard[1]}{_operand(guard[2], names)}) {{ {made} }}" if guard else made
     if depth:
         raise _Unknown("{")
@@ -247,7 +247,7 @@ def _operand(written: str, names: list[str]) -> str:
     raise _Unknown(written)
 
 
-def _written(i: _Instruction) -> str:
+def _written(i: _PtxInstruction) -> str:
     """One instruction as C++ statements."""
     name, operands = i.parts[0], i.operands
     kind = _BITS.get(i.kind, "")
@@ -288,7 +288,7 @@ def _written(i: _Instruction) -> str:
     return _computed(i, name, kind)
 
 
-def _computed(i: _Instruction, name: str, kind: str) -> str:
+def _computed(i: _PtxInstruction, name: str, kind: str) -> str:
     operands = i.operands
     if not operands or not kind or "x2" in i.kind or i.kind in ("f16", "bf16"):
         raise _Unknown(".".join(i.parts))
@@ -337,11 +337,11 @@ def _computed(i: _Instruction, name: str, kind: str) -> str:
     return f"{to} = optiml::as<decltype({to})>({value});"
 
 
-def _place(i: _Instruction, address: str, kind: str) -> str:
+def _place(i: _PtxInstruction, address: str, kind: str) -> str:
     return f"optiml::at<{kind}>(" + (f"uint64_t(optiml::shared_at({address})))" if i.has("shared") else f"{address})")
 
 
-def _moved(i: _Instruction, kind: str, *, load: bool) -> str:
+def _moved(i: _PtxInstruction, kind: str, *, load: bool) -> str:
     """A load or store, of a vector too: one access as wide as the instruction's."""
     if i.has("param", "local", "const") or len(i.operands) < 2:
         raise _Unknown(".".join(i.parts))
@@ -358,7 +358,7 @@ def _moved(i: _Instruction, kind: str, *, load: bool) -> str:
     return f"{{ optiml::lanes<{kind}, {lanes}> v; {put} *{place} = v; }}"
 
 
-def _atomic(i: _Instruction, kind: str) -> str:
+def _atomic(i: _PtxInstruction, kind: str) -> str:
     operation = next((p for p in i.parts if p in _ATOMIC), "")
     value = "unsigned long long" if kind == "uint64_t" else kind
     if not operation or "x2" in i.kind or kind in ("uint16_t", "bool") or i.has("v2", "v4"):
@@ -370,7 +370,7 @@ def _atomic(i: _Instruction, kind: str) -> str:
     return f"{result} = optiml::as<decltype({result})>({call});" if result and result != "optiml_r__" else f"{call};"
 
 
-def _converted(i: _Instruction) -> str:
+def _converted(i: _PtxInstruction) -> str:
     to, source = i.parts[-2], i.parts[-1]
     operands = i.operands
     if to in ("f16x2", "bf16x2") and source == "f32" and len(operands) == 3:

@@ -18,8 +18,8 @@ from engine.model import CaseTiming, LaunchConfig, Measurement
 from engine.predict.counts import AccessCounts
 from engine.predict.footprint import Footprint, footprint
 from engine.predict.predictor import Predictor
-from engine.predict.probe_sizes import Limits, ProbeSizes, Sizes, probe_sizes
-from engine.predict.scale import Counted, Full, extrapolate
+from engine.predict.probe_sizes import ProbeLimits, ProbeSizes, Sizes, probe_sizes
+from engine.predict.scale import CountedRuns, Full, extrapolate
 from engine.spec.data import buffer_elements, bytes_needed, poisoned, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, KernelSpec
@@ -67,9 +67,9 @@ class _Runs:
         most = max(sum(site.lanes for kernel in run.kernels for site in kernel.sites) for run in runs)
         return 1 << max(0, math.ceil(math.log2(max(most, 1.0) / _ACCESSES)))
 
-    def of(self, sizes: ProbeSizes) -> Counted:
+    def of(self, sizes: ProbeSizes) -> CountedRuns:
         grown = [(one, self._counts(one, 0)) for one in sizes.doubled]
-        return Counted(sizes.base, [self._counts(sizes.base, 0), self._counts(sizes.base, 1)], grown)
+        return CountedRuns(sizes.base, [self._counts(sizes.base, 0), self._counts(sizes.base, 1)], grown)
 
     def held_out(self, sizes: ProbeSizes) -> tuple[Sizes, AccessCounts] | None:
         return None if sizes.held_out is None else (sizes.held_out, self._counts(sizes.held_out, 0))
@@ -157,7 +157,7 @@ class Speeds:
         return self.predictor.predict(built.binary, full.launches, counts).time_us
 
     def _doubt(
-        self, built: Built, full: Full, runs: Counted, held: tuple[Sizes, AccessCounts] | None, time_us: float
+        self, built: Built, full: Full, runs: CountedRuns, held: tuple[Sizes, AccessCounts] | None, time_us: float
     ) -> None:
         """Raise RefusedError where other inputs, or the run that had no part in the prediction, lead to another time."""
         if any(counts != runs.base[0] for counts in runs.base):
@@ -206,11 +206,11 @@ class Speeds:
 
         related = relations(self._spec)
         fits = within(_PROBE_BYTES // self._shrink)
-        small = probe_sizes(case.sizes, Limits(fits, shrink=self._shrink), related).base
+        small = probe_sizes(case.sizes, ProbeLimits(fits, shrink=self._shrink), related).base
         # A grid of one size loops over the elements: each thread has to have more than one trip.
         threads = max(x.blocks * x.threads for x in self._builder.launches_for(built.program, case.sizes))
         one_size = blocks(small) == blocks(case.sizes)
-        limits = Limits(
+        limits = ProbeLimits(
             fits, blocks, within(_PROBE_BYTES * _PROBE_GROWTH), elements,
             2 * threads if one_size else 0, self._shrink,
         )  # fmt: skip

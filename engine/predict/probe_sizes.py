@@ -26,7 +26,7 @@ def _nothing(sizes: Sizes) -> int:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProbeLimits:
     """What a counting run may be.
 
     `fits`: small enough for a base run. `fits_at_most` (default: `fits`): small enough where the grid asks for more. `blocks`: a
@@ -71,7 +71,7 @@ class ProbeSizes:
         return (self.base, *self.doubled)
 
 
-def probe_sizes(sizes: Sizes, limits: Limits = Limits(), related: Relations = Relations()) -> ProbeSizes:
+def probe_sizes(sizes: Sizes, limits: ProbeLimits = ProbeLimits(), related: Relations = Relations()) -> ProbeSizes:
     """Small versions of one timing case. Never larger than `sizes`.
 
     The largest size is halved first, with those that belong together, until the work and `limits.fits` allow the run: a size that
@@ -143,7 +143,7 @@ class _Grown:
 
     sizes: Sizes
     whole: Sequence[str]
-    limits: Limits
+    limits: ProbeLimits
     related: Relations
 
     def _larger(self, base: Sizes, name: str) -> dict[str, int | float] | None:

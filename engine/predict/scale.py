@@ -20,7 +20,7 @@ _SECTOR = 32
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedRuns:
     """Runs of one program: the base with each of its inputs, and one run for each direction in which sizes grow."""
 
     base_sizes: Sizes
@@ -42,7 +42,7 @@ class Full:
 
 
 def extrapolate(
-    counted: Counted, full: Full, *, sample: int | None = None, start: tuple[Sizes, AccessCounts] | None = None
+    counted: CountedRuns, full: Full, *, sample: int | None = None, start: tuple[Sizes, AccessCounts] | None = None
 ) -> AccessCounts:
     """Counts at full size.
 
@@ -78,7 +78,13 @@ class _Scale:
     """Counts of one step, at full size."""
 
     def __init__(
-        self, counted: Counted, full: Full, step: int, *, sample: int | None, start: tuple[Sizes, AccessCounts] | None
+        self,
+        counted: CountedRuns,
+        full: Full,
+        step: int,
+        *,
+        sample: int | None,
+        start: tuple[Sizes, AccessCounts] | None,
     ) -> None:
         self._sample = sample
         self._base = [counts.kernels[step] for counts in counted.base]

@@ -59,8 +59,8 @@ def test_every_option_with_a_default_states_it() -> None:
         (["optimize", "a.cu", "--device", "tpu"], "optiml: --device: invalid choice: 'tpu'"),
         (["optimize", "a.cu", "--sed", "x"], "'optiml optimize --help' lists"),
         (["optimize", "a.cu", "--frobnicate"], "unrecognized arguments: --frobnicate; 'optiml optimize --help'"),
-        (["memory", "import"], "optiml: memory import: needs a file; name"),
-        (["selftest", "nosuch"], "there is no case 'nosuch'; leave"),
+        (["memory", "import"], "optiml: memory import: needs a file; give a JSON-lines file"),
+        (["selftest", "nosuch"], "unknown case 'nosuch'; omit"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_sentence(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

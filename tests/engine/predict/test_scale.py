@@ -12,8 +12,8 @@ from engine.errors import RefusedError
 from engine.evaluate.size_relations import relations
 from engine.model import LaunchConfig
 from engine.predict.counts import AccessCounts, KernelCounts, SiteCounts
-from engine.predict.probe_sizes import Limits, Relations, Sizes, probe_sizes
-from engine.predict.scale import Counted, Full, extrapolate
+from engine.predict.probe_sizes import ProbeLimits, Relations, Sizes, probe_sizes
+from engine.predict.scale import CountedRuns, Full, extrapolate
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, Step
 
 ONE_WARP = LaunchConfig((1, 1, 1), (32, 1, 1))
@@ -32,9 +32,9 @@ def product(sizes: Sizes) -> AccessCounts:
     return AccessCounts((KernelCounts(launch, sites, 4.0 * (m * k + k * n), 4.0 * m * n, 0.0, float(2 * k)),))
 
 
-def counted(sizes: Sizes, count: Callable[[Sizes], AccessCounts] = product) -> Counted:
+def counted(sizes: Sizes, count: Callable[[Sizes], AccessCounts] = product) -> CountedRuns:
     small = probe_sizes(sizes)
-    return Counted(small.base, [count(small.base)], [(each, count(each)) for each in small.doubled])
+    return CountedRuns(small.base, [count(small.base)], [(each, count(each)) for each in small.doubled])
 
 
 def test_products_of_powers_are_exact() -> None:
@@ -88,7 +88,7 @@ def test_multiples_stay_multiples_and_factors_stay() -> None:
     assert probe_sizes({"n": 100}).fitted == ({"n": 100},)
     # 112 pixels are seven blocks of 16: 14 of them would leave a part of each block without work.
     assert probe_sizes({"images": 64, "height": 112, "width": 112}).base == {"images": 64, "height": 48, "width": 48}
-    assert probe_sizes({"n": 320}, Limits(lambda s: s["n"] < 100)).base == {"n": 64}
+    assert probe_sizes({"n": 320}, ProbeLimits(lambda s: s["n"] < 100)).base == {"n": 64}
 
 
 def test_the_largest_size_is_shrunk_and_what_is_small_stays() -> None:
@@ -134,10 +134,10 @@ def test_sizes_of_one_buffer_multiply_and_those_of_an_index_belong_to_its_range(
 def test_a_tile_that_holds_all_of_a_small_run_gets_a_larger_one() -> None:
     # 128 by 128 results per block: at 64 by 64 the counts of one block would not grow as the grid does.
     sizes = {"m": 2048, "n": 2048, "k": 2048}
-    small = probe_sizes(sizes, Limits(blocks=lambda s: -(-int(s["m"]) // 128) * -(-int(s["n"]) // 128)))
+    small = probe_sizes(sizes, ProbeLimits(blocks=lambda s: -(-int(s["m"]) // 128) * -(-int(s["n"]) // 128)))
     assert small.base == {"m": 128, "n": 128, "k": 64}
     assert [other["k"] for other in small.doubled] == [64, 64, 128]
-    by_256 = Limits(blocks=lambda s: int(s["m"]) * int(s["n"]) // 256)
+    by_256 = ProbeLimits(blocks=lambda s: int(s["m"]) * int(s["n"]) // 256)
     assert probe_sizes(sizes, by_256).base == {"m": 64, "n": 64, "k": 64}
 
 
@@ -145,10 +145,10 @@ def test_a_capped_grid_is_counted_where_it_is_capped() -> None:
     def blocks(sizes: Sizes) -> int:
         return min(1024, -(-int(sizes["n"]) // 256))
 
-    base, other = probe_sizes({"n": 1 << 26}, Limits(lambda s: s["n"] <= 1 << 14, blocks, lambda s: True)).fitted
+    base, other = probe_sizes({"n": 1 << 26}, ProbeLimits(lambda s: s["n"] <= 1 << 14, blocks, lambda s: True)).fitted
     assert blocks(base) == blocks(other) == 1024
     assert (base["n"], other["n"]) == (2 * 1024 * 256, 4 * 1024 * 256)
-    small, _ = probe_sizes({"n": 1 << 26}, Limits(blocks=blocks, fits_at_most=lambda s: s["n"] <= 1 << 16)).fitted
+    small, _ = probe_sizes({"n": 1 << 26}, ProbeLimits(blocks=blocks, fits_at_most=lambda s: s["n"] <= 1 << 16)).fitted
     assert small["n"] == 1 << 16
 
 
@@ -160,7 +160,7 @@ def test_a_grid_of_one_size_is_counted_where_all_of_it_has_work() -> None:
         return int(sizes["rows"]) * int(sizes["cols"])
 
     least = 2 * 4224 * 128
-    limits = Limits(
+    limits = ProbeLimits(
         lambda s: work(s) <= 1 << 14, fits_at_most=lambda s: work(s) <= 1 << 24, work=work, least_work=least
     )
     base, *others = probe_sizes(sizes, limits).fitted
@@ -169,13 +169,13 @@ def test_a_grid_of_one_size_is_counted_where_all_of_it_has_work() -> None:
     assert len(others) == 3
     held = probe_sizes(sizes, replace(limits, fits_at_most=lambda s: work(s) <= 1 << 16)).base
     assert work(held) == 1 << 16
-    assert probe_sizes(sizes, Limits(work=work)).base == {"rows": 64, "cols": 64, "steps": 64}
+    assert probe_sizes(sizes, ProbeLimits(work=work)).base == {"rows": 64, "cols": 64, "steps": 64}
 
 
 def test_small_sizes_need_no_probe_and_stay_as_counted() -> None:
     sizes = {"m": 32, "n": 64, "k": 16}
     counts = product(sizes)
-    assert extrapolate(Counted(sizes, [counts]), Full(sizes, [counts.kernels[0].launch])) == counts
+    assert extrapolate(CountedRuns(sizes, [counts]), Full(sizes, [counts.kernels[0].launch])) == counts
 
 
 def test_a_site_that_the_base_run_never_reached_is_kept() -> None:
@@ -200,7 +200,7 @@ def test_an_exponent_within_the_sampling_error_is_a_plain_one() -> None:
     full = Full({"n": 1 << 27}, [ONE_WARP])
     for _ in range(20):
         base = [counts(1 << 15, draw.gauss(0.1, 0.02)) for _ in range(2)]
-        runs = Counted({"n": 1 << 15}, base, [({"n": 1 << 16}, counts(1 << 16, 0.1 + draw.gauss(0, 0.02)))])
+        runs = CountedRuns({"n": 1 << 15}, base, [({"n": 1 << 16}, counts(1 << 16, 0.1 + draw.gauss(0, 0.02)))])
         assert extrapolate(runs, full).kernels[0].sites[0].passes == pytest.approx(1.1 * (1 << 22), rel=0.06)
 
 
@@ -208,7 +208,7 @@ def test_an_exponent_that_is_no_plain_one_stays() -> None:
     def counts(n: float) -> AccessCounts:
         return AccessCounts((KernelCounts(ONE_WARP, (), 1.0, 1.0, barriers=n**1.25),))
 
-    runs = Counted({"n": 1024}, [counts(1024)], [({"n": 2048}, counts(2048))])
+    runs = CountedRuns({"n": 1024}, [counts(1024)], [({"n": 2048}, counts(2048))])
     found = extrapolate(runs, Full({"n": 1 << 20}, [ONE_WARP])).kernels[0].barriers
     assert found == pytest.approx(float(1 << 25))
 
@@ -220,7 +220,7 @@ def test_counts_are_capped_by_lanes() -> None:
         sites = (SiteCounts(3, "global", "load", 4, n / 32, n, n / 32 * each),)
         return AccessCounts((KernelCounts(ONE_WARP, sites, 1.0, 1.0),))
 
-    runs = Counted({"n": 1024}, [counts(1024, 20)], [({"n": 2048}, counts(2048, 25))])
+    runs = CountedRuns({"n": 1024}, [counts(1024, 20)], [({"n": 2048}, counts(2048, 25))])
     site = extrapolate(runs, Full({"n": 1 << 22}, [ONE_WARP])).kernels[0].sites[0]
     assert site.passes == pytest.approx(site.lanes) == pytest.approx(float(1 << 22))
 
@@ -228,6 +228,6 @@ def test_counts_are_capped_by_lanes() -> None:
 def test_what_does_not_match_is_refused() -> None:
     sizes = {"m": 32, "n": 64, "k": 16}
     with pytest.raises(RefusedError):
-        extrapolate(Counted(sizes, []), Full(sizes, []))
+        extrapolate(CountedRuns(sizes, []), Full(sizes, []))
     with pytest.raises(RefusedError):
-        extrapolate(Counted(sizes, [product(sizes)]), Full(sizes, []))
+        extrapolate(CountedRuns(sizes, [product(sizes)]), Full(sizes, []))

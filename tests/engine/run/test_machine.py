@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 
 import pytest
@@ -37,7 +36,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> None:
         nvmlDeviceGetCudaComputeCapability=lambda handle: ARCHES[handle],
         nvmlDeviceGetIndex=lambda handle: handle,
     )
-    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    monkeypatch.setattr("engine.run.device_choice.pynvml", fake)
 
 
 @pytest.mark.parametrize(
