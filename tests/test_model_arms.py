@@ -61,7 +61,7 @@ def test_an_answer_is_packed_for_its_question_and_given_to_it(
     cassette.write_batch(again, lines)
     client = BatchClient(again, cassette.MODEL)
     assert client.complete(other).text.startswith("Idea: Use blocks")
-    with pytest.raises(ChatError, match="waits"):
+    with pytest.raises(ChatError, match="batch"):
         client.complete(request)
     assert Replayer(answers / "transpose" / cassette.CASSETTE).complete(other).text.startswith("Idea: Use blocks")
 
