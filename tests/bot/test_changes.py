@@ -157,5 +157,5 @@ def test_only_full_commit_names_reach_git(repo: Repo, sha: str) -> None:
 
 def test_a_commit_that_is_not_there_says_what_to_do(repo: Repo) -> None:
     base = repo.commit(FILES)
-    with pytest.raises(GitError, match="fetched"):
+    with pytest.raises(GitError, match="fetch"):
         changes(repo, base, "b" * 40)

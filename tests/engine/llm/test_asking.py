@@ -15,7 +15,7 @@ pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
 from engine.llm.chat import ChatAnswer, ChatError, Fault, Usage
-from engine.llm.feed import Answering, LlmFeed
+from engine.llm.feed import Answering, Background, LlmFeed
 from engine.llm.openai_client import ClientOptions, OpenAIClient
 from engine.llm.proposer import LlmOptions, LlmProposer
 from engine.model import Outcome, Program, Target
@@ -74,7 +74,11 @@ def search_with(
     (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
     program = Program({"k.cu": SOFTMAX.read_bytes()}, "k.cu")
-    feed = LlmFeed(LlmProposer(client, LlmOptions(repairs=repairs)), spec, Target(), **how)
+    parts = {
+        "background": Background(**{key: how.pop(key) for key in ("diagnose", "recall", "counters") if key in how}),
+        "answering": Answering(**{key: how.pop(key) for key in ("holds", "workers", "deferring") if key in how}),
+    }
+    feed = LlmFeed(LlmProposer(client, LlmOptions(repairs=repairs)), spec, Target(), **{**parts, **how})
     evaluator = FakeEvaluator()
     tree = Tree(program, Factors(factors), 0, strategy)
     journal = Journal(tmp_path / "j.sqlite", program, {}, resume=resume)

@@ -397,4 +397,4 @@ def test_answers_that_nobody_asked_for_are_named(tmp_path):
     line = {"custom_id": "optiml-stranger", "response": None, "error": None}
     (tmp_path / "batch" / "responses.jsonl").write_text(json.dumps(line) + "\n")
     _, session = run(tmp_path, LlmSettings(model="m", batch=tmp_path / "batch"))
-    assert any("did not ask: optiml-stranger" in note for note in session.notes)
+    assert any("this run did not make: optiml-stranger" in note for note in session.notes)
