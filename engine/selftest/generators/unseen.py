@@ -30,7 +30,7 @@ def generate(rng: random.Random) -> Iterator[SelfCase]:
     yield attack(
         f"alike-{key}", "Declares a name that looks like another one.",
         scale(INDEX + f"\n    float {_ALIKE[letter]} = {value};", SCALE + f" y[i] += 0.0f * {_ALIKE[letter]};"),
-        reason="outside of ASCII",
+        reason="non-ASCII",
     )  # fmt: skip
     space = rng.choice("\u00a0\u2003\u3000\u2028\u0085")
     yield attack(
