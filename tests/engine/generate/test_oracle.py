@@ -245,5 +245,5 @@ def test_a_reference_that_is_not_there_is_refused(text: str, says: str) -> None:
 
 def test_a_giant_reference_is_refused(tmp_path: Path) -> None:
     (tmp_path / "big.py").write_bytes(b"#" * (300 << 10))
-    with pytest.raises(UsageError, match="over 256 KiB"):
+    with pytest.raises(UsageError, match="exceeds 256 KiB"):
         read_reference(f"{tmp_path / 'big.py'}:f")
