@@ -203,12 +203,12 @@ def test_what_goes_on_after_the_rows_asked_for_is_the_rest(
     words = ["bench", "counted", *only.split(), "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["optiml", *words])
     assert cli.main(words) == 4
-    assert f"go on: optiml bench counted --out {tmp_path} --resume\n" in capsys.readouterr().err
+    assert f"continue with: optiml bench counted --out {tmp_path} --resume\n" in capsys.readouterr().err
     assert cli.main([*words, "--resume"]) == 4
     assert "counted: every row that was asked for is there\n" in capsys.readouterr().err
     counted.fails.add("a")
     assert cli.main(words) == 4
-    assert f"go on: optiml bench counted {only} --out {tmp_path} --resume\n" in capsys.readouterr().err
+    assert f"continue with: optiml bench counted {only} --out {tmp_path} --resume\n" in capsys.readouterr().err
 
 
 def _call(counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
@@ -376,7 +376,7 @@ def test_outside_a_checkout_the_command_says_what_is_missing(tmp_path: Path, mon
     """The working directory is not looked at: it may be the checkout of a stranger's pull request."""
     monkeypatch.setattr(command, "__file__", str(tmp_path / "site-packages" / "engine" / "commands" / "bench.py"))
     monkeypatch.chdir(ROOT)
-    with pytest.raises(UsageError, match="no checkout"):
+    with pytest.raises(UsageError, match="not a checkout"):
         command.run(argparse.Namespace(checkout=None, names=["suite"]))
     assert command.find_checkout(ROOT) == ROOT
 

@@ -21,6 +21,7 @@ from engine.errors import CompileError, MachineError
 from engine.settings.folders import read_regular
 
 INCLUDE = Path(__file__).parent / "include"
+_HEADER = "#include <optiml_cuda.h>\n"
 RUNTIME = Path(__file__).parent / "runtime"
 _BUILD_TIMEOUT_S = 240  # zig compiles a C library first
 _SHARED_SOURCES = ("schedule.cpp", "job.cpp", "fiber.cpp")
@@ -148,7 +149,7 @@ def zig_environment(folder: Path) -> dict[str, str]:
 def runtime_folder(toolchain: Toolchain, cache: Path, std: str) -> Path:
     """Where `prepare` keeps what it builds. It is complete when the file `done` stands in it, with a checksum of each other file."""
     digest = hashlib.sha256()
-    for part in (*toolchain.argv, toolchain.version, *toolchain.kernel_flags, std, sys.platform):
+    for part in (*toolchain.argv, toolchain.version, *toolchain.kernel_flags, std, sys.platform, _HEADER):
         digest.update(part.encode() + b"\0")
     for path in _sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -222,7 +223,8 @@ def _build(toolchain: Toolchain, folder: Path, std: str) -> None:
     header = folder / "header"
     header.mkdir()
     suffix = "gch" if toolchain.kind == "gcc" else "pch"
-    (header / "optiml_cuda.h").write_text(f'#include "{INCLUDE / "optiml_cuda.h"}"\n')
+    # Found in -I: the cache is shared by installations, each with its own files.
+    (header / "optiml_cuda.h").write_text(_HEADER)
     precompile = [*toolchain.argv, f"-std={std}", *toolchain.kernel_flags, "-I", str(INCLUDE), "-x", "c++-header"]
     # Clang's form names the header it was made of, and this folder is renamed when it is complete.
     origin = (header if toolchain.kind == "gcc" else INCLUDE) / "optiml_cuda.h"

@@ -119,7 +119,8 @@ class Confirming:
                 )
             if point != template.default:
                 # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
-                evaluation = evaluator.confirm(instance if measured else built)
+                confirmed = dataclasses.replace(instance if measured else built, by_rules=True)
+                evaluation = evaluator.confirm(confirmed)
                 if evaluation.outcome in PASSED:
                     evaluation = gate.judge(evaluation, template.original, built)
         finally:

@@ -322,7 +322,7 @@ class _Run:
         return [best, *(t for t in fastest if t is not best)]
 
     def _built(self, tried: Tried) -> Built:
-        return self.evaluator.build(program_at(self.program, self.template, tried.point))
+        return replace(self.evaluator.build(program_at(self.program, self.template, tried.point)), by_rules=True)
 
     def _said(self, tried: Tried) -> str:
         return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())

@@ -100,7 +100,7 @@ def test_a_search_of_all_that_failed_says_why(
     monkeypatch.setenv("OPTIML_REQUEST", replace(asked, settings=json.dumps(asdict(Settings()))).to_json())
     assert main([]) == 1
     (answer,) = server.comments.values()
-    assert "over 20000 source files" in answer["body"]
+    assert "more than 20000 source files" in answer["body"]
 
 
 def test_the_bundle_becomes_one_review(server: Server, environment: dict[str, str], tmp_path: Path) -> None:

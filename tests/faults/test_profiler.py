@@ -21,7 +21,7 @@ def _no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Path | None) -> OptimizationResult:
-    monkeypatch.setattr(ncu, "find_ncu", lambda: found)
+    monkeypatch.setattr("engine.run.machine.find_ncu", lambda: found)
     with scripted(ScriptedEvaluator(0.002), tmp_path) as machine:
         result, _ = optimize(options(kernel(tmp_path), tmp_path / "out"), machine)
     assert result.counts["candidates"] == 88
@@ -80,7 +80,7 @@ def test_killed_by_somebody_while_it_works(tmp_path: Path, monkeypatch: pytest.M
             with contextlib.suppress(OSError):
                 os.kill(int(start.name), signal.SIGKILL)
 
-    monkeypatch.setattr(ncu, "find_ncu", lambda: fake)
+    monkeypatch.setattr("engine.run.machine.find_ncu", lambda: fake)
     with scripted(ScriptedEvaluator(0.002, kill_all), tmp_path) as machine:
         result, _ = optimize(options(kernel(tmp_path), tmp_path / "out"), machine)
     assert result.counts["candidates"] == 88

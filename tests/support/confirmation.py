@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.evaluate.cpu_screen import CpuScreen
+from engine.evaluate.suggestion_runs import SuggestionRuns
 
 
 def confirm_lightly(patch: pytest.MonkeyPatch) -> None:
     """No whole builds by nvcc and no sampled sizes: seconds of each suggestion, with tests of their own."""
     patch.setattr("engine.run.whole_check.find_nvcc", lambda: None)
-    patch.setattr(CpuScreen, "_samples", lambda screen, built: None)
+    patch.setattr(SuggestionRuns, "samples", lambda runs, rng: None)

@@ -52,23 +52,23 @@ public:
         unsigned threads = blockDim.x * blockDim.y * blockDim.z;
         return Size ? (threads + Size - 1) / Size : 1;
     }
-    template <class T>
-    OPTIML_INLINE T shfl(T value, unsigned source, OPTIML_WHERE) const {
+    template <class T_>
+    OPTIML_INLINE T_ shfl(T_ value, unsigned source, OPTIML_WHERE) const {
         return optiml::shuffle(OPTIML_SHFL_IDX, mask, value, static_cast<int>(lane_of(source % size())), 32, line, file);
     }
-    template <class T>
-    OPTIML_INLINE T shfl_down(T value, unsigned delta, OPTIML_WHERE) const {
+    template <class T_>
+    OPTIML_INLINE T_ shfl_down(T_ value, unsigned delta, OPTIML_WHERE) const {
         unsigned to = thread_rank() + delta;
         int source = static_cast<int>(to < size() ? lane_of(to) : lane());
         return optiml::shuffle(OPTIML_SHFL_IDX, mask, value, source, 32, line, file);
     }
-    template <class T>
-    OPTIML_INLINE T shfl_up(T value, unsigned delta, OPTIML_WHERE) const {
+    template <class T_>
+    OPTIML_INLINE T_ shfl_up(T_ value, unsigned delta, OPTIML_WHERE) const {
         int source = static_cast<int>(thread_rank() >= delta ? lane_of(thread_rank() - delta) : lane());
         return optiml::shuffle(OPTIML_SHFL_IDX, mask, value, source, 32, line, file);
     }
-    template <class T>
-    OPTIML_INLINE T shfl_xor(T value, unsigned lanes, OPTIML_WHERE) const {
+    template <class T_>
+    OPTIML_INLINE T_ shfl_xor(T_ value, unsigned lanes, OPTIML_WHERE) const {
         unsigned to = thread_rank() ^ lanes;
         int source = static_cast<int>(to < size() ? lane_of(to) : lane());
         return optiml::shuffle(OPTIML_SHFL_IDX, mask, value, source, 32, line, file);
@@ -79,8 +79,8 @@ public:
     }
     OPTIML_INLINE int any(int predicate, OPTIML_WHERE) const { return ballot(predicate, line, file) != 0; }
     OPTIML_INLINE int all(int predicate, OPTIML_WHERE) const { return ballot(!predicate, line, file) == 0; }
-    template <class T>
-    OPTIML_INLINE unsigned match_any(T value, OPTIML_WHERE) const {
+    template <class T_>
+    OPTIML_INLINE unsigned match_any(T_ value, OPTIML_WHERE) const {
         auto word = optiml::bits<uint64_t>(value);
         return ranks(static_cast<unsigned>(optiml_warp(OPTIML_MATCH_ANY, mask, word, 0, 32, line, file)));
     }
@@ -128,8 +128,8 @@ template <class Group>
 OPTIML_INLINE unsigned group_size(const Group &group) { return group.size(); }
 
 // The copy is done at once; waiting for it is the barrier that the group's threads still need.
-template <class Group, class T, class U, class Size>
-OPTIML_INLINE void memcpy_async(const Group &group, T *to, const U *from, const Size &bytes, OPTIML_WHERE) {
+template <class Group, class T_, class U_, class Size>
+OPTIML_INLINE void memcpy_async(const Group &group, T_ *to, const U_ *from, const Size &bytes, OPTIML_WHERE) {
     (void)line, (void)file;
     auto *target = reinterpret_cast<char *>(to);
     auto *source = reinterpret_cast<const char *>(from);

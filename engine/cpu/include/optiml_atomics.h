@@ -3,48 +3,48 @@
 
 namespace optiml {
 
-template <class T, class F>
-OPTIML_INLINE T update(T *address, F next) {
-    std::remove_volatile_t<T> old;
-    auto *p = const_cast<std::remove_volatile_t<T> *>(address);
+template <class T_, class F_>
+OPTIML_INLINE T_ update(T_ *address, F_ next) {
+    std::remove_volatile_t<T_> old;
+    auto *p = const_cast<std::remove_volatile_t<T_> *>(address);
     optiml_atomic_begin(p, &old, sizeof old);
-    std::remove_volatile_t<T> value = next(old);
+    std::remove_volatile_t<T_> value = next(old);
     optiml_atomic_end(p, &value, sizeof value);
     return old;
 }
 
-template <class T>
+template <class T_>
 struct same {
-    using type = T;
+    using type = T_;
 };
-template <class T>
-using same_t = typename same<T>::type;
+template <class T_>
+using same_t = typename same<T_>::type;
 
 }  // namespace optiml
 
 // The operand's type is not deduced, so that atomicAdd(float *, 1) converts as an overload would.
-#define OPTIML_V optiml::same_t<T>
+#define OPTIML_V optiml::same_t<T_>
 
 #define OPTIML_ATOMIC_AS(NAME, EXPRESSION)                                    \
-    template <class T>                                                        \
-    OPTIML_INLINE T NAME(T *address, OPTIML_V value) {                        \
-        return optiml::update(address, [&](T old) -> T { return EXPRESSION; }); \
+    template <class T_>                                                        \
+    OPTIML_INLINE T_ NAME(T_ *address, OPTIML_V value) {                        \
+        return optiml::update(address, [&](T_ old) -> T_ { return EXPRESSION; }); \
     }
 #define OPTIML_ATOMIC(NAME, EXPRESSION)        \
     OPTIML_ATOMIC_AS(NAME, EXPRESSION)         \
     OPTIML_ATOMIC_AS(NAME##_block, EXPRESSION) \
     OPTIML_ATOMIC_AS(NAME##_system, EXPRESSION)
 
-OPTIML_ATOMIC(atomicAdd, static_cast<T>(old + value))
-OPTIML_ATOMIC(atomicSub, static_cast<T>(old - value))
+OPTIML_ATOMIC(atomicAdd, static_cast<T_>(old + value))
+OPTIML_ATOMIC(atomicSub, static_cast<T_>(old - value))
 OPTIML_ATOMIC(atomicExch, ((void)old, value))
 OPTIML_ATOMIC(atomicMin, value < old ? value : old)
 OPTIML_ATOMIC(atomicMax, old < value ? value : old)
-OPTIML_ATOMIC(atomicInc, old >= value ? T(0) : static_cast<T>(old + 1))
-OPTIML_ATOMIC(atomicDec, old == T(0) || old > value ? value : static_cast<T>(old - 1))
-OPTIML_ATOMIC(atomicAnd, static_cast<T>(old & value))
-OPTIML_ATOMIC(atomicOr, static_cast<T>(old | value))
-OPTIML_ATOMIC(atomicXor, static_cast<T>(old ^ value))
+OPTIML_ATOMIC(atomicInc, old >= value ? T_(0) : static_cast<T_>(old + 1))
+OPTIML_ATOMIC(atomicDec, old == T_(0) || old > value ? value : static_cast<T_>(old - 1))
+OPTIML_ATOMIC(atomicAnd, static_cast<T_>(old & value))
+OPTIML_ATOMIC(atomicOr, static_cast<T_>(old | value))
+OPTIML_ATOMIC(atomicXor, static_cast<T_>(old ^ value))
 
 // Added float by float, at an address that is a multiple of the whole vector.
 #define OPTIML_VECTOR_ADD(NAME)                                                                                  \
@@ -62,10 +62,10 @@ OPTIML_VECTOR_ADD(atomicAdd_system)
 #undef OPTIML_VECTOR_ADD
 
 #define OPTIML_CAS(NAME)                                                              \
-    template <class T>                                                                \
-    OPTIML_INLINE T NAME(T *address, OPTIML_V compare, OPTIML_V value) {              \
-        return optiml::update(address, [&](T old) -> T {                              \
-            return __builtin_memcmp(&old, &compare, sizeof(T)) == 0 ? value : old;    \
+    template <class T_>                                                                \
+    OPTIML_INLINE T_ NAME(T_ *address, OPTIML_V compare, OPTIML_V value) {              \
+        return optiml::update(address, [&](T_ old) -> T_ {                              \
+            return __builtin_memcmp(&old, &compare, sizeof(T_)) == 0 ? value : old;    \
         });                                                                           \
     }
 OPTIML_CAS(atomicCAS)

@@ -24,7 +24,7 @@ using std::signbit;
 #include "../runtime/abi.h"
 
 #define OPTIML_INLINE inline __attribute__((always_inline))
-#ifndef OPTIML_PROGRAM  // with host code beside it: kernels are told by the word, and the C library is the host's
+#ifndef OPTIML_PROGRAM  // with host code beside it: kernels are told by the word, and the C_ library is the host's
 #define __global__
 #endif
 #define __device__
@@ -71,37 +71,37 @@ struct SharedPlace {
     unsigned *slot;
     const char *name;
     int line;
-    template <class T>
-    OPTIML_INLINE operator T &() const {
-        using Element = std::remove_all_extents_t<T>;
-        return *static_cast<T *>(optiml_shared(slot, sizeof(T), sizeof(Element), name, line));
+    template <class T_>
+    OPTIML_INLINE operator T_ &() const {
+        using Element = std::remove_all_extents_t<T_>;
+        return *static_cast<T_ *>(optiml_shared(slot, sizeof(T_), sizeof(Element), name, line));
     }
 };
 
 struct DynamicPlace {
     const char *name;
     int line;
-    template <class T>
-    OPTIML_INLINE operator T &() const {
-        return *static_cast<T *>(optiml_dynamic_shared(sizeof(std::remove_all_extents_t<std::remove_extent_t<T>>), name, line));
+    template <class T_>
+    OPTIML_INLINE operator T_ &() const {
+        return *static_cast<T_ *>(optiml_dynamic_shared(sizeof(std::remove_all_extents_t<std::remove_extent_t<T_>>), name, line));
     }
 };
 
 // The kernel's arguments arrive as addresses of their values.
-template <class... P, std::size_t... I>
-void call(void (*kernel)(P...), void **arguments, std::index_sequence<I...>) {
-    kernel(*static_cast<std::remove_const_t<std::remove_reference_t<P>> *>(arguments[I])...);
+template <class... P_, std::size_t... I_>
+void call(void (*kernel)(P_...), void **arguments, std::index_sequence<I_...>) {
+    kernel(*static_cast<std::remove_const_t<std::remove_reference_t<P_>> *>(arguments[I_])...);
 }
-template <class... P>
-void call(void (*kernel)(P...), void **arguments) {
-    call(kernel, arguments, std::index_sequence_for<P...>{});
+template <class... P_>
+void call(void (*kernel)(P_...), void **arguments) {
+    call(kernel, arguments, std::index_sequence_for<P_...>{});
 }
-template <class F>
+template <class F_>
 struct Sizes;
-template <class... P>
-struct Sizes<void (*)(P...)> {
-    static constexpr int count = sizeof...(P);
-    static constexpr int values[sizeof...(P) + 1] = {static_cast<int>(sizeof...(P)), static_cast<int>(sizeof(P))...};
+template <class... P_>
+struct Sizes<void (*)(P_...)> {
+    static constexpr int count = sizeof...(P_);
+    static constexpr int values[sizeof...(P_) + 1] = {static_cast<int>(sizeof...(P_)), static_cast<int>(sizeof(P_))...};
 };
 
 template <class To, class From>
@@ -113,17 +113,17 @@ OPTIML_INLINE To bits(From value) {
 }
 
 // Registers as the warp exchange carries them: 8 bytes at a time.
-template <class T>
-OPTIML_INLINE T shuffle(int op, unsigned mask, T value, int argument, int width, int line, const char *file) {
-    if constexpr (sizeof(T) <= 8) {
-        return bits<T>(optiml_warp(op, mask, bits<uint64_t>(value), argument, width, line, file));
+template <class T_>
+OPTIML_INLINE T_ shuffle(int op, unsigned mask, T_ value, int argument, int width, int line, const char *file) {
+    if constexpr (sizeof(T_) <= 8) {
+        return bits<T_>(optiml_warp(op, mask, bits<uint64_t>(value), argument, width, line, file));
     } else {
         struct Words {
-            uint64_t word[(sizeof(T) + 7) / 8];
+            uint64_t word[(sizeof(T_) + 7) / 8];
         } words{};
-        __builtin_memcpy(&words, &value, sizeof(T));
+        __builtin_memcpy(&words, &value, sizeof(T_));
         for (auto &word : words.word) word = optiml_warp(op, mask, word, argument, width, line, file);
-        __builtin_memcpy(&value, &words, sizeof(T));
+        __builtin_memcpy(&value, &words, sizeof(T_));
         return value;
     }
 }
@@ -171,28 +171,28 @@ OPTIML_INLINE int __uni_sync(unsigned mask, int p, OPTIML_WHERE) {
     unsigned yes = __ballot_sync(mask, p, line, file);
     return yes == 0 || __ballot_sync(mask, !p, line, file) == 0;
 }
-template <class T>
-OPTIML_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32, OPTIML_WHERE) {
+template <class T_>
+OPTIML_INLINE T_ __shfl_sync(unsigned mask, T_ value, int source, int width = 32, OPTIML_WHERE) {
     return optiml::shuffle(OPTIML_SHFL_IDX, mask, value, source, width, line, file);
 }
-template <class T>
-OPTIML_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, OPTIML_WHERE) {
+template <class T_>
+OPTIML_INLINE T_ __shfl_up_sync(unsigned mask, T_ value, unsigned delta, int width = 32, OPTIML_WHERE) {
     return optiml::shuffle(OPTIML_SHFL_UP, mask, value, static_cast<int>(delta), width, line, file);
 }
-template <class T>
-OPTIML_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, OPTIML_WHERE) {
+template <class T_>
+OPTIML_INLINE T_ __shfl_down_sync(unsigned mask, T_ value, unsigned delta, int width = 32, OPTIML_WHERE) {
     return optiml::shuffle(OPTIML_SHFL_DOWN, mask, value, static_cast<int>(delta), width, line, file);
 }
-template <class T>
-OPTIML_INLINE T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, OPTIML_WHERE) {
+template <class T_>
+OPTIML_INLINE T_ __shfl_xor_sync(unsigned mask, T_ value, int lanes, int width = 32, OPTIML_WHERE) {
     return optiml::shuffle(OPTIML_SHFL_XOR, mask, value, lanes, width, line, file);
 }
-template <class T>
-OPTIML_INLINE unsigned __match_any_sync(unsigned mask, T value, OPTIML_WHERE) {
+template <class T_>
+OPTIML_INLINE unsigned __match_any_sync(unsigned mask, T_ value, OPTIML_WHERE) {
     return static_cast<unsigned>(optiml_warp(OPTIML_MATCH_ANY, mask, optiml::bits<uint64_t>(value), 0, 32, line, file));
 }
-template <class T>
-OPTIML_INLINE unsigned __match_all_sync(unsigned mask, T value, int *predicate, OPTIML_WHERE) {
+template <class T_>
+OPTIML_INLINE unsigned __match_all_sync(unsigned mask, T_ value, int *predicate, OPTIML_WHERE) {
     auto all = static_cast<unsigned>(optiml_warp(OPTIML_MATCH_ALL, mask, optiml::bits<uint64_t>(value), 0, 32, line, file));
     *predicate = all != 0;
     return all;
@@ -229,8 +229,8 @@ OPTIML_INLINE unsigned long long __globaltimer() { return optiml_clock(); }
 
 // Cache hints say how, not what.
 #define OPTIML_LOAD(NAME)             \
-    template <class T>                \
-    OPTIML_INLINE T NAME(const T *p) { return *p; }
+    template <class T_>                \
+    OPTIML_INLINE T_ NAME(const T_ *p) { return *p; }
 OPTIML_LOAD(__ldg)
 OPTIML_LOAD(__ldca)
 OPTIML_LOAD(__ldcg)
@@ -238,8 +238,8 @@ OPTIML_LOAD(__ldcs)
 OPTIML_LOAD(__ldlu)
 OPTIML_LOAD(__ldcv)
 #define OPTIML_STORE(NAME)            \
-    template <class T>                \
-    OPTIML_INLINE void NAME(T *p, std::remove_cv_t<T> value) { *p = value; }
+    template <class T_>                \
+    OPTIML_INLINE void NAME(T_ *p, std::remove_cv_t<T_> value) { *p = value; }
 OPTIML_STORE(__stwb)
 OPTIML_STORE(__stcg)
 OPTIML_STORE(__stcs)
@@ -255,8 +255,8 @@ OPTIML_INLINE void *fill(void *to, int value, size_t bytes) {
     optiml_access(to, bytes, 1);
     return __builtin_memset(to, value, bytes);
 }
-template <class... A>
-OPTIML_INLINE int print(const char *, const A &...) { return 0; }
+template <class... A_>
+OPTIML_INLINE int print(const char *, const A_ &...) { return 0; }
 }  // namespace optiml
 #ifndef OPTIML_PROGRAM
 #define memcpy(to, from, bytes) ::optiml::copy(to, from, bytes)

@@ -3,9 +3,9 @@
 #pragma once
 
 // Overloads as CUDA declares them: mixed integers convert, float stays float.
-#define OPTIML_MINMAX(T)                                              \
-    OPTIML_INLINE constexpr T min(T a, T b) { return b < a ? b : a; } \
-    OPTIML_INLINE constexpr T max(T a, T b) { return a < b ? b : a; }
+#define OPTIML_MINMAX(T_)                                              \
+    OPTIML_INLINE constexpr T_ min(T_ a, T_ b) { return b < a ? b : a; } \
+    OPTIML_INLINE constexpr T_ max(T_ a, T_ b) { return a < b ? b : a; }
 OPTIML_MINMAX(int)
 OPTIML_MINMAX(unsigned)
 OPTIML_MINMAX(long)
@@ -17,11 +17,11 @@ OPTIML_INLINE unsigned min(int a, unsigned b) { return min(static_cast<unsigned>
 OPTIML_INLINE unsigned min(unsigned a, int b) { return min(a, static_cast<unsigned>(b)); }
 OPTIML_INLINE unsigned max(int a, unsigned b) { return max(static_cast<unsigned>(a), b); }
 OPTIML_INLINE unsigned max(unsigned a, int b) { return max(a, static_cast<unsigned>(b)); }
-#define OPTIML_MIXED(A, B, R)                                                                       \
-    OPTIML_INLINE R min(A a, B b) { return min(static_cast<R>(a), static_cast<R>(b)); }             \
-    OPTIML_INLINE R min(B a, A b) { return min(static_cast<R>(a), static_cast<R>(b)); }             \
-    OPTIML_INLINE R max(A a, B b) { return max(static_cast<R>(a), static_cast<R>(b)); }             \
-    OPTIML_INLINE R max(B a, A b) { return max(static_cast<R>(a), static_cast<R>(b)); }
+#define OPTIML_MIXED(A_, B_, R_)                                                                       \
+    OPTIML_INLINE R_ min(A_ a, B_ b) { return min(static_cast<R_>(a), static_cast<R_>(b)); }             \
+    OPTIML_INLINE R_ min(B_ a, A_ b) { return min(static_cast<R_>(a), static_cast<R_>(b)); }             \
+    OPTIML_INLINE R_ max(A_ a, B_ b) { return max(static_cast<R_>(a), static_cast<R_>(b)); }             \
+    OPTIML_INLINE R_ max(B_ a, A_ b) { return max(static_cast<R_>(a), static_cast<R_>(b)); }
 OPTIML_MIXED(long, unsigned long, unsigned long)
 OPTIML_MIXED(long long, unsigned long long, unsigned long long)
 #undef OPTIML_MIXED
@@ -98,21 +98,21 @@ OPTIML_INLINE float rnorm3df(float a, float b, float c) { return 1.0f / norm3df(
 OPTIML_INLINE float norm4df(float a, float b, float c, float d) { return __builtin_sqrtf(a * a + b * b + c * c + d * d); }
 
 // Arithmetic with a stated rounding. Only to nearest is exact here; the others differ in the last place.
-#define OPTIML_ROUNDED(R)                                                                                        \
-    OPTIML_INLINE float __fadd_##R(float a, float b) { volatile float r = a + b; return r; }                     \
-    OPTIML_INLINE float __fsub_##R(float a, float b) { volatile float r = a - b; return r; }                     \
-    OPTIML_INLINE float __fmul_##R(float a, float b) { volatile float r = a * b; return r; }                     \
-    OPTIML_INLINE float __fdiv_##R(float a, float b) { return a / b; }                                           \
-    OPTIML_INLINE float __frcp_##R(float a) { return 1.0f / a; }                                                 \
-    OPTIML_INLINE float __fsqrt_##R(float a) { return __builtin_sqrtf(a); }                                      \
-    OPTIML_INLINE float __fmaf_##R(float a, float b, float c) { return __builtin_fmaf(a, b, c); }                \
-    OPTIML_INLINE double __dadd_##R(double a, double b) { volatile double r = a + b; return r; }                 \
-    OPTIML_INLINE double __dsub_##R(double a, double b) { volatile double r = a - b; return r; }                 \
-    OPTIML_INLINE double __dmul_##R(double a, double b) { volatile double r = a * b; return r; }                 \
-    OPTIML_INLINE double __ddiv_##R(double a, double b) { return a / b; }                                        \
-    OPTIML_INLINE double __drcp_##R(double a) { return 1.0 / a; }                                                \
-    OPTIML_INLINE double __dsqrt_##R(double a) { return __builtin_sqrt(a); }                                     \
-    OPTIML_INLINE double __fma_##R(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#define OPTIML_ROUNDED(R_)                                                                                        \
+    OPTIML_INLINE float __fadd_##R_(float a, float b) { volatile float r = a + b; return r; }                     \
+    OPTIML_INLINE float __fsub_##R_(float a, float b) { volatile float r = a - b; return r; }                     \
+    OPTIML_INLINE float __fmul_##R_(float a, float b) { volatile float r = a * b; return r; }                     \
+    OPTIML_INLINE float __fdiv_##R_(float a, float b) { return a / b; }                                           \
+    OPTIML_INLINE float __frcp_##R_(float a) { return 1.0f / a; }                                                 \
+    OPTIML_INLINE float __fsqrt_##R_(float a) { return __builtin_sqrtf(a); }                                      \
+    OPTIML_INLINE float __fmaf_##R_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }                \
+    OPTIML_INLINE double __dadd_##R_(double a, double b) { volatile double r = a + b; return r; }                 \
+    OPTIML_INLINE double __dsub_##R_(double a, double b) { volatile double r = a - b; return r; }                 \
+    OPTIML_INLINE double __dmul_##R_(double a, double b) { volatile double r = a * b; return r; }                 \
+    OPTIML_INLINE double __ddiv_##R_(double a, double b) { return a / b; }                                        \
+    OPTIML_INLINE double __drcp_##R_(double a) { return 1.0 / a; }                                                \
+    OPTIML_INLINE double __dsqrt_##R_(double a) { return __builtin_sqrt(a); }                                     \
+    OPTIML_INLINE double __fma_##R_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 OPTIML_ROUNDED(rn)
 OPTIML_ROUNDED(rz)
 OPTIML_ROUNDED(ru)
@@ -121,19 +121,19 @@ OPTIML_ROUNDED(rd)
 
 // Conversions. Out-of-range values saturate, NaN gives 0, as on the GPU.
 namespace optiml {
-template <class I, class F>
-OPTIML_INLINE I to_integer(F x) {
+template <class I_, class F_>
+OPTIML_INLINE I_ to_integer(F_ x) {
     if (x != x) return 0;
-    constexpr F low = static_cast<F>(std::numeric_limits<I>::min()), high = static_cast<F>(std::numeric_limits<I>::max());
-    return x <= low ? std::numeric_limits<I>::min() : x >= high ? std::numeric_limits<I>::max() : static_cast<I>(x);
+    constexpr F_ low = static_cast<F_>(std::numeric_limits<I_>::min()), high = static_cast<F_>(std::numeric_limits<I_>::max());
+    return x <= low ? std::numeric_limits<I_>::min() : x >= high ? std::numeric_limits<I_>::max() : static_cast<I_>(x);
 }
 }  // namespace optiml
-#define OPTIML_CONVERT(PREFIX, F, NAME, I)                                                                          \
-    OPTIML_INLINE I __##PREFIX##2##NAME##_rn(F x) { return optiml::to_integer<I>(__builtin_rint(x)); }              \
-    OPTIML_INLINE I __##PREFIX##2##NAME##_rz(F x) { return optiml::to_integer<I>(__builtin_trunc(x)); }             \
-    OPTIML_INLINE I __##PREFIX##2##NAME##_ru(F x) { return optiml::to_integer<I>(__builtin_ceil(x)); }              \
-    OPTIML_INLINE I __##PREFIX##2##NAME##_rd(F x) { return optiml::to_integer<I>(__builtin_floor(x)); }             \
-    OPTIML_INLINE F __##NAME##2##PREFIX##_rn(I x) { return static_cast<F>(x); }
+#define OPTIML_CONVERT(PREFIX, F_, NAME, I_)                                                                          \
+    OPTIML_INLINE I_ __##PREFIX##2##NAME##_rn(F_ x) { return optiml::to_integer<I_>(__builtin_rint(x)); }              \
+    OPTIML_INLINE I_ __##PREFIX##2##NAME##_rz(F_ x) { return optiml::to_integer<I_>(__builtin_trunc(x)); }             \
+    OPTIML_INLINE I_ __##PREFIX##2##NAME##_ru(F_ x) { return optiml::to_integer<I_>(__builtin_ceil(x)); }              \
+    OPTIML_INLINE I_ __##PREFIX##2##NAME##_rd(F_ x) { return optiml::to_integer<I_>(__builtin_floor(x)); }             \
+    OPTIML_INLINE F_ __##NAME##2##PREFIX##_rn(I_ x) { return static_cast<F_>(x); }
 OPTIML_CONVERT(float, float, int, int)
 OPTIML_CONVERT(float, float, uint, unsigned)
 OPTIML_CONVERT(float, float, ll, long long)
@@ -146,17 +146,17 @@ OPTIML_CONVERT(double, double, ull, unsigned long long)
 OPTIML_INLINE float __double2float_rn(double x) { return static_cast<float>(x); }
 namespace optiml {
 // `to` is where a value that is no F is rounded. A long double holds what is converted exactly.
-template <class F, class V>
-OPTIML_INLINE F directed(V x, F to) {
-    F near = static_cast<F>(x);
+template <class F_, class V_>
+OPTIML_INLINE F_ directed(V_ x, F_ to) {
+    F_ near = static_cast<F_>(x);
     long double exact = x, got = near;
     return (got < exact && near < to) || (got > exact && to < near) ? std::nextafter(near, to) : near;
 }
 }  // namespace optiml
-#define OPTIML_DIRECTED(FROM, V, TO, F)                                                             \
-    OPTIML_INLINE F __##FROM##2##TO##_rz(V x) { return optiml::directed<F>(x, F(0)); }              \
-    OPTIML_INLINE F __##FROM##2##TO##_ru(V x) { return optiml::directed<F>(x, __builtin_inf()); }   \
-    OPTIML_INLINE F __##FROM##2##TO##_rd(V x) { return optiml::directed<F>(x, -__builtin_inf()); }
+#define OPTIML_DIRECTED(FROM, V_, TO, F_)                                                             \
+    OPTIML_INLINE F_ __##FROM##2##TO##_rz(V_ x) { return optiml::directed<F_>(x, F_(0)); }              \
+    OPTIML_INLINE F_ __##FROM##2##TO##_ru(V_ x) { return optiml::directed<F_>(x, __builtin_inf()); }   \
+    OPTIML_INLINE F_ __##FROM##2##TO##_rd(V_ x) { return optiml::directed<F_>(x, -__builtin_inf()); }
 OPTIML_DIRECTED(int, int, float, float)
 OPTIML_DIRECTED(uint, unsigned, float, float)
 OPTIML_DIRECTED(ll, long long, float, float)

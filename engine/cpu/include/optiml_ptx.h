@@ -20,10 +20,10 @@ OPTIML_INLINE void out(To &to, const From &from) {
     else if constexpr (std::is_class_v<To>) to = bits<To>(from);
     else to = static_cast<To>(from);
 }
-template <class T, int N>
-struct alignas(sizeof(T) * N) lanes { T of[N]; };
-template <class T>
-OPTIML_INLINE T *at(uint64_t address) { return reinterpret_cast<T *>(address); }
+template <class T_, int N_>
+struct alignas(sizeof(T_) * N_) lanes { T_ of[N_]; };
+template <class T_>
+OPTIML_INLINE T_ *at(uint64_t address) { return reinterpret_cast<T_ *>(address); }
 // Addresses of shared memory have 32 bits on a GPU; here the upper ones are those of the last that was asked for.
 inline uint64_t shared_above = 0;
 OPTIML_INLINE char *shared_at(uint64_t address) {
@@ -41,8 +41,8 @@ OPTIML_INLINE uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, uint32_t table) 
         if (table >> k & 1) found |= (k & 4 ? a : ~a) & (k & 2 ? b : ~b) & (k & 1 ? c : ~c);
     return found;
 }
-template <class H>
-OPTIML_INLINE uint32_t pair(const H &low, const H &high) {
+template <class H_>
+OPTIML_INLINE uint32_t pair(const H_ &low, const H_ &high) {
     return static_cast<uint32_t>(bits<uint16_t>(low)) | static_cast<uint32_t>(bits<uint16_t>(high)) << 16;
 }
 OPTIML_INLINE unsigned lane() {

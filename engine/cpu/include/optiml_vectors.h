@@ -1,15 +1,15 @@
 // CUDA's vector types: plain aggregates with the alignment of the GPU, and their make_ functions.
 #pragma once
 
-#define OPTIML_VECTORS(NAME, T, A2, A4)                                                             \
-    struct NAME##1 { T x; };                                                                          \
-    struct __attribute__((aligned(A2))) NAME##2 { T x, y; };                                          \
-    struct NAME##3 { T x, y, z; };                                                                    \
-    struct __attribute__((aligned(A4))) NAME##4 { T x, y, z, w; };                                    \
-    OPTIML_INLINE NAME##1 make_##NAME##1(T x) { return {x}; }                                         \
-    OPTIML_INLINE NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }                                 \
-    OPTIML_INLINE NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; }                         \
-    OPTIML_INLINE NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+#define OPTIML_VECTORS(NAME, T_, A2, A4)                                                             \
+    struct NAME##1 { T_ x; };                                                                          \
+    struct __attribute__((aligned(A2))) NAME##2 { T_ x, y; };                                          \
+    struct NAME##3 { T_ x, y, z; };                                                                    \
+    struct __attribute__((aligned(A4))) NAME##4 { T_ x, y, z, w; };                                    \
+    OPTIML_INLINE NAME##1 make_##NAME##1(T_ x) { return {x}; }                                         \
+    OPTIML_INLINE NAME##2 make_##NAME##2(T_ x, T_ y) { return {x, y}; }                                 \
+    OPTIML_INLINE NAME##3 make_##NAME##3(T_ x, T_ y, T_ z) { return {x, y, z}; }                         \
+    OPTIML_INLINE NAME##4 make_##NAME##4(T_ x, T_ y, T_ z, T_ w) { return {x, y, z, w}; }
 
 OPTIML_VECTORS(char, signed char, 2, 4)
 OPTIML_VECTORS(uchar, unsigned char, 2, 4)

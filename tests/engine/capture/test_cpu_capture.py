@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import string
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -245,9 +246,10 @@ def test_options_of_nvcc(repository: Path, cache: Path) -> None:
     (repository / "my include").mkdir()
     (repository / "my include" / "n.h").write_text("#define M 3\n")
     (repository / "k.cu").write_text(
-        '#include "n.h"\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); return N + M; }\n'
+        '#include "n.h"\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); return N + M - T; }\n'
     )
-    options = "-gencode arch=compute_90,code=sm_90 -Xptxas -v --expt-relaxed-constexpr -lineinfo -lcudart -DN=4 -t4"
+    letters = " ".join(f"-D{letter}=0" for letter in string.ascii_uppercase if letter not in "MN")
+    options = f"{letters} -gencode arch=compute_90,code=sm_90 -Xptxas -v --expt-relaxed-constexpr -lineinfo -lcudart -DN=4 -t4"
     options += " -Xcompiler -Wall,-fopenmp"
     assert main([*options.split(), "-I", "my include", "-std=c++20", "k.cu", "-o", "a.out"], cache) == 0
     assert subprocess.run(["./a.out"]).returncode == 7

@@ -167,5 +167,5 @@ def test_a_kernel_that_takes_long_is_not_waited_for(
     # What was touched by then says nothing; the text does.
     captured = capsys.readouterr()
     assert 'args.x = { role = "in", size = "n", fill = "normal" }  # assumed' in captured.out
-    assert "optimize refuses this draft" in captured.err
+    assert "optimize rejects this draft" in captured.err
     assert "did not end in 10 s" in captured.err

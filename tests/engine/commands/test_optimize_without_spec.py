@@ -166,7 +166,7 @@ def test_a_second_run_goes_on_or_keeps_the_first(
     assert f"{out}.2: its program" in capsys.readouterr().err
     (root / "k.cu").write_text(SPEC + SCALE)
     assert optimize("k.cu", "--fresh") == 2
-    assert f"{out}.3: as asked for" in capsys.readouterr().err
+    assert f"{out}.3: as requested" in capsys.readouterr().err
 
 
 def test_several_files_and_folders(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engine.cpu import CpuMachine
 from engine.cpu.condition_marks import mark_conditions
+from engine.cpu.toolchain import INCLUDE
 from tests.engine.cpu.conftest import Make, launch
 
 
@@ -111,3 +113,8 @@ def test_conversions_round_as_they_are_named(make: Make) -> None:
         16777216, 16777218, 16777216, -16777216, -16777216, -16777218, 5, 5, 5, 2147483520, 2147483648, 2147483520,
     ]  # fmt: skip
     np.testing.assert_array_equal(run.outputs["y"], np.array(expected, np.float32))
+
+
+def test_the_preprocessor_reads_the_headers_of_its_own_installation(machine: CpuMachine) -> None:
+    """Installations share the cache; the precompiled header of one that is gone served builds, and not this."""
+    assert str(INCLUDE) not in machine.prepared().header.read_text()

@@ -210,7 +210,6 @@ def test_expression_is_only_a_name(expression: str, machine: CpuMachine) -> None
 
 
 FEATURES = {
-    'asm volatile("mov.u32 %0, %laneid;" : "=r"(x));': "inline PTX",
     "#include <mma.h>": "tensor cores (wmma)",
     "#include <cub/cub.cuh>": "CUB",
     "cg::this_grid().sync();": "grid synchronisation",

@@ -47,7 +47,7 @@ ATTACKS = {
     ),
     "weak question": (
         'extern "C" __attribute__((weak)) void* __tsan_create_fiber(unsigned);\n',
-        "  y[t] = __tsan_create_fiber ? 0.0f : 2.0f * x[t];", "asks whether '__tsan_create_fiber' is there",
+        "  y[t] = __tsan_create_fiber ? 0.0f : 2.0f * x[t];", "tests whether '__tsan_create_fiber' is defined",
     ),
     "exported": ('__attribute__((visibility("default"))) void shown() {}\n', BODY, "'_Z5shownv'"),
     "system call": ('extern "C" long syscall(long, ...);\n', "  y[t] = syscall(39) > 0 ? 2.0f * x[t] : 0.0f;", "calls 'syscall'"),

@@ -63,7 +63,7 @@ def test_what_it_refutes_is_refused_with_where_it_was_run(monkeypatch: pytest.Mo
     assert wrong is not None
     assert wrong.outcome is Outcome.WRONG_RESULT
     assert wrong.failure is not None
-    assert wrong.failure.reason == "run on the CPU: 'y' differs"
+    assert wrong.failure.reason == "on the CPU: 'y' differs"
 
 
 def test_code_that_switches_its_checks_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
