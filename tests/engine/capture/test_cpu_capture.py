@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 import string
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
