@@ -65,6 +65,16 @@ def part_node(unit: Unit, part: LaunchPart) -> Node:
     return node
 
 
+def launch_statement(unit: Unit, site: LaunchSite) -> Node | None:
+    """The statement of a launch, where that is a statement of a block; else None."""
+    node: Node | None = unit.root.descendant_for_byte_range(site.span.start, site.span.end)
+    while node is not None and node.type != "expression_statement":
+        node = node.parent
+    if node is None or node.parent is None or node.parent.type != "compound_statement":
+        return None
+    return node
+
+
 def relaunch(
     program: Program,
     launches: Sequence[LaunchSite],

@@ -15,7 +15,7 @@ from engine.compile.cubin import Cubin
 from engine.cuda.definitions import declarators
 from engine.cuda.edit import apply
 from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
-from engine.cuda.launch import hidden_launch, sites
+from engine.cuda.launch import hidden_launch, launch_statement, sites
 from engine.cuda.parse import parse
 from engine.errors import RefusedError, SourceError
 from engine.model import Program
@@ -249,11 +249,9 @@ class _Writer:
 
     def launch(self, site: LaunchSite) -> tuple[Node, list[Node]]:
         """The statement of the launch, and the declarations before it that serve it alone and use tuned constants."""
-        node: Node | None = self.unit.root.descendant_for_byte_range(site.span.start, site.span.end)
-        while node is not None and node.type != "expression_statement":
-            node = node.parent
+        node = launch_statement(self.unit, site)
         block = node.parent if node is not None else None
-        if node is None or block is None or block.type != "compound_statement":
+        if node is None or block is None:
             self.refuse("the launch is not a separate statement", f"{site.path}:{site.line}")
         moved: list[Node] = []
         names = set(self.names)

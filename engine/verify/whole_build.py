@@ -123,11 +123,14 @@ def verified_problem(after: WholeFile, binary: Binary) -> tuple[Literal["", "dif
     return "", ""
 
 
-def same_kernels(first: WholeFile, second: WholeFile, entries: Sequence[str]) -> bool:
-    """Whether two builds by nvcc have the same machine code of these entries."""
+def same_kernels(
+    first: WholeFile, second: WholeFile, entries: Sequence[str], renamed: Sequence[str] | None = None
+) -> bool:
+    """Whether two builds by nvcc have the same machine code of these entries, which the second may have under other names."""
     one, other = _codes(first.cubin), _codes(second.cubin)
-    names = [public_name(entry) for entry in entries]
-    return all(name in one and one[name] == other.get(name) for name in names)
+    pairs = zip(entries, entries if renamed is None else renamed, strict=True)
+    names = [(public_name(a), public_name(b)) for a, b in pairs]
+    return all(a in one and one[a] == other.get(b) for a, b in names)
 
 
 def _codes(data: bytes) -> dict[str, str]:
