@@ -24,8 +24,8 @@ from engine.commands.targets import Target
 from engine.cuda.load import repository_root
 from engine.cuda.patch import make_patch
 from engine.errors import OptimlError, RefusedError, UsageError
-from engine.model import PASSED, Evaluation, Measurement, Program
-from engine.report.run_folder import Node, Run, read_run
+from engine.model import Evaluation, Measurement
+from engine.report.run_folder import Node, Run, read_run, suggested
 from engine.report.safe_text import clean, cleaned
 from engine.run.ready_spec import kernels_in
 from engine.run.result import OptimizationResult
@@ -214,19 +214,9 @@ class AssistantTools:
 
     def _applied(self, folder: str) -> Applied:
         run, place = self._run(folder)
-        best = run.result.best
-        if best is None:
-            raise RefusedError("the run has no suggestion", folder)
-        measurement = best.evaluation.measurement
-        if best.evaluation.outcome not in PASSED or measurement is None or not run.sources:
-            raise RefusedError("the suggestion was not verified or screened", folder, "run `optimize` again")
-        before = {source.path: source.before for source in run.sources}
-        after = {source.path: source.before if source.after is None else source.after for source in run.sources}
-        changed = tuple(sorted(path for path in before if before[path] != after[path]))
-        path = run.result.file
-        patch = make_patch(Program(before, path), Program(after, path))
-        if changed != tuple(sorted(best.files)) or patch != (place / "best.patch").read_bytes():
-            raise RefusedError("best.patch is not what the run found", folder, "run `optimize` again")
+        before, after = suggested(run, place)
+        patch = make_patch(before, after)
+        changed = tuple(sorted(path for path in before.files if before.files[path] != after.files[path]))
         for name in changed:
             self._inside(name)
         if self._git(patch, "--reverse", "--check") is None:

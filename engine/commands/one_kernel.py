@@ -26,6 +26,7 @@ from engine.run.spec_writing import write_spec
 from engine.search.progress import Budget, Progress
 from engine.settings.config import load_config
 from engine.spec.find import find_spec
+from engine.spec.kernel_spec import KernelSpec
 
 
 class KernelRun:
@@ -40,6 +41,7 @@ class KernelRun:
         self._arguments, self._machine, self._budget = arguments, machine, budget
         self._proposers, self._llm = proposers, llm
         self._quiet = arguments.format == "json"
+        self.spec: tuple[KernelSpec, str | None] | None = None  # of the last search
         self.on_progress: Callable[[Progress], None] | None = None  # in the place of the terminal's line
 
     def search(self, target: Target) -> tuple[OptimizationResult, Path, Path]:
@@ -72,6 +74,7 @@ class KernelRun:
 
     def _search(self, target: Target, root: Path, ready: ReadySpec) -> tuple[OptimizationResult, Path, Path]:
         arguments, spec = self._arguments, ready.spec
+        self.spec = spec, ready.spec_path
         config, _ = load_config(root)
         out = arguments.out.resolve() if arguments.out else default_folder(root, target.file, spec.kernel)
         if self._device:

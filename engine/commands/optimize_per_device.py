@@ -7,14 +7,17 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 
+from engine.commands.device_dispatch import Searched, dispatch_of
 from engine.commands.on_cluster import machines_per_device
 from engine.commands.one_kernel import KernelRun, all_kernels
 from engine.commands.optimize import RESULTS, print_one
 from engine.commands.targets import Target
 from engine.errors import UsageError
 from engine.llm.session import LlmSettings
-from engine.report.device_table import DeviceBest, plain, print_device_table
+from engine.report.device_table import DeviceBest, plain, print_device_dispatch, print_device_table
+from engine.run.result import OptimizationResult
 from engine.search.progress import Budget
 
 
@@ -29,7 +32,8 @@ def search(
             "--per-device searches one kernel", do="give one kernel, or use: optiml all --cluster ADDR --per-device"
         )
     best: list[DeviceBest] = []
-    results = []
+    results: list[OptimizationResult] = []
+    searched: list[Searched] = []
     with closing(machines_per_device(arguments)) as machines:
         for device, machine in machines:
             run = KernelRun(arguments, machine, budget, proposers, settings, device=device)
@@ -39,14 +43,21 @@ def search(
             ratio, predicted = (None, False) if found is None else (found.ratio, found.predicted)
             best.append(DeviceBest(result.file, result.kernel, device, ratio, predicted, patch))
             results.append(result)
+            assert run.spec is not None
+            searched.append(Searched(device, machine.arch, machine.mode, result, out, root, run.spec))
             if arguments.format == "text":
                 print_one(arguments, result, out, root)
             if budget.interrupt.asked:
                 break
+    dispatch = dispatch_of(arguments, searched, interrupted=budget.interrupt.asked)
     if arguments.format == "text":
         print_device_table(best)
+        print_device_dispatch(dispatch)
     else:
         every = [json.loads(result.to_json()) for result in results]
-        found_all = {"schema": RESULTS, "results": every, "failed": [], "best_per_device": plain(best)}
+        found_all = {
+            "schema": RESULTS, "results": every, "failed": [], "best_per_device": plain(best),
+            "device_dispatch": asdict(dispatch),
+        }  # fmt: skip
         sys.stdout.write(json.dumps(found_all, indent=2, sort_keys=True) + "\n")
     return 0

@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.campaign.campaign import CampaignEnd
+from engine.model import Guardrail
 from engine.predicted_number import approximate
 from engine.report.console import Console
 from engine.report.safe_text import clean
+from engine.run.device_dispatch_check import DeviceBranch
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,29 @@ class DeviceBest:
     speedup: float | None = None
     predicted: bool = False
     patch: str = ""
+
+
+@dataclass(frozen=True)
+class DispatchEnd:
+    """What became of the dispatch code by device: `patch` is a file, "" where there is none, for that `reason`."""
+
+    patch: str = ""
+    files: tuple[str, ...] = ()
+    branches: tuple[DeviceBranch, ...] = ()
+    guardrails: tuple[Guardrail, ...] = ()
+    reason: str = ""
+
+
+def print_device_dispatch(end: DispatchEnd) -> None:
+    """One sentence: the patch that selects by device, or why there is none."""
+    said = f"No dispatch by device: {end.reason}."
+    if end.patch:
+        kernels = ", ".join(f"{b.kernel} on {b.device}" for b in end.branches)
+        unchecked = "".join(
+            f"; not checked: {g.name} ({g.detail})" for g in end.guardrails if g.verdict == "not checked"
+        )
+        said = f"{end.patch} selects by compute capability at run time: {kernels}, the original on other devices{unchecked}."
+    Console(highlight=False).print(Text(clean(said)), soft_wrap=True)
 
 
 def of_campaigns(ends: Sequence[CampaignEnd]) -> list[DeviceBest]:

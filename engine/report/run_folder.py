@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.errors import MachineError, UsageError
-from engine.model import LaunchConfig
+from engine.cuda.patch import make_patch
+from engine.errors import MachineError, RefusedError, UsageError
+from engine.model import PASSED, LaunchConfig, Program
 from engine.process.decode import NotThis, decode, load
 from engine.profile.counters import Counter, Profile, StepProfile
 from engine.run.result import RESULT_BYTES, OptimizationResult
@@ -93,6 +94,22 @@ def read_run(folder: Path) -> Run:
     result = read_result(folder, {"result.json": (OptimizationResult,)})
     assert isinstance(result, OptimizationResult)
     return _journal(folder / "journal.sqlite", lambda db: _run(db, result, _patch(folder, result)))
+
+
+def suggested(run: Run, folder: Path) -> tuple[Program, Program]:
+    """The original and what the run suggests, as its journal has them. Raises RefusedError where that is not what was verified."""
+    best = run.result.best
+    if best is None:
+        raise RefusedError("the run has no suggestion", str(folder))
+    measurement = best.evaluation.measurement
+    if best.evaluation.outcome not in PASSED or measurement is None or not run.sources:
+        raise RefusedError("the suggestion was not verified or screened", str(folder), "run `optimize` again")
+    before = Program({**run.original, **{source.path: source.before for source in run.sources}}, run.result.file)
+    after = before.replace({source.path: source.after for source in run.sources if source.after is not None})
+    changed = tuple(sorted(path for path in before.files if before.files[path] != after.files[path]))
+    if changed != tuple(sorted(best.files)) or make_patch(before, after) != _bytes(folder / "best.patch", _PATCH_BYTES):
+        raise RefusedError("best.patch is not what the run found", str(folder), "run `optimize` again")
+    return before, after
 
 
 def read_nodes(folder: Path) -> tuple[Node, ...]:

@@ -105,7 +105,7 @@ def write_dispatch(
 
 def refuse(what: str, where: str = "") -> NoReturn:
     """Raise the error of a dispatch that cannot be written."""
-    raise RefusedError(f"no dispatch by device can be generated: {what}", where, DO)
+    raise RefusedError(what, where, DO)
 
 
 class _Text:
@@ -276,7 +276,9 @@ class _Part:
 
     def host(self, statement: Node, content: str) -> str:
         """Text of the host's under the new names, but for what is declared in its function."""
-        local = {n for node in _before(statement) for n, _ in declarators(node)}
+        at = Span(statement.start_byte, statement.end_byte)
+        local = {p.name for f in self.after.unit.functions if f.span.contains(at) for p in f.parameters}
+        local |= {n for node in _before(statement) for n, _ in declarators(node)}
         shared = {n for n in self.names if n not in self._file_names}
         return _renamed(content, {n: new for n, new in self.names.items() if n not in local | shared})
 

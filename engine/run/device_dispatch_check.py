@@ -25,7 +25,6 @@ from engine.spec.kernel_spec import KernelSpec
 from engine.tune.dispatch import same_code
 from engine.verify.whole_build import kernel_problem, same_kernels, with_lines_of
 
-PATCH = "device-dispatch.patch"
 _SOURCES = (".cu", ".cpp", ".cc", ".cxx")
 
 
@@ -127,8 +126,7 @@ class _Check:
         """The entries of both. Raises RefusedError where they differ."""
         expected, found = self._built(verified, self._request.spec), self._built(written.program, spec)
         if not same_code(found, expected):
-            what = f"'{spec.kernel}' differs from the verified machine code and launch for {self.arch}"
-            raise RefusedError(f"no dispatch by device can be generated: {what}", spec.file, DO)
+            refuse(f"'{spec.kernel}' differs from the verified machine code and launch for {self.arch}", spec.file)
         return expected.binary.entries, found.binary.entries
 
     def _built(self, program: Program, spec: KernelSpec) -> Built:
