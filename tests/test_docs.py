@@ -17,7 +17,8 @@ from benchmarks import readme_example
 from benchmarks.recorded_words import in_todays_words
 from engine import model
 from engine.commands.command_line import make_parser
-from engine.run import result
+from engine.report import device_table
+from engine.run import device_dispatch_check, result
 from engine.search import journal
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,6 +64,11 @@ def test_every_command_in_the_documents_parses(page: Path, arguments: str) -> No
     check_command(page, arguments)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_no_page_has_marks_of_a_merge(page: Path) -> None:
+    assert re.findall(r"^(?:<{7} .*|={7}|>{7} .*)$", page.read_text(encoding="utf-8"), re.M) == []
+
+
 def test_commands_are_found_in_the_documents() -> None:
     assert len(_commands()) >= 5
 
@@ -72,6 +78,7 @@ def test_commands_are_found_in_the_documents() -> None:
     [
         result.OptimizationResult, result.Best, result.Step, result.Refusal,
         model.Evaluation, model.Measurement, model.CaseTiming, model.Failure, model.Resources,
+        device_table.DeviceBest, device_table.DispatchEnd, device_dispatch_check.DeviceBranch,
     ],
 )  # fmt: skip
 def test_every_field_of_the_result_is_documented(part: type) -> None:

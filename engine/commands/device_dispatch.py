@@ -52,7 +52,8 @@ def dispatch_of(arguments: argparse.Namespace, searched: Sequence[Searched], *, 
         end, patch = _checked(arguments, searched, folder / PATCH)
     except OptimlError as error:
         end, patch = DispatchEnd(reason=str(error)), None
-    write_files(folder, {PATCH: patch})
+    if patch is not None or folder.exists():
+        write_files(folder, {PATCH: patch})
     return end
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NoReturn
 
 from engine.cuda.definitions import declarators
@@ -205,14 +206,15 @@ class _Part:
         self.includes = [after.of(i) for i in added if i.word == "include"]
         there = {id(i) for i in added if i.word != "include" and not _is_host(i)} | {id(after.definition)}
         others = [i for i in after.items if i.defines and not _is_host(i) and "__global__" not in _words(i)]
-        others += [i for i in after.items if i.word == "define"]
+        others += [i for i in after.items if i.kind == "directive" and i.word not in ("include", "pragma")]
         known = 0
         while known < len(there):
             known = len(there)
             names = {n for i in after.items if id(i) in there for n in _names(i)} - {before.kernel}
             using = [i for i in others if id(i) not in there and names & _used(i)]
             if odd := next((i for i in using if not _may_differ(i, "")), None):
-                refuse(f"{after.said} changes what '{odd.defines[0]}' depends on", after.at(odd.span.start))
+                what = odd.defines[0] if odd.defines else f"#{odd.word}"
+                refuse(f"{after.said} changes what '{what}' depends on", after.at(odd.span.start))
             there |= {id(i) for i in using}
         found = [i for i in after.items if id(i) in there and (i is after.definition or before.kernel not in i.defines)]
         for item in found:
@@ -222,20 +224,31 @@ class _Part:
 
     def _host_unchanged(self, changed: set[str]) -> None:
         """Refuses host code that differs in more than the launch, or uses otherwise what the variant changed."""
+        old, new = ([i for i in version.items if _is_host(i)] for version in (self.before, self.after))
         kernels = {self.before.kernel}
-        old, new = (
-            [(i, [t.text for t in uninstantiated(unlaunched(i, kernels), self.before.spec)]) for i in text.items if _is_host(i)]
-            for text in (self.before, self.after)
-        )  # fmt: skip
-        if [rest for _, rest in old] != [rest for _, rest in new]:
-            odd = next((i for (i, rest), (_, other) in zip(new, old, strict=False) if rest != other), new[-1][0])
-            name = odd.defines[-1] if odd.defines else ""
-            refuse(f"{self.after.said} changes the host code of '{name}'", self.after.at(odd.span.start))
-        for item, rest in new:
-            if used := sorted((changed - kernels) & set(rest)):
-                refuse(
-                    f"{self.after.said} changes '{used[0]}', which other host code uses", self.after.at(item.span.start)
-                )
+        for first, item in zip_longest(old, new):
+            if first is None or item is None or not self._alike(first, item):
+                odd = item or new[-1]
+                name = odd.defines[-1] if odd.defines else ""
+                refuse(f"{self.after.said} changes the host code of '{name}'", self.after.at(odd.span.start))
+            rest = {t.text for t in unlaunched(item, kernels)}
+            if used := sorted((changed - kernels) & rest):
+                where = self.after.at(item.span.start)
+                refuse(f"{self.after.said} changes '{used[0]}', which other host code uses", where)
+
+    def _alike(self, old: Item, new: Item) -> bool:
+        """Whether a host function is the original's but for figures of launches and declarations that stand before these."""
+        if [t.text for t in old.tokens] == [t.text for t in new.tokens]:
+            return True
+        outside: list[list[str]] = []
+        figures: list[list[str]] = []
+        for version, item in ((self.before, old), (self.after, new)):
+            nodes = [n for _, s in version.launches for n in (s, *_before(s))]
+            spans = [Span(n.start_byte, n.end_byte) for n in nodes]
+            outside.append([t.text for t in item.tokens if not any(s.contains(Span(t.start, t.end)) for s in spans)])
+            rest = uninstantiated(unlaunched(item, {version.kernel}), version.spec)
+            figures.append([t.text for t in rest])
+        return outside[0] == outside[1] and figures[0] == figures[1]
 
     def _launch(self, index: int, changed: set[str]) -> list[str]:
         """The variant's launch with the declarations before it that differ from the original's, under the new names."""
@@ -258,7 +271,7 @@ class _Part:
         return [self.host(new, text(node)) for node in (*kept, new)]
 
     def _still_same(self, declaration: Node, launch: Node, own: set[str]) -> None:
-        """Refuses a declaration that would have another value at the launch, or whose value something else uses."""
+        """Refuses a declaration that may have another value at the launch."""
         function = launch
         while function.parent is not None and function.type != "function_definition":
             function = function.parent
@@ -269,10 +282,6 @@ class _Part:
                 if target is not None and text(target) in _words_of(declaration):
                     name = next(iter(own))
                     refuse(f"'{text(target)}' may change after '{name}' is computed", self.after.at(node.start_byte))
-        host = next(i for i in self.after.items if i.span.start <= launch.start_byte < i.span.end)
-        rest = {t.text for t in unlaunched(host, {self.before.kernel})}
-        if used := sorted(own & rest):
-            refuse(f"'{used[0]}' is used outside the launch too", self.after.at(declaration.start_byte))
 
     def host(self, statement: Node, content: str) -> str:
         """Text of the host's under the new names, but for what is declared in its function."""

@@ -16,7 +16,7 @@ from engine.errors import CompileError, OptimlError, RefusedError
 from engine.evaluate.build import Builder
 from engine.model import Guardrail, Program
 from engine.predict.targets import target_for
-from engine.run.device_dispatch import DO, DeviceDispatch, Variant, refuse, write_dispatch
+from engine.run.device_dispatch import DeviceDispatch, Variant, refuse, write_dispatch
 from engine.run.machine import Machine
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.run.whole_check import BUILT, OTHERS, VERIFIED

@@ -3,62 +3,161 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.report_size import synthesise
 from engine import cli
 from engine.cluster.connection import Cluster
+from engine.cluster.identity import Gpu
 from engine.commands import on_cluster, one_kernel
 from engine.commands.one_kernel import KernelRun
+from engine.run import device_dispatch_check
+from engine.spec.find import find_spec
 from tests.bot.make import result
 from tests.engine.cluster.scripted import repository
 from tests.engine.cluster.workers import H200, Client, worker
 
+L4 = replace(H200, name="NVIDIA L4", uuid="GPU-b", arch="sm_89")
+SLOW, FAST, BLOCKS = "2.0f * x[i]", "x[i] + x[i]", "(n + 255) / 256, 256"
+COMMAND = ["--cluster", "tls://scheduler:8786", "--per-device"]
+
+
+@dataclass
+class Kinds:
+    """Two workers with different GPUs, whose searches come to these replacements in the kernel's file; None: to nothing."""
+
+    root: Path
+    edits: dict[str, tuple[str, str] | None] = field(default_factory=lambda: {"sm_90": (SLOW, FAST), "sm_89": None})
+    other: Gpu = L4
+
+    @property
+    def command(self) -> list[str]:
+        return ["optimize", str(self.root / "k0.cu"), *COMMAND]
+
+    @property
+    def patch(self) -> Path:
+        return self.root / ".optiml" / "k0-k0" / "device-dispatch.patch"
+
+    def search(self, run: KernelRun, target: Any) -> Any:
+        """As the search's, with a run's folder as it is left by one."""
+        edit = self.edits[run._machine.arch]
+        out = self.root / ".optiml" / f"k0-k0@{run._device}"
+        out.mkdir(parents=True, exist_ok=True)
+        before = (self.root / "k0.cu").read_bytes()
+        after = before.replace(edit[0].encode(), edit[1].encode()) if edit else before
+        found = result(2.0 if edit else None, kernel="k0", file="k0.cu")
+        (out / "journal.sqlite").unlink(missing_ok=True)
+        synthesise(out, 3, result=found, texts={"k0.cu": (before, after)})
+        run.spec = find_spec(self.root, self.root / "k0.cu", "k0")
+        return found, out, self.root
+
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kinds:
     """A repository, and two workers with different GPUs; searches are scripted."""
-    other = replace(H200, name="NVIDIA L4", uuid="GPU-b", arch="sm_89")
-    found = Cluster(Client(worker("0"), worker("1", other)), "tls://scheduler:8786", "auto")
+    made = Kinds(repository(tmp_path / "r", 1))
+    monkeypatch.setenv("OPTIML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(device_dispatch_check, "find_nvcc", lambda: None)
 
     @contextmanager
     def connect(request: object) -> Iterator[Cluster]:
+        found = Cluster(Client(worker("0"), worker("1", made.other)), "tls://scheduler:8786", "auto")
         found.examine()
         yield found
 
     def make_machine(**given: Any) -> SimpleNamespace:
         return SimpleNamespace(arch=given["arch"], close=lambda: None)
 
-    def search(run: KernelRun, target: Any) -> Any:
-        ratio = {"sm_90": 2.0, "sm_89": None}[run._machine.arch]
-        return result(ratio, kernel="k0", file="k0.cu"), tmp_path / f"out@{run._device}", tmp_path
-
     monkeypatch.setattr(on_cluster, "connect", connect)
     monkeypatch.setattr(on_cluster, "make_machine", make_machine)
-    monkeypatch.setattr(KernelRun, "search", search)
-    return repository(tmp_path / "r", 1)
+    monkeypatch.setattr(KernelRun, "search", lambda run, target: made.search(run, target))
+    return made
 
 
-def test_each_kind_of_device_has_its_best(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["optimize", str(root / "k0.cu"), "--cluster", "tls://scheduler:8786", "--per-device"]
-    assert cli.main([*command, "--format", "json"]) == 0
+@pytest.fixture
+def root(kinds: Kinds) -> Path:
+    return kinds.root
+
+
+def test_each_kind_of_device_has_its_best(kinds: Kinds, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*kinds.command, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(row["device"], row["speedup"]) for row in found["best_per_device"]] == [
         ("nvidia-h200-580-1", 2.0), ("nvidia-l4-580-1", None),
     ]  # fmt: skip
     assert len(found["results"]) == 2
-    assert cli.main(command) == 0
+    assert cli.main(kinds.command) == 0
     out = capsys.readouterr().out
     table = out[out.index("best per device") :]
     assert "2.00×" in table
-    assert "out@nvidia-h200-580-1/best.patch" in table
+    assert "k0-k0@nvidia-h200-580-1/best.patch" in table
     assert "l4-580-1/" not in table
+
+
+def test_one_patch_selects_by_device(kinds: Kinds, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds.edits = {"sm_90": (SLOW, FAST), "sm_89": (BLOCKS, "(n + 127) / 128, 128")}
+    assert cli.main(kinds.command) == 0
+    assert (
+        f"{kinds.patch} selects by compute capability at run time: k0_sm90 on nvidia-h200-580-1, k0_sm89 on nvidia-l4-580-1, "
+        "the original on other devices; not checked: patched files build with nvcc (nvcc is not installed)."
+    ) in capsys.readouterr().out
+    subprocess.run(["git", "init", "-q"], cwd=kinds.root, check=True)
+    subprocess.run(["git", "apply", str(kinds.patch)], cwd=kinds.root, check=True)
+    text = (kinds.root / "k0.cu").read_text()
+    assert "if (optiml_capability() == 90) {\n" in text
+    assert "k0_sm89<<<(n + 127) / 128, 128>>>(x, y, n);" in text
+
+
+def test_json_says_what_is_in_it(kinds: Kinds, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*kinds.command, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["device_dispatch"]
+    assert (found["patch"], found["files"], found["reason"]) == (str(kinds.patch), ["k0.cu"], "")
+    assert found["branches"] == [
+        {"device": "nvidia-h200-580-1", "arch": "sm_90", "kernel": "k0_sm90"},
+        {"device": "nvidia-l4-580-1", "arch": "sm_89", "kernel": "k0"},
+    ]
+    assert [g["verdict"] for g in found["guardrails"]] == ["not checked"]
+
+
+def test_a_patch_that_cannot_be_has_a_reason_and_an_older_one_goes(
+    kinds: Kinds, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds.patch.parent.mkdir(parents=True)
+    cases: list[tuple[str, dict[str, tuple[str, str] | None], Gpu]] = [
+        ("no device has a suggestion", {"sm_90": None, "sm_89": None}, kinds.other),
+        ("nvidia-h200-580-1 is the only kind of device", kinds.edits, replace(H200, uuid="GPU-b")),
+        ("nvidia-h200-580-1 and nvidia-h100-580-1 have the same compute capability (9.0); apply the patch of each device in its own "
+         "build", kinds.edits, replace(H200, name="NVIDIA H100", uuid="GPU-b")),
+    ]  # fmt: skip
+    for reason, kinds.edits, kinds.other in cases:
+        kinds.patch.write_text("an older one")
+        assert cli.main(kinds.command) == 0
+        assert f"No dispatch by device: {reason}." in capsys.readouterr().out
+        assert not kinds.patch.exists()
+
+
+def test_a_source_that_changed_between_the_searches_is_a_reason(
+    kinds: Kinds, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds.edits = {"sm_90": (SLOW, FAST), "sm_89": (SLOW, FAST)}
+    first = kinds.search
+
+    def search(run: KernelRun, target: Any) -> Any:
+        found = first(run, target)
+        (kinds.root / "k0.cu").write_text((kinds.root / "k0.cu").read_text() + "// later\n")
+        return found
+
+    monkeypatch.setattr(KernelRun, "search", search)
+    assert cli.main(kinds.command) == 0
+    assert "No dispatch by device: k0.cu: the source changed between the searches" in capsys.readouterr().out
 
 
 def test_without_it_different_devices_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

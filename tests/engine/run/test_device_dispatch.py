@@ -102,7 +102,13 @@ def test_one_device_has_a_suggestion_and_the_other_none():
 
 
 def test_every_launch_selects():
-    text = SPEC + KERNEL + RUN + RUN.replace("run(", "again(").replace("    scale<", "    if (n > 0) {\n        scale<") + "}\n"
+    text = (
+        SPEC
+        + KERNEL
+        + RUN
+        + RUN.replace("run(", "again(").replace("    scale<", "    if (n > 0) {\n        scale<")
+        + "}\n"
+    )
     new = written(text, ("threads>>>", "threads, 0>>>"), FASTER)
     assert new.count("scale_sm90<<<blocks, threads, 0>>>") == new.count("scale<<<blocks, threads>>>") == 2
     assert "        if (optiml_capability() == 90) {\n            scale_sm90<<<" in new
@@ -127,8 +133,11 @@ void run(const float* x, float* y, int n) {
     }
 }
 """
-    assert "int blocks = (n + 127) / 256;\n            scale_sm90" in written(SPEC + KERNEL + loop, ("n + 255", "n + 127"))
-    outside = loop.replace("    while (n > 1) {\n        int blocks = (n + 255) / 256;", "    int blocks = (n + 255) / 256;\n    while (n > 1) {")  # fmt: skip
+    assert "int blocks = (n + 127) / 256;\n            scale_sm90" in written(
+        SPEC + KERNEL + loop, ("n + 255", "n + 127")
+    )
+    head, blocks = "    while (n > 1) {\n", "        int blocks = (n + 255) / 256;\n"
+    outside = loop.replace(head + blocks, blocks + head)
     error = refused(SPEC + KERNEL + outside, ("n + 255", "n + 127"))
     assert (error.what, error.where) == ("'n' may change after 'blocks' is computed", "k.cu:16")
 
@@ -145,7 +154,10 @@ def test_what_a_variant_adds_or_changes_at_file_scope_comes_along_under_its_own_
     assert "float twice_sm90(float v) {\n    return v + v;  // twice the value" in new
     assert "blockIdx.x * PER_BLOCK_sm90 + threadIdx.x" in new
     assert "y[i] = twice_sm90(x[i]);" in new
-    assert "        int threads = BLOCK_sm90;\n        int blocks = (n + threads - 1) / PER_BLOCK_sm90;\n        scale_sm90" in new
+    assert (
+        "        int threads = BLOCK_sm90;\n        int blocks = (n + threads - 1) / PER_BLOCK_sm90;\n        scale_sm90"
+        in new
+    )
     assert new.startswith(text[: text.index(RUN[:10])])
 
 
@@ -186,7 +198,8 @@ def test_a_template_is_launched_with_its_arguments():
 
 def test_a_kernel_in_a_namespace_is_copied_there_and_the_capability_asked_outside():
     text = SPEC.replace("// optiml: check", '// optiml: kernel = "app::scale"\n// optiml: check')
-    text = "#include <cuda_runtime.h>\nnamespace app {\n" + text + KERNEL + "}  // namespace app\n" + RUN.replace("scale<<<", "app::scale<<<")  # fmt: skip
+    run = RUN.replace("scale<<<", "app::scale<<<")
+    text = "#include <cuda_runtime.h>\nnamespace app {\n" + text + KERNEL + "}  // namespace app\n" + run
     made = dispatched(text, FASTER)
     new = made.program.data.decode()
     assert made.kernels == {90: "app::scale_sm90"}
@@ -199,7 +212,8 @@ def test_a_kernel_in_a_namespace_is_copied_there_and_the_capability_asked_outsid
 def test_windows_lines_and_characters_stay(mark):
     text = "// größer\n" + SPEC + KERNEL + RUN
     original, variant = (
-        Program({"k.cu": mark + p.data.replace(b"\n", b"\r\n")}, "k.cu") for p in (program(text), edited(text, [FASTER]))
+        Program({"k.cu": mark + p.data.replace(b"\n", b"\r\n")}, "k.cu")
+        for p in (program(text), edited(text, [FASTER]))
     )
     made = write_dispatch(original, specs_in(original, None)[0], [Variant("h200", "sm_90", variant)])
     data = made.program.data
@@ -246,6 +260,12 @@ SECOND = "void more(float* y) {\n    y[1] = 1.0f;\n}\n"
          "'scale' may be launched in a way that cannot be analysed", "k.cu:18"),
         (SPEC + "#ifdef FAST\n" + KERNEL + "#else\n" + KERNEL + "#endif\n" + RUN, [FASTER],
          "the file has 2 definitions of 'scale' in the original", "k.cu"),
+        (SPEC + KERNEL + RUN.replace("    int threads = 256;", "#if 1\n    int threads = 256;\n#else\n    int threads = 64;\n#endif"),
+         [FASTER, ("threads = 64", "threads = 32")], "the suggestion for h200 changes the host code of 'run'", "k.cu:12"),
+        ("#define N 2\n#if N > 1\n#endif\n" + SPEC + KERNEL.replace("2.0f", "N") + RUN, [("N 2", "N 3")],
+         "the suggestion for h200 changes what '#if' depends on", "k.cu:2"),
+        ("#define N 256\n" + SPEC + KERNEL + RUN.replace("= 256;", "= N;").replace("    scale<", "    cudaMalloc(&p, blocks);\n    scale<"),
+         [FASTER, ("N 256", "N 128")], "the suggestion for h200 changes 'N', which other host code uses", "k.cu:13"),
         (SPEC + KERNEL + "struct Runner {\n" + RUN + "};\n", [FASTER], "the launch is not in a function at file scope", "k.cu:16"),
     ],
 )  # fmt: skip
@@ -266,7 +286,10 @@ def test_files_beside_the_kernels_own_are_refused_by_name():
     error = refused(SPEC + KERNEL + RUN, FASTER, files={"m_cu": launch})
     assert (error.what, error.where) == ("'scale' is launched in another file", "m.cu:6")
     text = '#include "f.cuh"\n' + SPEC + KERNEL + RUN
-    original, variant = program(text, f_cuh="constexpr int N = 1;\n"), edited(text, [FASTER], {"f_cuh": "constexpr int N = 2;\n"})
+    original, variant = (
+        program(text, f_cuh="constexpr int N = 1;\n"),
+        edited(text, [FASTER], {"f_cuh": "constexpr int N = 2;\n"}),
+    )
     with pytest.raises(RefusedError, match=r"f\.cuh: the suggestion for h200 changes another file"):
         write_dispatch(original, specs_in(original, None)[0], [Variant("h200", "sm_90", variant)])
 

@@ -54,8 +54,12 @@ def ampere(*changes: tuple[str, str], text: str = TEXT) -> Variant:
     return Variant("a100", "sm_80", edited(text, changes))
 
 
-def test_two_devices_have_the_machine_code_that_was_verified_for_each(machine: Machine, tmp_path: Path, no_nvcc: None) -> None:
-    found = device_dispatch(request(tmp_path, hopper(BLOCKS, FASTER), ampere(("2.0f * x", "3.0f * x"))), machine, LIMITS)
+def test_two_devices_have_the_machine_code_that_was_verified_for_each(
+    machine: Machine, tmp_path: Path, no_nvcc: None
+) -> None:
+    found = device_dispatch(
+        request(tmp_path, hopper(BLOCKS, FASTER), ampere(("2.0f * x", "3.0f * x"))), machine, LIMITS
+    )
     assert [(b.device, b.kernel) for b in found.branches] == [("h200", "scale_sm90"), ("a100", "scale_sm80")]
     assert found.refused == ""
     assert b"optiml_compiled_for" not in found.program.data
@@ -87,7 +91,9 @@ def test_code_that_is_not_what_was_verified_is_refused(
     assert caught.value.what == f"'{kernel}' differs from the verified machine code and launch for {arch}"
 
 
-def test_a_kernel_that_needs_a_newer_device_is_left_out_of_older_builds(machine: Machine, tmp_path: Path, no_nvcc: None) -> None:
+def test_a_kernel_that_needs_a_newer_device_is_left_out_of_older_builds(
+    machine: Machine, tmp_path: Path, no_nvcc: None
+) -> None:
     found = device_dispatch(request(tmp_path, hopper(CLUSTERS), ampere(BLOCKS)), machine, LIMITS)
     text = found.program.data.decode()
     assert "if (optiml_capability() == 90 && optiml_compiled_for(scale_sm90, 90)) {" in text
@@ -105,10 +111,18 @@ def test_so_it_is_for_a_target_of_the_settings_and_for_a_device_without_a_sugges
     assert b"optiml_compiled_for" in device_dispatch(alone, machine, LIMITS, ["sm_86"]).program.data
 
 
-def test_a_kernel_that_compiles_on_no_newer_device_either_is_refused(machine: Machine, tmp_path: Path, no_nvcc: None) -> None:
+def test_a_kernel_that_compiles_on_no_newer_device_either_is_refused(
+    machine: Machine, tmp_path: Path, no_nvcc: None
+) -> None:
     old = ("    if (i < n) {", "#if __CUDA_ARCH__ >= 900\n#error too new\n#endif\n    if (i < n) {")
     with pytest.raises(RefusedError, match="the kernel scale_sm80 does not compile for every device"):
         device_dispatch(request(tmp_path, hopper(FASTER), ampere(old)), machine, LIMITS)
+
+
+def test_a_kernel_with_line_numbers_in_its_code_is_refused(machine: Machine, tmp_path: Path, no_nvcc: None) -> None:
+    text = "#include <cassert>\n" + TEXT.replace("    if (i < n) {", "    assert(n > 0);\n    if (i < n) {", 1)
+    with pytest.raises(RefusedError, match="'scale_sm90' differs from the verified machine code"):
+        device_dispatch(request(tmp_path, hopper(FASTER, text=text), text=text), machine, LIMITS)
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="there is no nvcc")
