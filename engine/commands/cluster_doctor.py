@@ -19,7 +19,9 @@ SCHEMA = "optiml.cluster/1"
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 where every worker can be used, else 1."""
-    request = ClusterRequest(arguments.cluster or "local", arguments.device, arguments.workers)
+    request = ClusterRequest(
+        "local" if arguments.cluster is None else arguments.cluster, arguments.device, arguments.workers
+    )
     with connect(request, check=False) as cluster:
         return show(cluster, as_json=arguments.format == "json")
 
@@ -45,18 +47,20 @@ def show(cluster: Cluster, *, as_json: bool) -> int:
 
 def _print(workers: Sequence[ClusterWorker], said: Sequence[str]) -> None:
     table = Table(title=f"{len(workers)} worker{'' if len(workers) == 1 else 's'}", title_justify="left")
-    for name in ("worker", "host", "device", "UUID", "clocks", "other processes", "cores", "versions"):
+    for name in ("worker", "host", "device", "UUID", "clocks", "other processes", "cores"):
         table.add_column(name, overflow="fold")
     for worker in workers:
         found, gpu = worker.identity, worker.identity.gpu
         clocks = "" if gpu is None else f"SM {gpu.sm_mhz} MHz, memory {gpu.memory_mhz} MHz, {gpu.temperature_c} °C"
         foreign = "" if gpu is None else ", ".join(map(str, gpu.foreign)) or "none"
         uuid = "" if gpu is None else gpu.uuid
-        held = " ".join(f"{package} {version or 'missing'}" for package, version in found.versions)
         cores = ",".join(map(str, worker.cores))
-        row = (worker.name, found.host, found.device, uuid, clocks, foreign, cores, held)
+        row = (worker.name, found.host, found.device, uuid, clocks, foreign, cores)
         table.add_row(*(Text(clean(cell)) for cell in row))
     console = Console(highlight=False)
     console.print(table)
+    for versions in dict.fromkeys(worker.identity.versions for worker in workers):  # one: others were refused
+        held = ", ".join(f"{package} {version or 'missing'}" for package, version in versions)
+        console.print(Text(clean(f"every worker has {held}")))
     for sentence in said:
         console.print(Text(clean(sentence)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,6 +52,24 @@ def test_what_is_wrong_is_said_and_the_rest_is_shown(
     out = " ".join(capsys.readouterr().out.split())
     for said in ("GPU-a", "SM 1980 MHz", "another process uses its GPU (process 41)", "2 kinds of devices"):
         assert said in out
+
+
+def test_the_table_fits_a_terminal_and_has_the_versions_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    connected(monkeypatch, cluster(worker("0", None), worker("1", None)))
+    assert cli.main(["cluster", "doctor"]) == 0
+    out = capsys.readouterr().out
+    python = f"python {sys.version_info.major}.{sys.version_info.minor}"
+    assert out.count(python) == 1
+    assert f"every worker has {python}, optiml-cuda " in " ".join(out.split())
+    assert len(out.splitlines()) < 16
+
+
+def test_an_empty_address_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cluster", "doctor", "--cluster", ""]) == 2
+    assert "--cluster: invalid cluster ''" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
