@@ -71,7 +71,7 @@ def device_dispatch(
             arch: held.enter_context(NvrtcCompiler(arch, cache=machine.cache / "compile", sandbox=machine.box, jobs=1))
             for arch in archs
         }
-        checks = [_Check(request, arch, compiler) for arch, compiler in compilers.items()]
+        checks = [DispatchCheck(request, arch, compiler) for arch, compiler in compilers.items()]
         written = write_dispatch(request.original, request.spec, request.variants)
         guarded = {c for check in checks for c in check.not_compiled(written)}
         if guarded:
@@ -92,7 +92,7 @@ def device_dispatch(
     return CheckedDispatch(written.program, branches, verdicts, refused)
 
 
-class _Check:
+class DispatchCheck:
     """The compiled dispatch code for one architecture, with the device that has it (None: a target of the settings)."""
 
     def __init__(self, request: DispatchRequest, arch: str, compiler: NvrtcCompiler) -> None:
@@ -147,7 +147,7 @@ def _renamed(spec: KernelSpec, kernel: str) -> KernelSpec:
 
 
 def _whole(
-    request: DispatchRequest, written: DeviceDispatch, checks: Sequence[_Check], machine: Machine
+    request: DispatchRequest, written: DeviceDispatch, checks: Sequence[DispatchCheck], machine: Machine
 ) -> tuple[Guardrail, ...]:
     """The file built by nvcc for each device: it builds, and every kernel in it is one of the original's or a verified copy."""
     compiled, original = request.spec.compile, request.original
