@@ -105,7 +105,7 @@ def parse_sass(text: str) -> dict[str, KernelCode]:
         if match := _SECTION.match(row):
             finish()
             entry, line, code, labels, pending = match[1], 0, [], {}, []
-        elif row.lstrip().startswith(".section"):
+        elif row.split(maxsplit=1)[:1] == [".section"]:
             finish()
             entry, code = "", []
         elif match := _LINE.search(row):

@@ -10,6 +10,7 @@ from engine.compile.compiler import Translation
 from engine.compile.cubin import disassemble
 from engine.compile.nvrtc import NvrtcCompiler
 from engine.predict.sass import KernelCode, parse_sass
+from engine.predict.targets import known_targets
 from engine.process import sandbox as module
 
 Read = Callable[[str], KernelCode]
@@ -110,3 +111,20 @@ def test_what_is_no_disassembly_gives_nothing() -> None:
     assert parse_sass("") == {}
     assert parse_sass("\x00garbage\n" * 100) == {}
     assert parse_sass('\t.section\t.text.k,"ax"\n') == {}
+
+
+@pytest.mark.parametrize("arch", known_targets())
+def test_machine_code_of_every_target_is_read(arch: str) -> None:
+    """Before sm_90 a line `.sectioninfo` stands in the section, which was taken for the next one: nothing was read."""
+    works, why = module.available()
+    if not works:
+        pytest.skip(f"no sandbox here: {why}")
+    box = module.sandbox()
+    text = "__global__ void k(const float* x, float* y) { y[threadIdx.x] = __expf(x[threadIdx.x]); }\n"
+    with NvrtcCompiler(arch, cache=None, sandbox=box, jobs=1) as compiler:
+        binary = compiler.compile(Translation(text, "a.cu", ("k",), line_info=True))
+    (straight,) = parse_sass(disassemble(binary.cubin, sandbox=box, line_info=True))[binary.entries[0]].loops
+    assert [(m.space, m.kind, m.width_bytes, m.line) for m in straight.memory] == [
+        ("global", "load", 4, 1), ("global", "store", 4, 1),
+    ]  # fmt: skip
+    assert straight.mufu == 1
