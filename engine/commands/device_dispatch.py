@@ -40,13 +40,13 @@ class Searched:
 
 def dispatch_of(arguments: argparse.Namespace, searched: Sequence[Searched], *, interrupted: bool) -> DispatchEnd:
     """Write the patch into the kernel's own folder; without one an older one goes. What is in the way is the reason."""
+    if not searched:
+        return DispatchEnd(reason="every search failed")
     first = searched[0]
     folder = first.out.with_name(first.out.name.removesuffix(f"@{first.device}"))
     try:
         if interrupted:
             raise RefusedError("the search was interrupted")
-        if len(searched) < 2:
-            raise RefusedError(f"{first.device} is the only kind of device")
         if all(s.result.best is None for s in searched):
             raise RefusedError("no device has a suggestion")
         end, patch = _checked(arguments, searched, folder / PATCH)

@@ -105,7 +105,7 @@ def lines_of(listing: str, kernel: str, file: str) -> dict[int, int]:
     result: dict[int, int] = {}
     inside, line, waiting = False, 0, False
     for row in listing.splitlines():
-        if row.lstrip().startswith(".section"):
+        if row.split(maxsplit=1)[:1] == [".section"]:
             match = _SECTION.match(row)
             inside, line, waiting = match is not None and match[1] == kernel, 0, False
         elif not inside:

@@ -19,6 +19,7 @@ from engine.cluster.connection import Cluster
 from engine.cluster.identity import Gpu
 from engine.commands import on_cluster, one_kernel
 from engine.commands.one_kernel import KernelRun
+from engine.errors import SourceError
 from engine.run import device_dispatch_check
 from engine.spec.find import find_spec
 from tests.bot.make import result
@@ -133,7 +134,6 @@ def test_a_patch_that_cannot_be_has_a_reason_and_an_older_one_goes(
     kinds.patch.parent.mkdir(parents=True)
     cases: list[tuple[str, dict[str, tuple[str, str] | None], Gpu]] = [
         ("no device has a suggestion", {"sm_90": None, "sm_89": None}, kinds.other),
-        ("nvidia-h200-580-1 is the only kind of device", kinds.edits, replace(H200, uuid="GPU-b")),
         ("nvidia-h200-580-1 and nvidia-h100-580-1 have the same compute capability (9.0); apply the patch of each device in its own "
          "build", kinds.edits, replace(H200, name="NVIDIA H100", uuid="GPU-b")),
     ]  # fmt: skip
@@ -142,6 +142,34 @@ def test_a_patch_that_cannot_be_has_a_reason_and_an_older_one_goes(
         assert cli.main(kinds.command) == 0
         assert f"No dispatch by device: {reason}." in capsys.readouterr().out
         assert not kinds.patch.exists()
+
+
+def test_a_kind_whose_search_fails_is_named_and_the_others_are_searched(
+    kinds: Kinds, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted, failing = kinds.search, {"sm_90"}
+
+    def search(run: KernelRun, target: Any) -> Any:
+        if run._machine.arch in failing:
+            raise SourceError("a block of 1024 threads exceeds the limit", "k0.cu")
+        return scripted(run, target)
+
+    kinds.edits = {"sm_90": None, "sm_89": (SLOW, FAST)}
+    monkeypatch.setattr(KernelRun, "search", search)
+    assert cli.main([*kinds.command, "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["failed"] == [
+        {"file": str(kinds.root / "k0.cu"), "kernel": "", "device": "nvidia-h200-580-1",
+         "error": "k0.cu: a block of 1024 threads exceeds the limit"},
+    ]  # fmt: skip
+    assert [b["kernel"] for b in found["device_dispatch"]["branches"]] == ["k0_sm89"]
+    assert cli.main(kinds.command) == 1
+    shown = capsys.readouterr()
+    assert "optiml: nvidia-h200-580-1: k0.cu: a block of 1024 threads exceeds the limit" in shown.err
+    assert f"{kinds.patch} selects by compute capability at run time: k0_sm89 on nvidia-l4-580-1" in shown.out
+    failing.add("sm_89")
+    assert cli.main(kinds.command) == 2
+    assert capsys.readouterr().err.count("exceeds the limit") == 2
 
 
 def test_a_source_that_changed_between_the_searches_is_a_reason(

@@ -12,6 +12,7 @@ LISTING = """
 	//## File "/tmp/src/k.cu", line 99
         /*0000*/                   MOV R1, c[0x0][0x28] ;
 	.section	.text._Z1kPf,"ax",@progbits
+	.sectioninfo	@"SHI_REGISTERS=10"
 .text._Z1kPf:
 	//## File "/tmp/src/k.cu", line 10
         /*0000*/                   MOV R1, c[0x0][0x28] ;
