@@ -1,0 +1,5 @@
+import numpy as np
+
+
+def gemm(a, b):
+    return a @ b
