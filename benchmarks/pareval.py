@@ -38,7 +38,10 @@ from benchmarks.pareval_driver import judge
 SCHEMA = "optiml.pareval/1"
 TASKS = ROOT / "benchmarks" / "pareval"
 # CUB, on which the fifth strategy builds, needs a GPU: a second draw of another one takes its place.
-DRAWS: Mapping[str, tuple[str, ...]] = {"": ("memory", "parallel", "instruction", "algorithm"), "second-": ("parallel",)}
+DRAWS: Mapping[str, tuple[str, ...]] = {
+    "": ("memory", "parallel", "instruction", "algorithm"),
+    "second-": ("parallel",),
+}
 _PASSES = 12
 _TIMEOUT_S = 1800.0
 
@@ -55,7 +58,9 @@ class Place:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run all tasks; see the module's docstring."""
-    parser = argparse.ArgumentParser(description="Generate kernels for problems of ParEval and have its drivers judge them.")
+    parser = argparse.ArgumentParser(
+        description="Generate kernels for problems of ParEval and have its drivers judge them."
+    )
     parser.add_argument("names", nargs="*", metavar="TASK", help="some of the tasks (default: all)")
     parser.add_argument("--checkout", type=Path, required=True, help="a checkout of parallelcodefoundry/ParEval")
     parser.add_argument("--questions", type=Path, required=True, help="folder where open questions are written")
@@ -126,7 +131,9 @@ def judged(samples: Sequence[dict[str, Any]], name: str, problem: str, checkout:
     for sample in samples:
         program: Path | None = sample.pop("program")
         driver = judge(checkout, problem, name, program) if program is not None else None
-        found.append({**sample, "driver": driver.verdict if driver else None, "driver_said": driver.detail if driver else ""})
+        found.append(
+            {**sample, "driver": driver.verdict if driver else None, "driver_said": driver.detail if driver else ""}
+        )
     return found
 
 
@@ -214,7 +221,8 @@ def summary(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"tasks": len(whole)}
     programs = [sample for task in whole for sample in (*task["samples"], *task["first_tries"])]
     for key, n in (("pass_at_1", 1), ("pass_at_5", 5)):
-        values = [pass_at(len(task["samples"]), sum(map(passes, task["samples"])), n) for task in whole]
+        counts = [(len(task["samples"]), sum(map(passes, task["samples"]))) for task in whole]
+        values = [pass_at(drawn, passed, n) for drawn, passed in counts if drawn >= n]
         found[key] = sum(values) / len(values) if values else None
     found["pass_at_1_without_repair"] = None
     if whole:
@@ -249,11 +257,15 @@ def table(record: Mapping[str, Any]) -> str:
     if s["pass_at_1"] is not None:
         lines.append(
             f"\n{s['tasks']} tasks: pass@1 {s['pass_at_1']:.2f} (without repairs {s['pass_at_1_without_repair']:.2f}), "
-            f"pass@5 {s['pass_at_5']:.2f}. {s['programs_judged']} programs judged, {s['rejected_by_driver']} rejected by a "
+            f"pass@5 {_two(s['pass_at_5'])}. {s['programs_judged']} programs judged, {s['rejected_by_driver']} rejected by a "
             f"driver, of which we accepted {s['accepted_but_rejected_by_driver']}; "
             f"{s['refused_but_passed_by_driver']} refused by us but passed by a driver."
         )
     return "\n".join(lines)
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""One generated program in ParEval's CUDA driver, compiled for the CPU by `optiml nvcc` and run in the sandbox."""
+"""One generated program in ParEval's CUDA driver, compiled for the CPU by `optiml nvcc` and run, both in the sandbox."""
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,13 +12,14 @@ from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.examples import optiml
-from engine.process.sandbox import Limits, SandboxAccess, sandbox
+from engine.capture.cpu_library import cpu_runtime
+from engine.process.sandbox import ENGINE, Limits, SandboxAccess, python_command, sandbox
+from engine.settings.folders import cache_folder
 
 # The driver's benchmark after its validation runs on this size, and is not read: as small as any launch allows.
 _SIZE = 64
-_BUILD_S, _RUN_S = 300.0, 300.0
-_MEMORY = 8 << 30
+_LIMIT_S = 300.0  # of the compiler, and of the driver
+_MEMORY = 8 << 30  # of the compiler; the driver reserves far more addresses than it uses
 
 
 class DriverError(Exception):
@@ -33,39 +34,65 @@ class Judgement:
     detail: str = ""
 
 
+@dataclass(frozen=True)
+class Compilation:
+    """Folders of one compilation: ParEval's drivers, the problem's, our sources, the result, and the CPU runtime's objects."""
+
+    drivers: Path
+    problem: Path
+    sources: Path
+    out: Path
+    cache: Path
+
+
 def judge(checkout: Path, problem: str, function: str, program: Path) -> Judgement:
     """Put a program into the driver of a problem and run its validation. Raises DriverError."""
     drivers = checkout.resolve() / "drivers" / "cpp"
     found = sorted(drivers.glob(f"benchmarks/*/{problem}/gpu.cu"))
     if len(found) != 1:
-        raise DriverError(f"no driver of {problem} in {checkout}")
+        raise DriverError(f"no driver of {problem} in {checkout.name}")
     text = with_host_function(found[0].read_text(encoding="utf-8"), function)
     with tempfile.TemporaryDirectory(prefix="optiml-pareval-") as folder:
-        scratch = Path(folder)
-        scratch.chmod(0o755)
-        (scratch / "gpu.cu").write_text(text, encoding="utf-8")
-        (scratch / "generated-code.cuh").write_bytes(program.read_bytes())
-        built = scratch / "driver"
-        command = [
-            optiml(), "nvcc", "-std=c++17", "-O2", f"-I{scratch}", f"-I{found[0].parent}", f"-I{drivers}", f"-I{drivers / 'models'}",
-            "-DUSE_CUDA", f"-DDRIVER_PROBLEM_SIZE={_SIZE}", str(drivers / "models" / "cuda-driver.cu"), str(scratch / "gpu.cu"),
-            "-o", str(built),
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False, env=dict(os.environ))
-        except subprocess.TimeoutExpired:
-            return Judgement("not built", f"the compiler did not end in {_BUILD_S:.0f} s")
-        if done.returncode:
-            return Judgement("not built", _first_line(done.stderr))
-        return _run(built)
+        sources, out, cache = (Path(folder) / name for name in ("sources", "out", "cache"))
+        runtime = cpu_runtime(cache_folder()).objects[0].parent
+        # The compiler runs as another user, who may not read our cache.
+        shutil.copytree(runtime, cache / runtime.name)
+        for path in (sources, out):
+            path.mkdir()
+        for path in (Path(folder), sources, out, cache, cache / runtime.name):
+            path.chmod(0o755)
+        (sources / "gpu.cu").write_text(text, encoding="utf-8")
+        (sources / "generated-code.cuh").write_bytes(program.read_bytes())
+        said = _compiled(Compilation(drivers, found[0].parent, sources, out, cache))
+        return Judgement("not built", said) if said else _validated(out)
 
 
-def _run(built: Path) -> Judgement:
-    argv = sandbox().command([str(built)], SandboxAccess(readable=[built.parent]), Limits(memory_bytes=_MEMORY))
+def _compiled(what: Compilation) -> str:
+    """Compile a driver; "" or the first line of what is wrong."""
+    includes = (what.sources, what.problem, what.drivers, what.drivers / "models")
+    command = python_command(
+        "engine.cli", "nvcc", "-std=c++17", "-O2", *(f"-I{folder}" for folder in includes),
+        "-DUSE_CUDA", f"-DDRIVER_PROBLEM_SIZE={_SIZE}", str(what.drivers / "models" / "cuda-driver.cu"),
+        str(what.sources / "gpu.cu"), "-o", str(what.out / "driver"),
+    )  # fmt: skip
+    access = SandboxAccess(
+        readable=[ENGINE, what.drivers, what.sources, what.cache], writable=[what.out],
+        environment={"OPTIML_CACHE": str(what.cache)},
+    )  # fmt: skip
+    argv = sandbox().command(command, access, Limits(memory_bytes=_MEMORY, cpu_s=int(_LIMIT_S)))
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_RUN_S, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return Judgement("timed out", f"the driver did not end in {_RUN_S:.0f} s")
+        return f"the compiler did not end in {_LIMIT_S:.0f} s"
+    return _first_line(done.stderr) or f"exit code {done.returncode}" if done.returncode else ""
+
+
+def _validated(out: Path) -> Judgement:
+    argv = sandbox().command([str(out / "driver")], SandboxAccess(readable=[out]), Limits(cpu_s=int(_LIMIT_S)))
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return Judgement("timed out", f"the driver did not end in {_LIMIT_S:.0f} s")
     said = re.search(r"^Validation: (PASS|FAIL)$", done.stdout, re.M)
     if said is None:
         return Judgement("crashed", _first_line(done.stderr) or f"exit code {done.returncode}")
@@ -74,9 +101,13 @@ def _run(built: Path) -> Judgement:
 
 def with_host_function(text: str, function: str) -> str:
     """A driver's text with every launch of `function` as a call of the host function of that name. Raises DriverError."""
-    launch = re.compile(rf"\b{re.escape(function)}\s*<<<.*?>>>\s*\((.*?)\)\s*;", re.S)
-    changed, count = launch.subn(rf"{function}(\1, 0);", text)
-    if not count or "<<<" in re.sub(r"//.*", "", changed):
+    launch = re.compile(rf"\b{re.escape(function)}\s*<<<.*?>>>\s*\((.*)\)\s*;")
+    lines = [
+        line if line.lstrip().startswith("//") else launch.sub(rf"{function}(\1, 0);", line)
+        for line in text.splitlines(keepends=True)
+    ]
+    changed = "".join(lines)
+    if changed == text or any("<<<" in line.partition("//")[0] for line in lines):
         raise DriverError(f"the driver of {function} launches it in a way that is not understood")
     return changed
 

@@ -1,5 +1,2 @@
-import numpy as np
-
-
 def axpy(alpha, x, y):
     return alpha * x + y

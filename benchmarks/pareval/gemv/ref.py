@@ -1,5 +1,2 @@
-import numpy as np
-
-
 def gemv(a, x):
     return a @ x
