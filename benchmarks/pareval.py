@@ -5,7 +5,8 @@
 For each task of `benchmarks/pareval` the installed command `optiml generate` runs through the batch door. `task.md` in the task's folder
 answers what the sentence means; every other question (a plan, a kernel, a repair) is answered by `ANSWERS/<task>__<question>.txt`. A
 question without that file is written to `QUESTIONS/<task>__<question>.txt`, with the messages exactly as a model gets them, and the
-command ends with exit code 4: answer the files and run it again. An empty answer is a refusal.
+command ends with exit code 4: answer the files and run it again, with `--keep` to go on from what is there (a changed answer
+then counts only for questions that were still open). An empty answer is a refusal.
 
 A task has five samples: the four strategies that run without a GPU, and a second draw of one of them. A sample's program, correct or
 refused, is then put into ParEval's CUDA driver, which is compiled by `optiml nvcc` for the CPU and run in the sandbox. Only the launch
@@ -54,6 +55,8 @@ class Place:
     questions: Path
     answers: Path
     work: Path
+    checkout: Path
+    keep: bool = False
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -68,18 +71,22 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--repairs", type=int, default=1, help="how often a kernel goes back to the model (default: 1)")
     parser.add_argument("--tasks", type=Path, default=TASKS, help="folder with the tasks")
     parser.add_argument("--work", type=Path, default=ROOT / ".optiml" / "pareval", help="where each run's folder goes")
+    parser.add_argument(
+        "--keep", action="store_true", help="go on from the work folder: what has ended is not run again"
+    )
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     options = parser.parse_args(given)
     there = sorted(path.name for path in options.tasks.iterdir() if path.is_dir())
     unknown = sorted(set(options.names) - set(there))
     if unknown:
         parser.error(f"there is no task {unknown[0]}")
-    place = Place(options.tasks, options.questions, options.answers, options.work.resolve())
+    place = Place(
+        options.tasks, options.questions, options.answers, options.work.resolve(), options.checkout, options.keep
+    )
     begin = datetime.datetime.now(datetime.UTC)
-    shutil.rmtree(place.questions, ignore_errors=True)
-    place.questions.mkdir(parents=True)
-    tasks = [run_task(name, place, options.repairs, options.checkout) for name in options.names or there]
-    waiting = sum(1 for _ in place.questions.iterdir())
+    place.questions.mkdir(parents=True, exist_ok=True)
+    tasks = [run_task(name, place, options.repairs) for name in options.names or there]
+    waiting = sum(len(list(place.questions.glob(f"{task['task']}__*.txt"))) for task in tasks)
     record = {
         **head(SCHEMA, __file__, given, begin),
         "pareval": checkout_commit(options.checkout),
@@ -106,22 +113,34 @@ def checkout_commit(checkout: Path) -> str:
     return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run_task(name: str, place: Place, repairs: int, checkout: Path) -> dict[str, Any]:
-    """All samples of one task, each with our verdict and the driver's."""
-    folder = place.tasks / name
-    problem = (folder / "problem.txt").read_text(encoding="utf-8").strip()
+def run_task(name: str, place: Place, repairs: int) -> dict[str, Any]:
+    """All samples of one task, each with our verdict and the driver's; no samples while a question waits."""
+    ended = place.work / f"{name}-{repairs}.json"
+    if place.keep and ended.is_file():
+        kept: dict[str, Any] = json.loads(ended.read_text(encoding="utf-8"))
+        return kept
+    for path in place.questions.glob(f"{name}__*.txt"):
+        path.unlink()
+    problem = (place.tasks / name / "problem.txt").read_text(encoding="utf-8").strip()
     task: dict[str, Any] = {"task": name, "problem": problem, "samples": [], "first_tries": [], "errors": []}
+    samples, first = [], []
     for draw in DRAWS:
         print(f"{name}{', second draw' if draw else ''} …", file=sys.stderr, flush=True)
-        samples, error = run_draw(name, draw, repairs, place)
+        drawn, error = run_draw(name, draw, repairs, place)
+        samples += drawn
         task["errors"] += [error] if error else []
-        task["samples"] += judged(samples, name, problem, checkout)
-        if any(sample["repairs"] for sample in samples):
+        mended = {sample["sample"] for sample in drawn if sample["repairs"]}
+        if mended:
             # The same answers again, without repairs: what was sent back is put before the driver too.
-            first, error = run_draw(name, draw, 0, place)
+            drawn, error = run_draw(name, draw, 0, place)
+            first += [sample for sample in drawn if sample["sample"] in mended]
             task["errors"] += [error] if error else []
-            mended = {sample["sample"] for sample in samples if sample["repairs"]}
-            task["first_tries"] += judged([s for s in first if s["sample"] in mended], name, problem, checkout)
+    if task["errors"] or any(place.questions.glob(f"{name}__*.txt")):
+        return task
+    print(f"{name}: ParEval's driver judges …", file=sys.stderr, flush=True)
+    task["samples"] = judged(samples, name, problem, place.checkout)
+    task["first_tries"] = judged(first, name, problem, place.checkout)
+    ended.write_text(json.dumps(task, indent=1), encoding="utf-8")
     return task
 
 
@@ -129,8 +148,8 @@ def judged(samples: Sequence[dict[str, Any]], name: str, problem: str, checkout:
     """The samples with the driver's verdict on those that have a program; their files are no part of the record."""
     found = []
     for sample in samples:
-        program: Path | None = sample.pop("program")
-        driver = judge(checkout, problem, name, program) if program is not None else None
+        program = sample.pop("program")
+        driver = judge(checkout, problem, name, Path(program)) if program else None
         found.append(
             {**sample, "driver": driver.verdict if driver else None, "driver_said": driver.detail if driver else ""}
         )
@@ -141,9 +160,13 @@ def run_draw(name: str, draw: str, repairs: int, place: Place) -> tuple[list[dic
     """(samples, error) of one run of the command; no samples while questions wait. A sample's `program` is its file."""
     folder = place.tasks / name
     work = place.work / f"{draw}{name}-{repairs}"
-    shutil.rmtree(work, ignore_errors=True)
+    ended = work / "samples.json"
+    if place.keep and ended.is_file():
+        return json.loads(ended.read_text(encoding="utf-8")), ""
+    if not place.keep:
+        shutil.rmtree(work, ignore_errors=True)
     batch = work / "batch"
-    batch.mkdir(parents=True)
+    batch.mkdir(parents=True, exist_ok=True)
     sentence = (folder / "sentence.txt").read_text(encoding="utf-8").strip()
     command = [
         optiml(), "generate", sentence, "--work", str(work / "run"), "--llm", f"batch:{batch}", "--llm-model", MODEL,
@@ -161,7 +184,9 @@ def run_draw(name: str, draw: str, repairs: int, place: Place) -> tuple[list[dic
             continue
         if not done.stdout.strip():
             return [], f"{draw}{name}: {done.stderr.strip()[-1000:] or f'exit code {done.returncode}'}"
-        return list(samples_of(json.loads(done.stdout), draw, work / "run")), ""
+        samples = list(samples_of(json.loads(done.stdout), draw, work / "run"))
+        ended.write_text(json.dumps(samples), encoding="utf-8")
+        return samples, ""
     return [], f"{draw}{name}: still asks after {_PASSES} passes"
 
 
@@ -195,7 +220,7 @@ def prompt(messages: Sequence[Mapping[str, str]]) -> str:
 def samples_of(result: Mapping[str, Any], draw: str, work: Path) -> Iterator[dict[str, Any]]:
     """What became of each sample of a run."""
     for strategy in result["strategies"]:
-        file = work / strategy["file"] if strategy["file"] else None
+        file = str(work / strategy["file"]) if strategy["file"] else ""
         yield {
             "sample": f"{draw}{strategy['name']}",
             "correct": strategy["right"],

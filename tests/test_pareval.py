@@ -164,6 +164,33 @@ def test_pass_at_k_is_unbiased_and_a_wrong_program_that_was_accepted_is_counted(
     assert (found["refused_but_passed_by_driver"], found["without_program"]) == (1, 1)
 
 
+def test_an_answer_file_becomes_a_response_and_what_has_none_becomes_a_question(tmp_path: Path) -> None:
+    batch, answers, questions = tmp_path / "batch", tmp_path / "answers", tmp_path / "questions"
+    for folder in (batch, answers, questions):
+        folder.mkdir()
+    place = pareval.Place(pareval.TASKS, questions, answers, tmp_path, tmp_path)
+    for number, about in enumerate(("the task", "plan: Algorithm", "Algorithm", "Algorithm, repair 1")):
+        name = f"optiml-{number}"
+        body = {"messages": [{"role": "system", "content": "Plan.\n"}, {"role": "user", "content": about}]}
+        with (batch / "requests.jsonl").open("a") as requests, (batch / "index.jsonl").open("a") as index:
+            requests.write(json.dumps({"custom_id": name, "body": body}) + "\n")
+            index.write(json.dumps({"custom_id": name, "about": about}) + "\n")
+    (answers / "gemv__second-algorithm-plan.txt").write_text("One warp for each row.\n")
+    (answers / "gemv__second-algorithm.txt").write_text("\n")
+    assert not pareval.answer(batch, "gemv", "second-", place)
+    (asked,) = questions.iterdir()
+    assert asked.name == "gemv__second-algorithm-repair-1.txt"
+    assert asked.read_text() == "[system]\nPlan.\n\n[user]\nAlgorithm, repair 1\n"
+    given = [json.loads(line) for line in (batch / "responses.jsonl").read_text().splitlines()]
+    messages = [line["response"]["body"]["choices"][0]["message"] for line in given]
+    assert [line["custom_id"] for line in given] == ["optiml-0", "optiml-1", "optiml-2"]
+    assert json.loads(messages[0]["content"])["kernel"] == "gemv"
+    assert messages[1]["content"] == "One warp for each row.\n"
+    assert messages[2]["content"] is None
+    assert messages[2]["refusal"]  # an empty answer
+
+
+@pytest.mark.slow
 @needs_sandbox
 def test_questions_go_out_and_answers_come_back_until_a_driver_judges(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +204,7 @@ def test_questions_go_out_and_answers_come_back_until_a_driver_judges(
         "--work", str(tmp_path / "work"), "--record", str(record),
     ]  # fmt: skip
     for name, text in (("parallel-plan", "One thread."), ("parallel", WRONG), ("parallel-repair-1", RIGHT)):
-        assert pareval.main(command) == 4
+        assert pareval.main([*command, "--keep"]) == 4
         (asked,) = questions.iterdir()
         assert asked.name == f"partialMinimums__{name}.txt"
         told = asked.read_text()
@@ -186,7 +213,7 @@ def test_questions_go_out_and_answers_come_back_until_a_driver_judges(
         assert "running minimum in place" in told
         assert ("[assistant]" in told) == (name == "parallel-repair-1")
         (answers / asked.name).write_text(text)
-    assert pareval.main(command) == 0
+    assert pareval.main([*command, "--keep"]) == 0
     assert not list(questions.iterdir())
     kept = json.loads(record.read_text())
     (task,) = kept["tasks"]
