@@ -13,7 +13,8 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine.capture.cpu_library import cpu_runtime
-from engine.process.sandbox import ENGINE, Limits, SandboxAccess, python_command, sandbox
+from engine.process.sandbox import Limits, SandboxAccess, python_command, sandbox
+from engine.process.visible_paths import ENGINE
 from engine.settings.folders import cache_folder
 
 # The driver's benchmark after its validation runs on this size, and is not read: as small as any launch allows.
