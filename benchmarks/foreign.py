@@ -31,13 +31,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import head  # noqa: E402 - the path above makes it importable as a script
+from engine.commands.init import REJECTS  # noqa: E402
 from engine.run.spec_writing import with_lines  # noqa: E402
 
 SCHEMA = "optiml.foreign/1"
 LIST = ROOT / "benchmarks" / "foreign.toml"
 _DRAFT_S, _VALIDATE_S = 400.0, 300.0  # ours: many times what the slowest kernel took on an idle machine
 _SHOWN = 400  # characters of a reason on the page
-_REFUSES = "optimize refuses this draft: "
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def examine(kernel: Foreign, checkouts: Path) -> Row:
     code, draft, said = _optiml(["init", *arguments, "--format", "toml"], _DRAFT_S)
     row = Row(kernel, "refused", "", draft, 0.0)
     missing = [line.removeprefix("missing: ") for line in said.splitlines() if line.startswith("missing: ")]
-    refused = [line.removeprefix(_REFUSES) for line in said.splitlines() if line.startswith(_REFUSES)]
+    refused = [line.removeprefix(REJECTS) for line in said.splitlines() if line.startswith(REJECTS)]
     if code == 0 and draft:
         row = replace(row, state="as drafted")
     elif refused:

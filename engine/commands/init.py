@@ -24,6 +24,8 @@ from engine.spec.gaps import assumptions, lines_of, proposal
 if TYPE_CHECKING:
     from engine.spec.draft import Draft
 
+REJECTS = "optimize rejects this draft: "  # benchmarks/foreign.py reads it
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 for a draft that `optimize` takes, 1 for one with gaps or that is refused. Raises UsageError, SourceError, SpecError."""
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         if "template arguments" in assumed:
             print(assumed, file=sys.stderr)  # another instance may be the one that matters
     if refused:
-        print(f"optimize rejects this draft: {refused}", file=sys.stderr)
+        print(f"{REJECTS}{refused}", file=sys.stderr)
     elif there:
         print(f"not validated: {there} has a spec of '{name}' already, which 'optiml optimize' takes", file=sys.stderr)
     elif not made.missing:

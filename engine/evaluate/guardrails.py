@@ -131,7 +131,8 @@ def broken(evaluation: Evaluation) -> Guardrail | None:
 
 
 def stopped(kernel: str, refused: Sequence[Refusal], tried: str) -> str:
-    """The sentence on a faster version that a guardrail keeps from being suggested, with its speedup; "" where there is none."""
+    """The sentence on faster versions that are not suggested: the speedup that a guardrail stopped, else why the first of them was
+    not confirmed; "" where there is none."""
     for refusal in refused:
         failed, held = broken(refusal.evaluation), refusal.evaluation.measurement
         if failed is not None and held is not None:
@@ -141,4 +142,9 @@ def stopped(kernel: str, refused: Sequence[Refusal], tried: str) -> str:
                 f"No suggestion for {kernel}: a version {ratio}× as fast ({how}) fails the guardrail "
                 f"'{failed.name}': {failed.detail} ({tried})."
             )
-    return ""
+    reasons = [refusal.evaluation.failure.reason for refusal in refused if refusal.evaluation.failure is not None]
+    if not reasons:
+        return ""
+    count = "a faster version was" if len(reasons) == 1 else f"{len(reasons)} faster versions were"
+    first = "" if len(reasons) == 1 else " (the first)"
+    return f"No suggestion for {kernel}: {count} not confirmed{first}: {reasons[0]} ({tried})."

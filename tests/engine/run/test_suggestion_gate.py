@@ -154,3 +154,20 @@ def test_a_refusal_by_a_guardrail_reports_the_speedup(repository):
     said = verdict("saxpy", None, Progress(), {}, None, [Refusal(3, "Use blocks of 256", refused)])
     assert said.startswith("No suggestion for saxpy: a version ~2× as fast (predicted) fails the guardrail")
     assert "the preparation fails without the patch" in said
+
+
+def test_faster_versions_that_were_not_confirmed_are_said_with_the_reason():
+    """`No improvement found` hid them, and the reader did not look for the lines above."""
+    from engine.model import Evaluation, Failure, Refusal
+    from engine.run.optimization import verdict
+    from engine.search.progress import Progress
+
+    wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs in 3 of 64 elements"))
+    refused = [Refusal(3, "Use blocks of 256", wrong), Refusal(4, "Unroll", wrong)]
+    assert verdict("saxpy", None, Progress(4, 3), {}, None, refused) == (
+        "No suggestion for saxpy: 2 faster versions were not confirmed (the first): 'y' differs in 3 of 64 elements"
+        " (4 candidates tried, 3 correct)."
+    )
+    assert verdict("saxpy", None, Progress(4, 3), {}, None, refused[:1]).startswith(
+        "No suggestion for saxpy: a faster version was not confirmed: 'y' differs"
+    )

@@ -1,0 +1,2 @@
+def axpy(alpha, x, y):
+    return alpha * x + y

@@ -1,0 +1,5 @@
+import numpy as np
+
+
+def partialMinimums(x):
+    return np.minimum.accumulate(x)

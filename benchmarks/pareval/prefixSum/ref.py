@@ -1,0 +1,5 @@
+import numpy as np
+
+
+def prefixSum(x):
+    return np.cumsum(x)
