@@ -36,12 +36,12 @@ _DROPPED = re.compile(
     r"|--(?:use_fast_math|generate-line-info|device-debug|device-c|relocatable-device-code=.*|expt-.*|extended-lambda|forward-.*"
     r"|optimize=.*|resource-usage|ftz=.*|prec-.*|fmad=.*|default-stream=.*|keep|restrict|Wno-.*|Werror=.*|ptxas-options=.*|threads=.*|diag-.*)"
     r"|-(?:expt-.*|extended-lambda|arch=.*|gencode=.*|code=.*|Xptxas=.*|maxrregcount=.*|t=?[0-9]+|ftz=.*|prec-.*|fmad=.*|default-stream=.*|res-usage|Wno-deprecated-gpu-targets|cudart=.*|diag-.*|threads=.*)"
-    r"|--(?:gpu-architecture=.*|generate-code=.*|gpu-code=.*|cudart=.*|maxrregcount=.*)|-lcudart.*|-lcuda|-lcudadevrt"
+    r"|--(?:gpu-architecture=.*|generate-code=.*|gpu-code=.*|cudart=.*|maxrregcount=.*)"
 )
 _SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c", ".C")
+# Libraries whose functions are in the runtime, as far as it has them: the linker names those that it has not.
+_PROVIDED = re.compile(r"-l(?:cudart.*|cuda|cudadevrt|cublas|cublasLt)")
 _HOST_LIBRARIES = (
-    "cublas",
-    "cublasLt",
     "cudnn",
     "curand",
     "cufft",
@@ -169,6 +169,7 @@ class _Driver:
     def run(self) -> None:
         """Raises CompileError with the compiler's words, and with the name of what is not there."""
         options = self._options
+        options.link = [word for word in options.link if not _PROVIDED.fullmatch(word)]
         for library in options.link:
             if library.removeprefix("-l") in _HOST_LIBRARIES and library.startswith("-l"):
                 do = "on the CPU, only the program's own kernels can run"

@@ -224,6 +224,11 @@ def test_launches_as_people_write_them(run: Run) -> None:
         ),
         ("#include <cudnn.h>\nint main() {}", [], "the header 'cudnn.h' was not found"),
         ("int main() {}", ["-lcufft"], "the library 'cufft' has no CPU version"),
+        (
+            '#include <cublas_v2.h>\nextern "C" int cublasDgemv(); int main() { cublasHandle_t h; cublasCreate(&h); cublasDgemv(); }',
+            ["-lcublas", "-l", "cublasLt"],
+            "the CPU runtime does not implement cublasDgemv",
+        ),
         ("int main() { return x; }", [], "k.cu:1:21: error"),
         ("int main() { <<<1, 1>>>(); }", [], "unsupported launch"),
     ],
