@@ -212,7 +212,9 @@ def _sentence(said: str) -> str:
 def _tail(done: subprocess.CompletedProcess[str]) -> str:
     faults = [line for line in done.stderr.splitlines() if line.startswith("optiml: kernel ")]
     lines = faults[:1] or [line for line in done.stdout.splitlines() if line.strip()][-12:]
-    shown = next((line for line in lines if re.search(r"rror|ismatch|FAIL|fail|kernel ", line)), lines[0] if lines else "")
+    shown = next(
+        (line for line in lines if re.search(r"rror|ismatch|FAIL|fail|kernel ", line)), lines[0] if lines else ""
+    )
     return re.sub(r"/\S*/", "", shown)[:_REASON]
 
 

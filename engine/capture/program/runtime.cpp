@@ -447,6 +447,10 @@ cudaError_t cudaMallocPitch(void **p, size_t *pitch, size_t width, size_t height
     *pitch = (width + 511) / 512 * 512;
     return allocate(p, *pitch * height, "device");
 }
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int) { return *pool = reinterpret_cast<cudaMemPool_t>(&api), cudaSuccess; }
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 cudaError_t cudaFree(void *p) { return release(p); }
 cudaError_t cudaFreeAsync(void *p, cudaStream_t) { return release(p); }
 cudaError_t cudaFreeHost(void *p) { return release(p); }

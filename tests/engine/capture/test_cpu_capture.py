@@ -260,6 +260,33 @@ def test_options_of_nvcc(repository: Path, cache: Path) -> None:
     assert subprocess.run(["./a.out"]).returncode == 7
 
 
+def test_host_files_and_ptx(run: Run, repository: Path) -> None:
+    # A host file names its functions as it likes: it includes no header of CUDA.
+    (repository / "host.cpp").write_text(
+        "static int umin(int a, int b) { return a < b ? a : b; } int least() { return umin(4, 3); }"
+    )
+    done = run(
+        """
+        #include <cstdio>
+        int least();
+        __global__ void lanes(unsigned* x) { unsigned lane; asm("mov.u32 %0, %%laneid;" : "=r"(lane)); x[threadIdx.x] = lane; }
+        int main() {
+            unsigned *x, h[40];
+            cudaMemPool_t pool;
+            size_t most = 0;
+            cudaDeviceGetDefaultMemPool(&pool, 0), cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most);
+            cudaMalloc(&x, sizeof h);
+            lanes<<<1, 40>>>(x);
+            cudaMemcpy(h, x, sizeof h, cudaMemcpyDeviceToHost);
+            asm volatile("nop");
+            printf("%d %u %u\\n", least(), h[31], h[33]);
+        }
+    """,
+        "host.cpp",
+    )
+    assert done.stdout == "3 31 1\n"
+
+
 def test_a_program_that_hangs_leaves_its_launches(repository: Path, cache: Path) -> None:
     (repository / "k.cu").write_text(
         "#include <unistd.h>\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); sleep(600); }\n"
