@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from engine.capture.manifest import (
     recording_folder,
 )
 from engine.capture.recorded_values import (
+    MULTIPLES,
     NamedLaunch,
     changed,
     contents,
@@ -33,6 +35,7 @@ from engine.spec.extents import products, value_at
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Case, LaunchExpr
 from engine.spec.launch_config import evaluate
+from engine.spec.shapes import launchable_checks
 from engine.spec.spec_checks import case_name
 from engine.spec.spec_text import spec_text
 
@@ -278,9 +281,7 @@ class _Restored:
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")
                 self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
-            elif (
-                self._fixed_launch(sizes[heaviest]) and dtype.itemsize <= (room := trials[heaviest][1]) <= _SMALL_BYTES
-            ):
+            elif self._fixed_launch(sizes[heaviest]) and self._whole(room := trials[heaviest][1], dtype.itemsize):
                 a = replace(a, size=str(room // dtype.itemsize))
                 self._closed(f"the size of '{a.name}'")
                 self._say(
@@ -301,6 +302,12 @@ class _Restored:
                     if said:
                         self._say(f"args.{a.name}", said)
             self._set(a)
+
+    def _whole(self, room: int, itemsize: int) -> bool:
+        """Whether an allocation is the buffer: a small one, or as long as the launch has threads, or a small multiple of that."""
+        launch = self._heaviest().launch
+        count = math.prod(launch.grid) * math.prod(launch.block)
+        return itemsize <= room <= _SMALL_BYTES or room in {k * count * itemsize for k in MULTIPLES}
 
     def _fixed_launch(self, own: Mapping[str, int]) -> bool:
         """Whether the launch is the same for larger sizes: what a block leaves is then of one size too."""
@@ -332,6 +339,8 @@ class _Restored:
             time=time,
             check=tuple(Case(case_name(s), s) for at, s in enumerate(check) if s not in check[:at]),
         )
+        lengths = {n for n in time[0].sizes if n not in fixed}
+        self.spec = replace(self.spec, check=launchable_checks(self.program, self.spec, lengths))
         self._say("time", "recorded: the shapes, weighted by their time")
 
     def _refused(self) -> None:

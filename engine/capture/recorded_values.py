@@ -18,7 +18,7 @@ _ADDRESS = 8  # bytes
 _ROUNDED = 512  # bytes: caching allocators hand out multiples of it
 _SAMPLE = 4 << 20  # bytes of a buffer that its range is read from
 _CENTRED = 0.1  # of the deviation: a mean below it counts as zero
-_MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16)
+MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def fitting_size(
     several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
     if several and len({room for _, room in trials}) == 1:
         return str(trials[0][1] // itemsize)
-    options = [p if k == 1 else f"{k}*{p}" for k in _MULTIPLES for p in products(names)]
+    options = [p if k == 1 else f"{k}*{p}" for k in MULTIPLES for p in products(names)]
     partial = [f"cdiv({p}, {b})" for b in dict.fromkeys(blocks) if b > 1 for p in products(names)]
     for slack, tried in ((itemsize, options + partial), (_ROUNDED, options)):
         for text in tried:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,14 @@ from engine.capture.manifest import (
 )
 from engine.capture.recorded_spec import find_recorded, recorded_spec
 from engine.capture.recorded_values import fitting_size
+from engine.cuda.load import load_program
 from engine.errors import UsageError
 from engine.spec.find import find_spec
 from engine.spec.kernel_spec import KernelSpec
 from engine.spec.launch_config import evaluate
 from tests.engine.capture.example_programs import NAMES, bare_copy, hand_written, shapes, synthetic_recording
+
+Shape = tuple[tuple[int, int, int], tuple[int, int, int]]
 
 
 def assert_equal_specs(spec: KernelSpec, wanted: KernelSpec) -> None:
@@ -158,6 +163,54 @@ def test_kernels_of_one_name_in_two_files(tmp_path: Path) -> None:
     assert find_recorded(found, "b.cu:ns::gemv_kernel") is None
 
 
+def _pointer(address: int, size: int) -> RecordedArgument:
+    data = address.to_bytes(8, "little").hex()
+    return RecordedArgument(8, data, (Buffer(0, "device", address, size, 0, 0, 0, "", ""),))
+
+
+def _save(root: Path, name: str, shape: Shape, arguments: Sequence[RecordedArgument]) -> None:
+    """A recording of one launch of a kernel in `NAME.cu`."""
+    launch = RecordedLaunch("", *shape, (0, 0, 0), 0, "", 1, 1.0, tuple(arguments))
+    kernel = RecordedKernel(name, name, f"{name}.cu", 1, name, "", "", 1.0, 1, 1.0, 0, (), (launch,))
+    folder = root / ".optiml" / "capture"
+    folder.mkdir(parents=True)
+    save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
+
+
+def test_a_large_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
+    """As many elements as the launch has threads; of another length it may be an allocator's segment."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "add.cu").write_text(
+        "__global__ void add(int* x, int v) { x[blockIdx.x * blockDim.x + threadIdx.x] += v; }\n"
+        "int main() { int* x; add<<<4096, 256>>>(x, 3); }\n"
+    )
+    value = RecordedArgument(4, (3).to_bytes(4, "little").hex(), ())
+    _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 4 << 20), value])
+    made = recorded_spec(tmp_path, "add")
+    assert made is not None
+    assert (made.spec.argument("x").size, made.missing) == ("1048576", ())
+    shutil.rmtree(tmp_path / ".optiml")
+    _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 20_000_000), value])
+    made = recorded_spec(tmp_path, "add")
+    assert made is not None
+    assert made.missing
+
+
+def test_a_grid_of_whole_tiles_is_checked_with_whole_tiles(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "copy.cu").write_text(
+        "__global__ void copy(const float* x, float* y, int n) {\n"
+        "    int i = blockIdx.x * 128 + threadIdx.x;\n    y[i] = x[i];\n}\n"
+        "void run(const float* x, float* y, int n) { copy<<<n / 128, 128>>>(x, y, n); }\n"
+    )
+    count = RecordedArgument(4, (4096).to_bytes(4, "little").hex(), ())
+    _save(tmp_path, "copy", ((32, 1, 1), (128, 1, 1)), [_pointer(1 << 32, 16384), _pointer(1 << 33, 16384), count])
+    made = recorded_spec(tmp_path, "copy")
+    assert made is not None
+    program = load_program(tmp_path / "copy.cu")
+    assert all(evaluate(program, made.spec, 0, c.sizes).blocks >= 1 for c in made.spec.check)
+
+
 def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
     """One result of each block, and the number of blocks is a constant of the host."""
     (tmp_path / ".git").mkdir()
@@ -169,15 +222,8 @@ def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
         "void run(const float* x, float* out, int n) { sums<<<24, 1>>>(x, out, n); }\n"
     )
     count = RecordedArgument(4, (1000).to_bytes(4, "little").hex(), ())
-    pointers = [
-        RecordedArgument(8, a.to_bytes(8, "little").hex(), (Buffer(0, "device", a, size, 0, 0, 0, "", ""),))
-        for a, size in ((1 << 32, 4000), (1 << 33, 96))
-    ]
-    launch = RecordedLaunch("", (24, 1, 1), (1, 1, 1), (0, 0, 0), 0, "", 1, 1.0, (*pointers, count))
-    kernel = RecordedKernel("sums", "sums", "sums.cu", 1, "sums", "", "", 1.0, 1, 1.0, 0, (), (launch,))
-    folder = tmp_path / ".optiml" / "capture"
-    folder.mkdir(parents=True)
-    save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
+    x, out = 1 << 32, 1 << 33
+    _save(tmp_path, "sums", ((24, 1, 1), (1, 1, 1)), [_pointer(x, 4000), _pointer(out, 96), count])
     made = recorded_spec(tmp_path, "sums")
     assert made is not None
     assert (made.spec.argument("out").size, made.spec.argument("x").size, made.missing) == ("24", "n", ())
