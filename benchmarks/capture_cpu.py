@@ -2,9 +2,8 @@
 
     python benchmarks/capture_cpu.py --checkouts DIR --record benchmarks/results/capture_cpu.json
 
-`DIR` holds a checkout `owner__name` of each repository of `benchmarks/capture_cpu.toml`. Each program's folders are taken from git
-at the list's commit into a folder of their own, so neither the checkout nor its other files count. Each program goes through the
-commands that a user has: `optiml nvcc` builds it, `optiml capture --cpu` runs it, once for each of its `runs` (the program's own
+`DIR` holds a checkout `owner__name` of each repository of `benchmarks/capture_cpu.toml`, at its commit and unchanged. Each program's
+folders are copied first, so that nothing is written to the checkout. Each program goes through the commands that a user has: `optiml nvcc` builds it, `optiml capture --cpu` runs it, once for each of its `runs` (the program's own
 arguments), and `optiml init` makes and validates the spec of every launched kernel, without a search.
 
 A program counts as `complete` where every run ended with exit code 0 or at the time limit, and every kernel that it launched has a
@@ -19,6 +18,7 @@ import argparse
 import datetime
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,12 +119,27 @@ def examine(program: Listed, checkout: Path, work: Path) -> Row:
 
 
 def take(program: Listed, checkout: Path, work: Path) -> None:
-    """Copy the program's folders at its commit, as a repository of their own."""
-    packed = subprocess.run(
-        ["git", "-C", str(checkout), "archive", program.commit, *program.folders], capture_output=True, check=True
-    )
-    subprocess.run(["tar", "-x", "-C", str(work)], input=packed.stdout, check=True)
+    """Copy the files of the program's folders, as a repository of their own."""
+    listing = ["git", "-C", str(checkout), "ls-files", "-z", "--", *program.folders]
+    names = subprocess.run(listing, capture_output=True, check=True, text=True).stdout.split("\0")
+    for name in names:
+        if (checkout / name).is_file():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(checkout / name, work / name)
     (work / ".git").mkdir()
+
+
+def _differs(program: Listed, checkout: Path) -> str:
+    """How the checkout is not the one of the list; "" where it is. A file that it lacks is for the compiler to miss."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(checkout), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    if git("rev-parse", "HEAD") != program.commit:
+        return f"is not at {program.commit}"
+    changed = git("diff", "--name-only", "--diff-filter=M", "HEAD", "--", *program.folders)
+    return f"has a changed file: {changed.splitlines()[0]}" if changed else ""
 
 
 def _captured(program: Listed, built: str, run: str, work: Path, row: Row) -> Manifest | None:
@@ -252,9 +267,8 @@ def main(given: Sequence[str] | None = None) -> int:
     programs = [p for p in every if re.search(options.only, p.name)]
     checkouts = {p.repository: options.checkouts.resolve() / p.repository.replace("/", "__") for p in programs}
     for program in programs:
-        there = ["git", "-C", str(checkouts[program.repository]), "cat-file", "-e", f"{program.commit}^{{commit}}"]
-        if subprocess.run(there, capture_output=True, check=False).returncode != 0:
-            parser.error(f"{checkouts[program.repository]} has no commit {program.commit}")
+        if problem := _differs(program, checkouts[program.repository]):
+            parser.error(f"{checkouts[program.repository]} {problem}")
     start, now = head(SCHEMA, __file__, given, begin), commit()
     kept = list(_kept(options.record if options.only else None, {p.name for p in programs}))
     order = {p.name: place for place, p in enumerate(every)}

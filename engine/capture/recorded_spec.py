@@ -90,7 +90,12 @@ def recorded_spec(root: Path, kernel: str, made: Draft | None = None, *, folder:
     program = load_program(root / found.file, kernels=[found.kernel])
     name = f"{found.kernel}<{found.template_args}>" if found.template_args else found.kernel
     made = made or draft(program, name)
-    return _Restored(program, made, found, folder).draft()
+    restored = _Restored(program, made, found, folder).draft()
+    if restored.missing and len(found.launches) > 1:
+        longest = max(found.launches, key=lambda r: r.total_us)
+        alone = _Restored(program, made, replace(found, launches=(longest,)), folder, alone=True).draft()
+        restored = restored if alone.missing else alone
+    return restored
 
 
 @dataclass
@@ -101,6 +106,7 @@ class _Restored:
     made: Draft
     found: RecordedKernel
     folder: Path
+    alone: bool = False  # launches of other shapes are left out
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -342,6 +348,8 @@ class _Restored:
         lengths = {n for n in time[0].sizes if n not in fixed}
         self.spec = replace(self.spec, check=launchable_checks(self.program, self.spec, lengths))
         self._say("time", "recorded: the shapes, weighted by their time")
+        if self.alone:
+            self._say("time", "assumed: the longest-running launch alone, as no spec gives all of the recorded ones")
 
     def _refused(self) -> None:
         """What a recording has and a spec cannot: addresses in buffers and structs, clusters."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -168,12 +167,15 @@ def _pointer(address: int, size: int) -> RecordedArgument:
     return RecordedArgument(8, data, (Buffer(0, "device", address, size, 0, 0, 0, "", ""),))
 
 
-def _save(root: Path, name: str, shape: Shape, arguments: Sequence[RecordedArgument]) -> None:
-    """A recording of one launch of a kernel in `NAME.cu`."""
-    launch = RecordedLaunch("", *shape, (0, 0, 0), 0, "", 1, 1.0, tuple(arguments))
-    kernel = RecordedKernel(name, name, f"{name}.cu", 1, name, "", "", 1.0, 1, 1.0, 0, (), (launch,))
+def _save(root: Path, name: str, shape: Shape, arguments: Sequence[RecordedArgument], *others: Shape) -> None:
+    """A recording of one launch of a kernel in `NAME.cu`, and of shorter ones of other shapes with the same arguments."""
+    launches = tuple(
+        RecordedLaunch("", *s, (0, 0, 0), 0, "", 1, 2.0 if s == shape else 1.0, tuple(arguments))
+        for s in (shape, *others)
+    )
+    kernel = RecordedKernel(name, name, f"{name}.cu", 1, name, "", "", 1.0, 1, 1.0, 0, (), launches)
     folder = root / ".optiml" / "capture"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
 
 
@@ -189,7 +191,11 @@ def test_a_large_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> N
     made = recorded_spec(tmp_path, "add")
     assert made is not None
     assert (made.spec.argument("x").size, made.missing) == ("1048576", ())
-    shutil.rmtree(tmp_path / ".optiml")
+    _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 4 << 20), value], ((64, 1, 1), (256, 1, 1)))
+    made = recorded_spec(tmp_path, "add")
+    assert made is not None
+    assert (made.spec.argument("x").size, made.missing) == ("1048576", ())
+    assert "assumed: the longest-running launch alone" in made.text
     _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 20_000_000), value])
     made = recorded_spec(tmp_path, "add")
     assert made is not None
