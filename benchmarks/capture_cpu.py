@@ -3,8 +3,9 @@
     python benchmarks/capture_cpu.py --checkouts DIR --record benchmarks/results/capture_cpu.json
 
 `DIR` holds a checkout `owner__name` of each repository of `benchmarks/capture_cpu.toml`, at its commit and unchanged. Each program's
-folders are copied first, so that nothing is written to the checkout. Each program goes through the commands that a user has: `optiml nvcc` builds it, `optiml capture --cpu` runs it, once for each of its `runs` (the program's own
-arguments), and `optiml init` makes and validates the spec of every launched kernel, without a search.
+folders are copied first, so that nothing is written to the checkout. Each program goes through the commands that a user has:
+`optiml nvcc` builds it, `optiml capture --cpu` runs it, once for each of its `runs` (the program's own arguments), and `optiml init`
+makes and validates the spec of every launched kernel, without a search.
 
 A program counts as `complete` where every run ended with exit code 0 or at the time limit, and every kernel that it launched has a
 spec from the recording that `optiml optimize` accepts. Kernels of the program's files that no run launched are listed.
@@ -40,6 +41,12 @@ from engine.errors import OptimlError  # noqa: E402
 SCHEMA = "optiml.capture_cpu/1"
 LIST = ROOT / "benchmarks" / "capture_cpu.toml"
 _LIMIT_S = 60  # of one run; what was recorded by then counts
+_LESS = (
+    "--launches",
+    "2",
+    "--max-buffer",
+    "4",
+)  # contents count for ranges and roles alone, and to store them takes longest
 _BUILD_S, _SPEC_S = 600.0, 400.0  # ours: many times what the slowest took on an idle machine
 _REASON = 400  # characters
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
@@ -145,7 +152,7 @@ def _differs(program: Listed, checkout: Path) -> str:
 def _captured(program: Listed, built: str, run: str, work: Path, row: Row) -> Manifest | None:
     """The recording of one run; None where it launched nothing."""
     begin = time.monotonic()
-    arguments = ["capture", "--cpu", "--limit", f"{program.limit_s}s", "--", f"./{built}", *run.split()]
+    arguments = ["capture", "--cpu", *_LESS, "--limit", f"{program.limit_s}s", "--", f"./{built}", *run.split()]
     done = _optiml(arguments, work / program.folder, program.limit_s + 300.0)
     row.run_s = round(row.run_s + time.monotonic() - begin, 1)
     manifest = load_manifest(recording_folder(work)) if done.returncode in (0, 1) else None
