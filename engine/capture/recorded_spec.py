@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from engine.capture.manifest import (
     BLOBS,
     Manifest,
     RecordedKernel,
+    RecordedLaunch,
     load_manifest,
     recording_folder,
 )
@@ -268,6 +269,7 @@ class _Restored:
         heaviest = self.launches.index(self._heaviest())
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
+        per_thread = self._per_thread(sizes[heaviest])
         for a in self.spec.arguments:
             if a.role == "scalar":
                 continue
@@ -283,7 +285,9 @@ class _Restored:
                 if short is not None:
                     gap = f"the size of '{a.name}': {a.size} needs more than the {short[1]} bytes recorded"
                     self.missing.append(Gap(gap, f"args.{a.name}"))
-            elif size := fitting_size(names, trials, dtype.itemsize, blocks):
+            elif size := fitting_size(
+                names, trials, dtype.itemsize, blocks, per_thread if a.role == "out" else lambda text: False
+            ):
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")
                 self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
@@ -309,10 +313,18 @@ class _Restored:
                         self._say(f"args.{a.name}", said)
             self._set(a)
 
+    def _per_thread(self, own: Mapping[str, int]) -> Callable[[str], bool]:
+        """Whether a size grows as the launch's threads do: what tells two sizes of one value apart for a result of each thread."""
+        other = {name: value * (2 + at) for at, (name, value) in enumerate(own.items())}
+        try:
+            here, there = (_threads(evaluate(self.program, self.spec, 0, s)) for s in (own, other))
+        except SourceError:
+            return lambda text: False
+        return lambda text: (value_at(text, own) or 0) * there == (value_at(text, other) or -1) * here
+
     def _whole(self, room: int, itemsize: int) -> bool:
         """Whether an allocation is the buffer: a small one, or as long as the launch has threads, or a small multiple of that."""
-        launch = self._heaviest().launch
-        count = math.prod(launch.grid) * math.prod(launch.block)
+        count = _threads(self._heaviest().launch)
         return itemsize <= room <= _SMALL_BYTES or room in {k * count * itemsize for k in MULTIPLES}
 
     def _fixed_launch(self, own: Mapping[str, int]) -> bool:
@@ -375,6 +387,10 @@ def _may_hold_addresses(argument: Argument) -> bool:
     """Whether the elements are wide enough: pairs of 32-bit indices look like addresses now and then."""
     dtype = parse_dtype(argument.type)
     return dtype.kind == "bytes" or (dtype.kind == "int" and dtype.storage.itemsize == 8)
+
+
+def _threads(launch: LaunchConfig | RecordedLaunch) -> int:
+    return math.prod(launch.grid) * math.prod(launch.block)
 
 
 def _shown(launch: LaunchConfig) -> str:

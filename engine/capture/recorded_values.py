@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,12 +78,16 @@ def written_number(value: int | float, dtype: DType) -> str:
 
 
 def fitting_size(
-    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], itemsize: int, blocks: Sequence[int] = ()
+    names: Sequence[str],
+    trials: Sequence[tuple[Mapping[str, int], int]],
+    itemsize: int,
+    blocks: Sequence[int] = (),
+    likely: Callable[[str], bool] = lambda text: False,
 ) -> str:
     """The simplest product of sizes that fills the recorded room of every launch: exactly, else but for an allocator's rounding.
 
     `trials` are sizes and room in bytes, `blocks` numbers of elements that a thread block may leave one result of. With several
-    launches of one room the size is a constant. "" where nothing fits.
+    launches of one room the size is a constant. Of several that fit a `likely` one is taken. "" where nothing fits.
     """
     if not trials or any(room < itemsize for _, room in trials):
         return ""
@@ -93,10 +97,13 @@ def fitting_size(
     options = [p if k == 1 else f"{k}*{p}" for k in MULTIPLES for p in products(names)]
     partial = [f"cdiv({p}, {b})" for b in dict.fromkeys(blocks) if b > 1 for p in products(names)]
     for slack, tried in ((itemsize, options + partial), (_ROUNDED, options)):
-        for text in tried:
-            needs = [(value_at(text, sizes) or 0) * itemsize for sizes, _ in trials]
-            if all(0 <= room - need < slack for need, (_, room) in zip(needs, trials, strict=True)):
-                return text
+        found = [
+            text
+            for text in tried
+            if all(0 <= room - (value_at(text, sizes) or 0) * itemsize < slack for sizes, room in trials)
+        ]
+        if found:
+            return next(filter(likely, found), found[0])
     return ""
 
 

@@ -202,6 +202,23 @@ def test_a_large_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> N
     assert made.missing
 
 
+def test_of_two_sizes_of_one_value_the_threads_choose(tmp_path: Path) -> None:
+    """With k = m both k*n and m*n fill the allocation; the grid grows with m and n."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "outer.cu").write_text(
+        "__global__ void outer(const float* x, float* y, int k, int m, int n) {\n"
+        "    int at = (blockIdx.y * gridDim.x + blockIdx.x) * 256 + threadIdx.y * 16 + threadIdx.x;\n"
+        "    float s = 0;\n    for (int i = 0; i < k; i++) s += x[i];\n    y[at] = s;\n}\n"
+        "void run(const float* x, float* y, int k, int m, int n) {\n"
+        "    outer<<<dim3(n / 16, m / 16), dim3(16, 16)>>>(x, y, k, m, n);\n}\n"
+    )
+    numbers = [RecordedArgument(4, v.to_bytes(4, "little").hex(), ()) for v in (64, 64, 32)]
+    _save(tmp_path, "outer", ((2, 4, 1), (16, 16, 1)), [_pointer(1 << 32, 256), _pointer(1 << 33, 8192), *numbers])
+    made = recorded_spec(tmp_path, "outer")
+    assert made is not None
+    assert made.spec.argument("y").size == "m*n"
+
+
 def test_a_grid_of_whole_tiles_is_checked_with_whole_tiles(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "copy.cu").write_text(
