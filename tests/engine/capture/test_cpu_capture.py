@@ -287,6 +287,30 @@ def test_host_files_and_ptx(run: Run, repository: Path) -> None:
     assert done.stdout == "3 31 1\n"
 
 
+def test_host_threads_beside_a_kernel(run: Run) -> None:
+    """What another thread of the host does while a kernel runs is no access of the kernel."""
+    done = run(
+        """
+        #include <cstdio>
+        #include <thread>
+        __global__ void add(int* x, int rounds) { for (int i = 0; i < rounds; i++) x[threadIdx.x] += 1; }
+        int main() {
+            int *x, h[32], *own = new int[1000]();
+            cudaMalloc(&x, sizeof h), cudaMemset(x, 0, sizeof h);
+            bool stop = false;
+            std::thread other([&] { for (int i = 0; !stop; i++) own[i % 1000] += i; });
+            for (int k = 0; k < 20; k++) add<<<1, 32>>>(x, 2000);
+            stop = true;
+            other.join();
+            cudaMemcpy(h, x, sizeof h, cudaMemcpyDeviceToHost);
+            printf("%d %s\\n", h[5], cudaGetErrorString(cudaGetLastError()));
+        }
+    """,
+        "-O1",
+    )
+    assert done.stdout == "40000 no error\n", done.stderr
+
+
 def test_a_program_that_hangs_leaves_its_launches(repository: Path, cache: Path) -> None:
     (repository / "k.cu").write_text(
         "#include <unistd.h>\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); sleep(600); }\n"
