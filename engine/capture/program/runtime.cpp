@@ -430,6 +430,7 @@ cudaDeviceProp properties() {
     p.maxGridSize[0] = 2147483647, p.maxGridSize[1] = p.maxGridSize[2] = 65535;
     p.totalConstMem = 65536, p.major = 9, p.minor = 0, p.l2CacheSize = 50 << 20, p.memoryBusWidth = 6144;
     p.canMapHostMemory = p.unifiedAddressing = p.managedMemory = p.concurrentKernels = p.concurrentManagedAccess = 1;
+    p.persistingL2CacheMaxSize = p.l2CacheSize / 8 * 5, p.accessPolicyMaxWindowSize = 128 << 20;
     p.asyncEngineCount = 1, p.maxBlocksPerMultiProcessor = 32;
     return p;
 }
@@ -514,7 +515,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
         {cudaDevAttrUnifiedAddressing, 1}, {cudaDevAttrManagedMemory, 1}, {cudaDevAttrConcurrentKernels, 1},
         {cudaDevAttrConcurrentManagedAccess, 1}, {cudaDevAttrCanMapHostMemory, 1}, {cudaDevAttrIntegrated, 0}, {cudaDevAttrComputeMode, 0},
         {cudaDevAttrAsyncEngineCount, 1}, {cudaDevAttrCooperativeLaunch, 0}, {cudaDevAttrMemoryPoolsSupported, 1},
-        {cudaDevAttrTotalConstantMemory, 65536}, {cudaDevAttrGpuOverlap, 1}};
+        {cudaDevAttrTotalConstantMemory, 65536},
+        {cudaDevAttrMaxPersistingL2CacheSize, p.persistingL2CacheMaxSize}, {cudaDevAttrMaxAccessPolicyWindowSize, p.accessPolicyMaxWindowSize}, {cudaDevAttrGpuOverlap, 1}};
     auto at = known.find(attribute);
     if (at == known.end()) return result(cudaErrorInvalidValue);
     return *value = at->second, cudaSuccess;
