@@ -177,6 +177,10 @@ class _Restored:
             values = [scalar_value(each.arguments[a.name], dtype) for each in self.launches]
             if a.size_name or values[0] is None or None in values:
                 continue
+            if _is_expression(a.value) and (text := self._expression(a.value, values)):
+                self._set(replace(a, value=text))
+                self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
+                continue
             whole = dtype.kind == "int" and all(isinstance(v, int) and v >= 1 for v in values)
             if whole and len(set(values)) > 1:
                 self._set(replace(a, value=a.name.rpartition(".")[2] if "." in a.name else ""))
@@ -186,6 +190,20 @@ class _Restored:
                 self._set(replace(a, value=written_number(value, dtype)))
                 more = ", differs between launches" if len(set(values)) > 1 else ""
                 self._say(f"args.{a.name}", f"recorded: the value{more}")
+
+    def _expression(self, drafted: str, values: Sequence[int | float | None]) -> str:
+        """What gives a scalar's recorded values: one of the sizes, else what the draft assumes of them; "" where neither does."""
+        arguments = [a for a in self.spec.arguments if a.size_name]
+        sizes = [
+            {
+                a.size_name: v
+                for a in arguments
+                if isinstance(v := scalar_value(r.arguments[a.name], parse_dtype(a.type)), int)
+            }
+            for r in self.launches
+        ]
+        tried = [*sizes[0], drafted]
+        return next((t for t in tried if all(value_at(t, s) == v for s, v in zip(sizes, values, strict=True))), "")
 
     def _heaviest(self) -> NamedLaunch:
         return max(self.launches, key=lambda each: each.launch.total_us)
@@ -351,17 +369,32 @@ class _Restored:
         scalars = {a.size_name or a.name for a in self.spec.arguments}
         drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
         fixed = {n: v for n, v in time[0].sizes.items() if n not in scalars or n not in drafted}
-        check = [dict(c.sizes) | fixed for c in self.spec.check]
+        check = [self._agreeing(dict(c.sizes) | fixed, sizes) for c in self.spec.check]
         self.spec = replace(
             self.spec,
             time=time,
             check=tuple(Case(case_name(s), s) for at, s in enumerate(check) if s not in check[:at]),
         )
         lengths = {n for n in time[0].sizes if n not in fixed}
-        self.spec = replace(self.spec, check=launchable_checks(self.program, self.spec, lengths))
+        tiles = [self._agreeing(dict(c.sizes), sizes) for c in launchable_checks(self.program, self.spec, lengths)]
+        self.spec = replace(
+            self.spec, check=tuple(Case(case_name(s), s) for at, s in enumerate(tiles) if s not in tiles[:at])
+        )
         self._say("time", "recorded: the shapes, weighted by their time")
         if self.alone:
             self._say("time", "assumed: the longest-running launch alone, as no spec gives all of the recorded ones")
+
+    def _agreeing(self, case: dict[str, int], sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        """The sizes of a check; where the host's code gives no launch for them, as equal to each other as the recorded ones."""
+        equal = {n: next(m for m in case if all(own.get(n) == own.get(m) for own in sizes)) for n in case}
+        merged = {n: case[equal[n]] for n in case}
+        for tried in (case, merged):
+            try:
+                evaluate(self.program, self.spec, 0, tried)
+            except SourceError:
+                continue
+            return tried
+        return case
 
     def _refused(self) -> None:
         """What a recording has and a spec cannot: addresses in buffers and structs, clusters."""
@@ -381,6 +414,10 @@ class _Restored:
             pairs = [(launch.buffer(one), launch.buffer(other)) for launch in self.launches]
             if all(p and q and p.address == q.address for p, q in pairs):
                 self._say(f"args.{other}", f"recorded: the same buffer as '{one}'")
+
+
+def _is_expression(value: str) -> bool:
+    return bool(value) and not value.replace(".", "").lstrip("-").isdigit() and not value.startswith("hex:")
 
 
 def _may_hold_addresses(argument: Argument) -> bool:

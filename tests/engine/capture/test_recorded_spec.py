@@ -219,6 +219,27 @@ def test_of_two_sizes_of_one_value_the_threads_choose(tmp_path: Path) -> None:
     assert made.spec.argument("y").size == "m*n"
 
 
+@pytest.mark.parametrize("last", ["pitch", "other"])
+def test_sizes_that_the_host_passes_twice_are_equal_in_checks(last: str, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "scale.cu").write_text(
+        "__global__ void scale(float* y, const float* x, int w, int h, int pitch) {\n"
+        "    int i = blockIdx.x * 32 + threadIdx.x;\n    if (i < w) y[blockIdx.y * pitch + i] = 2 * x[blockIdx.y * pitch + i];\n}\n"
+        "void run(float* y, const float* x, int w, int h) {\n"
+        "    scale<<<dim3((w + 31) / 32, h), 32>>>(y, x, w, h, w);\n}\n".replace("pitch", last)
+    )
+    numbers = [RecordedArgument(4, v.to_bytes(4, "little").hex(), ()) for v in (64, 48, 64)]
+    buffers = [_pointer(1 << 32, 64 * 48 * 4), _pointer(1 << 33, 64 * 48 * 4)]
+    _save(tmp_path, "scale", ((2, 48, 1), (32, 1, 1)), [*buffers, *numbers])
+    made = recorded_spec(tmp_path, "scale")
+    assert made is not None
+    assert made.missing == ()
+    program = load_program(tmp_path / "scale.cu")
+    for case in made.spec.check:
+        assert evaluate(program, made.spec, 0, case.sizes).grid[1] == case.sizes["h"]
+    assert any(c.sizes["w"] != c.sizes["h"] for c in made.spec.check)
+
+
 def test_a_grid_of_whole_tiles_is_checked_with_whole_tiles(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "copy.cu").write_text(
