@@ -95,7 +95,8 @@ def fitting_size(
     if several and len({room for _, room in trials}) == 1:
         return str(trials[0][1] // itemsize)
     options = [p if k == 1 else f"{k}*{p}" for k in MULTIPLES for p in products(names)]
-    partial = [f"cdiv({p}, {b})" for b in dict.fromkeys(blocks) if b > 1 for p in products(names)]
+    # A size may count bytes.
+    partial = [f"cdiv({p}, {b})" for b in dict.fromkeys((itemsize, *blocks)) if b > 1 for p in products(names)]
     for slack, tried in ((itemsize, options + partial), (_ROUNDED, options)):
         found = [
             text

@@ -279,6 +279,7 @@ def test_sizes_fit_the_recorded_room() -> None:
     assert fitting_size(["rows", "cols"], [(one, 12288), (two, 1536)], 4) == "rows*cols"  # an allocator's rounding
     assert fitting_size(["rows", "cols"], [(one, 1024), (two, 1024)], 4) == "256"
     assert fitting_size(["rows", "cols"], [(one, 2 << 20), (two, 5000)], 4) == ""
+    assert fitting_size(["bytes"], [({"bytes": 4096}, 4096)], 4) == "cdiv(bytes, 4)"
 
 
 @pytest.mark.parametrize(
