@@ -369,14 +369,14 @@ class _Restored:
         scalars = {a.size_name or a.name for a in self.spec.arguments}
         drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
         fixed = {n: v for n, v in time[0].sizes.items() if n not in scalars or n not in drafted}
-        check = [self._agreeing(dict(c.sizes) | fixed, sizes) for c in self.spec.check]
+        check = [self._agreeing({**c.sizes, **fixed}, sizes) for c in self.spec.check]
         self.spec = replace(
             self.spec,
             time=time,
             check=tuple(Case(case_name(s), s) for at, s in enumerate(check) if s not in check[:at]),
         )
         lengths = {n for n in time[0].sizes if n not in fixed}
-        tiles = [self._agreeing(dict(c.sizes), sizes) for c in launchable_checks(self.program, self.spec, lengths)]
+        tiles = [self._agreeing(c.sizes, sizes) for c in launchable_checks(self.program, self.spec, lengths)]
         self.spec = replace(
             self.spec, check=tuple(Case(case_name(s), s) for at, s in enumerate(tiles) if s not in tiles[:at])
         )
@@ -384,8 +384,9 @@ class _Restored:
         if self.alone:
             self._say("time", "assumed: the longest-running launch alone, as no spec gives all of the recorded ones")
 
-    def _agreeing(self, case: dict[str, int], sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    def _agreeing(self, drafted: Mapping[str, int | float], sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
         """The sizes of a check; where the host's code gives no launch for them, as equal to each other as the recorded ones."""
+        case = {name: int(value) for name, value in drafted.items()}
         equal = {n: next(m for m in case if all(own.get(n) == own.get(m) for own in sizes)) for n in case}
         merged = {n: case[equal[n]] for n in case}
         for tried in (case, merged):

@@ -311,6 +311,22 @@ def test_host_threads_beside_a_kernel(run: Run) -> None:
     assert done.stdout == "40000 no error\n", done.stderr
 
 
+def test_a_launch_that_does_not_end_leaves_its_arguments(repository: Path, cache: Path) -> None:
+    (repository / "k.cu").write_text(
+        "__global__ void first(int* x) { x[threadIdx.x] = 1; }\n"
+        "__global__ void k(int* x, volatile int n) { while (n) x[threadIdx.x] += n; }\n"
+        "int main() { int* x; cudaMalloc(&x, 128); first<<<1, 32>>>(x); k<<<1, 32>>>(x, 7); }\n"
+    )
+    manifest, code = _record(repository, cache, "k.cu", limit_s=15.0)
+    assert code is None
+    (launch,) = _kernel(manifest, "k").launches
+    assert (launch.contents, launch.count, launch.arguments[0].buffers[0].allocation) == ("unfinished", 1, 128)
+    assert struct.unpack("<i", bytes.fromhex(launch.arguments[1].data)) == (7,)
+    (ended,) = _kernel(manifest, "first").launches
+    assert (ended.contents, bool(ended.arguments[0].buffers[0].after)) == ("", True)
+    assert recorded_spec(repository, "k") is not None
+
+
 def test_a_program_that_hangs_leaves_its_launches(repository: Path, cache: Path) -> None:
     (repository / "k.cu").write_text(
         "#include <unistd.h>\n__global__ void k() {}\nint main() { k<<<1, 1>>>(); sleep(600); }\n"
