@@ -304,7 +304,11 @@ class _Restored:
                     gap = f"the size of '{a.name}': {a.size} needs more than the {short[1]} bytes recorded"
                     self.missing.append(Gap(gap, f"args.{a.name}"))
             elif size := fitting_size(
-                names, trials, dtype.itemsize, blocks, per_thread if a.role == "out" else lambda text: False
+                names,
+                trials,
+                dtype.itemsize,
+                (dtype.lanes, *blocks),
+                per_thread if a.role == "out" else lambda text: False,
             ):
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")

@@ -240,6 +240,22 @@ def test_sizes_that_the_host_passes_twice_are_equal_in_checks(last: str, tmp_pat
     assert any(c.sizes["w"] != c.sizes["h"] for c in made.spec.check)
 
 
+def test_a_size_counts_the_numbers_of_vectors(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "twice.cu").write_text(
+        "__device__ float f(float x) { return 2 * x; }\n"
+        "__global__ void twice(float2* y, const float2* x, int n) {\n"
+        "    int at = blockDim.x * blockIdx.x + threadIdx.x;\n    if (at < n / 2) { y[at].x = f(x[at].x); y[at].y = f(x[at].y); }\n}\n"
+        "void run(float2* y, const float2* x, int n) { twice<<<(n / 2 + 127) / 128, 128>>>(y, x, n); }\n"
+    )
+    count = RecordedArgument(4, (2000).to_bytes(4, "little").hex(), ())
+    _save(tmp_path, "twice", ((8, 1, 1), (128, 1, 1)), [_pointer(1 << 32, 8000), _pointer(1 << 33, 8000), count])
+    made = recorded_spec(tmp_path, "twice")
+    assert made is not None
+    assert made.missing == ()
+    assert _value(made.spec.argument("y").size, {"n": 2000}) == 1000
+
+
 def test_a_grid_of_whole_tiles_is_checked_with_whole_tiles(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "copy.cu").write_text(
