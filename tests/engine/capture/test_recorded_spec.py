@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine.capture.manifest import (
@@ -20,11 +21,12 @@ from engine.capture.manifest import (
     save_manifest,
 )
 from engine.capture.recorded_spec import find_recorded, recorded_spec
-from engine.capture.recorded_values import fitting_size
+from engine.capture.recorded_values import fill_of, fitting_size
 from engine.cuda.load import load_program
 from engine.errors import UsageError
+from engine.spec.dtypes import parse_dtype
 from engine.spec.find import find_spec
-from engine.spec.kernel_spec import KernelSpec
+from engine.spec.kernel_spec import Fill, KernelSpec
 from engine.spec.launch_config import evaluate
 from tests.engine.capture.example_programs import NAMES, bare_copy, hand_written, shapes, synthetic_recording
 
@@ -287,6 +289,16 @@ def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
     made = recorded_spec(tmp_path, "sums")
     assert made is not None
     assert (made.spec.argument("out").size, made.spec.argument("x").size, made.missing) == ("24", "n", ())
+
+
+def test_random_indices_are_below_the_size_that_they_nearly_reach() -> None:
+    sizes = {"rows": 8192, "width": 50257, "near": 60000}
+    indices = np.random.default_rng(0).integers(0, 50250, 8192, np.int32)
+    assert fill_of(indices, parse_dtype("int32"), sizes, Fill())[0] == Fill("integers", "0", "width")
+    high_only = np.arange(50_000, 50_257, dtype=np.int32)
+    assert fill_of(high_only, parse_dtype("int32"), sizes, Fill())[0].high == "50257"  # from 50000: no check's width
+    few = indices[:20]
+    assert fill_of(few, parse_dtype("int32"), sizes, Fill())[0].high == str(few.max() + 1)
 
 
 def test_sizes_fit_the_recorded_room() -> None:
