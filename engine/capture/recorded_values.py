@@ -87,18 +87,17 @@ def fitting_size(
 ) -> str:
     """The simplest product of sizes that fills the recorded room of every launch: exactly, else but for an allocator's rounding.
 
-    `trials` are sizes and room in bytes, `blocks` numbers of elements that a thread block may leave one result of. With several
-    launches of one room the size is a constant. Of several that fit a `likely` one is taken. "" where nothing fits.
+    `trials` are sizes and room in bytes, `blocks` numbers of elements that a thread block may leave one result of. Where no
+    product fits several launches of one room the size is a constant. Of several that fit a `likely` one is taken. "" where nothing fits.
     """
     if not trials or any(room < itemsize for _, room in trials):
         return ""
-    several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
-    if several and len({room for _, room in trials}) == 1:
-        return str(trials[0][1] // itemsize)
     options = [p if k == 1 else f"{k}*{p}" for k in MULTIPLES for p in products(names)]
     # A size may count bytes.
     partial = [f"cdiv({p}, {b})" for b in dict.fromkeys((itemsize, *blocks)) if b > 1 for p in products(names)]
-    for slack, tried in ((itemsize, options + partial), (_ROUNDED, options)):
+    several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
+    constant = [str(trials[0][1] // itemsize)] if several and len({room for _, room in trials}) == 1 else []
+    for slack, tried in ((itemsize, [*options, *constant, *partial]), (_ROUNDED, options)):
         found = [
             text
             for text in tried

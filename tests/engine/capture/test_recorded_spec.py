@@ -307,6 +307,8 @@ def test_sizes_fit_the_recorded_room() -> None:
     assert fitting_size(["rows", "cols"], [(one, 12288), (two, 1536)], 4) == "rows*cols"  # an allocator's rounding
     assert fitting_size(["rows", "cols"], [(one, 1024), (two, 1024)], 4) == "256"
     assert fitting_size(["rows", "cols"], [(one, 2 << 20), (two, 5000)], 4) == ""
+    threads = [({"rows": 100, "cols": 30, "block_size": b}, 12000) for b in (32, 64)]
+    assert fitting_size(["rows", "cols", "block_size"], threads, 4) == "rows*cols"
     assert fitting_size(["bytes"], [({"bytes": 4096}, 4096)], 4) == "cdiv(bytes, 4)"
 
 
