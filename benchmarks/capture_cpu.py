@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -250,11 +250,11 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     }
 
 
-def _kept(record: Path | None, measured: set[str]) -> Iterator[dict[str, Any]]:
-    if record is not None and record.is_file():
-        for row in json.loads(record.read_text(encoding="utf-8"))["rows"]:
-            if row["name"] not in measured:
-                yield row
+def _kept(record: Path | None) -> dict[str, dict[str, Any]]:
+    """The rows of an earlier record by name: each stays until its program is measured again."""
+    if record is None or not record.is_file():
+        return {}
+    return {row["name"]: row for row in json.loads(record.read_text(encoding="utf-8"))["rows"]}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -273,22 +273,23 @@ def main(given: Sequence[str] | None = None) -> int:
         if problem := _differs(program, checkouts[program.repository]):
             parser.error(f"{checkouts[program.repository]} {problem}")
     start, now = head(SCHEMA, __file__, given, begin), commit()
-    kept = list(_kept(options.record if options.only else None, {p.name for p in programs}))
-    order = {p.name: place for place, p in enumerate(every)}
-    measured: list[dict[str, Any]] = []
+    found = _kept(options.record if options.only else None)
+    order = [p.name for p in every]
+    rows: list[dict[str, Any]] = []
     for program in programs:
         with tempfile.TemporaryDirectory(prefix="capture-cpu-", ignore_cleanup_errors=True) as work:
             row = examine(program, checkouts[program.repository], Path(work).resolve())
-        data = {**asdict(row), "repository": program.repository, "program_commit": program.commit, "commit": now}
-        measured.append(data)
-        rows = sorted((r for r in [*kept, *measured] if r["name"] in order), key=lambda r: order[r["name"]])
+        found[row.name] = {
+            **asdict(row), "repository": program.repository, "program_commit": program.commit, "commit": now,
+        }  # fmt: skip
+        rows = [found[name] for name in order if name in found]
         if options.record:  # after each: a run of an hour that is stopped has something to show
             record = {**start, "summary": summary(rows), "rows": rows}
             options.record.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         good = sum(not reason for reason in row.specs.values())
         seconds = row.build_s + row.run_s + row.spec_s
         print(f"{row.state:17} {good}/{len(row.specs)} specs {seconds:6.1f} s  {row.name}  {row.reason}", flush=True)
-    total = summary(rows if programs else [])
+    total = summary(rows)
     print(
         f"{total['complete']} of {total['programs']} programs run and give specs for all their kernels"
         f" ({total['kernels_with_spec']} of {total['kernels_launched']} launched kernels)"
