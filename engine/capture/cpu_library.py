@@ -73,7 +73,8 @@ def _build(cache: Path, folder: Path, toolchain: Toolchain, flags: tuple[str, ..
 
     def compile_one(source: Path) -> None:
         own = [*flags, "-I", str(_INJECTION), "-I", str(RUNTIME)] if source.parent == PROGRAM else []
-        argv = [*toolchain.argv, "-std=c++17", "-O2", "-w", "-fPIC", f"-DOPTIML_SLOTS={_SLOTS}", *own]
+        argv = [*toolchain.argv, "-std=c++17", "-O2", "-w", "-fPIC", f"-DOPTIML_SLOTS={_SLOTS}"]
+        argv += ["-DOPTIML_HOST_THREADS", *own]
         done = subprocess.run(
             [*argv, "-c", str(source), "-o", str(scratch / f"{source.stem}.o")], capture_output=True, text=True,
             errors="replace", timeout=_COMPILE_S, stdin=subprocess.DEVNULL,

@@ -36,12 +36,12 @@ _DROPPED = re.compile(
     r"|--(?:use_fast_math|generate-line-info|device-debug|device-c|relocatable-device-code=.*|expt-.*|extended-lambda|forward-.*"
     r"|optimize=.*|resource-usage|ftz=.*|prec-.*|fmad=.*|default-stream=.*|keep|restrict|Wno-.*|Werror=.*|ptxas-options=.*|threads=.*|diag-.*)"
     r"|-(?:expt-.*|extended-lambda|arch=.*|gencode=.*|code=.*|Xptxas=.*|maxrregcount=.*|t=?[0-9]+|ftz=.*|prec-.*|fmad=.*|default-stream=.*|res-usage|Wno-deprecated-gpu-targets|cudart=.*|diag-.*|threads=.*)"
-    r"|--(?:gpu-architecture=.*|generate-code=.*|gpu-code=.*|cudart=.*|maxrregcount=.*)|-lcudart.*|-lcuda|-lcudadevrt"
+    r"|--(?:gpu-architecture=.*|generate-code=.*|gpu-code=.*|cudart=.*|maxrregcount=.*)"
 )
 _SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c", ".C")
+# Libraries whose functions are in the runtime, as far as it has them: the linker names those that it has not.
+_PROVIDED = re.compile(r"-l(?:cudart.*|cuda|cudadevrt|cublas|cublasLt)")
 _HOST_LIBRARIES = (
-    "cublas",
-    "cublasLt",
     "cudnn",
     "curand",
     "cufft",
@@ -169,6 +169,7 @@ class _Driver:
     def run(self) -> None:
         """Raises CompileError with the compiler's words, and with the name of what is not there."""
         options = self._options
+        options.link = [word for word in options.link if not _PROVIDED.fullmatch(word)]
         for library in options.link:
             if library.removeprefix("-l") in _HOST_LIBRARIES and library.startswith("-l"):
                 do = "on the CPU, only the program's own kernels can run"
@@ -184,29 +185,27 @@ class _Driver:
                 self._link(objects)
 
     def _compile(self, source: str, target: str, scratch: Path) -> None:
-        argv = [*self._runtime.toolchain.argv, *self._flags, *self._runtime.flags]
+        flags = list(self._runtime.flags)
+        at = flags.index("-include")
+        plain = [*flags[:at], *flags[at + 2 :]]
+        argv = [*self._runtime.toolchain.argv, *self._flags]
         if not source.endswith(".cu") and not self._options.as_cuda:
-            language = ["-x", "c"] if source.endswith(".c") else []
-            plain = (
-                [w for w in argv if w != "-fsanitize=thread"]
-                if not language
-                else [self._runtime.toolchain.argv[0], *self._flags[1:]]
-            )
-            self._run([*plain, *language, "-c", source, "-o", target], source)
+            # As nvcc has it, only a CUDA file includes the runtime's header unasked.
+            kept = [*argv, *(w for w in plain if w != "-fsanitize=thread")]
+            if source.endswith(".c"):
+                kept = [self._runtime.toolchain.argv[0], *self._flags[1:], "-x", "c"]
+            self._run([*kept, "-c", source, "-o", target], source)
             return
-        text = self._run([*argv, "-E", "-x", "c++", source], source)
+        text = self._run([*argv, *flags, "-E", "-x", "c++", source], source)
         if self._options.preprocess:
             sys.stdout.write(text)
             return
         changed = scratch / "changed.cpp"
         changed.write_text(to_host_source(text, source), encoding="utf-8", errors="surrogateescape")
         # The header is in the text already.
-        flags = list(self._runtime.flags)
-        at = flags.index("-include")
-        del flags[at : at + 2]
         includes = [w for w in self._flags if w != "-fopenmp"] + (["-fopenmp"] if "-fopenmp" in self._flags else [])
         self._run(
-            [*self._runtime.toolchain.argv, *_without_includes(includes), *flags, "-c", str(changed), "-o", target],
+            [*self._runtime.toolchain.argv, *_without_includes(includes), *plain, "-c", str(changed), "-o", target],
             source,
         )
 

@@ -27,6 +27,7 @@ from engine.errors import RefusedError
 from engine.settings.folders import results_folder
 
 _NOTE = "recorded on the CPU: the times and their shares are CPU times and differ from those of a GPU"
+_UNFINISHED = "unfinished"  # as runtime.cpp has it
 
 
 def record_on_cpu(request: CaptureRequest, say: Callable[[str], None] = lambda phase: None) -> CaptureEnd:
@@ -89,6 +90,7 @@ def _record(request: CaptureRequest, scratch: Path, say: Callable[[str], None]) 
         rows = [r for r in times.rows if r.kernel == kernel.name]
         wanted = {(r.grid, r.block, r.shared) for r in different_launches(rows, request.launches)}
         own = [r for r in launches if r.kernel == kernel.name and (r.grid, r.block, r.shared) in wanted]
+        own.sort(key=lambda r: r.contents == _UNFINISHED)  # such a record is one of a launch that did end, too
         recorded.append(with_launches(kernel, own if kernel.name in chosen else [], stored))
     manifest = Manifest(
         VERSION,

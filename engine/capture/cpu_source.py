@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.cpu.host_source import mark_exits, place_shared, without_comments
+from engine.cpu.inline_ptx import refusals, without_ptx
 from engine.cuda.typenames import split_arguments
 from engine.errors import SourceError
 
 _MARKER = re.compile(r'^# (\d+) "((?:[^"\\]|\\.)*)"((?: \d)*)$', re.M)
 _SYSTEM = " 3"
 _GLOBAL = re.compile(r"\b__global__\b")
+_PTX = re.compile(r"\b[a-z]\w*\.[a-z]")  # an instruction with a type or a qualifier: `asm` of the host has none
+_BODY = re.compile(r"\s*\{")
 _OPENED = re.compile(r"<\s*<\s*<")
 _CLOSED = re.compile(r">\s*>\s*>")
 _NAME_BEFORE = re.compile(r"((?:::\s*)?[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*$")
@@ -46,13 +49,16 @@ def to_host_source(text: str, path: str) -> str:
             out.append(piece.text)
             continue
         changed = piece.text
+        if "asm" in changed:
+            changed = without_ptx(changed, without_comments(changed), _PTX)
         if "__shared__" in changed:
             changed = place_shared(changed)
         if "__global__" in changed:
             changed = _guarded(mark_exits(changed))
         changed = _launches(changed, kernels, path)
         out.append(_GLOBAL.sub("", changed))
-    return _PRELUDE + "".join(out)
+    whole = "".join(out)
+    return f"{_PRELUDE}{refusals(whole)}\n{whole}"
 
 
 def _pieces(text: str) -> Iterator[_Piece]:
@@ -89,7 +95,7 @@ def _guarded(text: str) -> str:
     for match in reversed(list(_GLOBAL.finditer(plain))):
         begin = _parameters(plain, match.end())
         end = _closing(plain, begin) + 1 if begin >= 0 else len(plain)
-        body = re.compile(r"\s*\{").match(plain, end)
+        body = _BODY.match(plain, end)
         if body:
             text = text[: body.end()] + " if (!::optiml::launched()) return;" + text[body.end() :]
     return text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from engine.capture.manifest import (
     BLOBS,
     Manifest,
     RecordedKernel,
+    RecordedLaunch,
     load_manifest,
     recording_folder,
 )
 from engine.capture.recorded_values import (
+    MULTIPLES,
     NamedLaunch,
     changed,
     contents,
@@ -33,6 +36,7 @@ from engine.spec.extents import products, value_at
 from engine.spec.gaps import Gap
 from engine.spec.kernel_spec import Argument, Case, LaunchExpr
 from engine.spec.launch_config import evaluate
+from engine.spec.shapes import launchable_checks
 from engine.spec.spec_checks import case_name
 from engine.spec.spec_text import spec_text
 
@@ -87,7 +91,12 @@ def recorded_spec(root: Path, kernel: str, made: Draft | None = None, *, folder:
     program = load_program(root / found.file, kernels=[found.kernel])
     name = f"{found.kernel}<{found.template_args}>" if found.template_args else found.kernel
     made = made or draft(program, name)
-    return _Restored(program, made, found, folder).draft()
+    restored = _Restored(program, made, found, folder).draft()
+    if restored.missing and len(found.launches) > 1:
+        longest = max(found.launches, key=lambda r: r.total_us)
+        alone = _Restored(program, made, replace(found, launches=(longest,)), folder, alone=True).draft()
+        restored = restored if alone.missing else alone
+    return restored
 
 
 @dataclass
@@ -98,6 +107,7 @@ class _Restored:
     made: Draft
     found: RecordedKernel
     folder: Path
+    alone: bool = False  # launches of other shapes are left out
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -167,6 +177,10 @@ class _Restored:
             values = [scalar_value(each.arguments[a.name], dtype) for each in self.launches]
             if a.size_name or values[0] is None or None in values:
                 continue
+            if _is_expression(a.value) and (text := self._expression(a.value, values)):
+                self._set(replace(a, value=text))
+                self._say(f"args.{a.name}", "assumed: the value, which every recorded launch agrees with")
+                continue
             whole = dtype.kind == "int" and all(isinstance(v, int) and v >= 1 for v in values)
             if whole and len(set(values)) > 1:
                 self._set(replace(a, value=a.name.rpartition(".")[2] if "." in a.name else ""))
@@ -176,6 +190,20 @@ class _Restored:
                 self._set(replace(a, value=written_number(value, dtype)))
                 more = ", differs between launches" if len(set(values)) > 1 else ""
                 self._say(f"args.{a.name}", f"recorded: the value{more}")
+
+    def _expression(self, drafted: str, values: Sequence[int | float | None]) -> str:
+        """What gives a scalar's recorded values: one of the sizes, else what the draft assumes of them; "" where neither does."""
+        arguments = [a for a in self.spec.arguments if a.size_name]
+        sizes = [
+            {
+                a.size_name: v
+                for a in arguments
+                if isinstance(v := scalar_value(r.arguments[a.name], parse_dtype(a.type)), int)
+            }
+            for r in self.launches
+        ]
+        tried = [*sizes[0], drafted]
+        return next((t for t in tried if all(value_at(t, s) == v for s, v in zip(sizes, values, strict=True))), "")
 
     def _heaviest(self) -> NamedLaunch:
         return max(self.launches, key=lambda each: each.launch.total_us)
@@ -259,6 +287,7 @@ class _Restored:
         heaviest = self.launches.index(self._heaviest())
         threads = self._heaviest().launch.block
         blocks = [k * threads[0] * threads[1] * threads[2] for k in (1, 2, 4)]
+        per_thread = self._per_thread(sizes[heaviest])
         for a in self.spec.arguments:
             if a.role == "scalar":
                 continue
@@ -274,13 +303,17 @@ class _Restored:
                 if short is not None:
                     gap = f"the size of '{a.name}': {a.size} needs more than the {short[1]} bytes recorded"
                     self.missing.append(Gap(gap, f"args.{a.name}"))
-            elif size := fitting_size(names, trials, dtype.itemsize, blocks):
+            elif size := fitting_size(
+                names,
+                trials,
+                dtype.itemsize,
+                (dtype.lanes, *blocks),
+                per_thread if a.role == "out" else lambda text: False,
+            ):
                 a = replace(a, size=size)
                 self._closed(f"the size of '{a.name}'")
                 self._say(f"args.{a.name}", "assumed: the size, from the recorded allocation")
-            elif (
-                self._fixed_launch(sizes[heaviest]) and dtype.itemsize <= (room := trials[heaviest][1]) <= _SMALL_BYTES
-            ):
+            elif self._fixed_launch(sizes[heaviest]) and self._whole(room := trials[heaviest][1], dtype.itemsize):
                 a = replace(a, size=str(room // dtype.itemsize))
                 self._closed(f"the size of '{a.name}'")
                 self._say(
@@ -301,6 +334,20 @@ class _Restored:
                     if said:
                         self._say(f"args.{a.name}", said)
             self._set(a)
+
+    def _per_thread(self, own: Mapping[str, int]) -> Callable[[str], bool]:
+        """Whether a size grows as the launch's threads do: what tells two sizes of one value apart for a result of each thread."""
+        other = {name: value * (2 + at) for at, (name, value) in enumerate(own.items())}
+        try:
+            here, there = (_threads(evaluate(self.program, self.spec, 0, s)) for s in (own, other))
+        except SourceError:
+            return lambda text: False
+        return lambda text: (value_at(text, own) or 0) * there == (value_at(text, other) or -1) * here
+
+    def _whole(self, room: int, itemsize: int) -> bool:
+        """Whether an allocation is the buffer: a small one, or as long as the launch has threads, or a small multiple of that."""
+        count = _threads(self._heaviest().launch)
+        return itemsize <= room <= _SMALL_BYTES or room in {k * count * itemsize for k in MULTIPLES}
 
     def _fixed_launch(self, own: Mapping[str, int]) -> bool:
         """Whether the launch is the same for larger sizes: what a block leaves is then of one size too."""
@@ -326,13 +373,33 @@ class _Restored:
         scalars = {a.size_name or a.name for a in self.spec.arguments}
         drafted = set(self.spec.time[0].sizes) if self.spec.time else set()
         fixed = {n: v for n, v in time[0].sizes.items() if n not in scalars or n not in drafted}
-        check = [dict(c.sizes) | fixed for c in self.spec.check]
+        check = [self._agreeing({**c.sizes, **fixed}, sizes) for c in self.spec.check]
         self.spec = replace(
             self.spec,
             time=time,
             check=tuple(Case(case_name(s), s) for at, s in enumerate(check) if s not in check[:at]),
         )
+        lengths = {n for n in time[0].sizes if n not in fixed}
+        tiles = [self._agreeing(c.sizes, sizes) for c in launchable_checks(self.program, self.spec, lengths)]
+        self.spec = replace(
+            self.spec, check=tuple(Case(case_name(s), s) for at, s in enumerate(tiles) if s not in tiles[:at])
+        )
         self._say("time", "recorded: the shapes, weighted by their time")
+        if self.alone:
+            self._say("time", "assumed: the longest-running launch alone, as no spec gives all of the recorded ones")
+
+    def _agreeing(self, drafted: Mapping[str, int | float], sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        """The sizes of a check; where the host's code gives no launch for them, as equal to each other as the recorded ones."""
+        case = {name: int(value) for name, value in drafted.items()}
+        equal = {n: next(m for m in case if all(own.get(n) == own.get(m) for own in sizes)) for n in case}
+        merged = {n: case[equal[n]] for n in case}
+        for tried in (case, merged):
+            try:
+                evaluate(self.program, self.spec, 0, tried)
+            except SourceError:
+                continue
+            return tried
+        return case
 
     def _refused(self) -> None:
         """What a recording has and a spec cannot: addresses in buffers and structs, clusters."""
@@ -354,10 +421,18 @@ class _Restored:
                 self._say(f"args.{other}", f"recorded: the same buffer as '{one}'")
 
 
+def _is_expression(value: str) -> bool:
+    return bool(value) and not value.replace(".", "").lstrip("-").isdigit() and not value.startswith("hex:")
+
+
 def _may_hold_addresses(argument: Argument) -> bool:
     """Whether the elements are wide enough: pairs of 32-bit indices look like addresses now and then."""
     dtype = parse_dtype(argument.type)
     return dtype.kind == "bytes" or (dtype.kind == "int" and dtype.storage.itemsize == 8)
+
+
+def _threads(launch: LaunchConfig | RecordedLaunch) -> int:
+    return math.prod(launch.grid) * math.prod(launch.block)
 
 
 def _shown(launch: LaunchConfig) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from engine.spec.kernel_spec import Fill, KernelSpec
 _ADDRESS = 8  # bytes
 _ROUNDED = 512  # bytes: caching allocators hand out multiples of it
 _SAMPLE = 4 << 20  # bytes of a buffer that its range is read from
+_SHORT, _MANY = 8, 64  # how far short the largest of so many random indices may fall, in the expected distance; ours
 _CENTRED = 0.1  # of the deviation: a mean below it counts as zero
-_MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16)
+MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True)
@@ -78,25 +79,32 @@ def written_number(value: int | float, dtype: DType) -> str:
 
 
 def fitting_size(
-    names: Sequence[str], trials: Sequence[tuple[Mapping[str, int], int]], itemsize: int, blocks: Sequence[int] = ()
+    names: Sequence[str],
+    trials: Sequence[tuple[Mapping[str, int], int]],
+    itemsize: int,
+    blocks: Sequence[int] = (),
+    likely: Callable[[str], bool] = lambda text: False,
 ) -> str:
     """The simplest product of sizes that fills the recorded room of every launch: exactly, else but for an allocator's rounding.
 
-    `trials` are sizes and room in bytes, `blocks` numbers of elements that a thread block may leave one result of. With several
-    launches of one room the size is a constant. "" where nothing fits.
+    `trials` are sizes and room in bytes, `blocks` numbers of elements that a thread block may leave one result of. Where no
+    product fits several launches of one room the size is a constant. Of several that fit a `likely` one is taken. "" where nothing fits.
     """
     if not trials or any(room < itemsize for _, room in trials):
         return ""
+    options = [p if k == 1 else f"{k}*{p}" for k in MULTIPLES for p in products(names)]
+    # A size may count bytes.
+    partial = [f"cdiv({p}, {b})" for b in dict.fromkeys((itemsize, *blocks)) if b > 1 for p in products(names)]
     several = len({tuple(sorted(sizes.items())) for sizes, _ in trials}) > 1
-    if several and len({room for _, room in trials}) == 1:
-        return str(trials[0][1] // itemsize)
-    options = [p if k == 1 else f"{k}*{p}" for k in _MULTIPLES for p in products(names)]
-    partial = [f"cdiv({p}, {b})" for b in dict.fromkeys(blocks) if b > 1 for p in products(names)]
-    for slack, tried in ((itemsize, options + partial), (_ROUNDED, options)):
-        for text in tried:
-            needs = [(value_at(text, sizes) or 0) * itemsize for sizes, _ in trials]
-            if all(0 <= room - need < slack for need, (_, room) in zip(needs, trials, strict=True)):
-                return text
+    constant = [str(trials[0][1] // itemsize)] if several and len({room for _, room in trials}) == 1 else []
+    for slack, tried in ((itemsize, [*options, *constant, *partial]), (_ROUNDED, options)):
+        found = [
+            text
+            for text in tried
+            if all(0 <= room - (value_at(text, sizes) or 0) * itemsize < slack for sizes, room in trials)
+        ]
+        if found:
+            return next(filter(likely, found), found[0])
     return ""
 
 
@@ -132,9 +140,12 @@ def fill_of(found: np.ndarray, dtype: DType, sizes: Mapping[str, int], drafted: 
     floor = value_at(drafted.low or "0", sizes)
     if bound is not None and floor is not None and floor <= low and high < bound <= 2 * high + 2:
         return drafted, f"recorded: {low} to {high}"
-    named = [n for n, v in sizes.items() if v == high + 1]
+    # Random indices seldom reach the last one: of so many the largest falls short by about the size over their number.
+    # A check's size may be smaller than a least value above zero.
+    short = _SHORT / found.size if found.size >= _MANY else 0
+    named = sorted((v, n) for n, v in sizes.items() if low <= 0 and high < v <= high + 1 + short * v)
     kind = "sorted" if bool((np.diff(found.astype(np.int64)) >= 0).all()) and found.size > 2 else "integers"
-    fill = Fill(kind, str(low), named[0] if named else str(high + 1))  # type: ignore[arg-type]
+    fill = Fill(kind, str(low), named[0][1] if named else str(high + 1))  # type: ignore[arg-type]
     return fill, f"recorded: {low} to {high}"
 
 

@@ -74,8 +74,10 @@ class _Unknown(Exception):
     """An instruction that has no meaning here."""
 
 
-def without_ptx(text: str, plain: str) -> str:
+def without_ptx(text: str, plain: str, only: re.Pattern[str] | None = None) -> str:
     """The text with each `asm` statement as C++ on the same lines; `plain` is it without comments and contents of strings.
+
+    With `only`, statements without a match of it stay.
 
     Raises Unsupported for a statement that is not understood.
     """
@@ -85,6 +87,8 @@ def without_ptx(text: str, plain: str) -> str:
             continue
         end = _closing(plain, match.end() - 1)
         written = text[match.end() : end]
+        if only is not None and not only.search(written):
+            continue
         lines = "\\\n" * written.count("\\\n") or "\n" * (written.count("\n"))
         out += [text[at : match.start()], _statement(written), lines]
         at = end + 1

@@ -91,12 +91,18 @@ def _launchable(program: Program, spec: KernelSpec, lengths: set[str]) -> Kernel
     while not launchable(program, spec, time) and max([time.sizes[n] for n in lengths], default=0) > _TILE:
         sizes = {n: max(1, int(v) // 2) if n in lengths and v > 1 else v for n, v in time.sizes.items()}
         time = Case(case_name(sizes), sizes)
-    check = tuple(c for c in spec.check if launchable(program, spec, c))
-    if len(check) < len(spec.check):
-        # The grid counts whole tiles only: an odd shape would leave a border out, or everything.
-        tiled = _whole_tiles(program, spec, lengths)
-        check = tuple(c for c in tiled if launchable(program, spec, c)) or check or spec.check
+    check = launchable_checks(program, spec, lengths)
     return _several_blocks(program, replace(spec, time=(time,), check=check), lengths)
+
+
+def launchable_checks(program: Program, spec: KernelSpec, lengths: set[str]) -> tuple[Case, ...]:
+    """The spec's shapes to check where all can be launched; else whole tiles of these lengths."""
+    check = tuple(c for c in spec.check if launchable(program, spec, c))
+    if len(check) == len(spec.check):
+        return check
+    # The grid counts whole tiles only: an odd shape would leave a border out, or everything.
+    tiled = _whole_tiles(program, spec, lengths)
+    return tuple(c for c in tiled if launchable(program, spec, c)) or check or spec.check
 
 
 def _several_blocks(program: Program, spec: KernelSpec, lengths: set[str]) -> KernelSpec:

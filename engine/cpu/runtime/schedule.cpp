@@ -5,7 +5,7 @@
 
 #include "state.h"
 
-Fiber *current = nullptr;
+OPTIML_THREAD Fiber *current = nullptr;
 int current_step = 0;
 bool counting = false;
 uint64_t barrier_warps = 0, sampled_block = 0;

@@ -88,7 +88,12 @@ extern Job job;
 extern std::vector<Array> buffers;
 extern std::vector<Array> shared_arrays;  // 0 is the dynamic one
 extern uintptr_t base_address;  // where the kernel object was loaded
-extern Fiber *current;                    // null while the scheduler runs
+#ifdef OPTIML_HOST_THREADS  // the host has others while one runs a kernel
+#define OPTIML_THREAD __thread
+#else
+#define OPTIML_THREAD
+#endif
+extern OPTIML_THREAD Fiber *current;      // null while the scheduler runs
 extern int current_step;
 extern uint64_t sampled_block;  // place of the block that runs among the sampled ones
 extern bool counting;  // the block that runs is one that is counted

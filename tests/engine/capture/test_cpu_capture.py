@@ -224,6 +224,11 @@ def test_launches_as_people_write_them(run: Run) -> None:
         ),
         ("#include <cudnn.h>\nint main() {}", [], "the header 'cudnn.h' was not found"),
         ("int main() {}", ["-lcufft"], "the library 'cufft' has no CPU version"),
+        (
+            '#include <cublas_v2.h>\nextern "C" int cublasDgemv(); int main() { cublasHandle_t h; cublasCreate(&h); cublasDgemv(); }',
+            ["-lcublas", "-l", "cublasLt"],
+            "the CPU runtime does not implement cublasDgemv",
+        ),
         ("int main() { return x; }", [], "k.cu:1:21: error"),
         ("int main() { <<<1, 1>>>(); }", [], "unsupported launch"),
     ],
@@ -253,6 +258,73 @@ def test_options_of_nvcc(repository: Path, cache: Path) -> None:
     options += " -Xcompiler -Wall,-fopenmp"
     assert main([*options.split(), "-I", "my include", "-std=c++20", "k.cu", "-o", "a.out"], cache) == 0
     assert subprocess.run(["./a.out"]).returncode == 7
+
+
+def test_host_files_and_ptx(run: Run, repository: Path) -> None:
+    # A host file names its functions as it likes: it includes no header of CUDA.
+    (repository / "host.cpp").write_text(
+        "static int umin(int a, int b) { return a < b ? a : b; } int least() { return umin(4, 3); }"
+    )
+    done = run(
+        """
+        #include <cstdio>
+        int least();
+        __global__ void lanes(unsigned* x) { unsigned lane; asm("mov.u32 %0, %%laneid;" : "=r"(lane)); x[threadIdx.x] = lane; }
+        int main() {
+            unsigned *x, h[40];
+            cudaMemPool_t pool;
+            size_t most = 0;
+            cudaDeviceGetDefaultMemPool(&pool, 0), cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most);
+            cudaMalloc(&x, sizeof h);
+            lanes<<<1, 40>>>(x);
+            cudaMemcpy(h, x, sizeof h, cudaMemcpyDeviceToHost);
+            asm volatile("nop");
+            printf("%d %u %u\\n", least(), h[31], h[33]);
+        }
+    """,
+        "host.cpp",
+    )
+    assert done.stdout == "3 31 1\n"
+
+
+def test_host_threads_beside_a_kernel(run: Run) -> None:
+    """What another thread of the host does while a kernel runs is no access of the kernel."""
+    done = run(
+        """
+        #include <cstdio>
+        #include <thread>
+        __global__ void add(int* x, int rounds) { for (int i = 0; i < rounds; i++) x[threadIdx.x] += 1; }
+        int main() {
+            int *x, h[32], *own = new int[1000]();
+            cudaMalloc(&x, sizeof h), cudaMemset(x, 0, sizeof h);
+            bool stop = false;
+            std::thread other([&] { for (int i = 0; !stop; i++) own[i % 1000] += i; });
+            for (int k = 0; k < 20; k++) add<<<1, 32>>>(x, 2000);
+            stop = true;
+            other.join();
+            cudaMemcpy(h, x, sizeof h, cudaMemcpyDeviceToHost);
+            printf("%d %s\\n", h[5], cudaGetErrorString(cudaGetLastError()));
+        }
+    """,
+        "-O1",
+    )
+    assert done.stdout == "40000 no error\n", done.stderr
+
+
+def test_a_launch_that_does_not_end_leaves_its_arguments(repository: Path, cache: Path) -> None:
+    (repository / "k.cu").write_text(
+        "__global__ void first(int* x) { x[threadIdx.x] = 1; }\n"
+        "__global__ void k(int* x, volatile int n) { while (n) x[threadIdx.x] += n; }\n"
+        "int main() { int* x; cudaMalloc(&x, 128); first<<<1, 32>>>(x); k<<<1, 32>>>(x, 7); }\n"
+    )
+    manifest, code = _record(repository, cache, "k.cu", limit_s=15.0)
+    assert code is None
+    (launch,) = _kernel(manifest, "k").launches
+    assert (launch.contents, launch.count, launch.arguments[0].buffers[0].allocation) == ("unfinished", 1, 128)
+    assert struct.unpack("<i", bytes.fromhex(launch.arguments[1].data)) == (7,)
+    (ended,) = _kernel(manifest, "first").launches
+    assert (ended.contents, bool(ended.arguments[0].buffers[0].after)) == ("", True)
+    assert recorded_spec(repository, "k") is not None
 
 
 def test_a_program_that_hangs_leaves_its_launches(repository: Path, cache: Path) -> None:

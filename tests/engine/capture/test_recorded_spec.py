@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine.capture.manifest import (
@@ -19,12 +21,16 @@ from engine.capture.manifest import (
     save_manifest,
 )
 from engine.capture.recorded_spec import find_recorded, recorded_spec
-from engine.capture.recorded_values import fitting_size
+from engine.capture.recorded_values import fill_of, fitting_size
+from engine.cuda.load import load_program
 from engine.errors import UsageError
+from engine.spec.dtypes import parse_dtype
 from engine.spec.find import find_spec
-from engine.spec.kernel_spec import KernelSpec
+from engine.spec.kernel_spec import Fill, KernelSpec
 from engine.spec.launch_config import evaluate
 from tests.engine.capture.example_programs import NAMES, bare_copy, hand_written, shapes, synthetic_recording
+
+Shape = tuple[tuple[int, int, int], tuple[int, int, int]]
 
 
 def assert_equal_specs(spec: KernelSpec, wanted: KernelSpec) -> None:
@@ -158,6 +164,115 @@ def test_kernels_of_one_name_in_two_files(tmp_path: Path) -> None:
     assert find_recorded(found, "b.cu:ns::gemv_kernel") is None
 
 
+def _pointer(address: int, size: int) -> RecordedArgument:
+    data = address.to_bytes(8, "little").hex()
+    return RecordedArgument(8, data, (Buffer(0, "device", address, size, 0, 0, 0, "", ""),))
+
+
+def _save(root: Path, name: str, shape: Shape, arguments: Sequence[RecordedArgument], *others: Shape) -> None:
+    """A recording of one launch of a kernel in `NAME.cu`, and of shorter ones of other shapes with the same arguments."""
+    launches = tuple(
+        RecordedLaunch("", *s, (0, 0, 0), 0, "", 1, 2.0 if s == shape else 1.0, tuple(arguments))
+        for s in (shape, *others)
+    )
+    kernel = RecordedKernel(name, name, f"{name}.cu", 1, name, "", "", 1.0, 1, 1.0, 0, (), launches)
+    folder = root / ".optiml" / "capture"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
+
+
+def test_a_large_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
+    """As many elements as the launch has threads; of another length it may be an allocator's segment."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "add.cu").write_text(
+        "__global__ void add(int* x, int v) { x[blockIdx.x * blockDim.x + threadIdx.x] += v; }\n"
+        "int main() { int* x; add<<<4096, 256>>>(x, 3); }\n"
+    )
+    value = RecordedArgument(4, (3).to_bytes(4, "little").hex(), ())
+    _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 4 << 20), value])
+    made = recorded_spec(tmp_path, "add")
+    assert made is not None
+    assert (made.spec.argument("x").size, made.missing) == ("1048576", ())
+    _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 4 << 20), value], ((64, 1, 1), (256, 1, 1)))
+    made = recorded_spec(tmp_path, "add")
+    assert made is not None
+    assert (made.spec.argument("x").size, made.missing) == ("1048576", ())
+    assert "assumed: the longest-running launch alone" in made.text
+    _save(tmp_path, "add", ((4096, 1, 1), (256, 1, 1)), [_pointer(1 << 32, 20_000_000), value])
+    made = recorded_spec(tmp_path, "add")
+    assert made is not None
+    assert made.missing
+
+
+def test_of_two_sizes_of_one_value_the_threads_choose(tmp_path: Path) -> None:
+    """With k = m both k*n and m*n fill the allocation; the grid grows with m and n."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "outer.cu").write_text(
+        "__global__ void outer(const float* x, float* y, int k, int m, int n) {\n"
+        "    int at = (blockIdx.y * gridDim.x + blockIdx.x) * 256 + threadIdx.y * 16 + threadIdx.x;\n"
+        "    float s = 0;\n    for (int i = 0; i < k; i++) s += x[i];\n    y[at] = s;\n}\n"
+        "void run(const float* x, float* y, int k, int m, int n) {\n"
+        "    outer<<<dim3(n / 16, m / 16), dim3(16, 16)>>>(x, y, k, m, n);\n}\n"
+    )
+    numbers = [RecordedArgument(4, v.to_bytes(4, "little").hex(), ()) for v in (64, 64, 32)]
+    _save(tmp_path, "outer", ((2, 4, 1), (16, 16, 1)), [_pointer(1 << 32, 256), _pointer(1 << 33, 8192), *numbers])
+    made = recorded_spec(tmp_path, "outer")
+    assert made is not None
+    assert made.spec.argument("y").size == "m*n"
+
+
+@pytest.mark.parametrize("last", ["pitch", "other"])
+def test_sizes_that_the_host_passes_twice_are_equal_in_checks(last: str, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "scale.cu").write_text(
+        "__global__ void scale(float* y, const float* x, int w, int h, int pitch) {\n"
+        "    int i = blockIdx.x * 32 + threadIdx.x;\n    if (i < w) y[blockIdx.y * pitch + i] = 2 * x[blockIdx.y * pitch + i];\n}\n"
+        "void run(float* y, const float* x, int w, int h) {\n"
+        "    scale<<<dim3((w + 31) / 32, h), 32>>>(y, x, w, h, w);\n}\n".replace("pitch", last)
+    )
+    numbers = [RecordedArgument(4, v.to_bytes(4, "little").hex(), ()) for v in (64, 48, 64)]
+    buffers = [_pointer(1 << 32, 64 * 48 * 4), _pointer(1 << 33, 64 * 48 * 4)]
+    _save(tmp_path, "scale", ((2, 48, 1), (32, 1, 1)), [*buffers, *numbers])
+    made = recorded_spec(tmp_path, "scale")
+    assert made is not None
+    assert made.missing == ()
+    program = load_program(tmp_path / "scale.cu")
+    for case in made.spec.check:
+        assert evaluate(program, made.spec, 0, case.sizes).grid[1] == case.sizes["h"]
+    assert any(c.sizes["w"] != c.sizes["h"] for c in made.spec.check)
+
+
+def test_a_size_counts_the_numbers_of_vectors(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "twice.cu").write_text(
+        "__device__ float f(float x) { return 2 * x; }\n"
+        "__global__ void twice(float2* y, const float2* x, int n) {\n"
+        "    int at = blockDim.x * blockIdx.x + threadIdx.x;\n    if (at < n / 2) { y[at].x = f(x[at].x); y[at].y = f(x[at].y); }\n}\n"
+        "void run(float2* y, const float2* x, int n) { twice<<<(n / 2 + 127) / 128, 128>>>(y, x, n); }\n"
+    )
+    count = RecordedArgument(4, (2000).to_bytes(4, "little").hex(), ())
+    _save(tmp_path, "twice", ((8, 1, 1), (128, 1, 1)), [_pointer(1 << 32, 8000), _pointer(1 << 33, 8000), count])
+    made = recorded_spec(tmp_path, "twice")
+    assert made is not None
+    assert made.missing == ()
+    assert _value(made.spec.argument("y").size, {"n": 2000}) == 1000
+
+
+def test_a_grid_of_whole_tiles_is_checked_with_whole_tiles(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "copy.cu").write_text(
+        "__global__ void copy(const float* x, float* y, int n) {\n"
+        "    int i = blockIdx.x * 128 + threadIdx.x;\n    y[i] = x[i];\n}\n"
+        "void run(const float* x, float* y, int n) { copy<<<n / 128, 128>>>(x, y, n); }\n"
+    )
+    count = RecordedArgument(4, (4096).to_bytes(4, "little").hex(), ())
+    _save(tmp_path, "copy", ((32, 1, 1), (128, 1, 1)), [_pointer(1 << 32, 16384), _pointer(1 << 33, 16384), count])
+    made = recorded_spec(tmp_path, "copy")
+    assert made is not None
+    program = load_program(tmp_path / "copy.cu")
+    assert all(evaluate(program, made.spec, 0, c.sizes).blocks >= 1 for c in made.spec.check)
+
+
 def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
     """One result of each block, and the number of blocks is a constant of the host."""
     (tmp_path / ".git").mkdir()
@@ -169,18 +284,21 @@ def test_a_buffer_of_a_launch_that_is_always_the_same(tmp_path: Path) -> None:
         "void run(const float* x, float* out, int n) { sums<<<24, 1>>>(x, out, n); }\n"
     )
     count = RecordedArgument(4, (1000).to_bytes(4, "little").hex(), ())
-    pointers = [
-        RecordedArgument(8, a.to_bytes(8, "little").hex(), (Buffer(0, "device", a, size, 0, 0, 0, "", ""),))
-        for a, size in ((1 << 32, 4000), (1 << 33, 96))
-    ]
-    launch = RecordedLaunch("", (24, 1, 1), (1, 1, 1), (0, 0, 0), 0, "", 1, 1.0, (*pointers, count))
-    kernel = RecordedKernel("sums", "sums", "sums.cu", 1, "sums", "", "", 1.0, 1, 1.0, 0, (), (launch,))
-    folder = tmp_path / ".optiml" / "capture"
-    folder.mkdir(parents=True)
-    save_manifest(folder, Manifest(1, ("./p",), 0, 1.0, (kernel,), ()))
+    x, out = 1 << 32, 1 << 33
+    _save(tmp_path, "sums", ((24, 1, 1), (1, 1, 1)), [_pointer(x, 4000), _pointer(out, 96), count])
     made = recorded_spec(tmp_path, "sums")
     assert made is not None
     assert (made.spec.argument("out").size, made.spec.argument("x").size, made.missing) == ("24", "n", ())
+
+
+def test_random_indices_are_below_the_size_that_they_nearly_reach() -> None:
+    sizes = {"rows": 8192, "width": 50257, "near": 60000}
+    indices = np.random.default_rng(0).integers(0, 50250, 8192, np.int32)
+    assert fill_of(indices, parse_dtype("int32"), sizes, Fill())[0] == Fill("integers", "0", "width")
+    high_only = np.arange(50_000, 50_257, dtype=np.int32)
+    assert fill_of(high_only, parse_dtype("int32"), sizes, Fill())[0].high == "50257"  # from 50000: no check's width
+    few = indices[:20]
+    assert fill_of(few, parse_dtype("int32"), sizes, Fill())[0].high == str(few.max() + 1)
 
 
 def test_sizes_fit_the_recorded_room() -> None:
@@ -189,6 +307,9 @@ def test_sizes_fit_the_recorded_room() -> None:
     assert fitting_size(["rows", "cols"], [(one, 12288), (two, 1536)], 4) == "rows*cols"  # an allocator's rounding
     assert fitting_size(["rows", "cols"], [(one, 1024), (two, 1024)], 4) == "256"
     assert fitting_size(["rows", "cols"], [(one, 2 << 20), (two, 5000)], 4) == ""
+    threads = [({"rows": 100, "cols": 30, "block_size": b}, 12000) for b in (32, 64)]
+    assert fitting_size(["rows", "cols", "block_size"], threads, 4) == "rows*cols"
+    assert fitting_size(["bytes"], [({"bytes": 4096}, 4096)], 4) == "cdiv(bytes, 4)"
 
 
 @pytest.mark.parametrize(
