@@ -1,9 +1,10 @@
 """`optiml generate` on problems of ParEval, judged by ParEval's own drivers.
 
-    python benchmarks/pareval.py --checkout DIR --questions DIR --answers DIR --record benchmarks/results/pareval.json
+    python benchmarks/pareval.py --repairs 0 --checkout DIR --questions DIR --record benchmarks/results/pareval.json
 
 For each task of `benchmarks/pareval` the installed command `optiml generate` runs through the batch door. `task.md` in the task's folder
-answers what the sentence means; every other question (a plan, a kernel, a repair) is answered by `ANSWERS/<task>__<question>.txt`. A
+answers what the sentence means; every other question (a plan, a kernel, a repair) is answered by `ANSWERS/<task>__<question>.txt`,
+by default one of `benchmarks/pareval/answers`. A
 question without that file is written to `QUESTIONS/<task>__<question>.txt`, with the messages exactly as a model gets them, and the
 command ends with exit code 4: answer the files and run it again, with `--keep` to go on from what is there (a changed answer
 then counts only for questions that were still open). An empty answer is a refusal.
@@ -67,7 +68,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="TASK", help="some of the tasks (default: all)")
     parser.add_argument("--checkout", type=Path, required=True, help="a checkout of parallelcodefoundry/ParEval")
     parser.add_argument("--questions", type=Path, required=True, help="folder where open questions are written")
-    parser.add_argument("--answers", type=Path, required=True, help="folder with the answers")
+    parser.add_argument(
+        "--answers", type=Path, default=TASKS / "answers", help="folder with the answers (default: the recorded ones)"
+    )
     parser.add_argument("--repairs", type=int, default=1, help="how often a kernel goes back to the model (default: 1)")
     parser.add_argument("--tasks", type=Path, default=TASKS, help="folder with the tasks")
     parser.add_argument("--work", type=Path, default=ROOT / ".optiml" / "pareval", help="where each run's folder goes")
@@ -76,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--record", type=Path, help="the JSON record to write")
     options = parser.parse_args(given)
-    there = sorted(path.name for path in options.tasks.iterdir() if path.is_dir())
+    there = sorted(path.parent.name for path in options.tasks.glob("*/sentence.txt"))
     unknown = sorted(set(options.names) - set(there))
     if unknown:
         parser.error(f"there is no task {unknown[0]}")
