@@ -29,6 +29,11 @@ class DriverError(Exception):
     """A driver that cannot be used as a judge, and why."""
 
 
+_GIVEN = (
+    Path(__file__).resolve().parent / "pareval"
+)  # <function>/given.cuh: what a problem declares beside its function
+
+
 @dataclass(frozen=True)
 class Judgement:
     """What a driver says: "pass", "fail", "not built", "crashed" or "timed out"; `detail` has the first line of an error."""
@@ -65,7 +70,9 @@ def judge(checkout: Path, problem: str, function: str, program: Path) -> Judgeme
         for path in (Path(folder), sources, out, cache, cache / runtime.name):
             path.chmod(0o755)
         (sources / "gpu.cu").write_text(text, encoding="utf-8")
-        (sources / "generated-code.cuh").write_bytes(program.read_bytes())
+        given = _GIVEN / function / "given.cuh"
+        before = given.read_bytes() if given.is_file() else b""
+        (sources / "generated-code.cuh").write_bytes(before + program.read_bytes())
         said = _compiled(Compilation(drivers, found[0].parent, sources, out, cache))
         return Judgement("not built", said) if said else _validated(out)
 
