@@ -16,7 +16,8 @@ from engine.cuda.definitions import declarators
 from engine.cuda.edit import apply
 from engine.cuda.kernel import Edit, Kernel, LaunchSite, Span, Unit
 from engine.cuda.launch import hidden_launch, launch_statement, sites
-from engine.cuda.parse import parse
+from engine.cuda.parse import parse, walk
+from engine.cuda.parse import text as text_of
 from engine.errors import RefusedError, SourceError
 from engine.model import Program
 from engine.spec.kernel_spec import KernelSpec
@@ -232,7 +233,7 @@ class _Writer:
         kernel = self.unit.kernel(spec.steps[0].kernel)
         if kernel.template_parameters:
             self.refuse(f"'{kernel.name}' is a template already", f"{self.path}:{kernel.line}")
-        if any(n.type in _CONDITIONS for n in _walk(kernel.node)):
+        if any(n.type in _CONDITIONS for n in walk(kernel.node)):
             self.refuse(f"'{kernel.name}' has preprocessor conditions in it", f"{self.path}:{kernel.line}")
         found = sites(self.program, kernel.name)
         hidden = hidden_launch(self.program, kernel.name)
@@ -262,9 +263,9 @@ class _Writer:
                 moved.append(child)
                 names |= {n for n, _ in declarators(child)}
         for name in names - set(self.names):
-            for use in _walk(block):
+            for use in walk(block):
                 inside = any(d.start_byte <= use.start_byte < d.end_byte for d in (*moved, node))
-                if use.type == "identifier" and _text(use) == name and not inside:
+                if use.type == "identifier" and text_of(use) == name and not inside:
                     self.refuse(
                         f"'{name}' depends on a constant and is used outside the launch", self.at(use.start_byte)
                     )
@@ -325,7 +326,7 @@ class _Writer:
         above = node.parent
         if above is not None and above.type == "preproc_ifdef":
             others = [c for c in above.named_children if c.type not in ("identifier", "comment") and c != node]
-            if others or not _text(above).lstrip().startswith("#ifndef"):
+            if others or not text_of(above).lstrip().startswith("#ifndef"):
                 self.refuse(f"'{name}' is defined under a condition", self.at(value.start))
             node = above
         return self.line(node)
@@ -371,25 +372,13 @@ class _Writer:
         )
 
 
-def _walk(node: Node) -> Iterator[Node]:
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        yield current
-        stack.extend(reversed(current.children))
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
-
-
 def _one_line(node: Node) -> str:
     """A statement's text on one line. Comments go: one of `//` would swallow what follows it."""
-    text = _text(node)
+    text = text_of(node)
     if "\n" not in text:
         return text
     data, first = bytearray((node.text or b"").replace(b"\n", b" ")), node.start_byte
-    for comment in _walk(node):
+    for comment in walk(node):
         if comment.type == "comment":
             length = comment.end_byte - comment.start_byte
             data[comment.start_byte - first : comment.end_byte - first] = b" " * length
@@ -397,4 +386,4 @@ def _one_line(node: Node) -> str:
 
 
 def _words(node: Node) -> set[str]:
-    return {_text(n) for n in _walk(node) if n.type == "identifier"}
+    return {text_of(n) for n in walk(node) if n.type == "identifier"}
