@@ -72,7 +72,7 @@ class Machinery:
 
 @dataclass
 class SampledSizes:
-    """The sampled sizes of one run, drawn when the first candidate is confirmed, and the verdict on candidates."""
+    """The sampled sizes of one run, drawn once, and the verdict on candidates."""
 
     spec: KernelSpec
     machinery: Machinery
@@ -85,15 +85,15 @@ class SampledSizes:
     _contents: list[Tiles] = field(default_factory=list, init=False)
 
     @property
-    def jobs(self) -> list[CpuJob]:
-        """The original's runs."""
-        return [known.job for known in self._known]
+    def runs(self) -> list[CpuRun]:
+        """The original's runs, once the sizes are drawn."""
+        return [known.run for known in self._known]
 
     def judge(
         self, built: Built, counted: Callable[[CpuRun], None] = lambda run: None
     ) -> tuple[Failure | None, Guardrail]:
         """Why a candidate is refused, and the guardrail. `counted` gets each run that could be compared."""
-        self._draw()
+        self.draw()
         if not self._known:
             return None, Guardrail(NAME, "not checked", self._why or "no size could be sampled")
         jobs = []
@@ -250,7 +250,8 @@ class SampledSizes:
 
     # ---- the original
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Draw the sizes and run the original on them: seconds, once."""
         if self._drawn:
             return
         self._drawn = True

@@ -41,8 +41,8 @@ class SuggestionRuns:
     launch: Launch
     compare: Compare
 
-    def samples(self, rng: random.Random) -> SampledSizes:
-        """The sampled sizes of a run."""
+    def samples(self, original: Built, rng: random.Random) -> SampledSizes:
+        """The sampled sizes of a run; `original` is what runs there."""
 
         def run(binary: CpuBinary, jobs: Sequence[CpuJob]) -> list[CpuRun]:
             return self.machine.run_many(binary, jobs, deadline_s=SAMPLE_DEADLINE_S)
@@ -50,7 +50,7 @@ class SuggestionRuns:
         def whole(built: Built, case: Case) -> Failure | bool:
             return self.whole(built, case, rng)
 
-        return SampledSizes(self.spec, Machinery(run, self.launch, whole, self._widened), self.original, rng)
+        return SampledSizes(self.spec, Machinery(run, self.launch, whole, self._widened), original, rng)
 
     def whole(self, built: Built, case: Case, rng: random.Random) -> Failure | bool:
         """Whether a candidate is right at a size of no check case, with all its blocks; False where that cannot be said."""
