@@ -126,7 +126,7 @@ def compare(
         try:
             evaluator.open(program)
             with ThreadPoolExecutor(here.jobs) as pool:
-                builds = [pool.submit(evaluator.build, program.replace(entry.files)) for entry in chosen]
+                builds = [pool.submit(evaluator.build, program.replace(entry.files), by_rules=True) for entry in chosen]
                 for entry, build in zip(chosen, builds, strict=True):
                     recorder.taken()
                     try:

@@ -144,7 +144,7 @@ def _candidates(gpu: Machine, evaluator: Evaluator, spec: KernelSpec, file: Path
         if len(found) == BATCH:
             break
         try:
-            built = evaluator.build(edit_program(program, proposal.edits))
+            built = evaluator.build(edit_program(program, proposal.edits), by_rules=True)
         except NotBuilt:
             continue
         if evaluator.evaluate(built, None)[0].outcome in _PASSED:

@@ -63,7 +63,7 @@ def confirmations(path: Path, repeats: int) -> tuple[str, list[Measurement]]:
         evaluator.open(program)
         found: list[Measurement] = []
         for proposal in sorted(proposals(make_site(program, spec)), key=lambda p: -p.prior):
-            built = evaluator.build(edit_program(program, proposal.edits))
+            built = evaluator.build(edit_program(program, proposal.edits), by_rules=True)
             evaluation, _ = evaluator.evaluate(built, None)
             if evaluation.measurement is None or not evaluation.measurement.low > 1.01:
                 continue

@@ -86,7 +86,7 @@ def _file(here: Machine, file: Path, names: Sequence[str], skipped: dict[str, st
             for proposal in found:
                 row = {"kernel": label, "rule": proposal.rule, "parameters": dict(proposal.parameters)}
                 try:
-                    built = evaluator.build(edit_program(program, proposal.edits))
+                    built = evaluator.build(edit_program(program, proposal.edits), by_rules=True)
                     rows.append(row | _said(evaluator.evaluate(built, None)[0]))
                 except NotBuilt as error:
                     rows.append(row | {"outcome": "not built", "reason": str(error)[:300], "ratio": None})

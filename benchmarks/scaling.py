@@ -185,7 +185,7 @@ class Evaluator:
             for r, v in self._where.edits(made)
         ]  # fmt: skip
 
-    def build(self, program: Program) -> Built:
+    def build(self, program: Program, *, by_rules: bool = False) -> Built:
         edits = frozenset(
             (int(rule), int(variant))
             for rule, variant in (line[3:].split() for line in program.data[len(TEXT) * _LINES :].decode().splitlines())

@@ -93,7 +93,7 @@ def one_kernel(file: Path, count: int) -> dict[str, Any]:
         for proposal in proposals[:count]:
             at = time.perf_counter()
             try:
-                built = evaluator.build(edit_program(program, proposal.edits))
+                built = evaluator.build(edit_program(program, proposal.edits), by_rules=True)
                 evaluation, _ = evaluator.evaluate(built, None)
             except OptimlError as error:
                 outcomes.append(str(error)[:100])

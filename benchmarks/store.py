@@ -110,11 +110,11 @@ class SharedEvaluator:
             )
         return self._opened
 
-    def build(self, program: Program) -> Built:
+    def build(self, program: Program, *, by_rules: bool = False) -> Built:
         found = self._built.get(program.digest)
         if found is None:
             try:
-                found = self.inner.build(program)
+                found = self.inner.build(program, by_rules=by_rules)
             except NotBuilt as error:
                 found = error
             self._built[program.digest] = found

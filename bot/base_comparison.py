@@ -23,7 +23,7 @@ def compare(evaluator: Evaluator, base: Program, head: Program) -> Comparison:
     except OptimlError as error:
         return Comparison("not compared", None, f"the base fails with this spec: {error}")
     try:
-        built = evaluator.build(head)
+        built = evaluator.build(head, by_rules=False)
     except NotBuilt as error:
         reason = error.evaluation.failure if error.evaluation else None
         return Comparison("not compared", None, reason.reason if reason else str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -71,8 +71,8 @@ class Builder(Analysis):
         self._original = binary
         return Built(program, text, self.expressions, binary, launches, {"compile": time.perf_counter() - begin})
 
-    def candidate(self, program: Program) -> Built:
-        """Build a candidate. Raises NotBuilt with the outcome."""
+    def candidate(self, program: Program, *, by_rules: bool = False) -> Built:
+        """Build a candidate; `by_rules` as of `Built`. Raises NotBuilt with the outcome."""
         built = self._front.build(program) if self._front is not None else self._candidate(program)
         first = self._original
         if first is not None and self.defences.device_state and built.binary.kept_bytes > first.kept_bytes:
@@ -84,7 +84,7 @@ class Builder(Analysis):
         if first is not None and self.defences.atomic_scope and built.binary.block_atomics > first.block_atomics:
             reason = "uses block-scope atomics on memory shared between blocks, according to its machine code"
             raise not_built(Outcome.SCREENED_OUT, reason, built.stage_s)
-        return built
+        return replace(built, by_rules=by_rules)
 
     def _candidate(self, program: Program) -> Built:
         begin = time.perf_counter()

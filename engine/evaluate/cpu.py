@@ -65,8 +65,8 @@ class CpuEvaluator:
     # ---- candidates
 
     @contained_build
-    def build(self, program: Program) -> Built:
-        return self.complete(self._builder.candidate(program))
+    def build(self, program: Program, *, by_rules: bool) -> Built:
+        return self.complete(self._builder.candidate(program, by_rules=by_rules))
 
     @contained_build
     def complete(self, built: Built) -> Built:

@@ -40,6 +40,7 @@ class BuiltHead:
     clock_reads: int
     block_atomics: int
     stage_s: Mapping[str, float]
+    by_rules: bool
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def head_of(built: Built, original: Program | None) -> tuple[BuiltHead, list[byt
     binary = built.binary
     head = BuiltHead(
         tuple(changed), built.expressions, built.launches, binary.arch, binary.entries, binary.resources, binary.code_hash,
-        binary.most_threads, binary.kept_bytes, binary.clock_reads, binary.block_atomics, dict(built.stage_s),
+        binary.most_threads, binary.kept_bytes, binary.clock_reads, binary.block_atomics, dict(built.stage_s), built.by_rules,
     )  # fmt: skip
     return head, [*(files[name] for name in changed), built.text.encode(), binary.cubin]
 
@@ -135,7 +136,8 @@ def built_of(head: BuiltHead, blobs: list[bytes], original: Program | None, kern
         cubin, head.arch, head.entries, head.resources, head.code_hash, head.most_threads, head.kept_bytes, head.clock_reads,
         head.block_atomics,
     )  # fmt: skip
-    return Built(program, text.decode("utf-8", "replace"), head.expressions, binary, head.launches, head.stage_s)
+    slice_text = text.decode("utf-8", "replace")
+    return Built(program, slice_text, head.expressions, binary, head.launches, head.stage_s, head.by_rules)
 
 
 def problem_of(error: OptimlError) -> Problem:

@@ -36,8 +36,8 @@ class Evaluator(Protocol):
         """
         ...
 
-    def build(self, program: Program) -> Built:
-        """Slice, launch figures and machine code of a candidate. Raises NotBuilt."""
+    def build(self, program: Program, *, by_rules: bool) -> Built:
+        """Slice, launch configurations and machine code of a candidate; `by_rules` as of `Built`. Raises NotBuilt."""
         ...
 
     def evaluate(

@@ -279,8 +279,8 @@ class GpuEvaluator:
     # ---- candidates
 
     @contained_build
-    def build(self, program: Program) -> Built:
-        return self._builder.candidate(program)
+    def build(self, program: Program, *, by_rules: bool) -> Built:
+        return self._builder.candidate(program, by_rules=by_rules)
 
     @contained_evaluation
     def evaluate(

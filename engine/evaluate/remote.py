@@ -190,8 +190,8 @@ class RemoteEvaluator:
         timer.start()
 
     @contained_build
-    def build(self, program: Program) -> Built:
-        return self._builder.candidate(program)
+    def build(self, program: Program, *, by_rules: bool) -> Built:
+        return self._builder.candidate(program, by_rules=by_rules)
 
     # ---- candidates
 

@@ -100,7 +100,7 @@ class Contest:
                 summary=draft.idea or draft.strategy.title,
             )  # fmt: skip
             program = edit_program(yardstick.program, proposal.edits)
-            built = evaluator.build(program)
+            built = evaluator.build(program, by_rules=False)
             evaluation, _ = evaluator.evaluate(built, None)
         except EditError as error:
             self._notes.append(f"{name}: correct, but not compared: {error.what}")

@@ -39,6 +39,11 @@ class Proposal:
         """The rule with its proposer."""
         return self.proposer, self.rule
 
+    @property
+    def by_rules(self) -> bool:
+        """Whether an installed rule or the tuner wrote the edits, whose code is trusted."""
+        return self.proposer in ("rules", "tuner")
+
     @cached_property
     def identity(self) -> tuple[str, str, str, str]:
         """What the edit is known by wherever it is proposed again, in this process or another."""

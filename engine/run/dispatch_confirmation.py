@@ -110,7 +110,7 @@ class Confirming:
             built, evaluation = evaluator.open(template.original)
             measured = evaluator.signals.mode == "measured"
             if point != template.default:
-                built = evaluator.build(program_at(template.original, template, point))
+                built = evaluator.build(program_at(template.original, template, point), by_rules=True)
             instance = self._instance(program, dataclasses.replace(found, time=time_cases), branch.values)
             if not same_code(instance, built):
                 raise RefusedError(
@@ -119,8 +119,7 @@ class Confirming:
                 )
             if point != template.default:
                 # On a GPU the instance itself is verified and timed; elsewhere its twin of the same instructions is screened.
-                confirmed = dataclasses.replace(instance if measured else built, by_rules=True)
-                evaluation = evaluator.confirm(confirmed)
+                evaluation = evaluator.confirm(instance if measured else built)
                 if evaluation.outcome in PASSED:
                     evaluation = gate.judge(evaluation, template.original, built)
         finally:
@@ -149,7 +148,7 @@ class Confirming:
             self.spec_path,
             BuildOptions(line_info=machine.mode == "predicted"),
         )
-        return builder.original(program)
+        return dataclasses.replace(builder.original(program), by_rules=True)
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:

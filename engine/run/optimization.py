@@ -308,7 +308,7 @@ def _model(parts: _Parts, insight: Insight | None, predicted: PredictedWatch | N
         return None
 
     wanted = WantedPart(llm, options.memory, options.resume)
-    sources = DiagnosisSources(insight, parts.evaluator.build, predicted)
+    sources = DiagnosisSources(insight, lambda program: parts.evaluator.build(program, by_rules=False), predicted)
     return Part(wanted, parts.spec, parts.machine.target, parts.out, sources)
 
 
@@ -422,8 +422,8 @@ def _confirmed(
         if branches[branch] == _OF_A_BRANCH:
             continue
         try:
-            built: Built = search.built.get(node.id) or evaluator.build(node.program)
-            built = replace(_tidied(evaluator, built, original), by_rules=_by_rules(node))
+            built: Built = search.built.get(node.id) or evaluator.build(node.program, by_rules=node.by_rules)
+            built = _tidied(evaluator, built, original)
         except NotBuilt as error:  # it was built once; what became of the compiler since must not cost the others
             evaluation = error.evaluation or Evaluation(Outcome.COMPILE_ERROR, failure=Failure(error.what))
         else:
@@ -440,18 +440,13 @@ def _confirmed(
     return None, original, refused
 
 
-def _by_rules(node: Node) -> bool:
-    """Whether installed rules and the tuner alone wrote what leads to a node."""
-    return all(step.proposal is None or step.proposal.proposer in ("rules", "tuner") for step in node.path())
-
-
 def _tidied(evaluator: Evaluator, built: Built, original: Program) -> Built:
     """The candidate without stale comments, where that leaves machine code and launches as they are."""
     program = without_stale_comments(original, built.program)
     if program is built.program:
         return built
     with suppress(NotBuilt):
-        tidied: Built = evaluator.build(program)
+        tidied: Built = evaluator.build(program, by_rules=built.by_rules)
         if tidied.identity == built.identity:
             return tidied
     return built
@@ -464,7 +459,7 @@ def _holds(evaluation: Evaluation, least: float) -> bool:
 
 def _looked_at(search: Search, evaluator: Evaluator, path: Sequence[Node]) -> list[tuple[Built, Evaluation]]:
     return [
-        (search.built.get(node.id) or evaluator.build(node.program), node.evaluation)
+        (search.built.get(node.id) or evaluator.build(node.program, by_rules=node.by_rules), node.evaluation)
         for node in path
         if node.evaluation is not None
     ]

@@ -322,7 +322,7 @@ class _Run:
         return [best, *(t for t in fastest if t is not best)]
 
     def _built(self, tried: Tried) -> Built:
-        return replace(self.evaluator.build(program_at(self.program, self.template, tried.point)), by_rules=True)
+        return self.evaluator.build(program_at(self.program, self.template, tried.point), by_rules=True)
 
     def _said(self, tried: Tried) -> str:
         return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
@@ -342,7 +342,7 @@ class _Run:
         begin, least = time.monotonic(), _GAIN[self.evaluator.signals.mode]
         champion = None
         if best is not None:
-            champion = self.evaluator.build(program_at(self.program, self.template, point))
+            champion = self.evaluator.build(program_at(self.program, self.template, point), by_rules=True)
         passed = [t for t in tuner.best(len(tuner.tried)) if t.point != point and t.evaluation.measurement is not None]
         timed: dict[Point, Evaluation] = {}
         found = []

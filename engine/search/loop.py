@@ -121,7 +121,9 @@ class Search:
             self.tree.observe(self.tree.nodes[id], proxies)
         if self.incumbent is not None and self.incumbent.evaluation is not None:
             with contextlib.suppress(NotBuilt):  # then candidates are held against the original until one is better
-                best = self.built[self.incumbent.id] = self.evaluator.build(self.incumbent.program)
+                best = self.built[self.incumbent.id] = self.evaluator.build(
+                    self.incumbent.program, by_rules=self.incumbent.by_rules
+                )
                 self._on_incumbent(best, self.incumbent.evaluation)
         self._begin = time.monotonic()
 
@@ -342,7 +344,7 @@ class Search:
                 self.tree.found_again(proposal.proposer, self.tree.digests.get(program.digest))
                 continue
             building: Future[Built] = Future()
-            self._executor.submit(self._build, program, building)
+            self._executor.submit(self._build, program, parent.by_rules and proposal.by_rules, building)
             # Beside that: where it turns out the best, the search goes on from it at once.
             self._readers.submit(self._read, program, building)
             self._await_build(building, parent, proposal, program)
@@ -368,11 +370,11 @@ class Search:
             self.tree.observe(self.tree.nodes[seen.node], seen.proxies)
             self._scribe.book_profile(seen)
 
-    def _build(self, program: Program, building: Future[Built]) -> None:
+    def _build(self, program: Program, by_rules: bool, building: Future[Built]) -> None:
         if not building.set_running_or_notify_cancel():
             return
         try:
-            building.set_result(self.evaluator.build(program))
+            building.set_result(self.evaluator.build(program, by_rules=by_rules))
         except BaseException as error:
             building.set_exception(error)
 

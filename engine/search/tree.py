@@ -58,6 +58,11 @@ class Node:
     def depth(self) -> int:
         return 0 if self.parent is None else self.parent.depth + 1
 
+    @property
+    def by_rules(self) -> bool:
+        """Whether installed rules and the tuner alone wrote what leads here."""
+        return all(node.proposal is None or node.proposal.by_rules for node in self.path())
+
     def path(self) -> list[Node]:
         """From the original to this node."""
         return [*(self.parent.path() if self.parent else []), self]

@@ -103,7 +103,7 @@ def _of_original(
 
 def _build(evaluator: Evaluator, program: Program, case: SelfCase) -> Built | Evaluation:
     try:
-        return evaluator.build(program.replace(case.changed()))
+        return evaluator.build(program.replace(case.changed()), by_rules=False)
     except NotBuilt as error:
         return error.evaluation or Evaluation(Outcome.SCREENED_OUT, failure=Failure(str(error)))
 

@@ -131,7 +131,7 @@ class TunerPart:
         evaluation = replace(chosen.evaluation, notes=(*chosen.evaluation.notes, note(tried)))
         built = tuner.built_of(chosen)
         if built is None:
-            built = self._evaluator.build(program_at(program, template, chosen.point))
+            built = self._evaluator.build(program_at(program, template, chosen.point), by_rules=True)
         self.taken_over(built.program, template.name)
         tuner.progress.spend(EDIT, time.monotonic() - begin)
         taken = Proposal("tuner", template.name, summary, made.edits, made.parameters, proposal.prior)

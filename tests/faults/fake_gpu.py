@@ -125,7 +125,7 @@ class FakeBuilder(Builder):
     def original(self, program: Program) -> Built:
         return self.candidate(program)
 
-    def candidate(self, program: Program) -> Built:
+    def candidate(self, program: Program, *, by_rules: bool = False) -> Built:
         code = program.data.decode().rpartition("// code ")[2].strip()
         binary = Binary(code.encode(), "sm_90", ("k",), (Resources(32, 0, 0, 0, 0),), code_hash=program.digest)
         launch = LaunchConfig((1, 1, 1), (128, 1, 1))

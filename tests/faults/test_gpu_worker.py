@@ -63,7 +63,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> Iterat
 
 
 def _evaluated(bench: GpuEvaluator, code: str) -> Evaluation:
-    return bench.evaluate(bench.build(_program(code)), None)[0]
+    return bench.evaluate(bench.build(_program(code), by_rules=False), None)[0]
 
 
 def test_every_sample_has_the_state_of_its_gpu(bench: GpuEvaluator) -> None:
@@ -139,7 +139,9 @@ def test_a_timing_that_nobody_fetches_leaves_no_answer_for_the_next_request(benc
     """It begins beside the answer of the checks before it."""
     checks = real_shapes(spec(), random.Random(0))
     timing = bench._timing(["original", "candidate"], "look")
-    bench._runner.verify("candidate", checks, timeout_s=5.0, built=bench.build(_program("2.0")), then=timing)
+    bench._runner.verify(
+        "candidate", checks, timeout_s=5.0, built=bench.build(_program("2.0"), by_rules=False), then=timing
+    )
     following = _evaluated(bench, "3.0")
     assert following.measurement is not None
     assert following.measurement.ratio == pytest.approx(3.0, rel=0.01)
@@ -160,9 +162,9 @@ def test_a_cache_that_cannot_be_written_costs_the_cache_alone(
 
 
 def test_it_may_happen_in_the_confirmation_too(bench: GpuEvaluator) -> None:
-    built = bench.build(_program("kills"))
+    built = bench.build(_program("kills"), by_rules=False)
     assert bench.confirm(built).outcome is Outcome.CRASHED
-    assert bench.confirm(bench.build(_program("2.0"))).outcome is Outcome.ACCEPTED
+    assert bench.confirm(bench.build(_program("2.0"), by_rules=False)).outcome is Outcome.ACCEPTED
 
 
 def _waiting(bench: GpuEvaluator) -> Worker:
@@ -173,12 +175,12 @@ def _waiting(bench: GpuEvaluator) -> Worker:
 
 
 def test_the_second_process_starts_with_the_first_candidate_worth_confirming(bench: GpuEvaluator) -> None:
-    built = bench.build(_program("2.0"))
-    assert bench.evaluate(bench.build(_program("0.5")), None)[0].outcome is Outcome.SLOWER
+    built = bench.build(_program("2.0"), by_rules=False)
+    assert bench.evaluate(bench.build(_program("0.5"), by_rules=False), None)[0].outcome is Outcome.SLOWER
     assert bench._second is None
     bench.evaluate(built, None)
     ahead = _waiting(bench)
-    bench.evaluate(bench.build(_program("3.0")), built)
+    bench.evaluate(bench.build(_program("3.0"), by_rules=False), built)
     assert _waiting(bench) is ahead
     first = bench._runner._worker
     assert bench.confirm(built).outcome is Outcome.ACCEPTED
@@ -190,7 +192,7 @@ def test_the_second_process_starts_with_the_first_candidate_worth_confirming(ben
 
 @pytest.mark.parametrize("answered", [False, True], ids=["before it answered", "after it answered"])
 def test_a_second_process_that_dies_while_it_waits_costs_nothing(bench: GpuEvaluator, answered: bool) -> None:
-    built = bench.build(_program("2.0"))
+    built = bench.build(_program("2.0"), by_rules=False)
     bench.evaluate(built, None)
     ahead = _waiting(bench)
     while answered and not select.select([ahead._answers._socket], [], [], 0.01)[0]:
@@ -202,7 +204,7 @@ def test_a_second_process_that_dies_while_it_waits_costs_nothing(bench: GpuEvalu
 
 
 def test_a_second_process_that_is_not_needed_ends_with_the_evaluator(bench: GpuEvaluator) -> None:
-    bench.evaluate(bench.build(_program("2.0")), None)
+    bench.evaluate(bench.build(_program("2.0"), by_rules=False), None)
     ahead = _waiting(bench)
     bench.close()
     assert not ahead.alive
@@ -232,7 +234,7 @@ def test_the_sanitizers_run_beside_the_checks_and_not_beside_the_timing(
     monkeypatch.setattr(bench, "_checked", checks)
     monkeypatch.setattr(bench, "_time", times)
     monkeypatch.setattr(bench, "_sanitize", sanitize)
-    found = bench.confirm(bench.build(_program("2.0")))
+    found = bench.confirm(bench.build(_program("2.0"), by_rules=False))
     assert order == ["beside", "sanitized", "timed"]
     assert found.outcome is Outcome.GUARDRAIL
     assert "Invalid write" in str(found.failure)
@@ -243,9 +245,9 @@ def test_the_cpu_begins_with_the_original_when_a_candidate_is_worth_confirming(
 ) -> None:
     begun: list[object] = []
     monkeypatch.setattr(bench, "_cpu", SimpleNamespace(open_beside=begun.append))
-    bench.evaluate(bench.build(_program("0.5")), None)
+    bench.evaluate(bench.build(_program("0.5"), by_rules=False), None)
     assert begun == []
-    bench.evaluate(bench.build(_program("2.0")), None)
+    bench.evaluate(bench.build(_program("2.0"), by_rules=False), None)
     assert begun == [bench._original]
 
 
@@ -257,7 +259,7 @@ def test_what_the_cpu_refutes_is_wrong_at_any_speed_and_is_not_timed(
     wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs at n = 66345"))
     monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=lambda original, built: (wrong, ())))
     monkeypatch.setattr(bench, "_time", lambda timing: pytest.fail("it was timed"))
-    found = bench.confirm(bench.build(_program(code)))
+    found = bench.confirm(bench.build(_program(code), by_rules=False))
     assert found.outcome is Outcome.WRONG_RESULT
     assert "66345" in str(found.failure)
 
@@ -267,7 +269,7 @@ def test_what_the_cpu_has_checked_stands_among_the_guardrails(
 ) -> None:
     checked = (Guardrail("also checked on the CPU", "not checked", "it uses inline PTX"),)
     monkeypatch.setattr(bench, "_cpu", SimpleNamespace(judge=lambda original, built: (None, checked)))
-    found = bench.confirm(bench.build(_program("2.0")))
+    found = bench.confirm(bench.build(_program("2.0"), by_rules=False))
     assert found.outcome is Outcome.ACCEPTED
     assert checked[0] in found.guardrails
 
@@ -309,7 +311,7 @@ def test_waiting_for_a_turn_at_the_gpu_is_no_part_of_the_confirmations_stages(be
     """It was counted twice: as a wait for the profiler, and as verifying and timing."""
     turns = Turns()
     bench._gpu = turns
-    built = bench.build(_program("2.0"))
+    built = bench.build(_program("2.0"), by_rules=False)
     began = threading.Event()
 
     def profile() -> None:
@@ -343,7 +345,9 @@ def test_an_incumbent_of_an_earlier_run_that_fails_now_is_held_against_no_candid
     """It was verified before: the machine or the driver has changed, and every candidate beside it would count as crashed."""
     bench._limit_s = 0.2 if code == "hangs" else bench._limit_s
     with pytest.raises(MachineError, match="best of the earlier run") as caught:
-        bench.evaluate(bench.build(_program("2.0")), bench.build(_program(f"timed {code}")))
+        bench.evaluate(
+            bench.build(_program("2.0"), by_rules=False), bench.build(_program(f"timed {code}"), by_rules=False)
+        )
     assert "without --resume" in caught.value.do
 
 
@@ -392,14 +396,16 @@ def test_no_gpu_answers_at_the_start(nvml: Nvml, tmp_path: Path) -> None:
 
 def test_the_best_of_an_earlier_run_is_timed_here_before_others_are_held_against_it(bench: GpuEvaluator) -> None:
     """In a resumed run it comes from the journal: this process has not measured it."""
-    best = bench.build(_program("2.0"))
-    evaluation, against = bench.evaluate(bench.build(_program("3.0")), best)
+    best = bench.build(_program("2.0"), by_rules=False)
+    evaluation, against = bench.evaluate(bench.build(_program("3.0"), by_rules=False), best)
     assert evaluation.outcome is Outcome.ACCEPTED
     assert evaluation.measurement is not None
     assert evaluation.measurement.ratio == pytest.approx(3.0, rel=0.01)
     assert against == pytest.approx(1.5, rel=0.01)
     with pytest.raises(MachineError, match="the best of the earlier run is not confirmed here"):
-        bench.evaluate(bench.build(_program("3.0")), bench.build(_program("timed faults")))
+        bench.evaluate(
+            bench.build(_program("3.0"), by_rules=False), bench.build(_program("timed faults"), by_rules=False)
+        )
 
 
 @pytest.mark.parametrize(("speed", "steps"), [("1.9", 2), ("2.0 again", 3), ("2.004", 3), ("2.02", 5)])
@@ -408,7 +414,7 @@ def test_what_cannot_take_the_incumbents_place_gets_no_close_look(
 ) -> None:
     """Where many are as fast as the best, half of them won by a hair and were timed closely beside a slow original, and each
     that came near was verified on the real shapes, which takes longer than all else."""
-    best = bench.build(_program("2.0"))
+    best = bench.build(_program("2.0"), by_rules=False)
     bench.evaluate(best, None)
     asked: list[str] = []
     time, verify = bench._time, bench._runner.verify
@@ -424,13 +430,13 @@ def test_what_cannot_take_the_incumbents_place_gets_no_close_look(
 
     monkeypatch.setattr(bench, "_time", noted)
     monkeypatch.setattr(bench._runner, "verify", verified)
-    evaluation, against = bench.evaluate(bench.build(_program(speed)), best, brief=True)
+    evaluation, against = bench.evaluate(bench.build(_program(speed), by_rules=False), best, brief=True)
     assert evaluation.outcome is Outcome.ACCEPTED
     assert asked == ["check shapes", "look", "duel", "real shapes", "duel"][:steps]
     assert against is not None
     assert (against > WIN) == (steps == 5)
     asked.clear()
-    bench.evaluate(bench.build(_program(f"{speed} ")), best)
+    bench.evaluate(bench.build(_program(f"{speed} "), by_rules=False), best)
     assert asked == ["check shapes", "look", "duel", "real shapes", "close"][:steps]
 
 

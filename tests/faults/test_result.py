@@ -71,7 +71,7 @@ class BuildsOnce(ScriptedEvaluator):
         super().__init__()
         self.seen: set[str] = set()
 
-    def build(self, program: Program) -> Built:
+    def build(self, program: Program, *, by_rules: bool = False) -> Built:
         if program.digest in self.seen:
             raise NotBuilt("the compiler is gone")
         self.seen.add(program.digest)
@@ -112,7 +112,7 @@ def test_a_compiler_that_is_gone_after_the_search_costs_the_evidence_and_no_more
 
 def test_what_cannot_be_built_again_is_refused_and_the_result_written(tmp_path: Path) -> None:
     class Gone(ScriptedEvaluator):
-        def build(self, program: Program) -> Built:
+        def build(self, program: Program, *, by_rules: bool = False) -> Built:
             raise NotBuilt("the compiler is gone")
 
     path, out = kernel(tmp_path), tmp_path / "out"

@@ -104,7 +104,7 @@ def candidate(line: str = "// speed 1.5") -> Built:
 
 
 def test_a_candidate_arrives_as_it_was_sent() -> None:
-    built = replace(candidate(), stage_s={"compile": 0.25}, text="slice")
+    built = replace(candidate(), stage_s={"compile": 0.25}, text="slice", by_rules=True)
     head, blobs = head_of(built, program())
     assert head.files == ("k.cu",)
     request, blobs = read_request(pack(Request("evaluate", "s", candidate=head, brief=True), blobs))

@@ -51,7 +51,9 @@ def _run(outcome: Outcome) -> tuple[str | None, list[str]]:
 
     evaluator = SimpleNamespace(
         signals=SimpleNamespace(mode="measured"),
-        build=lambda program: Built(program, "", (), cast(Any, SimpleNamespace(code_hash=program.digest)), ()),
+        build=lambda program, by_rules: Built(
+            program, "", (), cast(Any, SimpleNamespace(code_hash=program.digest)), ()
+        ),
         confirm=confirm,
     )
     gate = SimpleNamespace(judge=lambda evaluation, original, built: evaluation)

@@ -67,20 +67,20 @@ def test_a_device_gives_the_verdicts_of_this_machine_and_frees_its_cores(cpu: Ma
     cores = os.sched_getaffinity(0)
     with closing(cpu.evaluator(spec, tmp_path, spec_path)) as local:
         _, held = local.open(original)
-        here, _ = local.evaluate(local.build(wider), None)  # type: ignore[arg-type]
+        here, _ = local.evaluate(local.build(wider, by_rules=False), None)  # type: ignore[arg-type]
     builder = cpu.builder(spec, tmp_path, spec_path, limits=Guardrails())
     with closing(RemoteEvaluator(spec, spec_path, builder, [Here()], "predicted")) as remote:
         built, evaluation = remote.open(original)
         assert os.sched_getaffinity(0) == set(Here.cores)
         assert evaluation.measurement == held.measurement
         assert remote.signals.mode == "predicted"
-        there, against = remote.evaluate(remote.build(wider), built)  # type: ignore[arg-type]
+        there, against = remote.evaluate(remote.build(wider, by_rules=False), built)  # type: ignore[arg-type]
         assert (there.outcome, there.measurement) == (here.outcome, here.measurement)
         assert against == pytest.approx(here.measurement.ratio)  # type: ignore[union-attr]
-        assert remote.footprint(remote.build(wider), 0) is not None  # type: ignore[arg-type]
-        assert remote.evaluate(remote.build(wrong), None)[0].outcome is Outcome.WRONG_RESULT  # type: ignore[arg-type]
+        assert remote.footprint(remote.build(wider, by_rules=False), 0) is not None  # type: ignore[arg-type]
+        assert remote.evaluate(remote.build(wrong, by_rules=False), None)[0].outcome is Outcome.WRONG_RESULT  # type: ignore[arg-type]
         with pytest.raises(NotBuilt):
-            remote.evaluate(remote.build(foreign), None)  # type: ignore[arg-type]
+            remote.evaluate(remote.build(foreign, by_rules=False), None)  # type: ignore[arg-type]
     assert os.sched_getaffinity(0) == cores
     head, blobs = head_of(built, original)
     late = read_reply(device_service.answer(pack(Request("evaluate", "gone", candidate=head), blobs)))

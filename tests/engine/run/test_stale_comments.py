@@ -33,7 +33,7 @@ class Timed(ScriptedEvaluator):
         self._comments = comments
         self.confirmed: list[str] = []
 
-    def build(self, program: Program) -> Built:
+    def build(self, program: Program, *, by_rules: bool = False) -> Built:
         return self._built(program)
 
     def _built(self, program: Program) -> Built:

@@ -63,13 +63,13 @@ class FakeEvaluator:
         built = self.build(original)
         return built, self._evaluation(built)
 
-    def build(self, program: Program) -> Built:
+    def build(self, program: Program, *, by_rules: bool = False) -> Built:
         text = program.data.decode()
         if "broken" in text:
             raise NotBuilt("broken", evaluation=Evaluation(Outcome.COMPILE_ERROR, failure=Failure("broken")))
         code = "|".join(sorted(re.findall(r"\b(?:speed[ (][\d.]+|wrong)\b", text)))
         binary = Binary(b"", "sm_90", ("k",), (Resources(32, 0, 0, 0, 0),), code_hash=code)
-        return Built(program, text, ("k",), binary, LAUNCHES)
+        return Built(program, text, ("k",), binary, LAUNCHES, by_rules=by_rules)
 
     def _evaluation(self, built: Built) -> Evaluation:
         ratio = speed(built.text)

@@ -47,10 +47,10 @@ def test_what_to_try_after_a_candidate_is_read_while_it_is_built(tmp_path):
     original, read, met = program(), threading.Event(), []
 
     class Waiting(FakeEvaluator):
-        def build(self, program):
+        def build(self, program, *, by_rules=False):
             if program.digest != original.digest:
                 met.append(read.wait(10))
-            return super().build(program)
+            return super().build(program, by_rules=by_rules)
 
     evaluator = Waiting()
     tree = Tree(original, Factors(("1.5",)), 0)

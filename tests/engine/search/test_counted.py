@@ -28,9 +28,9 @@ class Slow(FakeEvaluator):
     def pause(self):
         time.sleep(self.random.choice((0.0, 0.0, 0.001, 0.004)))
 
-    def build(self, program):
+    def build(self, program, *, by_rules=False):
         self.pause()
-        return super().build(program)
+        return super().build(program, by_rules=by_rules)
 
     def evaluate(self, built, incumbent, *, brief=False):
         self.pause()

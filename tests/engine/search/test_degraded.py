@@ -32,8 +32,8 @@ from .fakes import Factors, FakeEvaluator, program
 class Evaluator(FakeEvaluator):
     """Launches for a check case and a timing case."""
 
-    def build(self, program):
-        made = super().build(program)
+    def build(self, program, *, by_rules=False):
+        made = super().build(program, by_rules=by_rules)
         return dataclasses.replace(made, launches=made.launches * 2)
 
 

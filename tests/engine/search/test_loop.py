@@ -468,3 +468,32 @@ def test_everyone_who_proposed_a_step_is_credited(tmp_path):
     again = start(tmp_path, propose, resume=True)
     # Also of who had the same text: nothing of that is a candidate.
     assert {name: (share.best, share.gain, share.also) for name, share in again.tree.mixture.shares.items()} == found
+
+
+def test_a_build_knows_whether_rules_alone_wrote_the_candidate(tmp_path):
+    """Conditions that rules add are reported, those of a model or a person refused: once forgotten at a caller that confirms."""
+
+    class Recording(FakeEvaluator):
+        def __init__(self):
+            super().__init__()
+            self.by_rules = {}
+
+        def build(self, program, *, by_rules=False):
+            self.by_rules["".join(line + "\n" for line in program.data.decode().splitlines() if "speed" in line)] = (
+                by_rules
+            )
+            return super().build(program, by_rules=by_rules)
+
+    def propose(of):
+        if of.data.decode().count("// speed") > 1:
+            return []
+        rule = edit(of, "// speed 1.5", 0.5)
+        return [rule, replace(edit(of, "// speed 1.2", 0.4), proposer="llm")]
+
+    evaluator = Recording()
+    search = start(tmp_path, propose, evaluator=evaluator)
+    search.run(Budget(candidates=6))
+    assert evaluator.by_rules["// speed 1.5\n"]
+    assert not evaluator.by_rules["// speed 1.2\n"]
+    assert evaluator.by_rules["// speed 1.5\n// speed 1.5\n"]
+    assert not evaluator.by_rules["// speed 1.2\n// speed 1.5\n"]

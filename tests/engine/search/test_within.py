@@ -157,9 +157,9 @@ def test_the_next_candidate_is_on_the_device_before_more_are_chosen(tmp_path):
     class Patient(Evaluator):
         built = 0
 
-        def build(self, of):
+        def build(self, of, *, by_rules=False):
             self.built += 1
-            return super().build(of)
+            return super().build(of, by_rules=by_rules)
 
         def evaluate(self, built, incumbent, *, brief=False):
             until = time.monotonic() + 10

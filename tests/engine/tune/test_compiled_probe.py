@@ -191,7 +191,7 @@ class Compiled(Evaluator):
         super().__init__()
         self._builder = machine.builder(spec, root, path)
 
-    def build(self, program):
+    def build(self, program, *, by_rules=False):
         made = self._builder.candidate(program)
         point = (int(re.search(r"BLOCK (\d+)", made.text)[1]), items(made.text))
         self.built.append((point, made.binary.cached))

@@ -54,7 +54,7 @@ class Evaluator:
         built = self._builder.original(original)
         return built, self.confirm(built)
 
-    def build(self, program: Program) -> Built:
+    def build(self, program: Program, *, by_rules: bool = False) -> Built:
         return self._builder.candidate(program)
 
     def evaluate(
@@ -312,9 +312,9 @@ def test_the_first_points_are_built_beside_the_originals_validation(tmp_path, ma
             seen.append(len(built))
             return made
 
-        def build(self, program):
+        def build(self, program, *, by_rules=False):
             built.append(program)
-            return super().build(program)
+            return super().build(program, by_rules=by_rules)
 
     def evaluator(spec, root, spec_path, **named):
         return Slow(spec, Builder(spec, root, machine.compiler, machine.target, spec_path))

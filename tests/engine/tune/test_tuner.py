@@ -52,7 +52,7 @@ class Evaluator:
         built = self.build(original)
         return built, self._evaluation(built)
 
-    def build(self, program):
+    def build(self, program, *, by_rules=False):
         point = values(program.data.decode())
         with self.lock:
             self.built.append(point)
@@ -282,11 +282,11 @@ def test_a_point_that_cannot_run_is_ruled_out_as_soon_as_it_is_compiled(tmp_path
 class Late(Evaluator):
     """Compiles the most wanted points last."""
 
-    def build(self, program):
+    def build(self, program, *, by_rules=False):
         point = values(program.data.decode())
         if point in ((256, 1), (512, 2)):
             time.sleep(0.15)
-        return super().build(program)
+        return super().build(program, by_rules=by_rules)
 
 
 def test_the_most_wanted_point_is_waited_for_where_evaluations_are_what_is_limited(tmp_path):
@@ -311,9 +311,9 @@ def test_a_template_is_tested_where_chance_says_and_not_where_the_compiler_is_fa
     run(tmp_path, plain, name=name, budget=9)
 
     class Slow(Evaluator):
-        def build(self, program):
+        def build(self, program, *, by_rules=False):
             time.sleep(0.15 if values(program.data.decode()) == plain.evaluated[0] else 0)
-            return super().build(program)
+            return super().build(program, by_rules=by_rules)
 
     slow = Slow()
     run(tmp_path / "timed", slow, name=name, budget=9, seconds=60)
@@ -379,8 +379,8 @@ def test_points_that_turn_out_to_be_known_are_booked_together(tmp_path):
     asked = []
 
     class Same(Evaluator):
-        def build(self, program):
-            built = super().build(program)
+        def build(self, program, *, by_rules=False):
+            built = super().build(program, by_rules=by_rules)
             return replace(built, binary=replace(built.binary, code_hash="the same"))
 
     class Watched(Listed):
