@@ -18,8 +18,9 @@ from engine.generate.trial import Trial
 from engine.llm.answers import EditError
 from engine.model import Evaluation, Outcome, Program
 from engine.rewrite.proposal import Proposal
+from engine.run.confirmation import Confirmation
 from engine.run.machine import Machine
-from engine.run.optimization import LEAST, Options, optimize
+from engine.run.optimization import Options, optimize
 from engine.run.result import OptimizationResult
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.journal import Journal
@@ -27,7 +28,6 @@ from engine.search.progress import Progress
 from engine.spec.kernel_spec import KernelSpec
 
 _TIMED = (Outcome.ACCEPTED, Outcome.SCREENED, Outcome.SLOWER, Outcome.NO_DIFFERENCE, Outcome.UNSTABLE)
-_HOLDS = (Outcome.ACCEPTED, Outcome.SCREENED)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,6 @@ class Contest:
     def confirmed(self, evaluator: Evaluator, ranked: Sequence[Candidate]) -> list[Candidate]:
         """Those that hold under a second look and pass every guardrail, the fastest first; the yardstick is not among them."""
         found = []
-        least = LEAST[evaluator.signals.mode]
         gate = Gate(
             self._machine,
             self._spec,
@@ -122,18 +121,18 @@ class Contest:
             SuggestionConditions(self._options.guardrails, self._options.targets),
         )
         original = next(c.program for c in ranked if c.proposal is None)
+        confirmation = Confirmation(evaluator, gate, original, Progress())
         for candidate in ranked:
             if candidate.proposal is None:
                 break  # what follows is slower
-            if candidate.ratio < least:
+            if candidate.ratio < confirmation.least:
                 continue
-            evaluation = evaluator.confirm(candidate.built)
-            if evaluation.outcome in _HOLDS:
-                evaluation = gate.judge(evaluation, original, candidate.built)
-            if evaluation.outcome in _HOLDS and evaluation.measurement is not None:
+            evaluation = confirmation.judge(candidate.built)
+            if confirmation.holds(evaluation):
                 found.append(dataclasses.replace(candidate, evaluation=evaluation))
             else:
-                why = evaluation.failure.reason if evaluation.failure else evaluation.outcome.value
+                low = f"below the threshold of {confirmation.least:g}×"
+                why = evaluation.failure.reason if evaluation.failure else low
                 self._notes.append(f"{candidate.draft.strategy.name}: not confirmed: {why}")
         return found
 

@@ -13,8 +13,8 @@ from engine.cuda.parse import parse
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.build import Builder, BuildOptions
 from engine.model import PASSED, CaseTiming, Evaluation, Guardrail, Program
+from engine.run.confirmation import LEAST
 from engine.run.machine import Machine
-from engine.run.optimization import LEAST
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.settings.config import Guardrails
 from engine.spec.kernel_spec import KernelSpec

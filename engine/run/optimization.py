@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
 
 from engine.builders.readahead import Ahead, Foresight, Proposals
 from engine.compile.built import Built, NotBuilt
@@ -21,30 +19,26 @@ from engine.cuda.stale_comments import without_stale_comments
 from engine.errors import OptimlError, RefusedError
 from engine.evaluate.analysis import Analysis
 from engine.evaluate.evaluator import Evaluator
-from engine.evaluate.guardrails import LIMITS, stopped
 from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
-from engine.model import Evaluation, Failure, Outcome, Program, Refusal
-from engine.process.fair_lock import WAITED
-from engine.rewrite.proposal import Proposal
+from engine.model import Evaluation, Program
+from engine.run.confirmation import Confirmation, Contender, search_limit_s
 from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
-from engine.run.provenance import provenance
-from engine.run.result import SCHEMA, Best, OptimizationResult, Step, check_version, faster, keeps_suggestion, write
+from engine.run.optimization_result import Found, optimization_result
+from engine.run.optimize_options import Coverage, Options
+from engine.run.result import SCHEMA, OptimizationResult, check_version, keeps_suggestion, write
 from engine.run.suggestion_gate import Gate, SuggestionConditions
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.participants import Builds, Participants
-from engine.search.policies import Strategy
 from engine.search.predicted_profile import PredictedWatch
 from engine.search.profiling import PATIENCE_S, Evidence, Insight
 from engine.search.progress import CONFIRMING, EXPLAINING, INTERRUPTED, SPARE, Budget, Progress, in_flight
-from engine.search.puct import constants as search_constants
-from engine.search.reward import CONSTANTS, Reward
+from engine.search.reward import Reward
 from engine.search.shorten import steps_that_count
 from engine.search.tree import Node, Tree
-from engine.settings.config import Guardrails
 from engine.settings.folders import results_folder
 from engine.spec.find import find_spec
 from engine.spec.host_launch import unseen_launches
@@ -52,12 +46,6 @@ from engine.spec.kernel_spec import KernelSpec
 from engine.tune.inner import TunerPace, TunerPart
 from engine.tune.offers import check_declared, offers
 
-if TYPE_CHECKING:
-    from engine.llm.lessons import MemorySettings
-    from engine.llm.session import LlmSettings
-
-# The share of a time budget kept back for confirming what would be suggested, within these bounds in seconds. Ours.
-_RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0
 # What questions for a batch may wait for their diagnosis: two batches of profiles behind a slow one; one where there is a budget of time.
 _QUESTIONS_S, _QUESTIONS_SHORT_S = 30.0, 5.0
 _LEAST_PATIENCE_S = 10.0  # where nothing is in the way ncu's start and two reports take less
@@ -65,46 +53,9 @@ _TRAJECTORY_S = 3.0  # what profiling the trajectory takes beyond that: ncu's en
 # A search has its likely trajectory profiled so long before its end: ncu's start, a batch, its report. Of a budget of candidates, from
 # this share on, but no sooner than so many before the end: a search on an H200 evaluates some twenty a second.
 _AHEAD_S, _AHEAD, _AHEAD_CANDIDATES = 6.0, 0.85, 120
-# Nsight Compute counts nothing; the best candidates in a small share of the time; or every candidate that passed, and the search waits.
-Coverage = Literal["none", "best", "all"]
 # Programs that are read at once beside those that are built: what the tree waits for, or a search within a template found, before it
 # ends; and candidates, of which the tree may ask next. Ours.
 _ASIDE, _READERS = 2, 4
-# At most so many of the best are confirmed, in order, until one holds, and so many that begin with the same edit. Ours: a model's edit had
-# a fault that only the inputs of a confirmation show; three tries went to it and what was built upon it, none to what the rules had found.
-_CONFIRMED, _OF_A_BRANCH = 5, 2
-_DISTURBED = frozenset({Outcome.UNSTABLE, Outcome.SLOWER, Outcome.NO_DIFFERENCE})  # no fault of the edits
-# Less is not worth a person's time; a prediction cannot tell less apart at all. Ours.
-LEAST = {"measured": 1.02, "predicted": 1.2}
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a run is asked for. `out` is where journal, result and patch go; None: `.optiml/<file>-<kernel>/` at the root.
-
-    `spec` (a spec with the path of its optiml.toml, or None) counts instead of the one in the repository: what comes from a
-    stranger must not say itself how it is judged.
-    """
-
-    path: Path
-    kernel: str | None = None
-    budget: Budget = field(default_factory=lambda: Budget(seconds=60.0))
-    seed: int = 0
-    out: Path | None = None
-    resume: bool = False
-    search: Strategy = "mcts"
-    profile: Coverage = "best"  # what Nsight Compute counts, where it is there
-    proxies: bool = True  # let counters take part in the reward
-    guardrails: Guardrails = LIMITS
-    targets: tuple[str, ...] = ()  # architectures that a suggestion must compile for as well
-    command: tuple[str, ...] = ()
-    spec: tuple[KernelSpec, str | None] | None = None
-    proposers: tuple[str, ...] = ("rules",)  # of "rules", "tuner", "llm"
-    llm: LlmSettings | None = None
-    memory: MemorySettings | None = None  # lessons of earlier runs, for the model and for the rules' priors
-    seeds: tuple[Proposal, ...] = ()  # edits of the original that are tried before all others
-    notes: tuple[str, ...] = ()  # what the result has to say of where the kernel comes from
-    request: str = ""  # a name for what is asked for, by which the same is known again (engine/run/going_on.py)
 
 
 def default_folder(root: Path, path: Path, kernel: str) -> Path:
@@ -279,7 +230,7 @@ def _run(parts: _Parts) -> OptimizationResult:
         except KeyboardInterrupt:
             search.progress.stopped = INTERRUPTED
             parts.executor.shutdown(wait=False, cancel_futures=True)
-        interrupted, found = found is None, found or _Found(None, program, [], [tree.root], [], ())
+        interrupted, found = found is None, found or Found(None, [], [tree.root], [], ())
         notes = [
             *options.notes,
             *unseen_launches(program, spec),
@@ -287,9 +238,10 @@ def _run(parts: _Parts) -> OptimizationResult:
             *found.lost,
             *_closed(search, beside),
             *machine.notes(),
+            *_failed_rules(parts.source),
         ]
-        result = _result(parts, search, found, notes, part)
-        patch = make_patch(program, found.program) if found.best is not None else None
+        result = optimization_result(options, spec, search, found, notes, part)
+        patch = make_patch(program, found.best.program) if found.best is not None else None
         if not (interrupted and options.resume and keeps_suggestion(out)):
             write(result, out, patch)
         if interrupted:
@@ -328,8 +280,8 @@ def _tree(parts: _Parts, beside: _Beside) -> Tree:
 def _search(search: Search, parts: _Parts, insight: Insight | None) -> None:
     """Search within the budget, less what its end takes."""
     budget = parts.options.budget
-    profiled = insight is not None and not insight.unusable
-    within = budget if budget.seconds is None else replace(budget, seconds=_limit_s(budget.seconds, profiled))
+    profiling_s = _TRAJECTORY_S if insight is not None and not insight.unusable else 0.0
+    within = budget if budget.seconds is None else replace(budget, seconds=search_limit_s(budget.seconds, profiling_s))
 
     def foresee() -> None:
         if insight is not None:
@@ -338,40 +290,23 @@ def _search(search: Search, parts: _Parts, insight: Insight | None) -> None:
     search.run(within, nearly=_nearly(within), then=foresee)
 
 
-def _limit_s(seconds: float, profiled: bool) -> float:
-    """When the search ends, of a run that may take so long: it confirms, and may profile, what it found."""
-    reserve = min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * seconds))
-    return seconds - min(reserve + (_TRAJECTORY_S if profiled else 0.0), seconds / 2)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What a search came to: the best with its confirmation, those that did not hold, the steps with their evidence and what it lacks."""
-
-    best: tuple[Node, Evaluation] | None
-    program: Program  # of the best, as it was confirmed
-    refused: Sequence[Refusal]
-    path: Sequence[Node]
-    evidence: Sequence[Evidence]
-    lost: tuple[str, ...]
-
-
-def _conclude(search: Search, parts: _Parts, beside: _Beside) -> _Found:
+def _conclude(search: Search, parts: _Parts, beside: _Beside) -> Found:
     """Confirm the best, and have it and its steps profiled."""
     insight, part, evaluator, budget = beside.insight, beside.part, parts.evaluator, parts.options.budget
     search.enter(CONFIRMING)
     if part is not None:
-        with _booked(search, "profile"):  # that is what the questions wait for
+        with search.progress.stage("profile"):  # that is what the questions wait for
             part.settle(_QUESTIONS_S if budget.seconds is None else _QUESTIONS_SHORT_S)
     if insight is not None:  # the profiler starts beside the confirmation
-        with _booked(search, "profile"), suppress(NotBuilt):  # it is asked for once more below
+        with search.progress.stage("profile"), suppress(NotBuilt):  # it is asked for once more below
             insight.prepare(_likely(search, parts)())
-    best, program, refused = _confirmed(search, evaluator, parts.gate)
+    confirmation = Confirmation(evaluator, parts.gate, parts.program, search.progress)
+    best, refused = confirmation.best(_contenders(search, evaluator, confirmation.least))
     search.enter(EXPLAINING)
-    path = steps_that_count(best[0].path(), parts.source) if best is not None else [search.tree.root]
+    path = steps_that_count(best.candidate.path(), parts.source) if best is not None else [search.tree.root]
     seer = insight or beside.predicted
     evidence, lost = ([], ()) if seer is None else _evidence(search, evaluator, seer, path, _patience_s(budget))
-    return _Found(best, program, refused, path, evidence, lost)
+    return Found(best, refused, path, evidence, lost)
 
 
 def _likely(search: Search, parts: _Parts) -> Callable[[], list[tuple[Built, Evaluation]]]:
@@ -390,7 +325,7 @@ def _closed(search: Search, beside: _Beside) -> tuple[str, ...]:
     if insight is not None:
         for stage, seconds in insight.stages().items():
             search.progress.spend(stage, seconds)
-        with _booked(search, "profile"):
+        with search.progress.stage("profile"):
             said = insight.close()
     if part is not None:
         part.close()
@@ -407,37 +342,17 @@ def _nearly(budget: Budget) -> Budget:
     )
 
 
-def _confirmed(
-    search: Search, evaluator: Evaluator, gate: Gate
-) -> tuple[tuple[Node, Evaluation] | None, Program, list[Refusal]]:
-    """The best candidate that is confirmed, its program without stale comments, and those that were refused."""
+def _contenders(search: Search, evaluator: Evaluator, least: float) -> Iterator[Contender[Node]]:
+    """The candidates most worth suggesting, the best first, built without stale comments."""
     original = search.tree.root.program
-    refused: list[Refusal] = []
-    least = LEAST[evaluator.signals.mode]
-    branches: Counter[int] = Counter()  # refused, by the first edit
+
+    def build(node: Node) -> Built:
+        built = search.built.get(node.id) or evaluator.build(node.program, by_rules=node.by_rules)
+        return _tidied(evaluator, built, original)
+
     for node in best_nodes(search.tree, search.incumbent, len(search.tree.nodes), least):
-        branch = node.path()[1].id
-        if len(refused) == _CONFIRMED:
-            break
-        if branches[branch] == _OF_A_BRANCH:
-            continue
-        try:
-            built: Built = search.built.get(node.id) or evaluator.build(node.program, by_rules=node.by_rules)
-            built = _tidied(evaluator, built, original)
-        except NotBuilt as error:  # it was built once; what became of the compiler since must not cost the others
-            evaluation = error.evaluation or Evaluation(Outcome.COMPILE_ERROR, failure=Failure(error.what))
-        else:
-            with _booked(search, "confirm"):
-                evaluation = evaluator.confirm(built)
-            search.progress.stage_s["confirm"] -= evaluation.stage_s.get(WAITED, 0.0)  # a stage of its own
-            if _holds(evaluation, least):
-                with _booked(search, "guardrails"):
-                    evaluation = gate.judge(evaluation, original, built)
-            if _holds(evaluation, least):
-                return (node, evaluation), built.program, refused
-        refused.append(Refusal(node.id, node.proposal.summary if node.proposal else "", evaluation))
-        branches[branch] += evaluation.outcome not in _DISTURBED
-    return None, original, refused
+        summary = node.proposal.summary if node.proposal else ""
+        yield Contender(node, node.id, summary, node.path()[1].id, partial(build, node))
 
 
 def _tidied(evaluator: Evaluator, built: Built, original: Program) -> Built:
@@ -450,11 +365,6 @@ def _tidied(evaluator: Evaluator, built: Built, original: Program) -> Built:
         if tidied.identity == built.identity:
             return tidied
     return built
-
-
-def _holds(evaluation: Evaluation, least: float) -> bool:
-    held = evaluation.measurement
-    return evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least
 
 
 def _looked_at(search: Search, evaluator: Evaluator, path: Sequence[Node]) -> list[tuple[Built, Evaluation]]:
@@ -476,105 +386,16 @@ def _evidence(
     search: Search, evaluator: Evaluator, insight: Insight | PredictedWatch, path: Sequence[Node], patience_s: float
 ) -> tuple[list[Evidence], tuple[str, ...]]:
     """The profiler's (or the model's) evidence on the original and on each step to the best; what it lacks, in sentences."""
-    with _booked(search, "profile"):
+    with search.progress.stage("profile"):
         try:
             return insight.trajectory(_looked_at(search, evaluator, path), patience_s), ()
         except NotBuilt as error:
             return [], (f"no evidence for the steps: one of them could not be built again ({error.what})",)
 
 
-@contextmanager
-def _booked(search: Search, stage: str) -> Iterator[None]:
-    """Add the time within to a stage of the result."""
-    begin = time.monotonic()
-    try:
-        yield
-    finally:
-        stages = search.progress.stage_s
-        stages[stage] = stages.get(stage, 0.0) + time.monotonic() - begin
+def _failed_rules(source: Proposals) -> list[str]:
+    rules = sorted({failure.rule for failure in source.failures})
+    return [f"rules that failed and were skipped: {', '.join(rules)}"] if rules else []
 
 
-def _result(parts: _Parts, search: Search, found: _Found, notes: list[str], part: Part | None) -> OptimizationResult:
-    options, spec, source = parts.options, parts.spec, parts.source
-    progress, evidence, refused = search.progress, found.evidence, found.refused
-    signals = parts.evaluator.signals
-    original = search.tree.root.evaluation
-    assert original is not None
-    steps: list[Step] = []
-    chosen: Best | None = None
-    if found.best is not None:
-        node, evaluation = found.best
-        for place, step in enumerate(found.path[1:], 1):
-            assert step.proposal is not None
-            assert step.evaluation is not None
-            p = step.proposal
-            seen = evidence[place] if place < len(evidence) else Evidence(())
-            steps.append(
-                Step(
-                    step.id, p.proposer, p.rule, p.summary, dict(p.parameters), step.evaluation, seen.diagnosis, seen.moved,
-                    seen.lines,
-                )
-            )  # fmt: skip
-        first = search.tree.root.program.files
-        changed = tuple(sorted(k for k, v in node.program.files.items() if first.get(k) != v))
-        chosen = Best(node.id, evaluation, "best.patch", changed)
-    if source.failures:
-        rules = sorted({failure.rule for failure in source.failures})
-        notes.append(f"rules that failed and were skipped: {', '.join(rules)}")
-    elapsed = search.elapsed_s
-    copy_share = evidence[0].copy_share if evidence and signals.mode == "measured" else None
-    return OptimizationResult(
-        file=spec.file,
-        kernel=spec.kernel,
-        mode=signals.mode,
-        verdict=verdict(spec.kernel, chosen, progress, signals.device, copy_share, refused),
-        best=chosen,
-        trajectory=tuple(steps),
-        original=original,
-        diagnosis=evidence[0].diagnosis if evidence else (),
-        refused=tuple(refused),
-        counts={"candidates": progress.evaluated, "verified": progress.verified, **progress.by_outcome()},
-        budget={"seconds": options.budget.seconds, "candidates": options.budget.candidates},
-        seed=options.seed,
-        search=options.search,
-        stopped=progress.stopped,
-        elapsed_s=elapsed,
-        stages=dict(sorted(progress.stage_s.items())),
-        signals=dataclasses.asdict(signals),
-        spec=dataclasses.asdict(spec),
-        notes=tuple(notes),
-        provenance=provenance(options.command),
-        proposers={name: dataclasses.asdict(share) for name, share in search.tree.mixture.shares.items()},
-        model=part.summary if part is not None else None,
-        memory=part.memory if part is not None else None,
-        proxies=options.proxies,
-        constants={"reward": CONSTANTS.described(), "search": search_constants()},
-        lines=evidence[0].lines if evidence else (),
-    )
-
-
-def verdict(
-    kernel: str, best: Best | None, progress: Progress, device: Mapping[str, Any], copy_share: float | None,
-    refused: Sequence[Refusal] = (),
-) -> str:  # fmt: skip
-    """The run in one sentence."""
-    tried = f"{progress.evaluated} candidates tried, {progress.verified} correct"
-    if known := progress.outcomes.get(Outcome.DUPLICATE, 0):  # a twin of a right one is neither wrong nor counted twice
-        tried += f", {known} duplicates (same SASS and launch)"
-    nodes = sum(progress.outcomes.values())
-    if nodes and (points := progress.evaluated - nodes):  # of a template's points the best alone is a node
-        tried += f", including {points} template points other than the best of each template"
-    if best is None and progress.stopped == INTERRUPTED:
-        return f"The search for a faster {kernel} was interrupted, and nothing was confirmed: {tried}."
-    if best is None:
-        if said := stopped(kernel, refused, tried):
-            return said
-        if not progress.evaluated and progress.stopped:  # nothing can be said of what a search would find
-            return f"No candidate was tried for {kernel}: {progress.stopped}."
-        share = f"; its effective bandwidth is {100 * copy_share:.0f} % of copy" if copy_share else ""
-        return f"No improvement found for {kernel}: {tried}{share}."
-    assert best.evaluation.measurement is not None
-    return faster(kernel, best.evaluation.measurement, device, tried)
-
-
-__all__ = ["Options", "RefusedError", "optimize"]
+__all__ = ["Coverage", "Options", "RefusedError", "optimize"]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from engine.builders.builders import BuildWorkers
@@ -18,12 +19,12 @@ from engine.cuda.patch import make_patch
 from engine.errors import OptimlError, RefusedError, UsageError
 from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.remote import RemoteEvaluator
-from engine.model import PASSED, Evaluation, Outcome, Program, Refusal
+from engine.model import PASSED, Evaluation, Program, Refusal
 from engine.process.cores import attentive
+from engine.run.confirmation import LEAST, Confirmation, Confirmed, Contender, search_limit_s
 from engine.run.dispatch_confirmation import Confirming
 from engine.run.earlier_run import identity_of
 from engine.run.machine import Machine
-from engine.run.optimization import LEAST
 from engine.run.provenance import provenance
 from engine.run.result import check_version, keeps_suggestion
 from engine.run.suggestion_gate import Gate, SuggestionConditions
@@ -58,8 +59,6 @@ from engine.tune.tuning_result import (
     write,
 )
 
-_RESERVE, _RESERVE_LEAST_S, _RESERVE_MOST_S = 0.2, 2.0, 8.0  # of a time budget, kept for confirming; as in optimize
-_CONFIRMED = 3
 _RUN_OFF = 3  # points that are timed closely for each shape, and beside the best one. Ours
 _RUN_OFF_S = 1.0
 _ALIKE = math.log2(1.02)  # what a search's own timing may take for equal
@@ -142,7 +141,7 @@ def output_folder(options: TuneOptions) -> Path:
 class _Searched:
     """What a search came to; `earlier` are the points and evaluations of the run that it goes on with."""
 
-    best: tuple[Tried, Evaluation] | None
+    best: Confirmed[Tried] | None
     refused: Sequence[Refusal]
     shapes: tuple[ShapeBest, ...]
     earlier: tuple[int, int]
@@ -217,7 +216,7 @@ class _Run:
             earlier = (len(tuner.tried), tuner.evaluations)  # of the run that this one goes on with
             setup_s = time.monotonic() - begin
             tuner.spent_s(setup_s)
-            best: tuple[Tried, Evaluation] | None = None
+            best: Confirmed[Tried] | None = None
             refused: list[Refusal] = []
             shapes: tuple[ShapeBest, ...] = ()
             searched_s, interrupted = 0.0, True
@@ -252,7 +251,7 @@ class _Run:
                     result, "dispatch", "dispatch code", lambda found: self._with_dispatch(found, wanted, patches)
                 )
             if options.constants and best is not None and problem is None and not ending:
-                point = best[0].point
+                point = best.candidate.point
                 result, ended = _beside(
                     result, "constants", CONSTANTS_PATCH, lambda found: self._with_constants(found, point, patches)
                 )
@@ -279,30 +278,18 @@ class _Run:
 
     def _limit(self) -> float | None:
         limit = self.options.budget.seconds
-        if limit is None:
-            return None
-        return limit - min(min(_RESERVE_MOST_S, max(_RESERVE_LEAST_S, _RESERVE * limit)), limit / 2)
+        return None if limit is None else search_limit_s(limit)
 
     # ---- after the search
 
-    def _confirmed(self, tuner: Tuner) -> tuple[tuple[Tried, Evaluation] | None, list[Refusal]]:
+    def _confirmed(self, tuner: Tuner) -> tuple[Confirmed[Tried] | None, list[Refusal]]:
         """The best point that holds under a second look, and those that did not."""
-        least = LEAST[self.evaluator.signals.mode]
-        refused: list[Refusal] = []
-        begin = time.monotonic()
-        for tried in self._run_off(tuner)[:_CONFIRMED]:
-            if 2 ** (tried.value or 0.0) < least:
-                break
-            built = self._built(tried)
-            evaluation = self.evaluator.confirm(built)
-            if _holds(evaluation, least):
-                evaluation = self.gate.judge(evaluation, self.program, built)
-            if _holds(evaluation, least):
-                tuner.progress.stage_s["confirm"] = time.monotonic() - begin
-                return (tried, evaluation), refused
-            refused.append(Refusal(tried.id, self._said(tried), evaluation))
-        tuner.progress.stage_s["confirm"] = time.monotonic() - begin
-        return None, refused
+        confirmation = Confirmation(self.evaluator, self.gate, self.program, tuner.progress)
+        with tuner.progress.stage("confirm"):
+            fastest = [tried for tried in self._run_off(tuner) if 2 ** (tried.value or 0.0) >= confirmation.least]
+        return confirmation.best(
+            Contender(tried, tried.id, self._said(tried), tried.id, partial(self._built, tried)) for tried in fastest
+        )
 
     def _run_off(self, tuner: Tuner) -> list[Tried]:
         """The fastest points, the best first: a search tells those apart by what suffices to go on, and here the best is named."""
@@ -327,16 +314,14 @@ class _Run:
     def _said(self, tried: Tried) -> str:
         return ", ".join(f"{n} = {v}" for n, v in self.template.space.named(tried.point).items())
 
-    def _shapes(
-        self, tuner: Tuner, original: Evaluation, best: tuple[Tried, Evaluation] | None
-    ) -> tuple[ShapeBest, ...]:
+    def _shapes(self, tuner: Tuner, original: Evaluation, best: Confirmed[Tried] | None) -> tuple[ShapeBest, ...]:
         """The best point for each timing case: the fastest there are timed closely beside the general one.
 
         Where no point is better over all cases, the general one is the original, if it is a point of the template.
         """
         default = self.template.default
-        point = best[0].point if best is not None else default
-        held = (best[1] if best is not None else original).measurement
+        point = best.candidate.point if best is not None else default
+        held = (best.evaluation if best is not None else original).measurement
         if held is None or point is None or (best is None and len(self.spec.time) < 2):
             return ()
         begin, least = time.monotonic(), _GAIN[self.evaluator.signals.mode]
@@ -393,7 +378,7 @@ class _Run:
         patches: dict[str, bytes] = {}
         general = None
         if searched.best is not None:
-            tried, evaluation = searched.best
+            tried, evaluation = searched.best.candidate, searched.best.evaluation
             changed = program_at(self.program, self.template, tried.point)
             patches["best.patch"] = make_patch(self.program, changed)
             files = tuple(sorted(k for k, v in changed.files.items() if self.program.files.get(k) != v))
@@ -479,12 +464,6 @@ def _beside(
     spent_s = time.monotonic() - begin
     stages = {**result.stages, stage: spent_s}
     return dataclasses.replace(result, elapsed_s=result.elapsed_s + spent_s, stages=stages), problem
-
-
-def _holds(evaluation: Evaluation, least: float) -> bool:
-    """Whether a confirmation bears a suggestion that has to be `least` times as fast."""
-    held = evaluation.measurement
-    return evaluation.outcome in (Outcome.ACCEPTED, Outcome.SCREENED) and held is not None and held.ratio >= least
 
 
 def _case_us(tried: Tried, index: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -203,7 +203,7 @@ class Search:
                 idle = not (self._pending or self._running or self._within)
                 if idle and exhausted and self._asking.coming:
                     self._write_up(all=True)
-                    with self._timed("waited for answers"):
+                    with self.progress.stage("waited for answers"):
                         budget.wait(self._asking.coming, self.elapsed_s)
                     if not self._spent(budget):
                         continue
@@ -293,7 +293,7 @@ class Search:
 
     def _fill(self, budget: Budget) -> bool:
         """Start builds until enough are in flight; True when the tree has nothing more to offer now."""
-        with self._timed(BOOK):
+        with self.progress.stage(BOOK):
             if self._asking.collect(self._known):
                 self._coming, self._selected = [], None
             self.observe()
@@ -316,7 +316,7 @@ class Search:
             if budget.candidates is None and self._waited_for():
                 return False  # the rest is chosen beside it
             try:
-                with self._timed(SELECT):
+                with self.progress.stage(SELECT):
                     chosen = self.tree.select(asking=self._asking.possible)
             except NotYet as awaited:  # what is built already can be evaluated meanwhile
                 self._coming, self._awaited_with = [awaited.coming], len(self.tree.nodes)
@@ -328,7 +328,7 @@ class Search:
                 self._asking.ask(parent, proposal)
                 continue
             try:
-                with self._timed(EDIT):
+                with self.progress.stage(EDIT):
                     program = edit_program(parent.program, proposal.edits)
             except Exception as error:
                 if _mark(parent, proposal) in self._dropped:
@@ -383,7 +383,7 @@ class Search:
             self._builds.prefetch(program)
 
     def _drop(self, parent: Node, proposal: Proposal, reason: str) -> None:
-        with self._timed(BOOK):
+        with self.progress.stage(BOOK):
             self.tree.settle(parent)
             evaluation = Evaluation(Outcome.SCREENED_OUT, failure=Failure(reason))
             self._keep(Booked(*self._book(parent, proposal, parent.program, evaluation, None)))
@@ -445,7 +445,7 @@ class Search:
         """
         found = within.advance()
         while found is None and (budget.candidates is not None or self._spent(budget)):
-            with self._timed("wait"):
+            with self.progress.stage("wait"):
                 budget.wait(within.wanted, self.elapsed_s)
             found = within.advance()
         if found is None:
@@ -494,7 +494,7 @@ class Search:
         against: float | None,
     ) -> None:  # fmt: skip
         """Book an evaluated candidate as a node, and make it the incumbent if it is the best."""
-        with self._timed(BOOK):
+        with self.progress.stage(BOOK):
             self.tree.settle(parent)
             node, entry = self._book(parent, proposal, program, evaluation, built, against)
             first = built if evaluation.outcome is not Outcome.DUPLICATE else None
@@ -521,11 +521,11 @@ class Search:
             if built is not None and self._watch is not None and evaluation.outcome in PASSED:
                 self._watch.passed(booked.node, built)  # which may wait for counters
             if built is not None and booked.best:
-                with self._timed(BOOK):
+                with self.progress.stage(BOOK):
                     self._on_incumbent(built, evaluation)
         for booked, seconds in self._scribe.written(all=all):
             self.progress.spend(JOURNAL, seconds)
-            with self._timed(BOOK):
+            with self.progress.stage(BOOK):
                 # Last: what it asks of the profiler about the node must find it known there.
                 if self._feed is not None:
                     self._feed.booked(booked.node)
@@ -589,14 +589,6 @@ class Search:
         """How many candidates a node is: of a template, the points that were tried."""
         tuned = self._inner is not None and node.proposal is not None and node.proposal.proposer == TUNER
         return self._inner.points_of(node.evaluation.notes) if tuned and self._inner and node.evaluation else 1
-
-    @contextlib.contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self.progress.spend(stage, time.monotonic() - begin)
 
 
 def _mark(parent: Node, proposal: Proposal) -> tuple[object, ...]:

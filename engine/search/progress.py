@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,6 +142,15 @@ class Progress:
     def spend(self, stage: str, seconds: float) -> None:
         """Add time to a stage."""
         self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time within to a stage."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spend(name, time.monotonic() - begin)
 
     def by_outcome(self) -> dict[str, int]:
         """Candidates by the outcome's name."""

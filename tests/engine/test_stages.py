@@ -12,6 +12,7 @@ import pytest
 
 import engine.run.optimization
 import engine.search.loop
+import engine.search.progress
 from benchmarks.searches import overhead
 from engine.compile.built import Built
 from engine.evaluate.analysis import Analysis
@@ -19,6 +20,7 @@ from engine.evaluate.evaluator import nothing
 from engine.model import Evaluation, Program
 from engine.predict.targets import target_for
 from engine.process.fair_lock import WAITED
+from engine.run.confirmation import search_limit_s
 from engine.run.optimization import optimize
 from engine.search.progress import Budget
 from engine.spec.kernel_spec import KernelSpec
@@ -31,7 +33,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed_h = 0.0
-        for module in (engine.run.optimization, engine.search.loop):
+        for module in (engine.run.optimization, engine.search.loop, engine.search.progress):
             monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:
@@ -92,8 +94,8 @@ def test_a_short_run_does_not_wait_long_for_its_evidence(seconds: float | None, 
 )
 def test_a_run_without_a_profiler_keeps_no_time_for_one(seconds: float, without: float, more: float) -> None:
     """Most drivers let root alone read counters: a run of 10 s gave up three for what could not be had."""
-    assert engine.run.optimization._limit_s(seconds, False) == without
-    assert engine.run.optimization._limit_s(seconds, True) == without - more
+    assert search_limit_s(seconds) == without
+    assert search_limit_s(seconds, 3.0) == without - more
 
 
 class Heavy(ScriptedEvaluator):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from types import SimpleNamespace
@@ -12,7 +11,9 @@ from engine.compile.built import Built
 from engine.model import Evaluation, Failure, Measurement, Outcome, Program
 from engine.process.decode import decode, load
 from engine.rewrite.proposal import Proposal
-from engine.run.optimization import _confirmed
+from engine.run.confirmation import Confirmation
+from engine.run.optimization import _contenders
+from engine.search.progress import Progress
 from engine.search.tree import Node, Tree
 
 
@@ -27,9 +28,7 @@ class _Search:
         self.tree = Tree(Program({"k.cu": b"0"}, "k.cu"), lambda program: [], 0)
         self.tree.root.evaluation = Evaluation(Outcome.NO_DIFFERENCE)
         self.incumbent, self.built = None, dict[int, Any]()
-        self.progress = SimpleNamespace(
-            stage_s=dict.fromkeys(("confirm", "guardrails"), 0.0), stage=lambda name: contextlib.nullcontext()
-        )
+        self.progress = Progress()
         faulty = self.add(self.tree.root, "faulty", 5.0)
         for i in range(4):
             self.add(faulty, f"upon it {i}", 6.0 + i)
@@ -57,8 +56,11 @@ def _run(outcome: Outcome) -> tuple[str | None, list[str]]:
         confirm=confirm,
     )
     gate = SimpleNamespace(judge=lambda evaluation, original, built: evaluation)
-    best, _, refused = _confirmed(cast(Any, search), cast(Any, evaluator), cast(Any, gate))
-    return best[0].proposal.summary if best and best[0].proposal else None, [one.summary for one in refused]
+    confirmation = Confirmation(cast(Any, evaluator), cast(Any, gate), search.tree.root.program, search.progress)
+    best, refused = confirmation.best(_contenders(cast(Any, search), cast(Any, evaluator), confirmation.least))
+    return best.candidate.proposal.summary if best and best.candidate.proposal else None, [
+        one.summary for one in refused
+    ]
 
 
 def test_a_fault_that_only_a_confirmation_shows_does_not_hide_a_correct_candidate() -> None:

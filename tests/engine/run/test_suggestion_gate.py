@@ -103,7 +103,7 @@ def test_the_users_command_has_the_last_word(repository):
 
 def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
     """It said `No improvement found`, whatever the search had in hand."""
-    from engine.run.optimization import verdict
+    from engine.run.optimization_result import verdict
     from engine.search.progress import INTERRUPTED, Progress
 
     progress = Progress(11, 9, 27.2, stopped=INTERRUPTED)
@@ -115,7 +115,7 @@ def test_an_interrupted_run_does_not_say_that_nothing_was_found() -> None:
 
 def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None:
     """A budget that went into setting up gave `No improvement found …: 0 candidates tried, 0 correct`."""
-    from engine.run.optimization import verdict
+    from engine.run.optimization_result import verdict
     from engine.search.progress import Progress
 
     said = verdict("saxpy", None, Progress(0, 0, 9.0, stopped="the budget is spent"), {}, None)
@@ -124,7 +124,7 @@ def test_a_run_without_a_candidate_does_not_say_that_nothing_was_found() -> None
 
 def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
     """Three right ones and seven points beside the best of one template were `10 candidates tried, 3 correct`."""
-    from engine.run.optimization import verdict
+    from engine.run.optimization_result import verdict
     from engine.search.progress import Progress
 
     said = verdict("scale", None, Progress(10, 3, outcomes={Outcome.SCREENED: 3}), {}, None)
@@ -135,7 +135,7 @@ def test_points_of_a_template_are_not_passed_off_as_wrong() -> None:
 
 def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
     """Five duplicates were `5 candidates tried, 0 correct`."""
-    from engine.run.optimization import verdict
+    from engine.run.optimization_result import verdict
     from engine.search.progress import Progress
 
     progress = Progress(5, 0, outcomes={Outcome.DUPLICATE: 5})
@@ -146,7 +146,7 @@ def test_duplicates_of_right_candidates_are_not_passed_off_as_wrong() -> None:
 
 def test_a_refusal_by_a_guardrail_reports_the_speedup(repository):
     from engine.model import Refusal
-    from engine.run.optimization import verdict
+    from engine.run.optimization_result import verdict
     from engine.search.progress import Progress
 
     limits = Guardrails(command=("false",), prepare=("false",), time=5.0)
@@ -159,7 +159,7 @@ def test_a_refusal_by_a_guardrail_reports_the_speedup(repository):
 def test_faster_versions_that_were_not_confirmed_are_said_with_the_reason():
     """`No improvement found` hid them, and the reader did not look for the lines above."""
     from engine.model import Evaluation, Failure, Refusal
-    from engine.run.optimization import verdict
+    from engine.run.optimization_result import verdict
     from engine.search.progress import Progress
 
     wrong = Evaluation(Outcome.WRONG_RESULT, failure=Failure("'y' differs in 3 of 64 elements"))
