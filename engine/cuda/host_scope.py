@@ -10,10 +10,11 @@ from functools import cached_property
 from tree_sitter import Node
 
 from engine import arith
-from engine.cuda.definitions import declarators, definition_of, expression
-from engine.cuda.kernel import Span, Unit
+from engine.cuda.definitions import definition_of, expression
+from engine.cuda.host_definitions import Definition, LocalDefinition, only, uncommented
+from engine.cuda.kernel import Unit
 from engine.cuda.macros import function_macros, object_macros, parenthesised
-from engine.cuda.parse import parse, span, text, walk
+from engine.cuda.parse import parse, text
 from engine.cuda.typenames import TypeNames
 from engine.errors import SourceError
 from engine.model import Program
@@ -21,10 +22,8 @@ from engine.model import Program
 _CASTS = re.compile(r"^(?:static_cast|reinterpret_cast|const_cast)$")
 _MAX_DEPTH = 40
 _MAX_STEPS = 2_000  # of one scope: definitions that each use the one before twice take 2 to the power of their number
-_BLOCKS = ("compound_statement", "translation_unit", "declaration_list")
 _OPEN = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression", "field_expression")
 _LOOSE = ("binary_expression", "unary_expression", "cast_expression", "conditional_expression")
-_LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 
 # Functions of two numbers that projects define in headers of others: by the names that people give them.
 _BY_NAME = (
@@ -40,18 +39,6 @@ _BY_NAME = (
 _LIBRARY = {"C10_WARP_SIZE": "32"}  # macros of headers that no repository holds
 Dims = tuple[arith.Number, ...]
 _Body = tuple[tuple[str, ...], str, bool]  # parameters, text of the value, whether it is a macro
-
-
-@dataclass(frozen=True)
-class Definition:
-    """Where a name gets its value: the node of the value, or None where it is declared without one."""
-
-    name: str
-    value: Node | None
-    span: Span | None  # of the value's text, where it can be rewritten
-    path: str
-    statement: Span
-    declaration: bool = True
 
 
 @dataclass
@@ -100,7 +87,7 @@ class HostScope:
     def dims(self, node: Node) -> Dims:
         """The extents that a launch argument evaluates to: one number, or the parts of a dim3."""
         while node.type == "parenthesized_expression":
-            inside = _only(node)
+            inside = only(node)
             if inside.type == "comma_expression" and self.unit.data[node.start_byte : node.start_byte + 1] == b"{":
                 return tuple(self.number(part) for part in _listed(inside))
             node = inside
@@ -110,7 +97,7 @@ class HostScope:
         ):
             inner = node if kind == "initializer_list" else node.child_by_field_name("arguments")
             inner = inner or node.child_by_field_name("value")
-            parts = _operands(inner) if inner is not None else []
+            parts = uncommented(inner) if inner is not None else []
             if len(parts) == 1 and kind == "call_expression":
                 return self.dims(parts[0])
             return tuple(self.number(part) for part in parts) or (1,)
@@ -122,7 +109,7 @@ class HostScope:
     def _returned_dims(self, node: Node) -> Dims | None:
         """The extents that a function without parameters, mostly a member of a class, returns as one `dim3(…)`; None where it does not."""
         function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
-        if function is None or arguments is None or _operands(arguments) or self._depth > _MAX_DEPTH:
+        if function is None or arguments is None or uncommented(arguments) or self._depth > _MAX_DEPTH:
             return None
         owner = function.child_by_field_name("argument")
         named = re.split(r"::|\.|->", text(function))[-1]
@@ -150,7 +137,7 @@ class HostScope:
         if definition.value is None:
             base: list[arith.Number] = [1, 1, 1]
         elif definition.value.type in ("argument_list", "initializer_list"):
-            parts = _operands(definition.value)
+            parts = uncommented(definition.value)
             base = list(self.dims(parts[0])) if len(parts) == 1 else [self.number(p) for p in parts]
         else:
             base = list(self.dims(definition.value))
@@ -190,7 +177,7 @@ class HostScope:
         if kind in ("true", "false"):
             return "1" if kind == "true" else "0"
         if kind == "parenthesized_expression":
-            return f"({self._expanded(_only(node))})"
+            return f"({self._expanded(only(node))})"
         if kind == "binary_expression":
             whole = squeezed(node)
             if whole in self.known:
@@ -264,7 +251,7 @@ class HostScope:
                 raise self.unknown(node, name, f"'{name}' has no value before it")
             value = definition.value
             if value.type in ("argument_list", "initializer_list"):
-                value = _only(value)
+                value = only(value)
             try:
                 return _literal(self.number(value))
             except UnknownName as error:
@@ -309,7 +296,7 @@ class HostScope:
     def _call(self, node: Node) -> str:
         called = _called(node)
         arguments = node.child_by_field_name("arguments")
-        operands = _operands(arguments) if arguments is not None else []
+        operands = uncommented(arguments) if arguments is not None else []
         function = node.child_by_field_name("function")
         if function is not None and function.type == "template_function":
             inner, kind = function.child_by_field_name("name"), function.child_by_field_name("arguments")
@@ -412,94 +399,7 @@ class HostScope:
 
     def local(self, name: str, at: Node) -> tuple[Definition | None, list[tuple[str, Node]]]:
         """The definition of a local that holds at `at`, and later assignments to its .x, .y, .z."""
-        fields: list[tuple[str, Node]] = []
-        current: Node | None = at
-        while current is not None:
-            parent = current.parent
-            if current.type == "declaration":  # one of several declared at once
-                for declared, value in declarators(current):
-                    if declared == name and value is not None and value.end_byte <= at.start_byte:
-                        return Definition(name, value, span(value), self.unit.path, span(current)), []
-            if parent is not None and parent.type in _BLOCKS:
-                for statement in reversed([c for c in parent.children if c.end_byte <= current.start_byte]):
-                    found = self._in_statement(name, statement, at, fields)
-                    if found is not None:
-                        if found.value is None and not found.declaration:
-                            raise self.unknown(at, name, f"'{name}' is changed in an unsupported way")
-                        return found, list(reversed(fields))
-            looped = parent is not None and parent.type in _LOOPS and any(_assigns(n, name) for n in walk(parent))
-            if looped and parent is not None and not self._declared_inside(name, parent, at):
-                raise self.unknown(at, name, f"it is in a loop that changes '{name}'")
-            current = parent
-            if current is not None and current.type == "function_definition":
-                break
-        return None, []
-
-    @staticmethod
-    def _declared_inside(name: str, loop: Node, at: Node) -> bool:
-        body = loop.child_by_field_name("body")
-        return body is not None and any(
-            n.type == "declaration" and n.end_byte <= at.start_byte and any(d[0] == name for d in declarators(n))
-            for n in walk(body)
-        )
-
-    def _in_statement(self, name: str, statement: Node, at: Node, fields: list[tuple[str, Node]]) -> Definition | None:
-        if statement.type == "declaration":
-            for declared, value in declarators(statement):
-                if declared == name:
-                    place = span(value) if value is not None else None
-                    return Definition(name, value, place, self.unit.path, span(statement))
-            return None
-        if statement.type == "expression_statement" and statement.named_children:
-            inner = statement.named_children[0]
-            if inner.type == "assignment_expression":
-                left, right = inner.child_by_field_name("left"), inner.child_by_field_name("right")
-                operator = inner.child_by_field_name("operator")
-                if left is not None and right is not None:
-                    plain = operator is None or text(operator) == "="
-                    if text(left) == name:
-                        if not plain:
-                            return Definition(name, None, None, self.unit.path, span(statement), False)
-                        return Definition(name, right, span(right), self.unit.path, span(statement), False)
-                    if left.type == "field_expression":
-                        base, part = left.child_by_field_name("argument"), left.child_by_field_name("field")
-                        if (
-                            base is not None
-                            and part is not None
-                            and text(base) == name
-                            and text(part) in ("x", "y", "z")
-                        ):
-                            if not plain:
-                                return Definition(name, None, None, self.unit.path, span(statement), False)
-                            if not any(f == text(part) for f, _ in fields):
-                                fields.append((text(part), right))
-                            return None
-        if any(_assigns(n, name) for n in walk(statement)):
-            if statement.type == "if_statement":
-                return self._in_branch(name, statement, at, fields)
-            return Definition(name, None, None, self.unit.path, span(statement), False)
-        return None
-
-    def _in_branch(self, name: str, statement: Node, at: Node, fields: list[tuple[str, Node]]) -> Definition | None:
-        """The assignment in the branch of an `if` that is taken; a definition without a value where that cannot be told."""
-        unclear = Definition(name, None, None, self.unit.path, span(statement), False)
-        clause = statement.child_by_field_name("condition")
-        try:
-            taken = self.number(_only(clause)) if clause is not None else None
-        except SourceError:
-            return unclear
-        branch = statement.child_by_field_name("consequence" if taken else "alternative")
-        if branch is not None and branch.type == "else_clause":
-            branch = _only(branch)
-        if branch is None:
-            return None
-        for inner in reversed(_operands(branch) if branch.type == "compound_statement" else [branch]):
-            if inner.type == "declaration" and any(declared == name for declared, _ in declarators(inner)):
-                return unclear  # another variable of the name
-            found = self._in_statement(name, inner, at, fields)
-            if found is not None:
-                return found
-        return None
+        return LocalDefinition(self.unit.path, name, at, self.number, self.unknown).find()
 
 
 def given_name(node: Node) -> str:
@@ -511,7 +411,7 @@ def _listed(node: Node) -> list[Node]:
     """The operands of a comma expression."""
     found: list[Node] = []
     while node.type == "comma_expression":
-        left, right = _operands(node)[0], _operands(node)[-1]
+        left, right = uncommented(node)[0], uncommented(node)[-1]
         found, node = [*found, left], right
     return [*found, node]
 
@@ -519,18 +419,6 @@ def _listed(node: Node) -> list[Node]:
 def squeezed(node: Node) -> str:
     """The node's text without spaces: an expression that `known` gives a value stands there so."""
     return "".join(text(node).split())
-
-
-def _assigns(node: Node, name: str) -> bool:
-    if node.type == "assignment_expression":
-        left = node.child_by_field_name("left")
-        return left is not None and (text(left) == name or text(left).startswith(f"{name}."))
-    if node.type == "update_expression":
-        argument = node.child_by_field_name("argument")
-        return argument is not None and text(argument) == name
-    if node.type == "pointer_expression":
-        return text(node).replace(" ", "") == f"&{name}"
-    return False
 
 
 def _declared_type(definition: Definition, unit: Unit) -> str:
@@ -541,14 +429,6 @@ def _declared_type(definition: Definition, unit: Unit) -> str:
 def _called(node: Node) -> str:
     function = node.child_by_field_name("function") or node.child_by_field_name("type")
     return text(function) if function is not None else ""
-
-
-def _operands(node: Node) -> list[Node]:
-    return [n for n in node.named_children if n.type != "comment"]
-
-
-def _only(node: Node) -> Node:
-    return _operands(node)[0]
 
 
 def _literal(value: arith.Number) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from engine.cuda.definitions import declarators
-from engine.cuda.host_scope import Definition, HostScope
+from engine.cuda.host_definitions import Definition
+from engine.cuda.host_scope import HostScope
 from engine.cuda.kernel import Edit, Kernel, LaunchPart, LaunchSite, Span, Unit
 from engine.cuda.parse import has_launch, parse, text, walk
 from engine.errors import SourceError

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from engine.cuda.definitions import expression
-from engine.cuda.host_scope import Definition, HostScope
+from engine.cuda.host_definitions import Definition
+from engine.cuda.host_scope import HostScope
 from engine.cuda.kernel import Kernel, LaunchSite
 from engine.cuda.parse import parse, text
 from engine.errors import SourceError
