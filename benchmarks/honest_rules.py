@@ -42,8 +42,8 @@ from engine.evaluate import guardrails  # noqa: E402
 from engine.model import Evaluation, Outcome  # noqa: E402
 from engine.run.machine import Machine, make_machine  # noqa: E402
 from engine.run.suggestion_gate import Gate  # noqa: E402
+from engine.selftest.case_runs import Judges  # noqa: E402
 from engine.selftest.cases import HONEST  # noqa: E402
-from engine.selftest.runner import Judges  # noqa: E402
 from engine.spec.find import find_spec  # noqa: E402
 
 RIGHT = frozenset(HONEST)

@@ -29,8 +29,8 @@ from benchmarks.selftest import device as described  # noqa: E402
 from engine.errors import OptimlError  # noqa: E402
 from engine.model import PASSED, Outcome  # noqa: E402
 from engine.run.machine import Machine, make_machine  # noqa: E402
+from engine.selftest.case_runs import Verdict, run_cases  # noqa: E402
 from engine.selftest.cases import SelfCase, load_cases  # noqa: E402
-from engine.selftest.runner import Verdict, run_cases  # noqa: E402
 from engine.verify.defences import ALL, Defences  # noqa: E402
 
 

@@ -32,9 +32,9 @@ from benchmarks.examples import commit, machine  # noqa: E402 - the path above m
 from engine.model import Outcome  # noqa: E402
 from engine.run.machine import Machine, make_machine  # noqa: E402
 from engine.run.provenance import provenance  # noqa: E402
+from engine.selftest.case_runs import Verdict, run_cases  # noqa: E402
 from engine.selftest.cases import SelfCase, Suite, load_cases  # noqa: E402
 from engine.selftest.generators.protocol import generated  # noqa: E402
-from engine.selftest.runner import Verdict, run_cases  # noqa: E402
 
 _PIECE = 12  # cases of one original between two looks at the clock
 SUITES: tuple[Suite, ...] = ("attacks", "honest")

@@ -20,7 +20,7 @@ from engine.generate.strategies import chosen
 from engine.llm.batch import REQUESTS, RESPONSES
 from engine.llm.session import EXCHANGES
 from engine.process.interrupt import Interrupt
-from engine.report.generation import Screen, print_generation
+from engine.report.generation_report import Screen, print_generation
 from engine.search.progress import Budget
 from engine.settings.config import load_config
 

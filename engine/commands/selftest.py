@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import UsageError
 from engine.report.terminal import Live
 from engine.run.machine import make_machine
+from engine.selftest.case_runs import run_cases
 from engine.selftest.cases import Suite, load_cases
 from engine.selftest.folder import read_folder
 from engine.selftest.generators.protocol import generated
-from engine.selftest.runner import run_cases
 
 if TYPE_CHECKING:
+    from engine.selftest.case_runs import Verdict
     from engine.selftest.cases import SelfCase
-    from engine.selftest.runner import Verdict
 
 _ROUNDS = 2  # of the generators: more than 250 attacks
 _SCORES = (("attacks", "attacks refused"), ("honest", "honest edits accepted"))

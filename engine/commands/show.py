@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.commands.options import print_json
 from engine.generate.generation_result import RESULT, GenerationResult
-from engine.report.generation import print_generation
+from engine.report.generation_report import print_generation
 from engine.report.run_folder import read_nodes, read_result
 from engine.report.terminal import print_result, print_tree
 from engine.report.tuning import print_tuning

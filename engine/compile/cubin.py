@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from engine.compile.atomic_scope import block_atomics
-from engine.compile.clocks import clock_reads
+from engine.compile.clock_reads import clock_reads
 from engine.compile.toolkit import nvidia_folders
 from engine.errors import MachineError, OptimlError
 from engine.process.bounded_output import BoundedOutput

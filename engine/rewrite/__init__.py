@@ -11,7 +11,7 @@ from engine.rewrite.matched_rule import Change, MatchedRule, Space, Values
 from engine.rewrite.pattern import Pattern
 from engine.rewrite.proposal import Edits, Family, Parametric, Proposal, Rule, merge, proposal
 from engine.rewrite.site import Site, once
-from engine.rewrite.template import template
+from engine.rewrite.snippet_template import template
 
 __all__ = [
     "Change", "Declared", "Edit", "Edits", "Family", "MatchedRule", "Node", "Parametric", "Pattern", "Proposal", "Rule", "Scope",

@@ -7,9 +7,9 @@ import secrets
 import pytest
 
 from engine.run.machine import Machine, make_machine
+from engine.selftest.case_runs import Verdict, run_cases
 from engine.selftest.cases import SelfCase
 from engine.selftest.generators.protocol import generated, generators
-from engine.selftest.runner import Verdict, run_cases
 
 SEED = 1
 

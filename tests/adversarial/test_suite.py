@@ -10,8 +10,8 @@ import pytest
 
 from engine.model import PASSED
 from engine.run.machine import Machine, make_machine
+from engine.selftest.case_runs import Verdict, run_cases
 from engine.selftest.cases import SelfCase, load_cases, original_text, originals
-from engine.selftest.runner import Verdict, run_cases
 from engine.verify.defences import ALL
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from engine.cli import main
 from engine.model import Outcome
 from engine.report.terminal import Live
-from engine.selftest.runner import Verdict
+from engine.selftest.case_runs import Verdict
 
 
 def test_cases_are_counted_while_they_are_judged(

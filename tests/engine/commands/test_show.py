@@ -14,7 +14,7 @@ from engine.cli import main
 from engine.generate.generation_result import GenerationResult, StrategyResult
 from engine.generate.generation_result import write as write_generation
 from engine.model import Refusal
-from engine.report.generation import print_generation
+from engine.report.generation_report import print_generation
 from engine.tune.evaluated_point import Mark
 from engine.tune.space import Excluded
 from engine.tune.tuning_result import General, ShapeBest, SpaceInfo, TemplateInfo, TuneResult, write

@@ -22,7 +22,7 @@ from engine.generate.strategies import STRATEGIES
 from engine.llm.batch import custom_id
 from engine.llm.openai_client import OpenAIClient  # noqa: F401 - the real client is what the tests run
 from engine.model import Program
-from engine.report.generation import print_generation
+from engine.report.generation_report import print_generation
 from engine.spec.find import find_spec
 from tests.engine.llm.conftest import serve  # noqa: F401 - a fixture
 from tests.engine.llm.server import completion, ok, status

@@ -9,7 +9,7 @@ from textwrap import indent
 import pytest
 
 from engine.cuda.parse import parse
-from engine.rewrite.template import Template, template
+from engine.rewrite.snippet_template import Template, template
 
 SNIPPETS = sorted(f.name.removesuffix(".cu") for f in resources.files("engine.rules").joinpath("snippets").iterdir())
 
