@@ -341,19 +341,11 @@ class CpuMachine:
                         "the CPU run could not be started", "", done.log.strip()[-300:] or f"status {done.status}"
                     )
                 lines = Lines(binary.object, binary.path, INCLUDE)
-                return [
-                    _read_run(
-                        results,
-                        starts[number],
-                        binary,
-                        job,
-                        ends.get(number, ("timeout", "")),
-                        lines,
-                        elapsed,
-                        deadline_s,
-                    )
-                    for number, job in enumerate(jobs)
-                ]
+                runs = []
+                for number, job in enumerate(jobs):
+                    ending = _JobEnd(*ends.get(number, ("timeout", "")), deadline_s, elapsed)
+                    runs.append(_read_run(results, starts[number], binary, job, ending, lines))
+                return runs
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -395,10 +387,19 @@ def _report_text(results: BoundedOutput, start: int) -> str:
     return text.decode("utf-8", "replace")
 
 
+@dataclass(frozen=True)
+class _JobEnd:
+    """How the process of a job ended: the supervisor's word for it, its detail, the deadline, and the seconds that it took."""
+
+    how: str
+    said: str
+    deadline_s: float
+    elapsed_s: float
+
+
 def _read_run(
-    results: BoundedOutput, start: int, binary: CpuBinary, job: CpuJob, end: tuple[str, str], lines: Lines, elapsed: float,
-    deadline_s: float,
-) -> CpuRun:  # fmt: skip
+    results: BoundedOutput, start: int, binary: CpuBinary, job: CpuJob, ending: _JobEnd, lines: Lines
+) -> CpuRun:
     import numpy as np
 
     names = _buffers(binary.spec)
@@ -407,9 +408,9 @@ def _read_run(
     text = _report_text(results, start)
     if text:
         report = read_report(text, lines, names, elements, job.launches)
-    how, said = end
+    how, said = ending.how, ending.said
     if how == "timeout":
-        report.findings.append(Finding("timeout", f"did not end in {deadline_s:g} s"))
+        report.findings.append(Finding("timeout", f"did not end in {ending.deadline_s:g} s"))
     elif (how != "ok" or not report.complete) and not report.findings:
         report.findings.append(
             Finding("crash", f"the run ended with {how}" + (f": {said.strip()}" if said.strip() else ""))
@@ -426,7 +427,7 @@ def _read_run(
             outputs[name] = np.frombuffer(data, like.dtype, like.size) if like.size else like.copy()
             at += like.nbytes
     return CpuRun(
-        outputs, tuple(report.findings), report.counts, elapsed,
+        outputs, tuple(report.findings), report.counts, ending.elapsed_s,
         {names[i]: n for i, n in report.touched.items()}, {names[i]: n for i, n in report.written.items()}, report.limited, writes,
         report.seen,
     )  # fmt: skip

@@ -44,8 +44,21 @@ def _element(array: str, index: int) -> str:
     return f"{array}[{index}]" if array else "memory outside all arrays"
 
 
-def _message(kind: str, extra: str, write: int, array: str, index: int, size: int, total: int, line: int) -> str:
-    verb = "writes" if write else "reads"
+@dataclass(frozen=True)
+class _Access:
+    """Where an access goes wrong: element `index` of `total`, of `size` bytes. Other reports have their own numbers there."""
+
+    write: int
+    array: str
+    index: int
+    size: int
+    total: int
+    line: int
+
+
+def _message(kind: str, extra: str, access: _Access) -> str:
+    array, index, size, total, line = access.array, access.index, access.size, access.total, access.line
+    verb = "writes" if access.write else "reads"
     match kind, extra:
         case "out_of_bounds" | "shared_out_of_bounds", "nowhere":
             return f"{verb} memory outside all arrays{_where(line)}"
@@ -104,7 +117,7 @@ def _finding(words: Sequence[str], lines: Lines, names: Sequence[str]) -> tuple[
     elements = total // max(element, 1)
     kind = _CRASHES.get(extra, kind) if kind == "crash" else kind
     name = _KINDS[kind]
-    message = _message(kind, extra, write, array, index, size, elements, line)
+    message = _message(kind, extra, _Access(write, array, index, size, elements, line))
     thread = (coordinates[0], coordinates[1], coordinates[2]) if has_thread else None
     block = (coordinates[3], coordinates[4], coordinates[5]) if has_thread else None
     found = Finding(name, message, line, array, index if array else None, thread, block, step)

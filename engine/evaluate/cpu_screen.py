@@ -23,7 +23,7 @@ from engine.model import Evaluation, Failure, Guardrail, LaunchConfig, Outcome
 from engine.spec.data import EXTREMES, NAN, bytes_needed, poisoned, scalars, takes_nan
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.host_compare import difference, noise
+from engine.verify.host_compare import Outputs, difference, noise
 from engine.verify.plan import Check, plan
 from engine.verify.propagation import defined, passes_on, without
 from engine.verify.tolerance import Noise, allowed
@@ -377,10 +377,8 @@ class CpuScreen:
             old = self._noise.get((item.case, item.family + argument.name), Noise(0.0, 0.0))
             scale = Noise(max(now.error, old.error), max(now.rms, old.rms))
             case = self._case(item.case).name
-            failure = difference(
-                self._spec, argument.name, outputs, item.original, item.wide, scale, case,
-                loose=loose,
-            )  # fmt: skip
+            compared = Outputs(outputs, item.original, item.wide)
+            failure = difference(self._spec, argument.name, compared, scale, case, loose=loose)
             if failure:
                 return replace(failure, reason=f"{failure.reason} (inputs '{item.family}')")
         return None

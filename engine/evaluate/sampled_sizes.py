@@ -19,7 +19,7 @@ from engine.model import Failure, Guardrail, LaunchConfig, Program
 from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.host_compare import difference, noise
+from engine.verify.host_compare import Outputs, difference, noise
 from engine.verify.secret_sizes import Sizes, large_sizes, sampled_sizes
 from engine.verify.tolerance import Noise
 
@@ -173,17 +173,19 @@ class SampledSizes:
         """Where the contents of entries that both wrote are further apart than rounding."""
         case = known.case.name
         exact = Noise(0.0, noise(self.spec, name, old, old).rms)
-        failure = difference(self.spec, name, new, old, None, exact, case)
+        failure = difference(self.spec, name, Outputs(new, old), exact, case)
         if failure is None:
             return None
         if (reference := self._reference(known, name, entries)) is not None:
             now = noise(self.spec, name, old, reference)
-            failure = difference(self.spec, name, new, old, reference, now, case)
+            failure = difference(self.spec, name, Outputs(new, old, reference), now, case)
             if failure is not None:
                 now = self._usual_noise(known, name, now)
-                failure = difference(self.spec, name, new, old, reference, now, case)
+                failure = difference(self.spec, name, Outputs(new, old, reference), now, case)
         else:
-            failure = difference(self.spec, name, new, old, None, replace(exact, error=_PLAIN_NOISE * exact.rms), case)
+            failure = difference(
+                self.spec, name, Outputs(new, old), replace(exact, error=_PLAIN_NOISE * exact.rms), case
+            )
         if failure is None or failure.index is None:
             return failure
         index = int(entries[failure.index])

@@ -27,7 +27,7 @@ from engine.process.worker_process import Worker, WorkerLost
 from engine.spec.data import poisoned, scalars
 from engine.spec.dtypes import DType, parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
-from engine.verify.host_compare import difference
+from engine.verify.host_compare import Outputs, difference
 from engine.verify.plan import Check
 from engine.verify.tolerance import BLIND_ULPS, MAX_ERROR_RATIO, Noise
 
@@ -315,7 +315,7 @@ def compare(spec: KernelSpec, task: Task, known: Known, got: Arrays) -> Failure 
     """Where outputs (in storage types) are further from the reference than the tolerance; None when nowhere."""
     for argument in task.outputs:
         name = argument.name
-        failure = difference(spec, name, got, known.narrow, known.wide, known.noise[name], known.case.name)
+        failure = difference(spec, name, Outputs(got, known.narrow, known.wide), known.noise[name], known.case.name)
         if failure is not None:
             return replace(failure, reason=f"{failure.reason} (inputs '{known.family}')")
     return None

@@ -112,27 +112,41 @@ class Pending:
         self.asked = list(range(len(self.batch)))
 
 
+@dataclass(frozen=True)
+class ProfilerSettings:
+    """How a profiler runs: `case` is what is warmed up for (the index that requests will name; None: the first timing case), and
+    `spares` workers wait for the cheap set, one for each other used."""
+
+    case: int | None = None
+    device: int = 0
+    prime: bool = True
+    spares: int = 2
+    options: Sequence[str] = _OPTIONS
+
+
+_DEFAULTS = ProfilerSettings()
+
+
 class Profiler:
     """Profiles candidates of one spec on one GPU. Not thread-safe.
 
-    `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder, `case` what is warmed
-    up for (the index that requests will name); `spares` workers wait for the cheap set, one for each other used. Nothing is
-    started before the first call, and nothing raises for what the profiler does: `unusable` says why it is given up,
-    `dropped` which counters it does not have, and each request gets a profile or a declared failure.
+    `tools` is the machine code of the worker's own kernels, `scratch` the GPU worker's cache folder. Nothing is started
+    before the first call, and nothing raises for what the profiler does: `unusable` says why it is given up, `dropped`
+    which counters it does not have, and each request gets a profile or a declared failure.
     """
 
     def __init__(
-        self, box: Sandbox | NoSandbox, ncu: Path | None, tools: bytes, scratch: Path, spec: KernelSpec, *, case: int | None = None,
-        device: int = 0, prime: bool = True, spares: int = 2, options: Sequence[str] = _OPTIONS,
+        self, box: Sandbox | NoSandbox, ncu: Path | None, tools: bytes, scratch: Path, spec: KernelSpec,
+        settings: ProfilerSettings = _DEFAULTS,
     ) -> None:  # fmt: skip
-        self._options = tuple(options)
+        self._options = tuple(settings.options)
         self.seconds: list[float] = []  # of the last session, for each candidate that ran
         self._box, self._ncu, self._tools, self._scratch, self._spec = box, ncu, tools, scratch, spec
         self.said = ""  # the last report, as the profiler wrote it
-        self._case = len(spec.check) if case is None else case
-        self._device, self._prime = device, prime
+        self._case = len(spec.check) if settings.case is None else settings.case
+        self._device, self._prime = settings.device, settings.prime
         self._seed = secrets.randbits(40)
-        self._spares = max(1, spares)
+        self._spares = max(1, settings.spares)
         self._warm: dict[str, deque[_Session]] = {}
         self._alive: set[_Session] = set()
         self._silent = 0  # batches in a row of which nothing was said

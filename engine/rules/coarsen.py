@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from engine.cuda.effects import assigned
 from engine.cuda.syntax import children, names, strip, text, walk
@@ -183,7 +184,7 @@ def _coarsened(
     declaration = f"{index.type} {first} = blockIdx.{axis} * ({index.extent} * {factor}) + threadIdx.{axis};"
     loop = f"for (int {count} = 0; {count} < {factor}; ++{count}) {{"
     inside = f"{index.type} {index.name} = {first} + {count} * {index.extent};"
-    body = _looped(site, mapping, index, declaration, ["#pragma unroll", loop], [inside], keep_guard=True)
+    body = _looped(site, mapping, index, declaration, _WorkLoop(["#pragma unroll", loop], [inside], keeps_guard=True))
     edits = merge(body, site.launch_edits(grid=grid)) if body is not None else None
     return edits if edits is not None and _still_covers(site, edits, bounds, axis, factor) else None
 
@@ -195,7 +196,7 @@ def _grid_stride(site: Site, mapping: ThreadMap, factor: int, before: tuple[Laun
     if bounds is None or index is None or list(bounds) != ["x"] or len(blocks) != 1 or not only_bound(mapping):
         return None
     loop = index.grid_stride(text(mapping.bounds["x"]))
-    body = _looped(site, mapping, index, None, [loop], [], keep_guard=False)
+    body = _looped(site, mapping, index, None, _WorkLoop([loop], [], keeps_guard=False))
     grid = [ceil_div(bounds["x"], blocks.pop()[0] * factor)]
     edits = merge(body, site.launch_edits(grid=grid)) if body is not None else None
     return edits if edits is not None and site.configs_after(edits) is not None else None
@@ -229,17 +230,24 @@ def _still_covers(site: Site, edits: Edits, bounds: dict[Axis, str], axis: Axis,
     )
 
 
+@dataclass(frozen=True)
+class _WorkLoop:
+    """A loop around a kernel's work: its first lines, the first lines inside, and whether the bound is tested there too."""
+
+    opening: list[str]
+    inside: list[str]
+    keeps_guard: bool
+
+
 def _looped(
     site: Site,
     mapping: ThreadMap,
     index: Index,
     declaration: str | None,
-    opening: list[str],
-    inside: list[str],
-    *,
-    keep_guard: bool,
+    loop: _WorkLoop,
 ) -> Edits | None:
     """The kernel with its work in a loop: the index's declaration replaced, what depends on it moved inside."""
+    keep_guard = loop.keeps_guard
     unit = site.indent_unit
     outer = site.indent_at(index.declaration.start_byte)
     inner = outer + unit
@@ -250,7 +258,7 @@ def _looped(
         edits.append(Edit(site.line_span(index.declaration), ""))
     moved = [d for d in mapping.derived if _depends(mapping, d, index)]
     edits += [Edit(site.line_span(d), "") for d in moved]
-    lines = [outer + line for line in opening] + [inner + line for line in inside]
+    lines = [outer + line for line in loop.opening] + [inner + line for line in loop.inside]
     lines += [reindent(site.render(d.start_byte, d.end_byte), site.indent_at(d.start_byte), inner) for d in moved]
     first = mapping.guards[0]
     last = children(site.body)[-1]

@@ -27,7 +27,7 @@ from engine.process.fair_lock import Turns
 from engine.process.sandbox import NoSandbox, Sandbox
 from engine.profile.counters import CHEAP, FULL, LINES
 from engine.profile.evidence import heaviest_case
-from engine.profile.ncu import Profiler, find_ncu
+from engine.profile.ncu import Profiler, ProfilerSettings, find_ncu
 from engine.profile.service import BATCH, SHARE, ProfileService
 from engine.run.device_choice import WORKER_CACHE, ChosenDevice, Device, choose_device, gpu_name
 from engine.search.predicted_profile import PredictedWatch
@@ -215,7 +215,7 @@ def make_profiler(
 
     return Profiler(
         machine.box, find_ncu(), machine.tool_kernels(), machine.cache / "profiler", spec,
-        case=case, device=machine.device, prime=prime, spares=spares,
+        ProfilerSettings(case, machine.device, prime, spares),
     )  # fmt: skip
 
 

@@ -193,16 +193,14 @@ def generate(spec: KernelSpec, case: Case, seed: int, family: str, xp: Any = np)
 
     The same for the same seed, case, argument and family. Outputs are not in it.
     """
-    elements = buffer_elements(spec, case)
+    draw, elements = _Draw(spec, case, seed, family, xp), buffer_elements(spec, case)
     values: dict[str, Array] = {}
     for argument in spec.arguments:
         if argument.role not in ("in", "inout"):
             continue
-        dtype = parse_dtype(argument.type)
-        count = elements[argument.name] * dtype.lanes
-        own = seed_of(spec, case, argument, family, seed)
-        values[argument.name] = _fill(spec, case, argument, dtype, count, own, family, xp)
-    _link_csr(spec, case, elements, values, seed, family, xp)
+        count = elements[argument.name] * parse_dtype(argument.type).lanes
+        values[argument.name] = _fill(draw, argument, count)
+    _link_csr(draw, elements, values)
     return values
 
 
@@ -259,8 +257,7 @@ class Tiles:
         if argument.role == "out":
             words = count * dtype.storage.itemsize // len(self._word) + 1
             return np.frombuffer(self._word * words, dtype.storage, count).copy()
-        own = seed_of(self._spec, case, argument, "declared", self._seed)
-        return _fill(self._spec, case, argument, dtype, count, own, "declared", np)
+        return _fill(_Draw(self._spec, case, self._seed, "declared", np), argument, count)
 
 
 def seed_of(spec: KernelSpec, case: Case, argument: Argument, family: str, seed: int) -> int:
@@ -269,10 +266,20 @@ def seed_of(spec: KernelSpec, case: Case, argument: Argument, family: str, seed:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
-def _fill(
-    spec: KernelSpec, case: Case, argument: Argument, dtype: DType, count: int, seed: int, family: str, xp: Any
-) -> Array:
-    fill = argument.fill
+@dataclass(frozen=True)
+class _Draw:
+    """What the contents of one case's arguments are drawn with, in arrays of `xp`."""
+
+    spec: KernelSpec
+    case: Case
+    seed: int
+    family: str
+    xp: Any
+
+
+def _fill(draw: _Draw, argument: Argument, count: int) -> Array:
+    spec, case, family, xp = draw.spec, draw.case, draw.family, draw.xp
+    fill, dtype, seed = argument.fill, parse_dtype(argument.type), seed_of(spec, case, argument, family, draw.seed)
     rng = xp.random.default_rng(seed)
     kind = fill.kind
     if kind == "constant":
@@ -304,7 +311,7 @@ def _fill(
     if family in _SCALES and _allows(spec, argument, family):
         data *= real(_SCALES[family])
     elif family == "special" and _allows(spec, argument, family):
-        _make_special(data, mean, deviation, bounds, dtype, seed, xp)
+        _put(data, _special(mean, deviation, bounds, dtype), _SPECIAL_SHARE, seed, xp)
     elif family == NAN and _allows(spec, argument, family):
         _put(data, [math.nan, math.nan, dtype.tiny / 4, -dtype.tiny / 4], _NAN_SHARE, seed, xp)
     elif family in EXTREMES and _allows(spec, argument, family):
@@ -330,18 +337,14 @@ def _below(high: float, dtype: DType) -> float:
     return float(nearest if nearest < high else np.nextafter(nearest, dtype.storage.type(-np.inf)))
 
 
-def _make_special(
-    data: Array, mean: float, deviation: float, bounds: tuple[float, float] | None, dtype: DType, seed: int, xp: Any
-) -> None:
-    """Set some elements to awkward but legal values: zeros of both signs, the smallest normals, large ones, ties."""
+def _special(mean: float, deviation: float, bounds: tuple[float, float] | None, dtype: DType) -> list[float]:
+    """Awkward but legal values: zeros of both signs, the smallest normals, large ones, ties."""
     if bounds is None:
         large = min(_LARGE * deviation, dtype.limits[1] / 4)
-        values = [0.0, -0.0, dtype.tiny, -dtype.tiny, mean + large, mean - large, mean + deviation]
-    else:
-        low, high = bounds
-        inside = [0.0, -0.0, dtype.tiny, -dtype.tiny]
-        values = [low, high, *(v for v in inside if low <= v <= high)]
-    _put(data, values, _SPECIAL_SHARE, seed, xp)
+        return [0.0, -0.0, dtype.tiny, -dtype.tiny, mean + large, mean - large, mean + deviation]
+    low, high = bounds
+    inside = [0.0, -0.0, dtype.tiny, -dtype.tiny]
+    return [low, high, *(v for v in inside if low <= v <= high)]
 
 
 def _put(data: Array, values: list[float], share: int, seed: int, xp: Any) -> None:
@@ -379,10 +382,9 @@ def _number(text: str, argument: Argument, spec: KernelSpec, case: Case) -> arit
         raise SpecError(f"'{argument.name}' has no value in case {case.name}: {error.what}", spec.origin) from None
 
 
-def _link_csr(
-    spec: KernelSpec, case: Case, elements: dict[str, int], values: dict[str, Array], seed: int, family: str, xp: Any
-) -> None:
+def _link_csr(draw: _Draw, elements: dict[str, int], values: dict[str, Array]) -> None:
     """Row offsets that end at the number of column indices, and columns ascending within each row."""
+    spec, case, xp = draw.spec, draw.case, draw.xp
     for argument in spec.arguments:
         if argument.fill.kind != "csr_offsets" or argument.name not in values:
             continue
@@ -391,7 +393,8 @@ def _link_csr(
             raise SpecError(f"'{argument.name}' needs fill.of, the name of its column indices", spec.origin)
         rows, entries = elements[argument.name] - 1, elements[columns]
         width = int(_number(spec.argument(columns).fill.high or "1", argument, spec, case))
-        offsets, picked = _csr(rows, entries, width, np.random.default_rng(seed_of(spec, case, argument, family, seed)))
+        own = seed_of(spec, case, argument, draw.family, draw.seed)
+        offsets, picked = _csr(rows, entries, width, np.random.default_rng(own))
         values[argument.name] = _cast(xp.asarray(offsets), parse_dtype(argument.type))
         values[columns] = _cast(xp.asarray(picked), parse_dtype(spec.argument(columns).type))
 

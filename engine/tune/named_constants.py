@@ -66,7 +66,7 @@ def written(template: RuleTemplate, spec: KernelSpec, points: Sequence[Point], a
             samples = [p for p in _spread(near, at) if texts.program(p) is not None]
             figures = _fits(texts, samples, names, some)
             if figures:
-                return _assembled(template, spec, texts, at, near, samples, some, figures)
+                return _assembled(template, spec, texts, at, _Fitted(near, samples, some, figures))
     raise RefusedError(
         f"the rule {template.name} changes more than numbers in the source",
         do="use best.patch, which has plain numbers",
@@ -254,11 +254,19 @@ def _terms(samples: Sequence[Point], names: Sequence[str], free: Sequence[int]) 
                 yield _Term(f"({names[a]} + {names[b]})", "", [p[a] + p[b] for p in samples], one)
 
 
-def _assembled(
-    template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Point, points: Sequence[Point], samples: Sequence[Point],
-    free: Sequence[int], figures: Mapping[Place, str],
-) -> Written:  # fmt: skip
-    """The text of the point `at` with the figures as expressions over named constants."""
+@dataclass(frozen=True)
+class _Fitted:
+    """Numbers of the text as expressions over the free parameters (by their place), the points of these, and those that were fitted."""
+
+    points: Sequence[Point]
+    samples: Sequence[Point]
+    free: Sequence[int]
+    expressions: Mapping[Place, str]
+
+
+def _assembled(template: RuleTemplate, spec: KernelSpec, texts: _Texts, at: Point, fitted: _Fitted) -> Written:
+    """The text of the point `at` with its numbers as expressions over named constants."""
+    points, samples, free, figures = fitted.points, fitted.samples, fitted.free, fitted.expressions
     paths = {path for path, _ in figures}
     if len(paths) > 1:
         raise RefusedError(f"the numbers of the rule {template.name} are in several files")

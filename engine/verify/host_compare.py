@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,14 +38,20 @@ def noise(spec: KernelSpec, name: str, original: Arrays, reference: Arrays) -> N
         return Noise(float(np.abs(o - r)[finite].max()), math.sqrt(float(np.mean(np.square(r[finite])))))
 
 
-def difference(
-    spec: KernelSpec, name: str, got: Arrays, original: Arrays, wide: Arrays | None, known: Noise, case: str,
-    *, loose: bool = False,
-) -> Failure | None:  # fmt: skip
-    """Where an output is further from the reference than its tolerance; None when nowhere.
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of one case: a candidate's, the original's, and as float64 those of the widened original where there is one."""
 
-    `wide` holds the widened original's outputs as float64, or is None. `known` is the noise measured at validation.
-    """
+    got: Arrays
+    original: Arrays
+    wide: Arrays | None = None
+
+
+def difference(
+    spec: KernelSpec, name: str, outputs: Outputs, known: Noise, case: str, *, loose: bool = False
+) -> Failure | None:
+    """Where an output is further from the reference than its tolerance; None when nowhere. `known` is the noise measured at validation."""
+    got, original, wide = outputs.got, outputs.original, outputs.wide
     argument = spec.argument(name)
     dtype = parse_dtype(argument.type)
     if exact(argument, spec):
@@ -53,9 +60,7 @@ def difference(
             different = different.reshape(-1)
         if not different.any():
             return None
-        first = int(different.argmax())
-        expected, actual = float(original[name].reshape(-1)[first]), float(got[name].reshape(-1)[first])
-        return _failure(name, case, first, int(different.sum()), different.size, expected, actual, 0.0)
+        return _failure(name, case, different, original[name], got[name], 0.0)
     g, o = dtype.to_float64(got[name]), dtype.to_float64(original[name])
     r = wide[name].astype(np.float64) if wide is not None and dtype.kind == "float" else o
     declared = spec.tolerance if argument.tolerance is None else argument.tolerance
@@ -68,13 +73,14 @@ def difference(
     ok = np.where(finite & np.isfinite(o), close, same | (finite & close))
     if ok.all():
         return None
-    first = int((~ok).argmax())
-    return _failure(name, case, first, int((~ok).sum()), ok.size, float(r[first]), float(g[first]), tolerance)
+    return _failure(name, case, ~ok, r, g, tolerance)
 
 
 def _failure(
-    name: str, case: str, first: int, bad: int, total: int, expected: float, actual: float, tolerance: float
+    name: str, case: str, differ: NDArray[np.bool_], wanted: NDArray[Any], got: NDArray[Any], tolerance: float
 ) -> Failure:
+    first, bad, total = int(differ.argmax()), int(differ.sum()), differ.size
+    expected, actual = float(wanted.reshape(-1)[first]), float(got.reshape(-1)[first])
     return Failure(
         f"'{name}' differs at {bad} of {total} elements, first at index {first}: {actual:.9g} instead of {expected:.9g}",
         case=case, argument=name, index=first, expected=expected, got=actual, error=abs(actual - expected), tolerance=tolerance,

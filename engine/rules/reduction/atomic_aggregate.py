@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from engine.arith import ArithmeticError_, evaluate_int
 from engine.cuda.effects import written
@@ -65,13 +66,14 @@ class AtomicAggregate:
         if count is None or not 1 <= count * size <= _MOST_SHARED or site.kernel.shared:
             return
         strided = _stride_statement(site, atomic) is not None
+        counting = _Counting(atomic, array, index, value, count)
         seen: set[int] = set()
         for rank, (elements, copies) in enumerate(_FORMS):
             if count * copies * size > _MOST_SHARED or (strided and copies in seen):
                 continue  # a loop over the grid keeps its launch: elements per thread change nothing
             seen.add(copies)
-            edits = _privatised(site, atomic, array, index, value, count, elements, copies)
-            # Shared atomics run on every multiprocessor at once; each block then touches global counters once.
+            edits = _privatised(site, counting, elements, copies)
+            # Shared atomics run on every SM at once; each block then touches global counters once.
             spread = f", in {copies} copies" if copies > 1 else ""
             yield from proposal(
                 self.name,
@@ -237,10 +239,21 @@ def _stride_statement(site: Site, atomic: Node) -> Node | None:
     return top if loop is not None and "gridDim" in text(body) else None
 
 
-def _privatised(
-    site: Site, atomic: Node, array: str, index: Node, value: Node, count: int, elements: int, copies: int
-) -> Edits | None:
+@dataclass(frozen=True)
+class _Counting:
+    """An atomic addition of a value to one of so many counters."""
+
+    atomic: Node
+    array: str
+    index: Node
+    value: Node
+    count: int
+
+
+def _privatised(site: Site, counting: _Counting, elements: int, copies: int) -> Edits | None:
     """The kernel with its own copy of the counters in shared memory, as a grid-stride loop."""
+    atomic, array, count = counting.atomic, counting.array, counting.count
+    index, value = counting.index, counting.value
     statement = atomic.parent
     kind = next(p.base for p in site.kernel.parameters if p.name == array)
     body, unit = site.body, site.indent_unit

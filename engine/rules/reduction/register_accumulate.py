@@ -81,14 +81,14 @@ def _elements(site: Site, scope: Scope, loop: Node) -> list[_Element]:
     found = []
     for array in sorted({u.array for u in uses if u.writes}, key=lambda a: [u.array for u in uses].index(a)):
         mine = [u for u in uses if u.array == array]
-        element = _element(site, scope, loop, body, array, mine, moving)
+        element = _element(scope, loop, body, array, mine, moving)
         if element is not None:
             found.append(element)
     return found
 
 
 def _element(
-    site: Site, scope: Scope, loop: Node, body: Node, array: str, uses: Sequence[Use], moving: set[str]
+    scope: Scope, loop: Node, body: Node, array: str, uses: Sequence[Use], moving: set[str]
 ) -> _Element | None:
     index = uses[0].index
     if index is None or any(u.index != index for u in uses) or index.names() & moving or "[" in index.render():

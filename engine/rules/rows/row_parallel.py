@@ -65,21 +65,23 @@ class RowParallel:
         if work is None:
             return
         if work.across > work.along:
-            yield self._family(site, work, "column", "slices", tuple(range(2, 33)), self._column, 0.8)
+            yield self._family(site, work, "column", {"slices": tuple(range(2, 33))}, self._column, 0.8)
         else:
-            yield self._family(site, work, "warp", "rows", (1, 2, 4, 8, 16, 32), self._warp, 0.85)
-            yield self._family(site, work, "block", "threads", tuple(range(32, 1025, 32)), self._block, 0.88)
+            yield self._family(site, work, "warp", {"rows": (1, 2, 4, 8, 16, 32)}, self._warp, 0.85)
+            yield self._family(site, work, "block", {"threads": tuple(range(32, 1025, 32))}, self._block, 0.88)
 
     def _family(
-        self, site: Site, work: RowWork, team: str, name: str, values: tuple[int, ...],
+        self, site: Site, work: RowWork, team: str, choices: Mapping[str, tuple[int, ...]],
         one: Callable[[Site, RowWork, int, float], Iterator[Proposal]], prior: float,
     ) -> Family:  # fmt: skip
+        (name,) = choices
+
         def make(chosen: Mapping[str, int]) -> Proposal | None:
             return next(one(site, work, chosen[name], prior), None)
 
         limit = site.target.max_threads_per_block
         conditions = (f"{name} <= {limit if team == 'block' else limit // _WARP}",)
-        return Family(self.name, f"{self.summary}: a {team} of threads", {name: values}, conditions, make, prior)
+        return Family(self.name, f"{self.summary}: a {team} of threads", choices, conditions, make, prior)
 
     def _warps(self, site: Site, work: RowWork) -> Iterator[Proposal]:
         for order, warps in enumerate(_WARPS):

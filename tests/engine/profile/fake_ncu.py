@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from engine.process.sandbox import NoSandbox
-from engine.profile.ncu import Profiler
+from engine.profile.ncu import Profiler, ProfilerSettings
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
 
 _SCRIPT = """#!{python}
@@ -136,7 +136,8 @@ def install(folder: Path, mode: str = "", unknown: tuple[str, ...] = ()) -> Path
 
 def profiler(folder: Path, mode: str = "", unknown: tuple[str, ...] = (), **options: object) -> Profiler:
     """A Profiler around the stand-in."""
-    return Profiler(NoSandbox(), install(folder, mode, unknown), b"tools", folder / "scratch", spec(), **options)  # type: ignore[arg-type]
+    settings = ProfilerSettings(**options)  # type: ignore[arg-type]
+    return Profiler(NoSandbox(), install(folder, mode, unknown), b"tools", folder / "scratch", spec(), settings)
 
 
 def starts(folder: Path) -> list[str]:

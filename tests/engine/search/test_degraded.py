@@ -14,7 +14,7 @@ from engine.process.fair_lock import Turns
 from engine.process.sandbox import NoSandbox
 from engine.profile import ncu, service
 from engine.profile.counters import FULL
-from engine.profile.ncu import Profiler, find_ncu
+from engine.profile.ncu import Profiler, ProfilerSettings, find_ncu
 from engine.profile.service import ProfileService
 from engine.search.best import best_nodes
 from engine.search.journal import Journal
@@ -48,7 +48,7 @@ def searched(folder, mode="", unknown=(), every=False):
         patch.setattr(service, "_LINGER_BACKGROUND_S", 0.01)
         assert find_ncu() == path
         turns = Turns()
-        profiler = Profiler(NoSandbox(), find_ncu(), b"tools", folder / "scratch", spec(), spares=1)
+        profiler = Profiler(NoSandbox(), find_ncu(), b"tools", folder / "scratch", spec(), ProfilerSettings(spares=1))
         insight = ProfilerInsight(
             ProfileService(profiler, turns.guest(), share=math.inf if every else 10.0, prepare=(FULL,)),
             spec(), TARGET, 4e12, Waiting(every=every),

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Argument, Case, Fill, KernelSpec, LaunchExpr, Step
-from engine.verify.host_compare import difference, noise
+from engine.verify.host_compare import Outputs, difference, noise
 from engine.verify.tolerance import MAX_ERROR_RATIO, Noise, allowed, relative_term
 
 TYPES = {"float": np.float32, "double": np.float64, "half": np.float16}
@@ -63,9 +63,12 @@ def test_it_scales_with_the_values(kind: str, known: Noise, power: int, widened:
 def test_the_original_always_passes(data: st.DataObject, kind: str) -> None:
     """Whatever it gives: infinities and what is no number too."""
     original = {"y": data.draw(arrays(kind))}
-    assert difference(spec(kind), "y", original, original, None, Noise(0.0, 0.0), "c") is None
+    assert difference(spec(kind), "y", Outputs(original, original), Noise(0.0, 0.0), "c") is None
     wide = {"y": original["y"].astype(np.float64)}
-    assert difference(spec(kind), "y", original, original, wide, noise(spec(kind), "y", original, wide), "c") is None
+    assert (
+        difference(spec(kind), "y", Outputs(original, original, wide), noise(spec(kind), "y", original, wide), "c")
+        is None
+    )
 
 
 @settings(max_examples=200)
@@ -77,7 +80,7 @@ def test_what_is_no_number_is_found_where_the_original_has_one(
     got = {"y": original["y"].copy()}
     at %= got["y"].size
     got["y"][at] = wrong
-    found = difference(spec(kind), "y", got, original, None, Noise(1e6, 1e6), "c")
+    found = difference(spec(kind), "y", Outputs(got, original), Noise(1e6, 1e6), "c")
     assert found is not None
     assert found.index == at
 
@@ -99,7 +102,7 @@ def test_one_element_beyond_the_tolerance_is_found_and_within_it_is_not(
         error = abs(float(got["y"][at]) - right)
         assume(math.isfinite(error))
         assume(error <= 0.8 * limit if passes else error >= 1.5 * limit > 0)  # rounding to the type may move it
-        found = difference(spec(kind), "y", got, original, None, known, "c")
+        found = difference(spec(kind), "y", Outputs(got, original), known, "c")
         assert (found is None) is passes
         if found is not None:
             assert (found.index, found.argument) == (at, "y")
@@ -110,7 +113,7 @@ def test_integers_must_be_equal(values: Any, at: int, off: int) -> None:
     got = {"y": values.copy()}
     at %= values.size
     got["y"][at] ^= np.int32(off)
-    found = difference(spec("int"), "y", got, {"y": values}, None, Noise(1e9, 1e9), "c")
+    found = difference(spec("int"), "y", Outputs(got, {"y": values}), Noise(1e9, 1e9), "c")
     assert found is not None
     assert found.index == at
 
@@ -124,7 +127,10 @@ def test_zeros_never_pass_for_results_of_one_size(data: st.DataObject, kind: str
     original = {"y": (size * factors).astype(TYPES[kind])}
     wide = {"y": original["y"].astype(np.float64)}
     known = noise(spec(kind), "y", original, wide)
-    assert difference(spec(kind), "y", {"y": np.zeros_like(original["y"])}, original, wide, known, "c") is not None
+    assert (
+        difference(spec(kind), "y", Outputs({"y": np.zeros_like(original["y"])}, original, wide), known, "c")
+        is not None
+    )
 
 
 def test_without_a_reference_a_large_element_may_round_as_a_sum_of_its_size_does() -> None:
@@ -135,7 +141,7 @@ def test_without_a_reference_a_large_element_may_round_as_a_sum_of_its_size_does
     near["y"][7] *= np.float32(1 + 3e-6)
     far["y"][7] *= np.float32(1 + 1e-4)
     found = noise(spec("float"), "y", {"y": wanted}, {"y": wanted})
-    assert difference(spec("float"), "y", near, {"y": wanted}, None, found, "c") is None
-    assert difference(spec("float"), "y", far, {"y": wanted}, None, found, "c") is not None
+    assert difference(spec("float"), "y", Outputs(near, {"y": wanted}), found, "c") is None
+    assert difference(spec("float"), "y", Outputs(far, {"y": wanted}), found, "c") is not None
     exact = {"y": wanted.astype(np.float64)}
-    assert difference(spec("float"), "y", near, {"y": wanted}, exact, found, "c") is not None
+    assert difference(spec("float"), "y", Outputs(near, {"y": wanted}, exact), found, "c") is not None
