@@ -22,6 +22,7 @@ from engine.llm.plain_words import plain
 from engine.llm.prompts import PARTS, Telling
 from engine.llm.prompts import Profile as PromptProfile
 from engine.llm.proposer import MOST_ANSWER_TOKENS, LlmOptions, LlmProposer
+from engine.llm.review import Review, bounds_right, review
 from engine.model import Program, Target
 from engine.profile.counters import CHEAP, FULL, Profile
 from engine.profile.diagnosis import Diagnosis
@@ -130,6 +131,8 @@ class LlmSession:
             self.judge,
         )
         self._edits: list[Node] = []
+        self._judged: list[Node] = []
+        self._reviews: list[Review] = []
         self._expectations: list[dict[str, Any]] = []
 
     def _client(self) -> ChatClient:
@@ -150,6 +153,7 @@ class LlmSession:
         """Keep the judge's account and the outcomes of the model's edits."""
         if self.judge is not None:
             self.judge.booked(node)
+            self._judged.append(node)
         self._feed.booked(node)
         if node.proposal is not None and node.proposal.proposer == "llm":
             self._edits.append(node)
@@ -210,6 +214,8 @@ class LlmSession:
         """Hold what the model expected of its edits against the counters, while the profiler still answers."""
         self._charge()
         self._expectations = [self._expected(node) for node in self._edits]
+        found = [review(node, self._background.diagnose(node, 0.0).codes) for node in self._judged]
+        self._reviews = [one for one in found if one is not None]
 
     def _expected(self, node: Node) -> dict[str, Any]:
         expects = str(node.proposal.parameters.get("expects", "")) if node.proposal is not None else ""
@@ -245,10 +251,14 @@ class LlmSession:
             "spent": asdict(self.budget.spent),
             "models": {"code": s.model, "plan": s.plan_model, "judge": s.judge_model},
             "edits": self._expectations,
-            "judge": None
-            if self.judge is None
-            else {**asdict(self.judge.calibration), "faults": len(self.judge.faults)},
+            "judge": None if self.judge is None else self._record_of(self.judge),
         }
+
+    def _record_of(self, judge: Judge) -> dict[str, Any]:
+        """The judge's calibration, and what it expected of each step beside what came of it."""
+        right, compared = bounds_right(self._reviews)
+        found = {**asdict(judge.calibration), "faults": len(judge.faults), "bounds": compared, "bounds_right": right}
+        return {**found, "reviews": [{**asdict(one), "bound_right": one.bound_right} for one in self._reviews]}
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from engine.errors import MachineError, UsageError
 from engine.llm import feed
 from engine.llm.budget import Limit, Price
 from engine.llm.feed import Background, LlmFeed
-from engine.llm.judge import MOST_JUDGED
+from engine.llm.judge import MOST_JUDGED, Calibration
 from engine.llm.lesson_store import Memory
 from engine.llm.lessons import MemorySettings
 from engine.llm.node_context import Diagnosed
@@ -308,6 +308,42 @@ def test_the_judge_scores_what_is_proposed_and_is_held_to_it(tmp_path, online):
     assert "llm" in {n.proposal.proposer for n in judged}
 
 
+@pytest.mark.parametrize(("expected", "helps"), [("memory", True), ("compute", True), ("memory", False)])
+def test_the_next_question_states_what_a_judge_expected_of_the_step(tmp_path, online, monkeypatch, expected, helps):
+    class Judging(Parts):
+        def __call__(self, handler):
+            request = handler.server.requests[-1]
+            if asked_for(request) != "judge":
+                return super().__call__(handler)
+            keys = re.findall(r"^### (\w{8})$", request["messages"][1]["content"], re.M)
+            scores = [{"edit": k, "gain": 3.0, "risk": 0.0, "bound": expected} for k in keys]
+            return handler.send(200, completion(json.dumps({"scores": scores})))
+
+    if not helps:
+        monkeypatch.setattr("engine.llm.judge._ENOUGH", 0)
+        monkeypatch.setattr("engine.llm.judge._LEAST_WEIGHT", 2.0)
+    server = online(Judging(code=faster("2.0")))
+    settings = LlmSettings(model="coder", judge_model="cheap", concurrency=1)
+    _, session = run(tmp_path, settings, factors=())
+    questions = [r["messages"][1]["content"] for r in server.requests if asked_for(r) == "code"]
+    said = [line for text in questions for line in text.splitlines() if line.startswith("A judge expected")]
+    told = session.summary["judge"]
+    if not helps:
+        assert not said
+        assert told["off"]
+        return
+    now = "as expected" if expected == "memory" else "not by compute as expected"
+    assert (
+        f"A judge expected the last step to make it 3x as fast; measured: 2x. It is bound by memory now, {now}." in said
+    )
+    assert not [line for line in questions[0].splitlines() if line.startswith("A judge expected")]  # about the original
+    assert told["bounds"] >= 1
+    assert told["bounds_right"] == (told["bounds"] if expected == "memory" else 0)
+    step = next(one for one in told["reviews"] if one["gain"] is not None)
+    assert (step["expected_gain"], step["expected_bound"], step["bound"]) == (3.0, expected, "memory")
+    assert json.loads(json.dumps(told)) == told
+
+
 def test_the_judge_scores_the_rules_best_beside_the_models(tmp_path):
     (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
     spec, _ = find_spec(tmp_path, tmp_path / "k.cu", "softmax_kernel")
@@ -317,6 +353,8 @@ def test_the_judge_scores_the_rules_best_beside_the_models(tmp_path):
     best = tree.proposals(tree.root)[-1]
 
     class Marks:
+        calibration = Calibration(0, 0, None, 0.5)
+
         def scored(self, context, proposals, round):
             return [dataclasses.replace(p, prior=1.0) for p in proposals]
 
