@@ -99,7 +99,8 @@ class Function:
     template_parameters: tuple[str, ...]  # as written: "typename T", "int BLOCK"
     line: int  # 1-based
     node: Node = field(compare=False, repr=False)
-    attributes: frozenset[str] = frozenset()  # of the head, not in the tree: "__cluster_dims__", "__block_size__", "__maxnreg__"
+    # Of its head, where the tree does not have them: "__cluster_dims__", "__block_size__", "__maxnreg__".
+    attributes: frozenset[str] = frozenset()
 
     @property
     def block(self) -> Node:

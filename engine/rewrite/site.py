@@ -57,7 +57,7 @@ class Site:
 
     @property
     def launch_visible(self) -> bool:
-        """Whether edits may change the launch: every launch is seen, its values are known for every timing case, the kernel's head fixes none."""
+        """Whether edits may change the launch: every launch is seen and known for every timing case, and the kernel's head fixes none."""
         return not self.kernel.fixes_launch and bool(self.launches) and len(self.configs) == len(self.spec.time) > 0
 
     @cached_property
