@@ -86,6 +86,24 @@ def parse_door(text: str) -> tuple[Path | None, Path | None]:
 _NO_BACKGROUND = Background()
 
 
+def check_settings(settings: LlmSettings) -> None:
+    """Raise UsageError or MachineError where no run could ask with these settings, before one has spent its time on anything else."""
+    LlmBudget(settings.limit, settings.price)
+    opened = _opened(settings)
+    if isinstance(opened, OpenAIClient):
+        opened.close()
+
+
+def _opened(settings: LlmSettings) -> OpenAIClient | BatchClient | Replayer:
+    """Where answers come from."""
+    if settings.replay is not None:
+        return Replayer(settings.replay)
+    if settings.batch is not None:
+        return BatchClient(settings.batch, settings.model)
+    options = ClientOptions(model=settings.model, timeout_s=settings.timeout_s, concurrency=settings.concurrency)
+    return OpenAIClient(options)
+
+
 class LlmSession:
     """Follows `engine.search.participants.Feed`. `mixture`, once it is set, is told what was spent.
 
@@ -100,9 +118,10 @@ class LlmSession:
         self.mixture: Mixture | None = None
         self._charged_usd, self._running = 0.0, False
         self.budget = LlmBudget(settings.limit, settings.price)
-        self._server: OpenAIClient | None = None
-        self.batch: BatchClient | None = None
-        client: ChatClient = BudgetedClient(self._client(), self.budget)
+        opened = _opened(settings)
+        self._server = opened if isinstance(opened, OpenAIClient) else None
+        self.batch = opened if isinstance(opened, BatchClient) else None
+        client: ChatClient = BudgetedClient(opened, self.budget)
         self._recorder = (
             Recorder(client, out / EXCHANGES, prompts=settings.prompts, resume=resume, price=settings.price)
             if settings.replay is None
@@ -134,18 +153,6 @@ class LlmSession:
         self._judged: list[Node] = []
         self._reviews: list[Review] = []
         self._expectations: list[dict[str, Any]] = []
-
-    def _client(self) -> ChatClient:
-        settings = self._settings
-        if settings.replay is not None:
-            return Replayer(settings.replay)
-        if settings.batch is not None:
-            self.batch = BatchClient(settings.batch, settings.model)
-            return self.batch
-        self._server = OpenAIClient(
-            ClientOptions(model=settings.model, timeout_s=settings.timeout_s, concurrency=settings.concurrency)
-        )
-        return self._server
 
     # ---- the feed
 

@@ -11,7 +11,7 @@ from engine.search.participants import Builds, Participants
 pytest.importorskip("openai")
 pytest.importorskip("jinja2")
 
-from engine.errors import MachineError, UsageError
+from engine.errors import MachineError, OptimlError, UsageError
 from engine.llm import feed
 from engine.llm.budget import Limit, Price
 from engine.llm.feed import Background, LlmFeed
@@ -25,6 +25,7 @@ from engine.llm.session import EXCHANGES, LlmSession, LlmSettings, diagnoser, fr
 from engine.model import Evaluation, LaunchConfig, Outcome, Program, Target
 from engine.profile.counters import Counter, Profile, StepProfile
 from engine.profile.diagnosis import Diagnosis, Finding
+from engine.run.optimization import Options, optimize
 from engine.search.journal import Journal
 from engine.search.loop import Search
 from engine.search.progress import Budget
@@ -236,6 +237,33 @@ def test_a_question_for_a_batch_waits_for_its_diagnosis_and_not_for_ever(tmp_pat
     session.close()
     (line,) = (tmp_path / "batch" / "requests.jsonl").read_text().splitlines()
     assert ("memory-bound" in line) is comes
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"replay": "nowhere.jsonl"}, "cannot be read"),
+        ({"replay": "broken.jsonl"}, "is not an exchange"),
+        ({"batch": "questions"}, "a batch needs the model's name"),
+        ({"batch": "answered", "model": "m"}, "responses.jsonl:1"),
+        ({"limit": Limit(usd=1.0), "model": "m"}, "needs the model's price"),
+        ({}, "no model server is configured"),
+    ],
+)
+def test_what_no_run_can_ask_with_is_refused_before_a_device_is_set_up(tmp_path, monkeypatch, settings, says):
+    """Each of these was told after the spec's validation, ten seconds and more into the run."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "broken.jsonl").write_text("{}\n")
+    (tmp_path / "answered").mkdir()
+    (tmp_path / "answered" / "responses.jsonl").write_text("no answer\n")
+    (tmp_path / "k.cu").write_bytes(SOFTMAX.read_bytes())
+    given = {key: tmp_path / value if key in ("replay", "batch") else value for key, value in settings.items()}
+    options = Options(tmp_path / "k.cu", "softmax_kernel", Budget(candidates=1), out=tmp_path / "out",
+                      proposers=("rules", "llm"), llm=LlmSettings(**given))  # fmt: skip
+    with pytest.raises(OptimlError) as error:
+        optimize(options, machine=None)  # it would fail at whatever it asked of one
+    assert says in f"{error.value.where}: {error.value.what}"
 
 
 # ---- plan, judge, account
