@@ -312,10 +312,11 @@ class SampledSizes:
 
 
 def corners(launch: LaunchConfig, rng: random.Random) -> tuple[int, ...]:
-    """The first block, its neighbour along each axis, the last two, and two of those between."""
+    """The first and the last block, their neighbours along each axis, and two of those between."""
     x, y, z = launch.grid
     last = x * y * z - 1
-    near = [0, 1 if x > 1 else 0, x if y > 1 else 0, x * y if z > 1 else 0, last, max(0, last - 1)]
+    steps = [0, *(step for step, extent in ((1, x), (x, y), (x * y, z)) if extent > 1)]
+    near = {at for step in steps for at in (step, last - step)}
     return tuple(sorted({*near, rng.randint(0, last), rng.randint(0, last)}))
 
 
