@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.cuda.syntax import children, text, walk
+from engine.cuda.syntax import children, walk
 from engine.rewrite import Edit, Edits, Site, Span, merge
 from engine.rewrite.wording import ceil_div, reindent
 from engine.rules.coarsen import covered
@@ -68,6 +68,8 @@ def repeated(
     own = f" + threadIdx.{axis} + {step} * {threads}" if threads > 1 else f" + {step}"
     first = f"blockIdx.{axis} * {shape.covers(axis)}{own}"
     drop = site.line_span(index.declaration)
+    declarator = index.declaration.child_by_field_name("declarator") or index.declaration
+    declared = site.render(index.declaration.start_byte, declarator.start_byte)
     start = body.start_byte + 1
     start += len(site.unit.data[start:].split(b"\n", 1)[0]) + 1  # from the next line
     end = children(body)[-1].end_byte
@@ -79,7 +81,7 @@ def repeated(
         *(indent + line for line in loop.before),
         *(indent + line for line in loop.head),
         f"{indent}for (int {step} = 0; {step} < {shape.per}; ++{step}) {{",
-        f"{indent}{unit}{text(index.declaration).split(index.name)[0]}{index.name} = {first};",
+        f"{indent}{unit}{declared}{index.name} = {first};",
         *(indent + unit + line for line in loop.inside),
         inner,
         f"{indent}}}",

@@ -44,6 +44,16 @@ class Marched:
     columns: tuple[Column, ...]
 
 
+@dataclass(frozen=True)
+class _Names:
+    """The index of the next element to load, the array's last index, the queue's last place; one level of indentation."""
+
+    at: str
+    end: str
+    last: int
+    unit: str
+
+
 class StencilMarch(MatchedRule[Marched]):
     """Several elements along z for each thread, whose own column is a queue in registers."""
 
@@ -93,10 +103,12 @@ class StencilMarch(MatchedRule[Marched]):
         reads: dict[tuple[int, int], str] = {}
         for count, column in enumerate(match.columns):
             queue = name("column" if not count else f"column_{column.form.array}")
-            first, own = name("plane"), name(f"{queue}_at")
-            last = column.high - column.low + ahead
-            before += _fill(column, shape, queue, own, first, last, site.indent_unit)
-            inside += _advance(column, queue, own, (step, first), last, site.indent_unit)
+            plane = name("plane")
+            names = _Names(
+                name(f"{queue}_at"), name(f"{queue}_end"), column.high - column.low + ahead, site.indent_unit
+            )
+            before += _fill(column, shape, queue, plane, names)
+            inside += _advance(column, queue, plane, names)
             reads |= {(r.node.start_byte, r.node.end_byte): _place(column, queue, r) for r in column.reads}
         unroll = "#pragma unroll" if steps <= _MOST_UNROLLED else "#pragma unroll 4"
         edits: list[Edit] = repeated(site, shape, index, Loop(step, before, [unroll], inside), reads)
@@ -123,51 +135,47 @@ def _column(form: Stencil) -> Column | None:
     return Column(form, tuple(reads), min(places), max(places)) if len(set(places)) > 1 else None
 
 
-def _fill(column: Column, shape: Shape, queue: str, own: str, first: str, last: int, unit: str) -> list[str]:
+def _fill(column: Column, shape: Shape, queue: str, first: str, names: _Names) -> list[str]:
     """The queue's declaration, and the loads of all but the first step's last element into the places that it moves on from."""
     form = column.form
     kind = "long long" if form.wide else "int"
+    lowest = f" {'+' if column.low > 0 else '-'} {abs(column.low)}" if column.low else ""
     terms = []
-    for axis in ("y", "x"):
-        position = f"(static_cast<{kind}>(blockIdx.{axis}) * {shape.covers(axis)} + threadIdx.{axis})"  # type: ignore[arg-type]
-        terms.append(_times(position, form.strides[axis]))  # type: ignore[index]
-    lowest = f"(static_cast<{kind}>(blockIdx.z) * {shape.per}{_shift(column.low)})"
-    terms.insert(0, _times(lowest, form.strides["z"]))
+    for axis in reversed(AXES):
+        own = lowest if axis == "z" else f" + threadIdx.{axis}"
+        position = f"(static_cast<{kind}>(blockIdx.{axis}) * {shape.covers(axis)}{own})"
+        stride = form.strides[axis]
+        terms.append(position if stride.constant == 1 else f"{position} * {_grouped(stride)}")
     if form.base.terms:
         terms.append(f"({form.base.render()})")
-    at = f"{own} + {first} * {_stride(form.strides['z'])}"
     return [
-        f"const {kind} {own} = {' + '.join(terms)};",
-        f"{form.element} {queue}[{last + 1}];",
+        f"{kind} {names.at} = {' + '.join(terms)};",
+        f"const {kind} {names.end} = {f'static_cast<{kind}>(1) * ' if form.wide else ''}{form.size} - 1;",
+        f"{form.element} {queue}[{names.last + 1}];",
         "#pragma unroll",
-        f"for (int {first} = 0; {first} < {last}; ++{first}) {{",
-        *(unit + line for line in _load(form, f"{queue}[{first} + 1]", f"{queue}_element", at)),
+        f"for (int {first} = 0; {first} < {names.last}; ++{first}) {{",
+        *(names.unit + line for line in _load(form, f"{queue}[{first} + 1]", names)),
         "}",
     ]
 
 
-def _advance(column: Column, queue: str, own: str, counters: tuple[str, str], last: int, unit: str) -> list[str]:
+def _advance(column: Column, queue: str, place: str, names: _Names) -> list[str]:
     """The queue moves on by one plane and takes in its last element."""
-    step, place = counters
-    at = f"{own} + ({step} + {last}) * {_stride(column.form.strides['z'])}"
     return [
         "#pragma unroll",
-        f"for (int {place} = 0; {place} < {last}; ++{place}) {{",
-        f"{unit}{queue}[{place}] = {queue}[{place} + 1];",
+        f"for (int {place} = 0; {place} < {names.last}; ++{place}) {{",
+        f"{names.unit}{queue}[{place}] = {queue}[{place} + 1];",
         "}",
-        *_load(column.form, f"{queue}[{last}]", f"{queue}_element", at),
+        *_load(column.form, f"{queue}[{names.last}]", names),
     ]
 
 
-def _load(form: Stencil, target: str, element: str, at: str) -> list[str]:
-    """One element of the column, zero beyond the array."""
-    kind = "long long" if form.wide else "int"
-    size = form.size if is_plain(form.size) or all(c not in form.size for c in "+-") else f"({form.size})"
-    size = f"static_cast<long long>(1) * {size}" if form.wide and not is_plain(size) else size
-    zero = f"static_cast<{form.element}>(0)"
+def _load(form: Stencil, target: str, names: _Names) -> list[str]:
+    """One element of the column. Beyond the array, of which the kernel uses nothing, its first or last: that takes no branch."""
+    zero = "0ll" if form.wide else "0"
     return [
-        f"const {kind} {element} = {at};",
-        f"{target} = {element} >= 0 && {element} < {size} ? {form.array}[{element}] : {zero};",
+        f"{target} = {form.array}[min(max({names.at}, {zero}), {names.end})];",
+        f"{names.at} += {form.strides['z'].render()};",
     ]
 
 
@@ -175,17 +183,9 @@ def _place(column: Column, queue: str, read: Read) -> str:
     return f"{queue}[{read.distance['z'].plus(number(column.low), -1).render()}]"
 
 
-def _stride(stride: Polynomial) -> str:
+def _grouped(stride: Polynomial) -> str:
     shown = stride.render()
     return shown if is_plain(shown) else f"({shown})"
-
-
-def _times(position: str, stride: Polynomial) -> str:
-    return position if stride.constant == 1 else f"{position} * {_stride(stride)}"
-
-
-def _shift(distance: int) -> str:
-    return f" {'+' if distance > 0 else '-'} {abs(distance)}" if distance else ""
 
 
 __all__ = ["StencilMarch"]
