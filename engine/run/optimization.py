@@ -21,6 +21,7 @@ from engine.evaluate.analysis import Analysis
 from engine.evaluate.evaluator import Evaluator
 from engine.evaluate.remote import RemoteEvaluator
 from engine.llm.participant import DiagnosisSources, Part, WantedPart
+from engine.llm.session import check_settings
 from engine.model import Evaluation, Program
 from engine.run.confirmation import Confirmation, Contender, search_limit_s
 from engine.run.earlier_run import identity_of
@@ -80,6 +81,8 @@ def optimize(
     out = options.out or default_folder(root, options.path, spec.kernel)
     if options.resume:
         check_version(out, SCHEMA)
+    if "llm" in options.proposers and options.llm is not None:
+        check_settings(options.llm)
     if "tuner" in options.proposers:
         check_declared(program, spec, spec_path, machine.target)
     front = machine.front(spec, root, spec_path)

@@ -119,7 +119,7 @@ def large_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[
 
 
 def long_sizes(spec: KernelSpec, rng: random.Random, most_bytes: int) -> tuple[Sizes, ...]:
-    """The smallest check case with one size beyond 2^19, and beyond 2^24: what a narrower type, or a mask, does not hold."""
+    """The smallest check case, and any, with one size beyond 2^19 and beyond 2^24: what a narrower type, or a mask, does not hold."""
     if not spec.check:
         return ()
     smallest = min(spec.check, key=lambda case: bytes_needed(spec, case))

@@ -7,17 +7,17 @@ Source: Micikevicius, "3D Finite Difference Computation on GPUs using CUDA" (200
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from engine.cuda.polynomial import Polynomial, number
-from engine.cuda.syntax import children, text, walk
-from engine.rewrite import Edit, Edits, Proposal, Site, Span, merge, proposal
-from engine.rewrite.wording import ceil_div, is_plain, reindent
+from engine.cuda.syntax import children
+from engine.rewrite import Edit, Edits, Proposal, Site, Span, proposal
+from engine.rewrite.wording import is_plain
 from engine.rules.coarsen import covered
 from engine.rules.idioms.packs import element_size
-from engine.rules.idioms.thread_index import AXES, Axis, Index
+from engine.rules.idioms.thread_index import AXES, Axis
 from engine.rules.rows.row_parallel import fits_bounds
+from engine.rules.stencil.stencil_block import Loop, Shape, launched, may_repeat, repeated
 from engine.rules.stencil.stencil_form import Read, Stencil, stencils
 
 # Threads along x, y, z and elements per thread along the last axis: whole warps along x.
@@ -26,23 +26,6 @@ _SHAPES: dict[int, tuple[tuple[tuple[int, int, int], int], ...]] = {
     2: (((32, 4, 1), 8), ((32, 8, 1), 4), ((32, 8, 1), 1), ((64, 4, 1), 4), ((64, 4, 1), 8), ((32, 16, 1), 2)),
     3: (((32, 4, 2), 4), ((32, 8, 1), 8), ((32, 4, 4), 1), ((32, 8, 1), 4)),
 }
-_LOOPS = ("for_statement", "while_statement", "do_statement")
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """Threads of a block by axis; how many elements along `along` each computes."""
-
-    block: tuple[int, int, int]
-    along: Axis
-    per: int
-    moved: bool  # whether the launch changes
-
-    def threads(self, axis: Axis) -> int:
-        return self.block[AXES.index(axis)]
-
-    def covers(self, axis: Axis) -> int:
-        return self.threads(axis) * (self.per if axis == self.along else 1)
 
 
 class StencilTile:
@@ -72,7 +55,7 @@ class StencilTile:
                 )
 
 
-def _shapes(site: Site, form: Stencil) -> Iterator[_Shape]:
+def _shapes(site: Site, form: Stencil) -> Iterator[Shape]:
     before = site.configs_after({})
     if before is None:
         return
@@ -82,17 +65,17 @@ def _shapes(site: Site, form: Stencil) -> Iterator[_Shape]:
     found = []
     if bounds is not None and set(form.axes) == {i.axis for i in form.map.indices}:
         index = form.map.index(last)
-        loopable = index is not None and index.alone and form.map.style != "none" and _may_repeat(site, form)
+        loopable = index is not None and index.alone and form.map.style != "none" and may_repeat(site)
         for block, per in _SHAPES[len(form.axes)]:
             if (per == 1 or loopable) and all(
                 i.extent in (f"blockDim.{i.axis}", str(block[AXES.index(i.axis)])) or (i.axis == last and per > 1)
                 for i in form.map.indices
             ):
-                found.append(_Shape(block, last, per, True))
+                found.append(Shape(block, last, per, True))
     if len(known) == 1:
         own = next(iter(known))
         if not any(s.block == own and s.per == 1 for s in found) and own[0] >= 8:
-            found.append(_Shape(own, last, 1, False))
+            found.append(Shape(own, last, 1, False))
     for shape in found:
         bytes_used = prod(shape.covers(a) + form.high[a] - form.low[a] for a in form.axes)
         bytes_used *= element_size(site, form.element) or 8
@@ -100,19 +83,7 @@ def _shapes(site: Site, form: Stencil) -> Iterator[_Shape]:
             yield shape
 
 
-def _may_repeat(site: Site, form: Stencil) -> bool:
-    """Whether the statements may stand in a loop: every `return` can become `continue`."""
-    for node in walk(site.body):
-        if node.type == "return_statement":
-            above = node.parent
-            while above is not None and above != site.body:
-                if above.type in (*_LOOPS, "switch_statement"):
-                    return False
-                above = above.parent
-    return True
-
-
-def _rewrite(site: Site, form: Stencil, shape: _Shape) -> Edits | None:
+def _rewrite(site: Site, form: Stencil, shape: Shape) -> Edits | None:
     body = site.body
     statements = children(body)
     indent, unit = site.indent_at(statements[0].start_byte), site.indent_unit
@@ -125,68 +96,25 @@ def _rewrite(site: Site, form: Stencil, shape: _Shape) -> Edits | None:
         return taken[-1]
 
     tile, at, element, step = name("tile"), name("tile_at"), name("element"), name("step")
-    load = [indent + line for line in _load(form, shape, tile, at, element, unit)]
+    load = _load(form, shape, tile, at, element, unit)
     reads = {(r.node.start_byte, r.node.end_byte): _place(form, shape, r, tile, step) for r in form.reads}
     if shape.per == 1:
         edits = [Edit(Span(a, b), place) for (a, b), place in reads.items()]
         first = Span(body.start_byte + 1, body.start_byte + 1)
-        edits.append(Edit(first, "\n" + "\n".join(load)))
+        edits.append(Edit(first, "\n" + "\n".join(indent + line for line in load)))
     else:
         index = form.map.index(shape.along)
         if index is None:
             return None
-        edits = _repeated(site, form, shape, index, load, step, reads)
-    launch = None
-    if shape.moved:
-        bounds = covered(site, form.map, site.configs_after({}) or ())
-        if bounds is None:
-            return None
-        grid = [ceil_div(bounds[a], shape.covers(a)) for a in AXES if a in bounds]
-        launch = site.launch_edits(grid=grid, block=[str(shape.threads(a)) for a in AXES if a in bounds])
-        if launch is None:
-            return None
-    merged = merge(site.in_file(*edits), launch or {})
-    after = site.configs_after(merged) if merged is not None else None
-    return merged if after is not None and {c.block for c in after} == {shape.block} else None
+        edits = repeated(site, shape, index, Loop(step, load), reads)
+    return launched(site, form, shape, edits)
 
 
-def _repeated(
-    site: Site,
-    form: Stencil,
-    shape: _Shape,
-    index: Index,
-    load: list[str],
-    step: str,
-    reads: dict[tuple[int, int], str],
-) -> list[Edit]:
-    """The body in a loop over the thread's elements along one axis."""
-    body = site.body
-    indent, unit = site.indent_at(children(body)[0].start_byte), site.indent_unit
-    axis, threads = shape.along, shape.threads(shape.along)
-    first = f"blockIdx.{axis} * {shape.covers(axis)} + threadIdx.{axis} + {step} * {threads}"
-    drop = site.line_span(index.declaration)
-    start = body.start_byte + 1
-    start += len(site.unit.data[start:].split(b"\n", 1)[0]) + 1  # from the next line
-    end = children(body)[-1].end_byte
-    changes = [(a, b, place) for (a, b), place in reads.items()]
-    changes += [(n.start_byte, n.end_byte, "continue;") for n in walk(body) if n.type == "return_statement"]
-    changes.append((drop.start, drop.end, ""))
-    inner = reindent(site.render(start, end, changes), indent, indent + unit)
-    lines = [
-        *load,
-        f"{indent}for (int {step} = 0; {step} < {shape.per}; ++{step}) {{",
-        f"{indent}{unit}{text(index.declaration).split(index.name)[0]}{index.name} = {first};",
-        inner,
-        f"{indent}}}",
-    ]
-    return [Edit(Span(start, end), "\n".join(lines))]
-
-
-def _extent(form: Stencil, shape: _Shape, axis: Axis) -> int:
+def _extent(form: Stencil, shape: Shape, axis: Axis) -> int:
     return shape.covers(axis) + form.high[axis] - form.low[axis]
 
 
-def _load(form: Stencil, shape: _Shape, tile: str, at: str, element: str, unit: str) -> list[str]:
+def _load(form: Stencil, shape: Shape, tile: str, at: str, element: str, unit: str) -> list[str]:
     """The tile's declaration and the loop in which all threads of the block fill it."""
     extents = {a: _extent(form, shape, a) for a in form.axes}
     shown = "".join(f"[{extents[a]}]" for a in reversed(form.axes))
@@ -226,7 +154,7 @@ def _load(form: Stencil, shape: _Shape, tile: str, at: str, element: str, unit: 
     ]
 
 
-def _place(form: Stencil, shape: _Shape, read: Read, tile: str, step: str) -> str:
+def _place(form: Stencil, shape: Shape, read: Read, tile: str, step: str) -> str:
     """The element of the tile that a load becomes."""
     parts = []
     for axis in reversed(form.axes):

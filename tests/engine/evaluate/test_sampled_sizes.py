@@ -176,4 +176,4 @@ def test_blocks_of_another_grid_are_found_where_they_lie() -> None:
     assert set(counterparts((40,), grid(100), grid(25))) == {0, 9, 10, 11, 24}
     assert {80, 81} <= set(counterparts((40,), grid(100), grid(200)))
     assert 5 * 10 + 3 in counterparts((10 * 20 + 6,), grid(20, 20), grid(10, 10))
-    assert max(corners(grid(7, 3), random.Random(0))) == 20
+    assert {0, 1, 7, 13, 19, 20} <= set(corners(grid(7, 3), random.Random(0))) <= set(range(21))

@@ -22,7 +22,7 @@ from tests.engine.rules.workbench import PATH, device
 
 TYPES: Mapping[str, Any] = {
     "float": np.float32, "double": np.float64, "int": np.int32, "unsigned int": np.uint32, "signed char": np.int8,
-    "half": np.float16, "__half": np.float16, "T": np.float32,
+    "half": np.float16, "__half": np.float16, "T": np.float32, "size_t": np.uint64,
 }  # fmt: skip
 
 
