@@ -1,55 +1,32 @@
 """Connect to the workers that `--cluster` names, check each before work starts, and end what was started.
 
-    with connect(ClusterRequest("local", device="auto")) as cluster:
-        cluster.workers      # ClusterWorker: address, name, identity, its cores
-        cluster.resource     # {"GPU": 1}, or {"CPU_SLOT": 1} where nothing is measured: what a task takes of a worker
-        cluster.submit(function, text, worker)  # runs on that worker: a function of an installed module, given and giving text or bytes
-        cluster.ask(function, text)             # the same at once on all workers, beside what they run; an exception is the answer
-        cluster.refresh()    # the workers as they are now: lost ones are gone, restarted ones have new addresses
-        cluster.dashboard    # address of Dask's dashboard, or ""
-
-`local` starts one worker a GPU of this machine (on a machine without one: by cores), with temporary TLS certificates.
-`tcp://HOST:PORT` and `tls://HOST:PORT` are running schedulers; certificates come from Dask's own configuration.
+with connect(ClusterRequest("local", device="auto")) as cluster:
+    cluster.workers      # ClusterWorker: address, name, identity, its cores
+    cluster.resource     # {"GPU": 1}, or {"CPU_SLOT": 1} where nothing is measured: what a task takes of a worker
+    cluster.submit(function, text, worker)  # runs on that worker: a function of an installed module, given and giving text or bytes
+    cluster.ask(function, text)             # the same at once on all workers, beside what they run; an exception is the answer
+    cluster.refresh()    # the workers as they are now: lost ones are gone, restarted ones have new addresses
+    cluster.dashboard    # address of Dask's dashboard, or ""
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import logging
-import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from engine.cluster.identity import COMPILER, Identity, describe, read_identity, versions, visible_gpus
-from engine.errors import MachineError, UsageError
-from engine.process.cores import ONE_THREAD, shares
-from engine.settings.scratch import scratch_folder
+from engine.cluster.identity import COMPILER, Identity, describe, read_identity, versions
+from engine.cluster.scheduler import INSTALL, ClusterRequest, Device, dask_client, parse_address
+from engine.errors import MachineError
+from engine.process.cores import shares
 
-Device = Literal["auto", "gpu", "cpu"]
 T = TypeVar("T", str, bytes)  # what travels: text, or frames of engine/process/wire.py
-_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]{1,253}):(\d{1,5})/?")
-_CORES = 4  # of a worker without a GPU: it compiles, screens and searches. Ours
-_CONNECT_S, _START_S, _CLOSE_S = 10.0, 60.0, 10.0
-_TLS = ("tls_ca_file", "tls_client_cert", "tls_client_key")
-_INSTALL = "pip install 'optiml-cuda[cluster]'"
 _MOST_NONCE = 1 << 10
-
-
-@dataclass(frozen=True)
-class ClusterRequest:
-    """Which workers: "local" or a scheduler's address. `count` is how many local ones (None: by GPUs, else by cores)."""
-
-    address: str
-    device: Device = "auto"
-    count: int | None = None
-    gpus: tuple[str, ...] | None = None  # of the local ones, as CUDA_VISIBLE_DEVICES names them; None: those visible
 
 
 @dataclass(frozen=True)
@@ -61,17 +38,6 @@ class ClusterWorker:
     identity: Identity
     resources: Mapping[str, float]
     cores: tuple[int, ...]
-
-
-def parse_address(text: str) -> str:
-    """The address that `--cluster` names: "local" or a scheduler's. Raises UsageError."""
-    address = text.strip()
-    match = _ADDRESS.fullmatch(address)
-    if address == "local" or (match is not None and 0 < int(match[3]) < 65536):
-        return address.rstrip("/")
-    raise UsageError(
-        f"invalid cluster '{text[:80]}'", "--cluster", "expected local, tcp://HOST:PORT or tls://HOST:PORT"
-    )
 
 
 class Cluster:
@@ -166,7 +132,7 @@ class Cluster:
             name = str(there[address].get("name", address))
             if isinstance(said, ImportError):
                 raise MachineError(
-                    "lacks optiml-cuda, or has another version of it", f"worker {name}", f"install it there: {_INSTALL}"
+                    "lacks optiml-cuda, or has another version of it", f"worker {name}", f"install it there: {INSTALL}"
                 )
             if isinstance(said, OSError):
                 continue  # it ended since it was listed
@@ -217,22 +183,8 @@ def connect(request: ClusterRequest, *, check: bool = True) -> Iterator[Cluster]
     Raises UsageError for an address that is none, MachineError: Dask is not installed, the scheduler is not there, versions differ,
     a worker has no GPU or one that another process uses, workers share a GPU.
     """
-    address = parse_address(request.address)
-    distributed = _distributed()
-    with ExitStack() as held:
-        held.enter_context(_quiet())
-        target: Any = address
-        security: Any = None
-        if address == "local":
-            target = held.enter_context(_local(distributed, request))
-            security = target.security
-        elif address.startswith("tls://"):
-            security = _security(distributed)
-        client = _client(distributed, target, address, security)
-        held.callback(_closed, client)
-        cluster = Cluster(client, address, request.device)
-        wanted = len(target.worker_spec) if address == "local" else 1
-        _await_workers(client, wanted, address)
+    with dask_client(request) as client:
+        cluster = Cluster(client, parse_address(request.address), request.device)
         cluster.examine()
         if check and (wrong := problems(cluster.workers, cluster.resource)):
             raise wrong[0]
@@ -326,100 +278,6 @@ def read_nonce(path: str) -> str:
     return ""
 
 
-def _distributed() -> Any:
-    try:
-        # Loads Tornado and the scheduler: half a second that no other command needs.
-        return importlib.import_module("distributed")
-    except ImportError as error:
-        raise MachineError(f"Dask is missing ({error.name or error})", "--cluster", _INSTALL) from None
-
-
-def _security(distributed: Any) -> Any:
-    try:
-        security = distributed.Security(require_encryption=True)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"invalid TLS settings of Dask: {error}", "distributed.comm.tls", "correct them") from None
-    for name in _TLS:
-        value = getattr(security, name)
-        key = "distributed.comm.tls." + name.removeprefix("tls_").replace("_", "." if "client" in name else "-")
-        if not value:
-            do = f"set the PEM file in Dask's configuration, or in DASK_{key.upper().replace('.', '__').replace('-', '_')}"
-            raise UsageError(f"tls:// needs {key}", "--cluster", do)
-        if "\n" not in value and not os.access(value, os.R_OK):
-            raise UsageError("cannot be read", f"{value} ({key})", "give a readable PEM file")
-    return security
-
-
-@contextmanager
-def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
-    """Workers of this machine: a process for each, which a nanny of this process starts again where it ends."""
-    gpus = request.gpus
-    if gpus is None:
-        gpus = () if request.device == "cpu" else visible_gpus()
-    if request.device == "gpu" and not gpus:
-        raise MachineError("no NVIDIA GPU found", "--cluster local", "use --device cpu to screen and predict")
-    if gpus and request.count is not None:
-        if request.count > len(gpus):
-            raise UsageError(f"{request.count} workers requested, but {len(gpus)} GPUs are visible", "--workers")
-        gpus = gpus[: request.count]
-    count = len(gpus) or request.count or max(1, len(os.sched_getaffinity(0)) // _CORES)
-    try:
-        security = distributed.Security.temporary()
-    except ImportError:
-        raise MachineError("the package cryptography is missing", "--cluster local", _INSTALL) from None
-    with scratch_folder() as scratch:
-        common = {
-            "nthreads": 1, "resources": {"GPU" if gpus else "CPU_SLOT": 1}, "local_directory": str(scratch), "memory_limit": 0,
-            "security": security, "protocol": "tls://", "host": "127.0.0.1", "silence_logs": logging.CRITICAL, "dashboard": False,
-            "preload": [], "preload_nanny": [], "lifetime": None,
-        }  # fmt: skip
-        workers = {}
-        for number in range(count):
-            environment = {**ONE_THREAD, **({"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {})}
-            workers[number] = {"cls": distributed.Nanny, "options": {**common, "env": environment}}
-        scheduler = {
-            "cls": distributed.Scheduler,
-            "options": {"host": "127.0.0.1", "port": 0, "protocol": "tls://", "security": security,
-                        "dashboard_address": "127.0.0.1:0"},
-        }  # fmt: skip
-        with _started("--cluster local"):
-            cluster = distributed.SpecCluster(
-                workers=workers, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL, name="optiml"
-            )
-        try:
-            yield cluster
-        finally:
-            with suppress(Exception):  # whatever state it is in, its processes end with this one
-                cluster.close(timeout=_CLOSE_S)
-
-
-def _client(distributed: Any, target: Any, address: str, security: Any) -> Any:
-    with _started(address):
-        return distributed.Client(target, timeout=_CONNECT_S, security=security, set_as_default=False)
-
-
-@contextmanager
-def _started(where: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, TimeoutError, RuntimeError) as error:
-        if where.startswith("-"):
-            raise MachineError(f"the workers cannot be started: {_brief(error)}", where) from None
-        do = "start it with 'dask scheduler', or check host and port"
-        raise MachineError(f"no scheduler answers: {_brief(error)}", where, do) from None
-
-
-def _await_workers(client: Any, count: int, address: str) -> None:
-    until = time.monotonic() + (_START_S if address == "local" else _CONNECT_S)
-    try:
-        client.wait_for_workers(count, timeout=max(0.0, until - time.monotonic()))
-    except (TimeoutError, OSError):
-        if address == "local":
-            raise MachineError("the workers did not start in time", "--cluster local", "run 'optiml doctor'") from None
-        do = "start workers with: dask worker SCHEDULER --nthreads 1 --resources GPU=1"
-        raise MachineError("the scheduler has no workers", address, do) from None
-
-
 def _resource(device: Device, workers: Sequence[ClusterWorker]) -> dict[str, int]:
     """What a task takes of a worker: a GPU where one is asked for, or where any worker offers one."""
     if device == "gpu" or (device == "auto" and any(worker.resources.get("GPU", 0) for worker in workers)):
@@ -449,26 +307,3 @@ def _machine(worker: ClusterWorker) -> str:
 
 def _natural(name: str) -> tuple[int, str]:
     return int(name) if name.isdecimal() else -1, name
-
-
-def _closed(client: Any) -> None:
-    with suppress(Exception):  # the scheduler may be gone, and there is nobody to tell
-        client.close(timeout=_CLOSE_S)
-
-
-def _brief(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Dask's own messages: what matters of them is said in errors."""
-    loggers = [logging.getLogger(name) for name in ("distributed", "bokeh", "tornado")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)

@@ -12,7 +12,8 @@ from engine.campaign.campaign import CampaignEnd, CampaignRequest, run_campaign
 from engine.campaign.cluster_executor import ClusterExecutor, check_sent
 from engine.campaign.cluster_task import MachineWish
 from engine.campaign.survey import Survey
-from engine.cluster.connection import Cluster, ClusterRequest, check_alike, check_shared, connect, mixed, names_of
+from engine.cluster.connection import Cluster, check_alike, check_shared, connect, mixed, names_of
+from engine.cluster.scheduler import ClusterRequest
 from engine.report.campaign_progress import CampaignProgress
 from engine.run.machine import Machine, make_machine
 from engine.settings.folders import ignore_folder, trust_domain

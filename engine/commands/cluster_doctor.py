@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from engine.cluster.connection import Cluster, ClusterRequest, ClusterWorker, connect, mixed, problems
+from engine.cluster.connection import Cluster, ClusterWorker, connect, mixed, problems
+from engine.cluster.scheduler import ClusterRequest
 from engine.commands.options import print_json
 from engine.report.console import Console
 from engine.report.safe_text import clean

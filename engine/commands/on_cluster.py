@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 
-from engine.cluster.connection import Cluster, ClusterRequest, check_alike, connect, mixed, names_of
+from engine.cluster.connection import Cluster, check_alike, connect, mixed, names_of
 from engine.cluster.links import Links, links
+from engine.cluster.scheduler import ClusterRequest
 from engine.errors import UsageError
 from engine.evaluate.build import Builder
 from engine.evaluate.remote import DeviceLost, RemoteEvaluator

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
 import sys
+import threading
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.cluster import connection
+from engine.cluster import connection, scheduler
 from engine.cluster.connection import (
-    ClusterRequest,
     check_alike,
     check_shared,
     connect,
-    parse_address,
     problems,
 )
 from engine.cluster.identity import describe, read_identity, visible_gpus
+from engine.cluster.scheduler import ClusterRequest, parse_address
 from engine.errors import MachineError, OptimlError, UsageError
 from tests.engine.cluster.workers import H200, Client, cluster, identity, worker
 
@@ -53,15 +55,55 @@ def test_other_addresses_are_wrong_use(text: str) -> None:
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_CONNECT_S", 0.3)
+    monkeypatch.setattr(scheduler, "_CONNECT_S", 0.3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with (
-            pytest.raises(MachineError, match="no scheduler answers") as caught,
+            pytest.raises(MachineError, match=r"no scheduler answers: (Connection refused|nothing)") as caught,
             connect(ClusterRequest(address)),
         ):
             pass
+    assert caught.value.where == address
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (
+            None,
+            "no scheduler answers: nothing within 1 s",
+        ),  # a port of HTTP, or of a scheduler with TLS, waits for its client
+        (b"", "no scheduler answers: "),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "something other than a Dask scheduler answers"),
+        (b"220 mail.example.org ESMTP\r\n", "something other than a Dask scheduler answers"),
+        (bytes(range(8)) * 8, "something other than a Dask scheduler answers"),
+    ],
+)
+def test_a_port_of_something_else_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, greeting: bytes | None, said: str
+) -> None:
+    """It was an internal error after 24 s, or no end at all."""
+    monkeypatch.setattr(scheduler, "_CONNECT_S", 1.0)
+
+    def greet(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                other, _ = listening.accept()
+                held.callback(other.close)
+                if greeting is not None:
+                    other.sendall(greeting)
+                if not greeting and greeting is not None:
+                    other.close()
+
+    with ExitStack() as held:
+        listening = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=greet, args=(listening,), daemon=True).start()
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(MachineError, match=said) as caught, connect(ClusterRequest(address)):
+            pass
+        listening.shutdown(socket.SHUT_RDWR)
     assert caught.value.where == address
     assert "\n" not in str(caught.value)
 
@@ -81,6 +123,13 @@ def test_tls_needs_certificates_that_can_be_read(monkeypatch: pytest.MonkeyPatch
         (tmp_path / "ca.pem").write_text("x")
         with (
             pytest.raises(UsageError, match=r"needs distributed\.comm\.tls\.client\.cert"),
+            connect(ClusterRequest("tls://a:1")),
+        ):
+            pass
+        client = {f"distributed.comm.tls.client.{part}": str(tmp_path / "ca.pem") for part in ("cert", "key")}
+        with (
+            dask.config.set(client),
+            pytest.raises(UsageError, match="invalid certificate files: "),
             connect(ClusterRequest("tls://a:1")),
         ):
             pass
@@ -249,6 +298,9 @@ def test_local_workers_live() -> None:
         check_shared(found, Path.cwd())
         first, second = found.workers
         assert found.submit(connection.read_nonce, "/nowhere", second).result(30) == ""
+        tls = found.client.security.get_connection_args("client")
+        with pytest.raises(MachineError, match=r"is the address of a Dask worker; give the scheduler's"):
+            scheduler.check_scheduler(importlib.import_module("distributed"), second.address, tls)
         os.kill(first.identity.pid, signal.SIGKILL)
         until = time.monotonic() + 60
         while time.monotonic() < until and (

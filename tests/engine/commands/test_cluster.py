@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from engine import cli
-from engine.cluster.connection import Cluster, ClusterRequest
+from engine.cluster.connection import Cluster
+from engine.cluster.scheduler import ClusterRequest
 from engine.commands import cluster_doctor
 from tests.engine.cluster.workers import H200, cluster, worker
 
