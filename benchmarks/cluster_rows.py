@@ -129,7 +129,7 @@ def run(
     finally:
         if running:
             with suppress(MachineError):
-                cluster.ask(stop_row, "", workers=[one.worker for one in running.values()])
+                cluster.ask(stop_row, "", workers=[one.worker.address for one in running.values()])
     return [ledger.progress() for ledger in ledgers]
 
 

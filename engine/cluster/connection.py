@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.cluster.identity import COMPILER, Identity, describe, read_identity, versions
-from engine.cluster.scheduler import INSTALL, ClusterRequest, Device, dask_client, parse_address
+from engine.cluster.scheduler import INSTALL, ClusterRequest, Device, brief, dask_client, parse_address
 from engine.errors import MachineError
 from engine.process.cores import shares
 
@@ -48,6 +48,7 @@ class Cluster:
         self._cores: dict[tuple[str, str], tuple[int, ...]] = {}  # by machine and name
         self._model: tuple[str, ...] | None = None
         self._left_out: set[str] = set()  # addresses of workers that do not fit
+        self._unreadable: list[MachineError] = []  # of workers that cannot say what they are
         self.resource: Mapping[str, int] = {}
         self.workers: tuple[ClusterWorker, ...] = ()
 
@@ -73,16 +74,20 @@ class Cluster:
             retries=0,
         )  # fmt: skip
 
-    def ask(
-        self, function: Callable[..., T], *data: T, workers: Sequence[ClusterWorker] | None = None
-    ) -> dict[str, Any]:
-        """What a quick function answers on each worker now, by address: data, or the exception. Raises MachineError."""
-        addresses = None if workers is None else [worker.address for worker in workers]
-        if addresses == []:
+    def ask(self, function: Callable[..., T], *data: T, workers: Sequence[str] | None = None) -> dict[str, Any]:
+        """What a quick function answers now on the workers of these addresses (None: on all), by address: data, or the exception.
+
+        Raises MachineError.
+        """
+        if workers is not None and not workers:
             return {}
         with self._reached():
-            answers = self.client.run(function, *data, workers=addresses, on_error="return")
+            answers = self.client.run(function, *data, workers=workers, on_error="return")
         return dict(answers) if isinstance(answers, dict) else {}
+
+    def problems(self) -> list[MachineError]:
+        """What forbids work on the workers of the last examination: one reason each."""
+        return [*self._unreadable, *problems(self.workers, self.resource)]
 
     def refresh(self) -> tuple[ClusterWorker, ...]:
         """The workers as they are now. New ones are asked what they are, and left out where they do not fit. Raises MachineError."""
@@ -90,26 +95,23 @@ class Cluster:
         known = [worker for worker in self.workers if worker.address in there]
         new = [address for address in there if address not in {w.address for w in known} | self._left_out]
         for address in new:
-            try:
-                joined = self._described({address: there[address]})
-            except MachineError:  # another version; where the scheduler is gone the next call says so
-                self._left_out.add(address)
-                continue
+            joined, unreadable = self._described({address: there[address]})
             fits = [
                 w
                 for w in joined
                 if self._model in (None, w.identity.model) and not problems([*known, w], self.resource)
             ]
             known += fits
-            if joined and not fits:
+            if unreadable or (joined and not fits):
                 self._left_out.add(address)
         if new or len(known) < len(self.workers):
             self.workers = self._with_cores(known)
         return self.workers
 
     def examine(self) -> tuple[ClusterWorker, ...]:
-        """Every worker as it is, whether it can be used or not. Raises MachineError where one has no or another OptiML."""
-        self.workers = self._with_cores(self._described(self._listed()))
+        """Every worker as it is, whether it can be used or not; see `problems`. Raises MachineError where the scheduler is gone."""
+        found, self._unreadable = self._described(self._listed())
+        self.workers = self._with_cores(found)
         self.resource = _resource(self._device, self.workers)
         return self.workers
 
@@ -124,23 +126,26 @@ class Cluster:
             found = self.client.scheduler_info(n_workers=-1).get("workers", {})
         return dict(found)
 
-    def _described(self, there: Mapping[str, Any]) -> list[ClusterWorker]:
-        with self._reached():
-            answers = self.client.run(describe, workers=list(there), on_error="return")
-        found = []
-        for address, said in sorted(dict(answers).items()):
+    def _described(self, there: Mapping[str, Any]) -> tuple[list[ClusterWorker], list[MachineError]]:
+        """What workers say they are, and what is wrong with those that cannot say it; one that has ended is in neither."""
+        answers = self.ask(describe, workers=list(there))
+        found, unreadable = [], []
+        for address, said in sorted(answers.items()):
             name = str(there[address].get("name", address))
-            if isinstance(said, ImportError):
-                raise MachineError(
-                    "lacks optiml-cuda, or has another version of it", f"worker {name}", f"install it there: {INSTALL}"
-                )
             if isinstance(said, OSError):
                 continue  # it ended since it was listed
-            identity = read_identity(said if isinstance(said, str) else None, f"worker {name}")
-            _same_versions(identity, name)
-            resources = there[address].get("resources") or {}
-            found.append(ClusterWorker(address, name, identity, {str(k): float(v) for k, v in resources.items()}, ()))
-        return sorted(found, key=lambda worker: _natural(worker.name))
+            if isinstance(said, BaseException):  # of whatever kind Dask makes of an import that fails there
+                what = f"lacks optiml-cuda, or has another version of it ({brief(said)})"
+                unreadable.append(MachineError(what, f"worker {name}", f"install it there: {INSTALL}"))
+                continue
+            resources = {str(k): float(v) for k, v in (there[address].get("resources") or {}).items()}
+            try:
+                identity = read_identity(said, f"worker {name}")
+            except MachineError as error:
+                unreadable.append(error)
+            else:
+                found.append(ClusterWorker(address, name, identity, resources, ()))
+        return sorted(found, key=lambda worker: _natural(worker.name)), unreadable
 
     def _with_cores(self, workers: Sequence[ClusterWorker]) -> tuple[ClusterWorker, ...]:
         """The workers with their shares of cores: those that may use the same ones of a machine divide them; a share stays a name's."""
@@ -166,9 +171,10 @@ class Cluster:
             yield
         except (OSError, TimeoutError) as error:
             raise self.lost() from error
-        except RuntimeError as error:  # Dask's own of a client whose scheduler is gone
+        except Exception as error:  # Dask's own of a client whose scheduler is gone, or of what it cannot read
             if self.client.status == "running":
-                raise
+                do = "install the same versions of optiml-cuda and Dask on all, and see the workers' logs"
+                raise MachineError(f"Dask failed: {brief(error)}", self.address, do) from error
             raise self.lost() from error
 
     def lost(self) -> MachineError:
@@ -186,8 +192,11 @@ def connect(request: ClusterRequest, *, check: bool = True) -> Iterator[Cluster]
     with dask_client(request) as client:
         cluster = Cluster(client, parse_address(request.address), request.device)
         cluster.examine()
-        if check and (wrong := problems(cluster.workers, cluster.resource)):
+        wrong = cluster.problems()
+        if check and wrong:
             raise wrong[0]
+        if not cluster.workers and not wrong:
+            raise MachineError("the scheduler has no workers left", cluster.address, "see their logs")
         yield cluster
 
 
@@ -201,6 +210,9 @@ def _problem(
     worker: ClusterWorker, resource: Mapping[str, int], seen: dict[tuple[str, str], str]
 ) -> MachineError | None:
     where, gpu = f"worker {worker.name} on {worker.identity.host}", worker.identity.gpu
+    if differ := _versions_differ(worker.identity):
+        what, do = differ
+        return MachineError(what, where, do)
     for name, amount in resource.items():
         if worker.resources.get(name, 0) < amount:
             do = f"start it with: dask worker --nthreads 1 --resources {name}={amount}"
@@ -285,20 +297,18 @@ def _resource(device: Device, workers: Sequence[ClusterWorker]) -> dict[str, int
     return {"CPU_SLOT": 1}
 
 
-def _same_versions(identity: Identity, name: str) -> None:
-    here = dict(versions())
+def _versions_differ(identity: Identity) -> tuple[str, str] | None:
+    """What differs from the versions here, and what to do; None where nothing does."""
+    here, same = dict(versions()), "install the same version on both"
     for package, version in identity.versions:
         if here.get(package, version) != version:
-            do = "install the same version on both"
-            if package == COMPILER:
-                do += ", or have both compile with the same one: OPTIML_CUDA=12 or 13"
-            raise MachineError(
-                f"{package} is {version or 'missing'} there and {here[package] or 'missing'} here", f"worker {name}", do
+            do = (
+                f"{same}, or have both compile with the same one: OPTIML_CUDA=12 or 13" if package == COMPILER else same
             )
+            return f"{package} is {version or 'missing'} there and {here[package] or 'missing'} here", do
     if missing := sorted(set(here) - {package for package, _ in identity.versions}):
-        raise MachineError(
-            f"does not report its version of {missing[0]}", f"worker {name}", "install the same version on both"
-        )
+        return f"does not report its version of {missing[0]}", same
+    return None
 
 
 def _machine(worker: ClusterWorker) -> str:

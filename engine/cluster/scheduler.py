@@ -104,9 +104,7 @@ def _security(distributed: Any) -> Any:
     try:
         security.get_connection_args("client")
     except OSError as error:  # of ssl too
-        raise UsageError(
-            f"invalid certificate files: {_brief(error)}", "distributed.comm.tls", "correct them"
-        ) from None
+        raise UsageError(f"invalid certificate files: {brief(error)}", "distributed.comm.tls", "correct them") from None
     return security
 
 
@@ -164,7 +162,7 @@ def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
                 workers=workers, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL, name="optiml"
             )
         except (OSError, RuntimeError) as error:
-            raise MachineError(f"the workers cannot be started: {_brief(error)}", "--cluster local") from None
+            raise MachineError(f"the workers cannot be started: {brief(error)}", "--cluster local") from None
         try:
             yield cluster
         finally:
@@ -187,11 +185,12 @@ def _unanswered(error: OSError, address: str) -> MachineError:
     cause: BaseException = error
     while isinstance(cause.__cause__, OSError):
         cause = cause.__cause__
-    said = f"nothing within {_CONNECT_S:.0f} s" if isinstance(cause, TimeoutError) else _brief(cause)
+    said = f"nothing within {_CONNECT_S:.0f} s" if isinstance(cause, TimeoutError) else brief(cause)
     return MachineError(f"no scheduler answers: {getattr(cause, 'strerror', None) or said}", address, _WHICH)
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
+    """The first line of an exception."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
 import os
+import re
 import signal
 import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,15 +186,26 @@ def test_devices_that_cannot_be_compared_are_named(other: object, said: str) -> 
     assert str(caught.value).endswith("use --per-device")
 
 
-def test_versions_that_differ_are_named() -> None:
-    there = (("python", "3.11"), ("optiml-cuda", "0.0.9"))
-    with pytest.raises(MachineError, match=r"worker 0: optiml-cuda is 0\.0\.9 there and 0\.1\.0 here"):
-        cluster(worker("0", versions=(*(v for v in identity().versions if v[0] != "optiml-cuda"), there[1]))).examine()
-    cuda12 = (*(v for v in identity().versions if v[0] != "CUDA"), ("CUDA", "nvidia-cuda-nvrtc-cu12 12.9.86"))
-    with pytest.raises(MachineError, match=r"CUDA is nvidia-cuda-nvrtc-cu12 12\.9\.86 there and .*OPTIML_CUDA=12"):
-        cluster(worker("0", versions=cuda12)).examine()
-    with pytest.raises(MachineError, match="does not report its version of"):
-        cluster(worker("0", versions=())).examine()
+@pytest.mark.parametrize(
+    ("package", "there", "said"),
+    [
+        ("optiml-cuda", "0.0.9", r"worker 0 on node: optiml-cuda is 0\.0\.9 there and 0\.1\.0 here; install the same"),
+        ("distributed", "2020.1", r"worker 0 on node: distributed is 2020\.1 there and "),
+        ("python", "3.9", r"worker 0 on node: python is 3\.9 there and "),
+        (
+            "CUDA",
+            "nvidia-cuda-nvrtc-cu12 12.9.86",
+            r"CUDA is nvidia-cuda-nvrtc-cu12 12\.9\.86 there and .*OPTIML_CUDA=12",
+        ),
+        ("CUDA", None, "does not report its version of CUDA"),
+    ],
+)
+def test_versions_that_differ_are_named(package: str, there: str | None, said: str) -> None:
+    others = tuple(v for v in identity().versions if v[0] != package)
+    found = cluster(worker("0", versions=others if there is None else (*others, (package, there))))
+    found.examine()
+    (problem,) = found.problems()
+    assert re.search(said, str(problem))
 
 
 def test_an_identity_tells_which_cuda_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +218,47 @@ def test_an_identity_tells_which_cuda_compiles(monkeypatch: pytest.MonkeyPatch) 
     assert said["12"] == "" or said["12"].startswith("nvidia-cuda-nvrtc-cu12 12.")
 
 
-def test_a_worker_without_optiml_is_told_what_to_install() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        ModuleNotFoundError("No module named 'engine'"),
+        Exception("ModuleNotFoundError(\"No module named 'engine'\")"),  # what Dask makes of it
+        AttributeError("no describe"),
+    ],
+)
+def test_a_worker_without_optiml_is_told_what_to_install(said: Exception) -> None:
+    found = cluster(worker("0"), worker("1"))
+    found.client.answers = {"tcp://0": said, "tcp://1": json.dumps(dataclasses.asdict(identity(H200)))}
+    assert [w.name for w in found.examine()] == ["1"]
+    (problem,) = found.problems()
+    assert str(problem).startswith("worker 0: lacks optiml-cuda, or has another version of it (")
+    assert str(problem).endswith("; install it there: pip install 'optiml-cuda[cluster]'")
+
+
+def test_an_answer_that_dask_cannot_read_is_one_sentence() -> None:
+    """An exception on a worker whose traceback cannot travel was an internal error."""
     found = cluster(worker("0"))
-    found.client.answers = {"tcp://0": ModuleNotFoundError("No module named 'engine'")}
-    with pytest.raises(MachineError, match="worker 0: lacks optiml-cuda"):
+    found.client.error = AssertionError()
+    with pytest.raises(
+        MachineError, match=r"tcp://scheduler:8786: Dask failed: AssertionError; install the same versions"
+    ):
         found.examine()
+
+
+def test_workers_that_all_end_before_they_are_asked_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = cluster(worker("0"))
+    found.client.answers = {"tcp://0": OSError("gone")}
+
+    @contextmanager
+    def client(request: ClusterRequest) -> Iterator[Client]:
+        yield found.client
+
+    monkeypatch.setattr(connection, "dask_client", client)
+    with (
+        pytest.raises(MachineError, match="the scheduler has no workers left"),
+        connect(ClusterRequest("tcp://scheduler:8786")),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("said", [None, 5, "", "{", "[]", '{"host": 3}', "x" * (1 << 21), '{"host": "a", "extra": 1}'])
