@@ -39,7 +39,8 @@ def machine_on_cluster(arguments: argparse.Namespace) -> Iterator[Machine]:
     """
     check_workers(arguments)
     with connect(ClusterRequest(arguments.cluster, arguments.device, arguments.workers)) as cluster:
-        check_alike(cluster.workers, "exclude some, or add --per-device for one search per kind")
+        each = ", or add --per-device for one search per kind" if hasattr(arguments, "per_device") else ""
+        check_alike(cluster.workers, f"exclude some{each}")
         with links(cluster, answer, DeviceLost) as found:
             yield _machine(arguments, cluster, found)
 

@@ -311,7 +311,8 @@ class _Part:
 
 def _joined(before: _Text, parts: Sequence[_Part], guarded: frozenset[int]) -> DeviceDispatch:
     everywhere = (before.program, *(p.after.program for p in parts))
-    helpers = _fresh(["optiml_capability", "optiml_compiled_for"], "", everywhere)
+    others = any("__global__" in _words(i) and before.kernel not in i.defines for i in before.items)
+    helpers = _fresh(["optiml_capability", "optiml_compiled_for"], before.kernel if others else "", everywhere)
     capability, compiled = helpers["optiml_capability"], helpers["optiml_compiled_for"]
     functions = [_CAPABILITY.replace("NAME", capability)]
     functions += [_COMPILED.replace("NAME", compiled)] if guarded else []
