@@ -10,6 +10,10 @@ number of workers times the time of the whole campaign. Arms:
              of the recorded time is drawn by 1/rank); a search takes its budget, and setting up 0 to 10 s of it or beyond it
     `each`   a budget of candidates for each kernel: a search takes 40 to 80 s, which nobody knows before
     `again`  the same, and each kernel has the result of an earlier run, which took 85 to 115 % of what this one takes
+    `guess`  the same with 55 to 145 %: what a guess would have to be, with how its order agrees (Spearman's rank correlation)
+
+Last it prints how the searches of the suite agree with what is known before them (benchmarks/results/suite.json, measured on one H200): the
+original's time and the length of its text against the seconds for each candidate.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.examples import commit, machine  # noqa: E402 - the path above makes it importable as a script
+from benchmarks.predict_correlation import spearman  # noqa: E402
 from benchmarks.scaling import Clock  # noqa: E402
 from engine.campaign import campaign  # noqa: E402
 from engine.campaign.campaign import CampaignRequest, run_campaign  # noqa: E402
@@ -42,7 +47,8 @@ from engine.search.progress import Budget  # noqa: E402
 WORKERS = (1, 2, 4, 16, 64, 256)
 BEGIN_S = 0.010
 EACH_S, SETUP_S, AVERAGE_S = (40.0, 80.0), (0.0, 10.0), 60.0
-EARLIER = (0.85, 1.15)
+EARLIER = {"again": (0.85, 1.15), "guess": (0.55, 1.45)}
+SUITE = ROOT / "benchmarks" / "results" / "suite.json"
 CANDIDATES = 100
 
 
@@ -77,12 +83,16 @@ def _each_s(rank: int) -> float:
     return _drawn(rank, EACH_S)
 
 
-def _searched_before(root: Path, kernels: Sequence[SurveyedKernel]) -> None:
+def _earlier_s(rank: int, arm: str) -> float:
+    return _each_s(rank) * _drawn(f"earlier {rank}", EARLIER[arm])
+
+
+def _searched_before(root: Path, kernels: Sequence[SurveyedKernel], arm: str) -> None:
     """Results of an earlier campaign."""
     for rank, kernel in enumerate(kernels, 1):
         result = root / ".optiml" / f"k-{kernel.kernel}" / "result.json"
         result.parent.mkdir(parents=True)
-        elapsed_s = _each_s(rank) * _drawn(f"earlier {rank}", EARLIER)
+        elapsed_s = _earlier_s(rank, arm)
         result.write_text(json.dumps({"elapsed_s": elapsed_s, "counts": {"candidates": CANDIDATES}}))
 
 
@@ -110,8 +120,8 @@ def measure(arm: str, workers: int, kernels: int) -> dict[str, float]:
         request = CampaignRequest(
             Path(folder), budget_s, least=0.0, each=None if arm == "time" else Budget(candidates=CANDIDATES)
         )
-        if arm == "again":
-            _searched_before(Path(folder), surveyed)
+        if arm in EARLIER:
+            _searched_before(Path(folder), surveyed, arm)
         begin, spent = clock.monotonic(), time.thread_time()
         run_campaign(request, over, Survey(surveyed, recorded=True, complete=True, arch="sm_90"))
         whole, spent = clock.monotonic() - begin, time.thread_time() - spent
@@ -119,6 +129,21 @@ def measure(arm: str, workers: int, kernels: int) -> dict[str, float]:
         "workers": workers, "kernels": over.searched, "campaign_s": whole, "efficiency": over.busy_s / (workers * whole),
         "coordinator_ms": 1e3 * spent / max(1, over.searched),
     }  # fmt: skip
+
+
+def agreement(kernels: int) -> dict[str, float | None]:
+    """Rank correlations: of each arm's earlier times with the true ones, and in the suite of what is known before a search."""
+    ranks = range(1, kernels + 1)
+    true_s = [_each_s(rank) for rank in ranks]
+    rows = [row for row in json.loads(SUITE.read_text())["rows"].values() if row["candidates"]]
+    each_s = [row["elapsed_s"] / row["candidates"] for row in rows]
+    times_us = [sum(case["original_us"] for case in row["cases"]) for row in rows]
+    lengths = [len((ROOT / row["file"]).read_bytes()) for row in rows]
+    found = {arm: spearman(true_s, [_earlier_s(rank, arm) for rank in ranks]) for arm in EARLIER}
+    return found | {
+        "suite, original's time": spearman(each_s, times_us),
+        "suite, length of its text": spearman(each_s, lengths),
+    }
 
 
 def render(arms: dict[str, list[dict[str, float]]]) -> str:
@@ -142,18 +167,22 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Simulate a campaign over many workers.")
     parser.add_argument("--workers", default=",".join(map(str, WORKERS)), metavar="LIST")
     parser.add_argument("--kernels", type=int, default=500)
-    parser.add_argument("--arms", default="time,each,again", metavar="LIST")
+    parser.add_argument("--arms", default="time,each,again,guess", metavar="LIST")
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
     counts = [int(count) for count in options.workers.split(",")]
     arms = {arm: [measure(arm, count, options.kernels) for count in counts] for arm in options.arms.split(",")}
     print(render(arms))
+    agrees = agreement(options.kernels)
+    for name, value in agrees.items():
+        print(f"rank correlation, {name}: {'-' if value is None else f'{value:.2f}'}")
     if options.record:
         record: dict[str, Any] = {
             "schema": "optiml.campaign_scaling/1",
             "command": ["python", "benchmarks/campaign_scaling.py", *(sys.argv[1:] if given is None else given)],
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": commit(),
             "machine": machine(), "kernels": options.kernels, "arms": arms,
+            "rank_correlation": agrees,
         }  # fmt: skip
         options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
