@@ -1,6 +1,6 @@
 """How far `optiml all --cluster` scales, simulated in virtual time: the real coordinator and its queue in SQLite, no workers.
 
-    python benchmarks/campaign_scaling.py [--workers 1,2,4,16,64,256] [--kernels 500] [--record FILE]
+    python benchmarks/campaign_scaling.py [--workers 1,2,4,16,64,256] [--kernels 500] [--arms time,each,again] [--record FILE]
 
 `run_campaign` chooses kernels, gives them their budgets and writes its queue; its processor time advances the virtual clock. A worker is
 simulated: a kernel's search takes as long as said below, and 10 ms until it begins. Efficiency: the time that workers search over the
@@ -10,10 +10,10 @@ number of workers times the time of the whole campaign. Arms:
              of the recorded time is drawn by 1/rank); a search takes its budget, and setting up 0 to 10 s of it or beyond it
     `each`   a budget of candidates for each kernel: a search takes 40 to 80 s, which nobody knows before
     `again`  the same, and each kernel has the result of an earlier run, which took 85 to 115 % of what this one takes
-    `guess`  the same with 55 to 145 %: what a guess would have to be, with how its order agrees (Spearman's rank correlation)
+    `guess`  the same with 55 to 145 % (`--arms guess`): what a guess would have to be
 
-Last it prints how the searches of the suite agree with what is known before them (benchmarks/results/suite.json, measured on one H200): the
-original's time and the length of its text against the seconds for each candidate.
+Last it prints Spearman's rank correlations: of these earlier times with the true ones, and of what is known before a search of the suite (the
+original's time, the length of its text) with the seconds that it took for each candidate (benchmarks/results/suite.json, on one H200).
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Simulate a campaign over many workers.")
     parser.add_argument("--workers", default=",".join(map(str, WORKERS)), metavar="LIST")
     parser.add_argument("--kernels", type=int, default=500)
-    parser.add_argument("--arms", default="time,each,again,guess", metavar="LIST")
+    parser.add_argument("--arms", default="time,each,again", metavar="LIST")
     parser.add_argument("--record", type=Path, help="a JSON record to write")
     options = parser.parse_args(given)
     counts = [int(count) for count in options.workers.split(",")]
