@@ -12,8 +12,8 @@ number of workers times the time of the whole campaign. Arms:
     `again`  the same, and each kernel has the result of an earlier run, which took 85 to 115 % of what this one takes
     `guess`  the same with 55 to 145 % (`--arms guess`): what a guess would have to be
 
-Last it prints Spearman's rank correlations: of these earlier times with the true ones, and of what is known before a search of the suite (the
-original's time, the length of its text) with the seconds that it took for each candidate (benchmarks/results/suite.json, on one H200).
+Last it prints Spearman's rank correlations: of these earlier times with the true ones, and of what is known before a search of the suite
+(the original's time, the length of its text) with the seconds that it took for each candidate (benchmarks/results/suite.json, one H200).
 """
 
 from __future__ import annotations
