@@ -24,6 +24,7 @@ from engine.settings.scratch import scratch_folder
 Device = Literal["auto", "gpu", "cpu"]
 INSTALL = "pip install 'optiml-cuda[cluster]'"
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]{1,253}):(\d{1,5})/?")
+_MOST_EACH = 8  # workers without a GPU on one core. Ours
 _CORES = 4  # of a worker without a GPU: it compiles, screens and searches. Ours
 # For the scheduler to answer, workers to be there, local ones to start, and all to end. Ours
 _CONNECT_S, _WORKERS_S, _START_S, _CLOSE_S = 5.0, 10.0, 60.0, 10.0
@@ -137,7 +138,10 @@ def _local(distributed: Any, request: ClusterRequest) -> Iterator[Any]:
         if request.count > len(gpus):
             raise UsageError(f"{request.count} workers requested, but {len(gpus)} GPUs are visible", "--workers")
         gpus = gpus[: request.count]
-    count = len(gpus) or request.count or max(1, len(os.sched_getaffinity(0)) // _CORES)
+    cores = len(os.sched_getaffinity(0))
+    count = len(gpus) or request.count or max(1, cores // _CORES)
+    if count > _MOST_EACH * cores and not gpus:
+        raise UsageError(f"{count} workers requested, but this machine has {cores} cores", "--workers", "request fewer")
     try:
         security = distributed.Security.temporary()
     except ImportError:

@@ -340,6 +340,15 @@ def test_gpus_follow_the_visible_devices(monkeypatch: pytest.MonkeyPatch) -> Non
         assert visible_gpus() == found
 
 
+def test_more_workers_than_the_cores_can_have_are_wrong_use() -> None:
+    """The command never came to an end."""
+    with (
+        pytest.raises(UsageError, match="99999999 workers requested, but this machine has"),
+        connect(ClusterRequest("local", "cpu", 99_999_999)),
+    ):
+        pass
+
+
 def test_local_workers_live() -> None:
     """Start, ask, share, lose and get back a worker; and nothing is left behind."""
     with connect(ClusterRequest("local", "cpu", 2)) as found:
