@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ def judge_file(path: Path, here: Machine, draw: tuple[int | None, int], state: S
                     return False
                 built: Built | Evaluation
                 try:
-                    built = evaluator.build(edit_program(program, one.edits))
+                    built = replace(evaluator.build(edit_program(program, one.edits)), by_rules=True)
                 except NotBuilt as error:
                     built = error.evaluation or Evaluation(Outcome.SCREENED_OUT)
                 evaluation = judges.evaluated(built, confirmed=True)

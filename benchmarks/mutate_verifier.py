@@ -90,7 +90,7 @@ GPU = (
     Row("families", "ordinary-values-only"),
     Row("nan_inputs", "nan-becomes-zero"),
     Row("fresh_inputs", "fits-the-sample", ("secret_sizes",)),
-    # Beside NaN "always one" is wrong, and there the buffer holds what the last run left, not the original's result.
+    # Beside NaN "always one" is wrong.
     Row("poison", "skips-what-is-always-one", ("nan_inputs",)),
     Row("guard_zones", "marks-behind-output", ("sanitizers",)),
     Row("input_hash", "eats-input"),

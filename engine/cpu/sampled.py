@@ -15,6 +15,7 @@ MOST_ELEMENTS = 1 << 18  # that a sampled launch may write: as in runtime/state.
 MOST_BYTES = 1 << 34  # of one buffer
 MOST_APART = 1 << 34  # bytes that a buffer may be moved by
 _LINE = [("buffer", "<u4"), ("block", "<u4"), ("how", "<u8"), ("element", "<u8"), ("value", "V16")]
+_VALUE_AT = 24  # bytes of a line before its value
 _HEAD = 8
 SAMPLE_BYTES = _HEAD + 40 * MOST_ELEMENTS
 
@@ -52,14 +53,18 @@ def read_writes(results: BoundedOutput, at: int, storage: Mapping[str, np.dtype[
     line = np.dtype(_LINE)
     count = min(int.from_bytes(results.at(at, _HEAD), "little"), MOST_ELEMENTS)
     lines = np.frombuffer(results.at(at + _HEAD, count * line.itemsize), line)
+    buffers, elements = lines["buffer"].astype(np.int64), lines["element"].astype(np.int64)
+    same, above = buffers[1:] == buffers[:-1], elements[1:] > elements[:-1]
+    if not (same & above | (buffers[1:] > buffers[:-1])).all():
+        order = np.lexsort((elements, buffers))
+        lines, buffers, elements = lines[order], buffers[order], elements[order]
+    raw = lines.view(np.uint8).reshape(len(lines), line.itemsize)
     found = {}
     for number, (name, dtype) in enumerate(storage.items()):
-        own = lines[lines["buffer"] == number]
-        own = own[np.argsort(own["element"], kind="stable")]
-        raw = np.ascontiguousarray(own["value"]).view(np.uint8).reshape(len(own), 16)[:, : dtype.itemsize]
-        values = np.ascontiguousarray(raw).view(dtype).reshape(-1)
+        begin, end = np.searchsorted(buffers, (number, number + 1))
+        own = lines[begin:end]
+        value = np.ascontiguousarray(raw[begin:end, _VALUE_AT : _VALUE_AT + dtype.itemsize])
+        values = value.view(dtype).reshape(-1)
         how = own["how"]
-        found[name] = Writes(
-            own["element"].astype(np.int64), values, own["block"].astype(np.int64), (how & 1) != 0, (how & 2) != 0
-        )
+        found[name] = Writes(elements[begin:end], values, own["block"].astype(np.int64), (how & 1) != 0, (how & 2) != 0)
     return found

@@ -35,7 +35,8 @@ class AddedConditions:
     original: Built
     strict: bool
     positive: frozenset[str]  # the kernel's parameters that are above zero in every case
-    _own: CpuBinary | None = field(default=None, init=False)
+    _own: Built | None = field(default=None, init=False)
+    _ran: bool = field(default=False, init=False)  # the jobs of the original
 
     def watched(self, built: Built) -> tuple[Built, Guardrail | None]:
         """A candidate whose runs report the outcomes of its conditions; as it is, with the guardrail, where they cannot."""
@@ -44,11 +45,17 @@ class AddedConditions:
         except CompileError as error:
             return built, Guardrail(NAME, "failed", f"the conditions cannot be marked: {error.what}")
 
+    def watched_original(self) -> Built:
+        """The original likewise, for runs of it that anyhow take place; as it is where its conditions cannot be marked."""
+        if self._own is None:
+            self._own, _ = self.watched(self.original)
+        return self._own
+
     def _marked(self, built: Built) -> CpuBinary:
         return self.machine.marked(built.text, built.extra, built.expressions, strict=self.strict)
 
     def judge(self, built: Built, jobs: Sequence[CpuJob]) -> Guardrail:
-        """The guardrail on a watched candidate after its runs; `jobs` are those of the original."""
+        """The guardrail on a watched candidate after its runs; `jobs` are further ones of the original, run where they decide."""
         binary: CpuBinary = built.extra
         if binary.unread:
             return Guardrail(NAME, "failed", f"the conditions from line {binary.unread} on cannot be read")
@@ -69,18 +76,14 @@ class AddedConditions:
     def _unseen_in_original(
         self, missing: Mapping[Unseen, MarkedCondition], jobs: Sequence[CpuJob]
     ) -> frozenset[Unseen]:
-        if self._own is None:
-            try:
-                self._own = self._marked(self.original)
-            except CompileError:
-                return frozenset()
-        assert self._own is not None
-        if {words for words, _ in missing}.isdisjoint(_words(condition) for condition in self._own.conditions):
+        own: CpuBinary = self.watched_original().extra
+        if {words for words, _ in missing}.isdisjoint(_words(condition) for condition in own.conditions):
             return frozenset()
-        if not self._own.seen:
-            for run in self.machine.run_many(self._own, jobs):
-                self._own.saw(run)
-        return frozenset(unseen(self._own.conditions, self._own.seen, self.positive))
+        if not self._ran:
+            self._ran = True
+            for run in self.machine.run_many(own, jobs):
+                own.saw(run)
+        return frozenset(unseen(own.conditions, own.seen, self.positive))
 
 
 def unseen(

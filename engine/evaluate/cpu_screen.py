@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,7 @@ class CpuScreen:
         self._strict = builder.defences.undefined
         self._conditions: AddedConditions | None = None
         self._runs: SuggestionRuns | None = None
+        self._prepared = False
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -121,8 +123,6 @@ class CpuScreen:
             self._spec, self._machine, built, self._wide, self._secret.launch,
             lambda item, outputs: self._compare(item, outputs, loose=not self._builder.defences.scaled_tolerance),
         )  # fmt: skip
-        if self._builder.defences.sampled_sizes:
-            self._sampled = self._runs.samples(self._random)
         if self._builder.defences.added_conditions:
             self._conditions = AddedConditions(self._machine, built, self._strict, positive_parameters(self._spec))
         return built
@@ -162,7 +162,9 @@ class CpuScreen:
         named = built.launches[: len(self._spec.check)]
         return replace(built, launches=(*named, *self._secret.launches(built.program)))
 
-    def _prepare(self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]) -> tuple[list[KnownRun], list[CpuRun]]:
+    def _run_original(
+        self, binary: CpuBinary, plan: Sequence[tuple[int, str, int]]
+    ) -> tuple[list[KnownRun], list[CpuRun]]:
         """Draw inputs and run the original (and its wide twin) on them."""
         assert self._original is not None
         drawn = [(case, family, *self._inputs(case, family, seed)) for case, family, seed in plan]
@@ -188,7 +190,7 @@ class CpuScreen:
 
     def _validate(self, binary: CpuBinary) -> list[str]:
         assert self._original is not None
-        known, runs = self._prepare(binary, self._seeds(_VALIDATION_SEEDS))
+        known, runs = self._run_original(binary, self._seeds(_VALIDATION_SEEDS))
         self._refuse_findings(known, runs)
         written = [a.name for a in self._spec.arguments if a.role in ("out", "inout")]
         for item in known:
@@ -221,7 +223,7 @@ class CpuScreen:
 
     def _refuse_failing(self, binary: CpuBinary) -> None:
         """Refuse an original that fails on its first inputs: one that never ends must not cost the deadline many times."""
-        self._refuse_findings(*self._prepare(binary, self._seeds(1)[:1]))
+        self._refuse_findings(*self._run_original(binary, self._seeds(1)[:1]))
 
     def _refuse_findings(self, known: Sequence[KnownRun], runs: Sequence[CpuRun]) -> None:
         for item, run in zip(known, runs, strict=True):
@@ -314,7 +316,7 @@ class CpuScreen:
         ]
         runs = self._machine.run_many(binary, jobs, deadline_s=_DEADLINE_S)
         clean = [seed for seed, run in zip(seeds, runs, strict=True) if not run.findings]
-        known, _ = self._prepare(binary, clean)
+        known, _ = self._run_original(binary, clean)
         again = [self._job(self._run.launches[k.case], k.buffers, k.scalars, 1 + i % 2) for i, k in enumerate(known)]
         runs = self._machine.run_many(binary, again)
         for item, run in zip(known, runs, strict=True):
@@ -441,6 +443,20 @@ class CpuScreen:
 
     # ---- the suggestion
 
+    def prepare(self) -> None:
+        """Run the original as confirmations need it: seconds, once, before or in the first of them."""
+        if self._prepared:
+            return
+        self._prepared = True
+        assert self._original is not None
+        assert self._runs is not None
+        original = self._conditions.watched_original() if self._conditions else self._original
+        if self._builder.defences.sampled_sizes:
+            self._sampled = self._runs.samples(original, self._random)
+            self._sampled.draw()
+            for run in self._sampled.runs:
+                original.extra.saw(run)
+
     def confirm(self, built: Built, evaluation: Evaluation) -> tuple[Evaluation | None, tuple[Guardrail, ...]]:
         """Refute a suggestion: fresh seeds in every order, secret sizes and values, the race detector.
 
@@ -448,7 +464,8 @@ class CpuScreen:
         """
         assert self._original is not None
         assert self._runs is not None
-        known, _ = self._prepare(self._original.extra, [*self._seeds(1), *self._added()])
+        self.prepare()
+        known, _ = self._run_original(self._original.extra, [*self._seeds(1), *self._added()])
         watched, unwatched = self._conditions.watched(built) if self._conditions else (built, None)
         screened = self._screen(watched, known, evaluation)
         if screened:
@@ -456,17 +473,19 @@ class CpuScreen:
         declared = [item for item in known if item.family == "declared"]
         launched = self._with_secret(built).launches
         drawn = [self._job(launched[item.case], self._before(item), item.scalars, 0) for item in declared]
-        wrong, sampled = self._runs.moved(watched, declared, drawn), None
-        if wrong is None and self._sampled:
-            wrong, sampled = self._sampled.judge(watched, watched.extra.saw)
+        unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
+        with ThreadPoolExecutor(1) as beside:  # a few large jobs, which would leave most cores idle
+            racing = None
+            if not unjudged and self._builder.defences.races:
+                inputs = [(k.case, k.buffers, k.scalars) for k in declared]
+                racing = beside.submit(self._race_findings, self._with_secret(built), inputs)
+            wrong, sampled = self._runs.moved(watched, declared, drawn), None
+            if wrong is None and self._sampled:
+                wrong, sampled = self._sampled.judge(watched, watched.extra.saw)
         if wrong:
             return replace(evaluation, outcome=Outcome.WRONG_RESULT, failure=wrong), ()
-        unjudged = self._machine.degraded[0] if self._machine.degraded else self._no_race_verdict
-        if not unjudged and self._builder.defences.races:
-            inputs = [(k.case, k.buffers, k.scalars) for k in declared]
-            findings = self._race_findings(self._with_secret(built), inputs)
-            if findings:
-                return refused(evaluation, findings[0], ""), ()
+        if racing is not None and (findings := racing.result()):
+            return refused(evaluation, findings[0], ""), ()
         races = (
             Guardrail("races", "not checked", unjudged)
             if unjudged
@@ -490,7 +509,6 @@ class CpuScreen:
         assert self._runs is not None
         launches = self._with_secret(self._original).launches
         jobs = [self._job(launches[k.case], k.buffers, k.scalars, 0) for k in known]
-        jobs += self._sampled.jobs if self._sampled else ()
         verdict = self._conditions.judge(watched, jobs)
         if verdict.verdict == "passed":
             return None, verdict

@@ -380,6 +380,8 @@ class GpuEvaluator:
                 self._second = self._make_runner()
                 with suppress(OSError):  # then it starts when it is needed, or says why not
                     self._second.start_ahead()
+                if self._cpu and self._original:
+                    self._cpu.open_beside(self._original)
             return judged, against
         except DeviceFault as fault:
             passed("lost")

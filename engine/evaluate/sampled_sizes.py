@@ -20,7 +20,7 @@ from engine.spec.data import Tiles, buffer_elements, scalars
 from engine.spec.dtypes import parse_dtype
 from engine.spec.kernel_spec import Case, KernelSpec
 from engine.verify.host_compare import difference, noise
-from engine.verify.secret_sizes import Sizes, large_sizes, sampled_sizes
+from engine.verify.secret_sizes import Sizes, large_sizes, long_sizes, sampled_sizes
 from engine.verify.tolerance import Noise
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Machinery:
 
 @dataclass
 class SampledSizes:
-    """The sampled sizes of one run, drawn when the first candidate is confirmed, and the verdict on candidates."""
+    """The sampled sizes of one run, drawn once, and the verdict on candidates."""
 
     spec: KernelSpec
     machinery: Machinery
@@ -85,15 +85,15 @@ class SampledSizes:
     _contents: list[Tiles] = field(default_factory=list, init=False)
 
     @property
-    def jobs(self) -> list[CpuJob]:
-        """The original's runs."""
-        return [known.job for known in self._known]
+    def runs(self) -> list[CpuRun]:
+        """The original's runs, once the sizes are drawn."""
+        return [known.run for known in self._known]
 
     def judge(
         self, built: Built, counted: Callable[[CpuRun], None] = lambda run: None
     ) -> tuple[Failure | None, Guardrail]:
         """Why a candidate is refused, and the guardrail. `counted` gets each run that could be compared."""
-        self._draw()
+        self.draw()
         if not self._known:
             return None, Guardrail(NAME, "not checked", self._why or "no size could be sampled")
         jobs = []
@@ -134,7 +134,7 @@ class SampledSizes:
 
     def _endless(self, known: _Known, run: CpuRun, built: Built) -> Failure | None:
         """Whether a candidate whose blocks did not end does not end as a whole either, where the original does."""
-        if known.large or self._whole_left == 0 or all(finding.kind != "timeout" for finding in run.findings):
+        if self._whole_left == 0 or all(finding.kind != "timeout" for finding in run.findings):
             return None
         self._whole_left -= 1
         whole = self.machinery.whole(built, known.case)
@@ -146,7 +146,7 @@ class SampledSizes:
         if run.findings:
             kinds = {finding.kind for finding in run.findings}
             if kinds & set(_DOUBTED) or (known.loose and "misaligned" in kinds):
-                return False
+                return (known.large and self._endless(known, run, built)) or False
             return Failure(f"{run.findings[0].message} (at {case.name})", case=case.name)
         compared = 0
         for name, before in known.run.writes.items():
@@ -167,7 +167,11 @@ class SampledSizes:
             self._whole_left -= 1
             if whole := self.machinery.whole(built, case):
                 return whole
-        return (self._lost(known, job, run, built.extra, missing) or False) if regular else False
+        return (
+            (self._skipped(known, job, run, missing) or self._lost(known, job, run, built.extra, missing) or False)
+            if regular
+            else False
+        )
 
     def _differs(self, known: _Known, name: str, entries: NDArray[Any], old: Arrays, new: Arrays) -> Failure | None:
         """Where the contents of entries that both wrote are further apart than rounding."""
@@ -221,6 +225,16 @@ class SampledSizes:
         at = np.minimum(np.searchsorted(writes.entries, entries), len(writes.entries) - 1)
         return {name: writes.values[at]} if (writes.entries[at] == entries).all() else None
 
+    def _skipped(self, known: _Known, job: CpuJob, run: CpuRun, missing: Mapping[str, int]) -> Failure | None:
+        """Whether the original's own launch, whose blocks write what its blocks do at other sizes, leaves some of it out here."""
+        if job.launches[0] != known.launch or _unexpected(known.run, run):
+            return None
+        name, entry = next(iter(missing.items()))
+        return Failure(
+            f"at {known.case.name} the block that writes {name}[{entry}] at other sizes leaves it out",
+            case=known.case.name, argument=name, index=entry,
+        )  # fmt: skip
+
     def _lost(
         self, known: _Known, job: CpuJob, run: CpuRun, binary: CpuBinary, missing: Mapping[str, int]
     ) -> Failure | None:
@@ -250,7 +264,8 @@ class SampledSizes:
 
     # ---- the original
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Draw the sizes and run the original on them: seconds, once."""
         if self._drawn:
             return
         self._drawn = True
@@ -258,7 +273,8 @@ class SampledSizes:
             self._why = "the spec has several launches, of which one reads what another wrote"
             return
         sizes = [(each, False) for each in sampled_sizes(self.spec, self.rng, _SIZES)]
-        sizes += [(each, True) for each in large_sizes(self.spec, self.rng, MOST_BYTES)]
+        beyond = (*long_sizes(self.spec, self.rng, MOST_BYTES), *large_sizes(self.spec, self.rng, MOST_BYTES))
+        sizes += [(each, True) for each in beyond]
         wanted: list[tuple[Case, bool, LaunchConfig, CpuJob, bool]] = []
         self._contents = [Tiles(self.spec, self.rng.getrandbits(40), _TILE) for _ in range(_CONTENTS)]
         for turn, (each, large) in enumerate(sizes):

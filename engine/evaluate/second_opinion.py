@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 
 from engine.compile.built import Built
@@ -17,18 +20,35 @@ from engine.model import Evaluation, Failure, Guardrail, Outcome
 from engine.spec.kernel_spec import KernelSpec
 
 NAME = "also checked on the CPU"
+_NICE = 10  # ours: behind the compilers and the threads that time
 _UNDECIDED = frozenset({Outcome.TIMED_OUT})  # the GPU ran it to its end: the CPU is slow
 
 Opinion = tuple[Evaluation | None, tuple[Guardrail, ...]]
 
 
 class SecondOpinion:
-    """The CPU path's checks of suggestions of one spec. The original is validated there with the first of them: a search pays nothing."""
+    """The CPU path's checks of suggestions of one spec. The original is validated there once, at the latest with the first of them."""
 
     def __init__(self, spec: KernelSpec, builder: Builder, machine: Callable[[], CpuMachine]) -> None:
         self._spec, self._builder, self._machine = spec, builder, machine
-        self._screen: CpuScreen | None = None
-        self._why = ""  # it has no opinion on this original
+        self._opening: Future[CpuScreen] | None = None
+
+    def open_beside(self, original: Built) -> None:
+        """Begin with the original, in a thread and processes that everything else on the machine goes before."""
+        if self._opening is None:
+            self._opening = Future()
+            # A daemon: whoever ends the search early does not wait for it, and its processes end with it.
+            threading.Thread(target=self._open, args=(original, self._opening), daemon=True).start()
+
+    def _open(self, original: Built, opening: Future[CpuScreen]) -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            screen = CpuScreen(self._spec, self._builder, self._machine(), random.Random(secrets.randbits(64)))
+            screen.open(original)
+            screen.prepare()
+            opening.set_result(screen)
+        except Exception as error:
+            opening.set_exception(error)
 
     def judge(self, original: Built, built: Built) -> Opinion:
         """The evaluation of what is refuted (None: it is not), and what was checked or why it was not."""
@@ -38,18 +58,15 @@ class SecondOpinion:
             return _unchecked(unexpected(error))
 
     def _judge(self, original: Built, built: Built) -> Opinion:
-        if self._screen is None and not self._why:
-            try:
-                screen = CpuScreen(self._spec, self._builder, self._machine(), random.Random(secrets.randbits(64)))
-                screen.open(original)
-                self._screen = screen
-            except OptimlError as error:
-                self._why = error.what
-        if self._screen is None:
-            return _unchecked(self._why)
+        self.open_beside(original)
+        assert self._opening is not None
+        try:
+            screen = self._opening.result()
+        except OptimlError as error:
+            return _unchecked(error.what)
         evaluation = Evaluation(Outcome.CRASHED, None, None, built.binary.resources, built.binary.code_hash)
         try:
-            wrong, checked = self._screen.confirm(self._screen.complete(built), evaluation)
+            wrong, checked = screen.confirm(screen.complete(built), evaluation)
         except RefusedError as error:
             return replace(evaluation, outcome=Outcome.SCREENED_OUT, failure=Failure(error.what)), ()
         except Unsupported as error:

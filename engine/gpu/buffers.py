@@ -175,6 +175,12 @@ class CaseBuffers:
             elif argument.role == "inout" and self.pristine is not None:
                 arena.view(name, cp.uint8)[...] = self.pristine.view(name, cp.uint8)
 
+    def leave_results(self) -> None:
+        """Put the original's last results where a candidate writes its own: what an allocator may hand out where nothing is poisoned."""
+        for argument in self.buffers:
+            if argument.role == "out" and self.other is not None:
+                self.main.view(argument.name, cp.uint8)[...] = self.other.view(argument.name, cp.uint8)
+
     def reset_wide(self) -> None:
         """Poison the outputs of `wide` and put the inouts' first contents there, as doubles."""
         if self.wide is None:

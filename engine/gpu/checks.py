@@ -110,6 +110,8 @@ class Checker:
 
     def _forget_references(self, indices: Iterable[int]) -> None:
         """Poison the expected values, so that no later candidate finds them in memory."""
+        if not self.defences.poison:
+            return
         for buffers in map(self.buffers, indices):
             for arena in (buffers.other, buffers.wide):
                 if arena is not None:
@@ -176,6 +178,8 @@ class Checker:
         if doubles:
             buffers.widen()
         buffers.reset(buffers.main, poison)
+        if poison is None:
+            buffers.leave_results()
         return buffers.hash_inputs()
 
     def _look(self, index: int) -> tuple[slice, slice | None]:

@@ -28,7 +28,7 @@ class Defences:
         True  # GPU: a new module for half of a confirmation's checks, thirty launches before the others
     )
     fresh_inputs: bool = True  # other inputs for every check; off: the same ones every time
-    poison: bool = True  # outputs are spoiled before each run; off: what the last run left stays
+    poison: bool = True  # outputs are spoiled before each run; off: what the original left stands there
     guard_zones: bool = True  # what lies beyond each buffer is looked at
     input_hash: bool = True  # inputs must be the same after a run
     scaled_tolerance: bool = True  # relative to the output's root mean square; off: an absolute 1e-2

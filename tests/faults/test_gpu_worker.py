@@ -238,6 +238,17 @@ def test_the_sanitizers_run_beside_the_checks_and_not_beside_the_timing(
     assert "Invalid write" in str(found.failure)
 
 
+def test_the_cpu_begins_with_the_original_when_a_candidate_is_worth_confirming(
+    bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(bench, "_cpu", SimpleNamespace(open_beside=begun.append))
+    bench.evaluate(bench.build(_program("0.5")), None)
+    assert begun == []
+    bench.evaluate(bench.build(_program("2.0")), None)
+    assert begun == [bench._original]
+
+
 @pytest.mark.parametrize("code", ["2.0", "0.5"])
 def test_what_the_cpu_refutes_is_wrong_at_any_speed_and_is_not_timed(
     bench: GpuEvaluator, monkeypatch: pytest.MonkeyPatch, code: str

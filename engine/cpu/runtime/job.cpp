@@ -132,7 +132,7 @@ void put(const char *from, size_t bytes, off_t at) {
     }
 }
 
-// A line for each element that a sampled launch wrote: buffer, block and how (1 several threads, 2 an atomic), element, contents.
+// A line for each element that a sampled launch wrote, ascending: buffer, block and how (1 several threads, 2 an atomic), element, contents.
 void put_writes(off_t at) {
     struct Write {
         uint32_t buffer, block;
@@ -142,7 +142,11 @@ void put_writes(off_t at) {
     std::vector<Write> writes;
     for (size_t i = 0; i < buffers.size(); ++i) {
         const Array &a = buffers[i];
-        for (const auto &[element, writer] : a.writers) {
+        std::vector<size_t> elements;
+        for (const auto &known : a.writers) elements.push_back(known.first);
+        std::sort(elements.begin(), elements.end());
+        for (size_t element : elements) {
+            const Writer &writer = a.writers.at(element);
             Write w{static_cast<uint32_t>(i), static_cast<uint32_t>(writer.block), writer.several + 2u * writer.atomic, element, {}};
             memcpy(w.value, a.base + element * a.element, std::min(a.element, sizeof w.value));
             writes.push_back(w);

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import engine.cpu.cpu_machine
-from engine.cpu.sampled import Sample
+from engine.cpu.sampled import _LINE, SAMPLE_BYTES, Sample, read_writes
+from engine.process.bounded_output import BoundedOutput
 from tests.engine.cpu.conftest import Kernel, Make, launch
 
 N = 1 << 30
@@ -55,3 +57,17 @@ def test_results_of_any_number_of_samples_are_there(kernel: Kernel, monkeypatch:
     sample = Sample((0, 1000), {"x": N, "y": N}, {"x": 0, "y": 0})
     runs = kernel.machine.run_many(kernel.binary, [replace(kernel.job(), sample=sample)] * 12)
     assert [(len(run.writes["y"].entries), run.findings) for run in runs] == [(512, ())] * 12
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
+def test_a_list_is_read_in_whatever_order_it_was_written(order: tuple[int, ...]) -> None:
+    lines = np.zeros(4, np.dtype(_LINE))
+    for place, (buffer, element) in enumerate([(0, 7), (1, 2), (1, 5), (9, 0)]):
+        lines[place] = (buffer, place, place % 2, element, np.float32(10 + place).tobytes().ljust(16, b"\0"))
+    data = len(lines).to_bytes(8, "little") + lines[list(order)].tobytes()
+    with BoundedOutput(SAMPLE_BYTES) as results:
+        os.pwrite(results.fileno(), data, 0)
+        found = read_writes(results, 0, {"x": np.dtype(np.float32), "y": np.dtype(np.float32)})
+    assert {name: writes.entries.tolist() for name, writes in found.items()} == {"x": [7], "y": [2, 5]}
+    assert found["y"].values.tolist() == [11.0, 12.0]
+    assert found["y"].several.tolist() == [True, False]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.compile.built import Built
 from engine.cpu.condition_marks import MarkedCondition, mark_conditions
 from engine.cpu.jobs import CpuBinary, CpuRun
 from engine.evaluate.added_conditions import NAME, AddedConditions, positive_parameters, unseen
@@ -61,7 +62,8 @@ def _judge(candidate: CpuBinary, original: CpuBinary, outcomes: dict[int, int]) 
     """The verdict on a candidate beside an original whose one run has these outcomes."""
     run = CpuRun({}, (), None, 0.0, seen=outcomes)
     machine: Any = SimpleNamespace(marked=lambda *a, **k: original, run_many=lambda binary, jobs: [run for _ in jobs])
-    built: Any = SimpleNamespace(text="", expressions=(), extra=None)
+    nothing: Any = None
+    built = Built(nothing, "", (), nothing, ())
     judge = AddedConditions(machine, built, strict=True, positive=frozenset())
     job: Any = None
     return judge.judge(SimpleNamespace(extra=candidate, by_rules=False), [job])  # type: ignore[arg-type]

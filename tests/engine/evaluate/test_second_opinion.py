@@ -41,21 +41,32 @@ def _opinion(monkeypatch: pytest.MonkeyPatch, **screen: Any) -> tuple[SecondOpin
         return given
 
     made = SimpleNamespace(
-        open=answer("open", BUILT), complete=answer("complete", BUILT), confirm=answer("confirm", (None, (SAMPLED,)))
+        open=answer("open", BUILT),
+        prepare=answer("prepare", None),
+        complete=answer("complete", BUILT),
+        confirm=answer("confirm", (None, (SAMPLED,))),
     )
     monkeypatch.setattr(engine.evaluate.second_opinion, "CpuScreen", lambda *arguments: made)
     nothing: Any = None
     return SecondOpinion(nothing, nothing, lambda: nothing), called
 
 
-def test_the_original_is_looked_at_with_the_first_suggestion_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_original_is_looked_at_beside_the_search_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opinion, called = _opinion(monkeypatch)
+    for _ in range(2):
+        opinion.open_beside(BUILT)
+    assert opinion.judge(BUILT, BUILT)[0] is None
+    assert called == ["open", "prepare", "complete", "confirm"]
+
+
+def test_the_original_is_looked_at_with_the_first_suggestion_at_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     opinion, called = _opinion(monkeypatch)
     assert called == []
     for _ in range(2):
         wrong, checked = opinion.judge(BUILT, BUILT)
         assert wrong is None
         assert [(g.name, g.verdict) for g in checked] == [(NAME, "passed"), ("sizes", "passed")]
-    assert called == ["open", "complete", "confirm", "complete", "confirm"]
+    assert called == ["open", "prepare", "complete", "confirm", "complete", "confirm"]
 
 
 def test_what_it_refutes_is_refused_with_where_it_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +88,8 @@ def test_code_that_switches_its_checks_off_is_refused(monkeypatch: pytest.Monkey
     [
         ("open", RefusedError("the kernel has data races"), "data races"),
         ("open", MachineError("no C++ compiler was found"), "no C++ compiler"),
+        ("open", ValueError("of ours"), "internal error"),
+        ("prepare", MachineError("the scratch folder cannot be written"), "scratch folder"),
         ("complete", Unsupported("", features=("inline PTX",)), "cannot run inline PTX"),
         ("complete", CompileError("refused", log=""), "refused"),
         ("confirm", ValueError("of ours"), "internal error"),
